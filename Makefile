@@ -1,0 +1,60 @@
+# make run    sets everything up and runs the gateway with a provider that misbehaves behind it: no key needed
+# make test   sets everything up and passes all tests, lint, types and import rules
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+PORT ?= 8080
+
+.PHONY: run demo test check lint types imports tests bench lock clean
+
+run: $(VENV)/ready
+	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
+
+demo: $(VENV)/ready
+	$(BIN)/python -m llm_guard demo
+
+test: check tests
+
+check: lint types imports
+
+lint: $(VENV)/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/ready-dev
+	$(BIN)/mypy
+
+imports: $(VENV)/ready-dev
+	$(BIN)/lint-imports
+
+tests: $(VENV)/ready-dev
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+bench: $(VENV)/ready-dev
+	$(BIN)/python -m benchmarks
+
+# Resolves the lock files anew; uv is needed here alone, and installs itself into the environment.
+lock: $(VENV)/ready-dev
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		--upgrade pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		--upgrade --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
+
+$(VENV)/made:
+	$(PYTHON) -c 'import sys; sys.exit("llm_guard needs Python 3.11 or newer: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+	touch $@
+
+$(VENV)/ready: $(VENV)/made requirements.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	touch $@
+
+$(VENV)/ready-dev: $(VENV)/made requirements-dev.lock pyproject.toml
+	$(BIN)/pip install --quiet --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

@@ -1,0 +1,117 @@
+"""The only reader of time, the only sleeper.
+
+Owns monotonic and wall time, sleeping, and the scope that limits an attempt. Does not own how long anything may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class Clock(Protocol):
+    """What the gateway knows of time; tests put a manual one in its place."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    def wall(self) -> float:
+        """Seconds since the epoch, for people and for headers; never for a decision on a duration."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Returns after `seconds` (>= 0)."""
+
+    def limit(self) -> TimeLimit:
+        """A scope that is cancelled when its deadline passes; it starts without one."""
+
+
+class TimeLimit:
+    """`async with clock.limit() as limit`: one scope for a whole attempt, its deadline moved as the attempt advances.
+
+    A deadline that passes cancels the body and raises TimeoutError from the scope; `name` says which limit it was.
+    `touch` costs one attribute store: the timer is checked when it fires, not re-armed at every chunk
+    (the stamp-and-check watchdog of mitmproxy).
+    """
+
+    __slots__ = ("_at", "_idle_s", "_loop", "_now", "_scope", "_timer", "_touched_at", "name")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._scope = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+        self._at: float | None = None
+        self._idle_s: float | None = None
+        self._touched_at = 0.0
+        self.name = ""
+
+    def set(self, at: float, name: str) -> None:
+        """The scope ends at the instant `at`; whatever limit was set before is replaced."""
+        self._idle_s = None
+        self._at = at
+        self.name = name
+        self._arm(at)
+
+    def set_idle(self, idle_s: float, at: float, name: str) -> None:
+        """The scope ends after `idle_s` without a `touch` (then `name` is "idle"), or at the instant `at`."""
+        self._idle_s = idle_s
+        self._at = at
+        self.name = name
+        self.touch()
+        self._arm(min(at, self._touched_at + idle_s))
+
+    def touch(self) -> None:
+        """Something arrived."""
+        self._touched_at = self._now()
+
+    async def __aenter__(self) -> Self:
+        await self._scope.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._scope.__aexit__(kind, error, trace)
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0.0, at - self._now()), self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        at = self._at
+        if at is None:  # pragma: no cover - a timer is only armed with a deadline
+            return
+        due = at
+        if self._idle_s is not None and self._touched_at + self._idle_s < at:
+            due = self._touched_at + self._idle_s
+        # A loop's clock may run up to a millisecond behind ours (uvloop caches it per iteration).
+        if self._now() + 0.001 < due:
+            self._arm(due)
+            return
+        if due < at:
+            self.name = "idle"
+        self._scope.reschedule(self._loop.time())
+
+
+class SystemClock:
+    """The real clock."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def limit(self) -> TimeLimit:
+        return TimeLimit(self.now)

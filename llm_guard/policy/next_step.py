@@ -1,0 +1,89 @@
+"""What follows a failed attempt: the same deployment again, the next one, or the end.
+
+Owns the decision alone. Does not own its inputs: what failed (`policy.classify`), the length of a wait
+(`policy.backoff`), tokens (`policy.retry_budget`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_guard.outcome import Failure
+from llm_guard.policy.backoff import RetrySettings, delay_s
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Ask the same deployment again, after a wait in seconds, >= 0."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FallBack:
+    """Ask the next deployment, now."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The failure is the call's answer; `why` is a phrase for the log line."""
+
+    why: str
+
+
+Step = Retry | FallBack | GiveUp
+
+
+def next_step(
+    failure: Failure,
+    *,
+    retries_done: int,
+    settings: RetrySettings,
+    previous_s: float | None,
+    has_next: bool,
+    can_spend: bool,
+    now: float,
+    deadline_at: float,
+    u: float,
+) -> Step:
+    """Decides after `failure`, with `retries_done` retries of this deployment behind it.
+
+    `has_next`: another deployment can be asked. `can_spend`: the retry budget has a token. `previous_s` and
+    `u` as in `backoff.delay_s`. A Retry always ends before `deadline_at`, and no kind is retried or sent
+    elsewhere against its row in `outcome.FailureKind`.
+    """
+    kind = failure.kind
+    if not kind.is_retriable and not kind.can_fall_back:
+        return GiveUp("final error")
+    if failure.limit == "total" or now >= deadline_at:
+        return GiveUp("deadline")
+    has_next = has_next and kind.can_fall_back
+
+    retry = retries_done + 1
+    own_s = delay_s(settings, retry=retry, kind=kind, retry_after_s=None, previous_s=previous_s, u=u)
+    asked_s = failure.retry_after_s
+    wait_s = delay_s(settings, retry=retry, kind=kind, retry_after_s=asked_s, previous_s=previous_s, u=u)
+
+    if has_next and asked_s is not None and asked_s > own_s:
+        return FallBack()
+    obstacle = _obstacle(failure, retry, settings, can_spend, now + wait_s >= deadline_at)
+    if obstacle is None:
+        return Retry(wait_s)
+    return FallBack() if has_next else GiveUp(obstacle)
+
+
+def _obstacle(
+    failure: Failure, retry: int, settings: RetrySettings, can_spend: bool, ends_too_late: bool
+) -> str | None:
+    """Why this deployment is not asked again, or None."""
+    if not failure.kind.is_retriable:
+        return "not retriable"
+    if retry >= settings.max_attempts:
+        return "attempts used up"
+    if not can_spend:
+        return "retry budget empty"
+    if failure.retry_after_s is not None and failure.retry_after_s > settings.max_delay:
+        return "upstream asks to wait longer than max_delay"
+    if ends_too_late:
+        return "deadline"
+    return None

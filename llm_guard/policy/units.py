@@ -1,0 +1,105 @@
+"""The units settings are written in: durations, sizes, ratios, counts, spreads, factors, rates.
+
+Owns how `200ms`, `64MiB` or `0.2` in a config file become numbers, and their ranges. Knows no setting.
+A settings dataclass annotates its fields with these; pydantic finds the parser through
+`__get_pydantic_core_schema__`, which needs no import of pydantic here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|kB|MB|GB)?")
+_BYTES = {
+    None: 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "kB": 1000, "MB": 1000**2, "GB": 1000**3,
+}  # fmt: skip
+
+
+def parse_duration(value: object) -> float:
+    """Seconds, > 0, from `200ms`, `1.5s`, `2m`, `1h`; raises ValueError."""
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"not a duration: {_show(value)}; write 200ms, 5s, 2m or 1h")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds <= 0 or not math.isfinite(seconds):
+        raise ValueError(f"a duration must be longer than nothing: {_show(value)}")
+    return seconds
+
+
+def parse_size(value: object) -> int:
+    """Bytes, > 0, from `64MiB`, `512KiB`, `1000`; raises ValueError."""
+    match = _SIZE.fullmatch(str(value).strip()) if _is_plain(value, int, str) else None
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f"not a size: {_show(value)}; write 64MiB, 512KiB or a number of bytes > 0")
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def parse_ratio(value: object) -> float:
+    """A share from 0 to 1; raises ValueError."""
+    if not _is_plain(value, int, float) or not 0 <= value <= 1:  # type: ignore[operator]  # narrowed by _is_plain
+        raise ValueError(f"not a share: {_show(value)}; write a number from 0 to 1")
+    return float(value)  # type: ignore[arg-type]
+
+
+def parse_count(value: object) -> int:
+    """A whole number of at least 1; raises ValueError."""
+    if not _is_plain(value, int) or value < 1:  # type: ignore[operator]
+        raise ValueError(f"not a count: {_show(value)}; write a whole number of at least 1")
+    return value  # type: ignore[return-value]
+
+
+def parse_spread(value: object) -> float | str:
+    """A share from 0 to 1 either way, or the name of a way to spread; raises ValueError."""
+    if value in ("full", "equal", "decorrelated"):
+        return str(value)
+    if _is_plain(value, int, float) and 0 <= value <= 1:  # type: ignore[operator]  # narrowed by _is_plain
+        return float(value)  # type: ignore[arg-type]
+    raise ValueError(f"not a jitter: {_show(value)}; write 0.3, full, equal or decorrelated")
+
+
+def at_least(lowest: float) -> Callable[[object], float]:
+    """A parser of finite numbers >= `lowest`; it raises ValueError."""
+
+    def parse(value: object) -> float:
+        if not _is_plain(value, int, float) or not lowest <= value < math.inf:  # type: ignore[operator]
+            raise ValueError(f"not a number of at least {lowest:g}: {_show(value)}")
+        return float(value)  # type: ignore[arg-type]
+
+    return parse
+
+
+def _is_plain(value: object, *types: type) -> bool:
+    return isinstance(value, types) and not isinstance(value, bool)
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Unit:
+    """Annotation that tells pydantic to run `parse` on a value from the config, before the type itself.
+
+    A value that is already of the target type by way of a default is not parsed.
+    """
+
+    def __init__(self, parse: Callable[[object], Any]) -> None:
+        self.parse = parse
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], Any]) -> dict[str, Any]:
+        function = {"type": "no-info", "function": self.parse}
+        return {"type": "function-before", "function": function, "schema": handler(source)}
+
+
+Seconds = Annotated[float, Unit(parse_duration)]
+Size = Annotated[int, Unit(parse_size)]
+Ratio = Annotated[float, Unit(parse_ratio)]
+Count = Annotated[int, Unit(parse_count)]
+Spread = Annotated[float | Literal["full", "equal", "decorrelated"], Unit(parse_spread)]
+Factor = Annotated[float, Unit(at_least(1))]
+Rate = Annotated[float, Unit(at_least(0))]

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_guard.outcome import FailureKind
+from llm_guard.policy.backoff import IMMEDIATE_S, RetrySettings, delay_s
+
+draws = st.floats(0, 1, exclude_max=True)
+seconds = st.floats(1e-3, 1e5)
+retry_settings = st.builds(
+    RetrySettings,
+    base_delay=seconds,
+    multiplier=st.floats(1, 1e6),
+    max_delay=seconds,
+    jitter=st.floats(0, 1) | st.sampled_from(["full", "equal", "decorrelated"]),
+    immediate_first=st.booleans(),
+)
+retries = st.integers(1, 5) | st.integers(1, 10**6)
+kinds = st.sampled_from(FailureKind)
+
+
+@settings(derandomize=True, deadline=None, max_examples=500)
+@given(retry_settings, retries, kinds, st.none() | seconds, draws)
+def test_own_wait_stays_between_nothing_and_the_longest(
+    chosen: RetrySettings, retry: int, kind: FailureKind, previous_s: float | None, u: float
+) -> None:
+    wait_s = delay_s(chosen, retry=retry, kind=kind, retry_after_s=None, previous_s=previous_s, u=u)
+    assert 0 <= wait_s <= chosen.max_delay
+
+
+@settings(derandomize=True, deadline=None, max_examples=500)
+@given(retry_settings, retries, kinds, seconds, st.none() | seconds, draws)
+def test_wait_never_undercuts_retry_after_nor_exceeds_it_by_more_than_a_tenth(
+    chosen: RetrySettings, retry: int, kind: FailureKind, asked_s: float, previous_s: float | None, u: float
+) -> None:
+    wait_s = delay_s(chosen, retry=retry, kind=kind, retry_after_s=asked_s, previous_s=previous_s, u=u)
+    assert asked_s <= wait_s <= max(chosen.max_delay, asked_s * 1.1)
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(retry_settings, retries, st.floats(0, 1), draws)
+def test_share_keeps_its_distance_from_the_exponential_wait(
+    chosen: RetrySettings, retry: int, share: float, u: float
+) -> None:
+    proportional = RetrySettings(base_delay=chosen.base_delay, multiplier=2, max_delay=chosen.max_delay, jitter=share)
+    wait_s = delay_s(proportional, retry=retry, kind=FailureKind.SERVER_ERROR, retry_after_s=None, previous_s=None, u=u)
+    middle_s = min(chosen.base_delay * 2.0 ** min(retry - 1, 1000), chosen.max_delay / (1 + share))
+    assert middle_s * (1 - share) * 0.999999 <= wait_s <= middle_s * (1 + share) * 1.000001
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(retry_settings, st.sampled_from([FailureKind.NETWORK, FailureKind.TRUNCATED, FailureKind.TIMEOUT]), draws)
+def test_immediate_retry_is_immediate_whatever_the_jitter(chosen: RetrySettings, kind: FailureKind, u: float) -> None:
+    wait_s = delay_s(chosen, retry=1, kind=kind, retry_after_s=None, previous_s=None, u=u)
+    assert not chosen.immediate_first or wait_s <= IMMEDIATE_S

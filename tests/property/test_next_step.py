@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_guard.outcome import Failure, FailureKind
+from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
+from tests.property.test_backoff import draws, retry_settings, seconds
+
+
+@dataclass(frozen=True)
+class Facts:
+    failure: Failure
+    settings: RetrySettings
+    retries_done: int
+    previous_s: float | None
+    has_next: bool
+    can_spend: bool
+    now: float
+    time_left_s: float
+    u: float
+
+    @property
+    def deadline_at(self) -> float:
+        return self.now + self.time_left_s
+
+    def decide(self) -> Step:
+        return next_step(
+            self.failure,
+            retries_done=self.retries_done,
+            settings=self.settings,
+            previous_s=self.previous_s,
+            has_next=self.has_next,
+            can_spend=self.can_spend,
+            now=self.now,
+            deadline_at=self.deadline_at,
+            u=self.u,
+        )
+
+
+facts = st.builds(
+    Facts,
+    failure=st.builds(
+        Failure,
+        kind=st.sampled_from(FailureKind),
+        detail=st.just("it failed"),
+        retry_after_s=st.none() | seconds,
+        limit=st.sampled_from([None, None, None, "total", "attempt", "connect"]),
+    ),
+    settings=retry_settings,
+    retries_done=st.integers(0, 4),
+    previous_s=st.none() | seconds,
+    has_next=st.booleans(),
+    can_spend=st.booleans(),
+    now=st.floats(0, 1e7),
+    time_left_s=st.floats(-10, 1e5) | st.floats(0, 1),
+    u=draws,
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=1000)
+@given(facts)
+def test_retry_is_allowed_affordable_and_over_before_the_deadline(given_facts: Facts) -> None:
+    step = given_facts.decide()
+    if not isinstance(step, Retry):
+        return
+    failure, chosen = given_facts.failure, given_facts.settings
+    assert failure.kind.is_retriable
+    assert failure.limit != "total"
+    assert given_facts.can_spend
+    assert given_facts.retries_done + 1 < chosen.max_attempts
+    assert step.after_s >= 0
+    assert given_facts.now + step.after_s < given_facts.deadline_at
+    assert step.after_s >= (failure.retry_after_s or 0)
+    assert step.after_s <= chosen.max_delay * 1.1
+
+
+@settings(derandomize=True, deadline=None, max_examples=1000)
+@given(facts)
+def test_fallback_needs_someone_to_fall_back_to_who_may_do_better_in_time(given_facts: Facts) -> None:
+    if given_facts.decide() == FallBack():
+        assert given_facts.has_next
+        assert given_facts.failure.kind.can_fall_back
+        assert given_facts.failure.limit != "total"
+        assert given_facts.now < given_facts.deadline_at
+
+
+@settings(derandomize=True, deadline=None, max_examples=1000)
+@given(facts)
+def test_call_is_given_up_only_when_nobody_else_can_be_asked(given_facts: Facts) -> None:
+    step = given_facts.decide()
+    if isinstance(step, GiveUp):
+        assert step.why
+        kind = given_facts.failure.kind
+        is_over = given_facts.failure.limit == "total" or given_facts.now >= given_facts.deadline_at
+        assert is_over or not (given_facts.has_next and kind.can_fall_back)

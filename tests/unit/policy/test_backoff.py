@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from llm_guard.outcome import FailureKind
+from llm_guard.policy.backoff import RetrySettings, delay_s
+
+PLAIN = RetrySettings(jitter=0.0)
+LAST = 1 - 2**-53
+"""The largest draw."""
+
+FLAPS = (FailureKind.NETWORK, FailureKind.TRUNCATED, FailureKind.TIMEOUT)
+
+
+def wait(
+    settings: RetrySettings,
+    retry: int = 1,
+    *,
+    kind: FailureKind = FailureKind.SERVER_ERROR,
+    asked: float | None = None,
+    previous: float | None = None,
+    u: float = 0.5,
+) -> float:
+    return delay_s(settings, retry=retry, kind=kind, retry_after_s=asked, previous_s=previous, u=u)
+
+
+def test_wait_doubles_up_to_the_longest() -> None:
+    assert [wait(PLAIN, n) for n in (1, 2, 3, 4, 8, 9, 50)] == pytest.approx([0.2, 0.4, 0.8, 1.6, 25.6, 30, 30])
+
+
+def test_multiplier_of_one_waits_the_same_each_time() -> None:
+    assert [wait(replace(PLAIN, multiplier=1.0), n) for n in (1, 2, 2000)] == [0.2, 0.2, 0.2]
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.3, 1.0, "full", "equal"])
+def test_two_thousandth_retry_does_not_overflow(jitter: float | Literal["full", "equal"]) -> None:
+    settings = RetrySettings(jitter=jitter, multiplier=10.0)
+    assert wait(settings, 2000, u=LAST) == pytest.approx(30.0)
+
+
+def test_share_spreads_to_both_sides() -> None:
+    settings = RetrySettings(jitter=0.3)
+    assert wait(settings, 2, u=0.0) == pytest.approx(0.28)
+    assert wait(settings, 2, u=0.5) == pytest.approx(0.4)
+    assert wait(settings, 2, u=LAST) == pytest.approx(0.52)
+
+
+def test_share_spreads_below_the_longest_wait_instead_of_piling_up_on_it() -> None:
+    waits = [wait(RetrySettings(jitter=0.3), 20, u=i / 100) for i in range(100)]
+    assert len(set(waits)) == 100
+    assert max(waits) <= 30
+
+
+def test_rounding_does_not_lift_a_spread_wait_above_the_longest() -> None:
+    assert max(wait(RetrySettings(jitter=i / 1000), 20, u=LAST) for i in range(1001)) <= 30
+
+
+def test_full_jitter_spreads_from_nothing() -> None:
+    settings = RetrySettings(jitter="full")
+    assert [wait(settings, 3, u=u) for u in (0.0, 0.5)] == pytest.approx([0.0, 0.4])
+    assert wait(settings, 3, u=LAST) == pytest.approx(0.8)
+
+
+def test_equal_jitter_keeps_half() -> None:
+    settings = RetrySettings(jitter="equal")
+    assert [wait(settings, 3, u=u) for u in (0.0, 0.5, LAST)] == pytest.approx([0.4, 0.6, 0.8])
+
+
+def test_decorrelated_jitter_grows_from_the_previous_wait() -> None:
+    settings = RetrySettings(jitter="decorrelated")
+    assert wait(settings, 1, u=LAST) == pytest.approx(0.6)
+    assert wait(settings, 2, previous=1.0, u=0.0) == pytest.approx(0.2)
+    assert wait(settings, 2, previous=1.0, u=0.5) == pytest.approx(1.6)
+    assert wait(settings, 9, previous=29.0, u=0.9) == 30.0
+
+
+def test_decorrelated_jitter_stays_above_the_base_after_an_immediate_retry() -> None:
+    assert wait(RetrySettings(jitter="decorrelated"), 2, previous=0.01, u=0.9) >= 0.2
+
+
+@pytest.mark.parametrize("kind", FLAPS)
+def test_first_retry_after_a_flap_is_immediate(kind: FailureKind) -> None:
+    assert wait(PLAIN, 1, kind=kind, u=0.0) == 0.0
+    assert wait(PLAIN, 1, kind=kind, u=0.5) == pytest.approx(0.025)
+    assert wait(PLAIN, 1, kind=kind, u=LAST) <= 0.05
+    assert wait(PLAIN, 2, kind=kind) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind not in FLAPS])
+def test_first_retry_after_anything_else_waits(kind: FailureKind) -> None:
+    assert wait(PLAIN, 1, kind=kind) == pytest.approx(0.2)
+
+
+def test_immediate_first_retry_can_be_switched_off() -> None:
+    assert wait(replace(PLAIN, immediate_first=False), 1, kind=FailureKind.NETWORK) == pytest.approx(0.2)
+
+
+def test_immediate_retry_keeps_a_shorter_longest_wait() -> None:
+    assert wait(replace(PLAIN, max_delay=0.01), 1, kind=FailureKind.NETWORK, u=LAST) <= 0.01
+
+
+def test_retry_after_is_a_floor_with_a_spread_above() -> None:
+    assert wait(PLAIN, asked=20.0, u=0.0) == 20.0
+    assert wait(PLAIN, asked=20.0, u=0.5) == pytest.approx(21.0)
+    assert wait(PLAIN, asked=20.0, u=LAST) == pytest.approx(22.0)
+
+
+def test_retry_after_does_not_shorten_our_own_wait() -> None:
+    assert wait(PLAIN, 6, asked=0.1) == pytest.approx(6.4)
+
+
+def test_retry_after_may_exceed_the_longest_wait() -> None:
+    assert wait(PLAIN, asked=90.0, u=0.0) == 90.0
+
+
+def test_retry_after_holds_for_an_immediate_retry_too() -> None:
+    assert wait(PLAIN, 1, kind=FailureKind.NETWORK, asked=2.0, u=0.0) == 2.0

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+
+
+def exchanges(calls: Iterable[float], fails: Callable[[], bool], budget: RetryBudget) -> tuple[int, int]:
+    """Exchanges made and calls lost, when each call (an instant) is tried three times at most."""
+    made = lost = 0
+    for now in calls:
+        budget.deposit(now)
+        for retries in range(3):
+            made += 1
+            if not fails():
+                break
+            if retries == 2 or not budget.try_spend(now):
+                lost += 1
+                break
+    return made, lost
+
+
+@pytest.mark.parametrize("calls_per_s", [100, 1000, 1e9])
+def test_total_outage_costs_a_fifth_more_and_the_reserve(calls_per_s: float) -> None:
+    """A18: 20 % of 10,000 calls and 10/s x 10 s in reserve: 1.21 times the load, at any pace."""
+    budget = RetryBudget(BudgetSettings(), 0.0)
+    made, _ = exchanges((i / calls_per_s for i in range(10_000)), lambda: True, budget)
+    assert 12_090 <= made <= 12_100
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05])
+@pytest.mark.parametrize("calls_per_s", [1, 1000])
+def test_budget_is_invisible_at_few_failures(share: float, calls_per_s: int) -> None:
+    """A21: the load is that of unlimited retries, 1 + p + p**2, and no call is refused its retry."""
+    dice = random.Random(7)
+    outcomes = [dice.random() < share for _ in range(31_000)]
+    calls = [i / calls_per_s for i in range(10_000)]
+    replay = iter(outcomes)
+    budgeted = exchanges(calls, lambda: next(replay), RetryBudget(BudgetSettings(), 0.0))
+    replay = iter(outcomes)
+    unlimited = exchanges(calls, lambda: next(replay), RetryBudget(BudgetSettings(1.0, 1e9), 0.0))
+    assert budgeted == unlimited
+    assert budgeted[0] == pytest.approx(10_000 * (1 + share + share**2), rel=0.01)
+
+
+@pytest.mark.parametrize("min_per_second", [0.01, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("ratio", [0.0, 0.2])
+def test_one_call_in_two_minutes_always_gets_its_retry(min_per_second: float, ratio: float) -> None:
+    budget = RetryBudget(BudgetSettings(ratio, min_per_second), 0.0)
+    for minute in range(0, 1000, 2):
+        now = minute * 60.0
+        budget.deposit(now)
+        assert budget.try_spend(now)
+
+
+def test_floor_refills_second_by_second() -> None:
+    budget = RetryBudget(BudgetSettings(ratio=0.0, min_per_second=10.0), 0.0)
+    while budget.try_spend(0.0):
+        pass
+    assert sum(budget.try_spend(1.0) for _ in range(100)) == 10
+    assert sum(budget.try_spend(1.5) for _ in range(100)) == 5
+    assert not budget.try_spend(1.595)
+    assert budget.try_spend(1.6)
+
+
+def test_floor_fills_no_further_than_ten_seconds_of_itself() -> None:
+    budget = RetryBudget(BudgetSettings(ratio=0.0, min_per_second=10.0), 0.0)
+    assert sum(budget.try_spend(1e6) for _ in range(1000)) == 100
+
+
+def test_floor_is_not_added_to_what_busy_traffic_brings() -> None:
+    budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=10.0), 0.0)
+    while budget.try_spend(0.0):
+        pass
+    spent = 0
+    for i in range(1, 1001):
+        budget.deposit(i / 100)
+        spent += budget.try_spend(i / 100)
+    assert spent == pytest.approx(200, abs=1)
+
+
+def test_saved_deposits_amount_to_ten_seconds_of_traffic() -> None:
+    budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=0.0), 0.0)
+    for i in range(100_000):
+        budget.deposit(i / 1000)
+    assert budget.snapshot(100.0).tokens == pytest.approx(0.2 * 1000 * 10, rel=0.01)
+
+
+def test_saved_deposits_fade() -> None:
+    budget = RetryBudget(BudgetSettings(ratio=1.0, min_per_second=0.0), 0.0)
+    for _ in range(1000):
+        budget.deposit(0.0)
+    assert budget.snapshot(10.0).tokens == pytest.approx(368, rel=0.01)
+    assert not budget.can_spend(1000.0)
+
+
+def test_without_floor_retries_come_from_calls_alone() -> None:
+    budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=0.0), 0.0)
+    assert not budget.try_spend(100.0)
+    for _ in range(5):
+        budget.deposit(100.0)
+    assert budget.try_spend(100.0)
+    assert not budget.try_spend(100.0)
+
+
+def test_asking_spends_nothing() -> None:
+    budget = RetryBudget(BudgetSettings(ratio=0.0, min_per_second=0.1), 0.0)
+    assert all(budget.can_spend(0.0) for _ in range(10))
+    assert budget.try_spend(0.0)
+    assert not budget.can_spend(0.0)
+
+
+def test_new_settings_hold_from_the_next_question_on() -> None:
+    budget = RetryBudget(BudgetSettings(ratio=0.0, min_per_second=0.1), 0.0)
+    assert budget.try_spend(0.0)
+    budget.settings = BudgetSettings(ratio=0.0, min_per_second=100.0)
+    assert not budget.can_spend(0.0)
+    assert sum(budget.try_spend(1.0) for _ in range(1000)) == 100
+
+
+def test_snapshot_counts_calls_and_retries() -> None:
+    budget = RetryBudget(BudgetSettings(), 0.0)
+    budget.deposit(0.0)
+    budget.deposit(0.0)
+    assert budget.try_spend(0.0)
+    seen = budget.snapshot(0.0)
+    assert (seen.calls, seen.spent) == (2, 1)
+    assert seen.tokens == pytest.approx(99.4)

@@ -1,0 +1,24 @@
+"""A resilience proxy for LLM calls.
+
+A call walks through the code in one straight line; every decision is a pure function or a small state machine.
+
+cli          the command line
+app          composition root: start, reload, drain
+config       YAML -> frozen models
+routes       model name -> route -> deployments
+call         the nouns of one call
+outcome      failure kinds, refusals
+clock        the only reader of time
+gateway/     the way of one call, its files in the order in which a call meets them
+policy/      pure decisions
+dialect/     what each provider's bytes mean
+ops/         the operator's side
+mock/        a provider that misbehaves on request
+demo         gateway and mock together, to see the point
+"""
+
+from llm_guard.app import create_app
+from llm_guard.config import Config, load_config
+from llm_guard.version import __version__
+
+__all__ = ["Config", "__version__", "create_app", "load_config"]

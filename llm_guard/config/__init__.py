@@ -1,0 +1,45 @@
+"""YAML -> frozen models; an error names file, line and key. The only folder that imports pydantic and yaml.
+
+text      YAML and ${VAR}, every value with its line
+names     how a model is found by its name
+models    the keys and their ranges
+checks    what holds between keys
+reading   file -> Config, or every problem in it
+"""
+
+from __future__ import annotations
+
+from llm_guard.config.models import (
+    Auth,
+    ClientKey,
+    Config,
+    DeploymentConfig,
+    ModelConfig,
+    Ops,
+    Rules,
+    Server,
+    UpstreamConfig,
+)
+from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
+from llm_guard.config.reading import load_config, parse_config
+from llm_guard.config.text import ConfigError, Problem
+
+__all__ = [
+    "Auth",
+    "ClientKey",
+    "Config",
+    "ConfigError",
+    "DeploymentConfig",
+    "ModelConfig",
+    "Ops",
+    "Problem",
+    "Rules",
+    "Server",
+    "UpstreamConfig",
+    "is_name",
+    "is_pattern",
+    "load_config",
+    "matching_key",
+    "near_names",
+    "parse_config",
+]

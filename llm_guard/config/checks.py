@@ -1,0 +1,134 @@
+"""What must hold between keys.
+
+Owns the checks that look at more than one value. Does not own a value's own range (`config.models`).
+"""
+
+from __future__ import annotations
+
+import graphlib
+import re
+from collections.abc import Collection, Mapping
+
+from llm_guard.config.models import Ops, Server, UpstreamConfig, Way
+from llm_guard.config.names import did_you_mean, is_name, is_pattern, matching_key
+from llm_guard.config.text import Document, Path
+from llm_guard.dialect import DialectName
+
+
+def check_listeners(document: Document, server: Server | None, ops: Ops | None) -> None:
+    """The second listener needs a port of its own; client keys tell clients apart."""
+    if server is None:
+        return
+    if ops is not None and ops.port == server.port != 0:
+        document.report(("ops", "port"), "is the server's port; leave it out to serve both on one port")
+    owners: dict[str, str] = {}
+    for index, client in enumerate(server.client_keys):
+        path: Path = ("server", "client_keys", index)
+        if client.name in owners.values():
+            document.report((*path, "name"), f"another client is named {client.name}")
+        if client.key in owners:
+            document.report((*path, "key"), f"is the key of {owners[client.key]} as well")
+        owners.setdefault(client.key, client.name)
+
+
+def check_names(document: Document, upstreams: Collection[str], models: Collection[str]) -> None:
+    """Names that can stand in a URL path, a metric label and a request."""
+    for name in upstreams:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+            document.report(("upstreams", name), "a name has 1 to 64 letters, digits, dots and dashes")
+    for name in models:
+        if not is_name(name):
+            document.report(("models", name), "a name has 1 to 256 printable characters")
+        elif re.search(r"[?\[\]]", name):
+            document.report(("models", name), "the only wildcard is *, for any text; ? and [ ] are not read")
+
+
+def check_ways(
+    document: Document,
+    ways: Mapping[str, Way | None],
+    upstreams: Mapping[str, UpstreamConfig | None],
+) -> None:
+    """Every deployment and fallback leads somewhere, in the dialect of the call, and not in a circle.
+
+    A None stands for what is there but wrong in itself, which has been reported.
+    """
+    dialects: dict[str, set[DialectName]] = {
+        name: {upstream.dialect for each in way.deployments if (upstream := upstreams.get(each.upstream))}
+        for name, way in ways.items()
+        if way is not None
+    }
+    for name, way in ways.items():
+        if way is not None:
+            _check_deployments(document, name, way, upstreams)
+            _check_fallbacks(document, name, way, dialects, ways)
+    for name, spoken in dialects.items():
+        if len(spoken) > 1:
+            reason = "speak different dialects; a call cannot change from one to the other"
+            document.report(("models", name, "deployments"), reason)
+    _check_cycles(document, ways)
+
+
+def _check_deployments(document: Document, name: str, way: Way, upstreams: Collection[str]) -> None:
+    seen = set()
+    for index, deployment in enumerate(way.deployments):
+        path: Path = ("models", name, "deployments", index)
+        if deployment.upstream not in upstreams:
+            hint = did_you_mean(deployment.upstream, upstreams)
+            document.report((*path, "upstream"), f"no upstream has this name{hint}")
+        target = (deployment.upstream, deployment.model or name)
+        if target in seen:
+            document.report(path, "the same deployment is listed twice")
+        seen.add(target)
+
+
+def _check_fallbacks(
+    document: Document,
+    name: str,
+    way: Way,
+    dialects: Mapping[str, set[DialectName]],
+    models: Collection[str],
+) -> None:
+    for index, fallback in enumerate(way.fallbacks):
+        path: Path = ("models", name, "fallbacks", index)
+        key = matching_key(models, fallback)
+        if is_pattern(fallback):
+            document.report(path, "must be one model's name, not a pattern")
+        elif key is None:
+            document.report(path, f"no model has this name{did_you_mean(fallback, models)}")
+        elif key == name:
+            remedy = f"; give {fallback} an entry of its own" if is_pattern(name) else ""
+            document.report(path, f"falls back to itself{remedy}")
+        elif fallback in way.fallbacks[:index]:
+            document.report(path, "the same fallback is listed twice")
+        elif _differ(dialects.get(name), dialects.get(key)):
+            reason = "speaks another dialect; a call cannot change from one to the other"
+            document.report(path, reason)
+
+
+def _differ(ours: set[DialectName] | None, theirs: set[DialectName] | None) -> bool:
+    return bool(ours and theirs and ours.isdisjoint(theirs))
+
+
+def _check_cycles(document: Document, ways: Mapping[str, Way | None]) -> None:
+    """Reports each circle of two models or more once, at the first of them."""
+    order = list(ways)
+    edges = {
+        name: [key for each in (way.fallbacks if way else ()) if (key := matching_key(ways, each)) not in (None, name)]
+        for name, way in ways.items()
+    }
+    while True:
+        try:
+            graphlib.TopologicalSorter(edges).prepare()
+            return
+        except graphlib.CycleError as error:
+            circle = _from_first(list(reversed(error.args[1])), order)
+        path = " -> ".join(circle)
+        document.report(("models", circle[0], "fallbacks"), f"lead in a circle: {path}")
+        edges[circle[0]].remove(circle[1])
+
+
+def _from_first(circle: list[str], order: list[str]) -> list[str]:
+    """The same circle, `a -> b -> a`, from the model that stands first in the file."""
+    start = min(range(len(circle) - 1), key=lambda at: order.index(circle[at]))
+    once = circle[:-1]
+    return [*once[start:], *once[:start], once[start]]

@@ -1,0 +1,165 @@
+"""The config as frozen models.
+
+Owns every key of the file, its range and its default. Does not own a policy's settings (they stand beside the
+policy), nor what holds between keys (`config.checks`).
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from llm_guard.config.names import is_name, is_pattern
+from llm_guard.dialect import DialectName
+from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.policy.deadline import TimeoutSettings
+from llm_guard.policy.units import Seconds, Size, parse_duration
+
+
+def _wrong(reason: str) -> PydanticCustomError:
+    """For a reason that does not quote the value, which may be a secret."""
+    return PydanticCustomError("config", "{reason}", {"reason": reason})
+
+
+def _port(value: object) -> int:
+    number = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,5}", value) else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 65535:
+        raise _wrong("must be a port: a whole number from 0 to 65535; 0 takes any free one")
+    return number
+
+
+def _pause(value: object) -> float:
+    return 0.0 if value in ("0ms", "0s", "0m", "0h") else parse_duration(value)
+
+
+def _header_value(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch("[\x21-\x7e]*", value):
+        raise _wrong("must be printable ASCII without spaces and line breaks: it travels in an HTTP header")
+    return value
+
+
+def _optional_secret(value: object) -> object:
+    return None if value == "" else _header_value(value)
+
+
+Text = Annotated[str, Field(min_length=1)]
+Port = Annotated[int, BeforeValidator(_port)]
+Pause = Annotated[float, BeforeValidator(_pause)]
+"""Seconds, >= 0."""
+Secret = Annotated[Text, BeforeValidator(_header_value)]
+OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
+"""An empty text is None: a variable that may be unset leaves one."""
+Auth = Literal["bearer", "x-api-key", "api-key", "none"]
+
+
+class Strict(BaseModel):
+    """A part of the file: frozen, and a key that it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ClientKey(Strict):
+    name: Text
+    key: Secret = Field(repr=False)
+
+
+class Server(Strict):
+    """Where clients reach the gateway. Durations in seconds, sizes in bytes."""
+
+    host: Text = "127.0.0.1"
+    port: Port = 8080
+    max_body: Size = 64 * 1024**2
+    drain: Seconds = 30.0
+    """SIGTERM leaves open calls this long to end."""
+    drain_delay: Pause = 0.0
+    """SIGTERM turns /readyz to 503; new connections are accepted for this long after."""
+    client_keys: tuple[ClientKey, ...] = ()
+
+
+class Ops(Strict):
+    """Where the operator reaches it; `port` None: on the server's port."""
+
+    port: Port | None = None
+    host: Text = "127.0.0.1"
+    token: OptionalSecret = Field(default=None, repr=False)
+
+
+def _usual_auth(data: dict[str, Any]) -> Auth:
+    return "x-api-key" if data["dialect"] == "anthropic" else "bearer"
+
+
+class UpstreamConfig(Strict):
+    """`base_url` has no slash at its end; `api_key` None: the caller's is passed on."""
+
+    dialect: DialectName
+    base_url: str
+    api_key: OptionalSecret = Field(default=None, repr=False)
+    auth: Auth = Field(default_factory=_usual_auth)
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_base_url(cls, url: str, info: ValidationInfo) -> str:
+        url = _http_url(url)
+        if info.data.get("dialect") == "anthropic" and url.endswith("/v1"):
+            raise _wrong("leave /v1 off: with dialect anthropic the path of each call brings it")
+        return url
+
+
+def _http_url(url: str) -> str:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise _wrong("must be a URL such as https://api.example.com/v1") from None
+    if not is_whole or not url.isprintable() or " " in url:
+        raise _wrong("must be a URL such as https://api.example.com/v1")
+    if "@" in parts.netloc:
+        raise _wrong("must not carry a user or a password; a key stands in api_key")
+    if "?" in url or "#" in url:
+        raise _wrong("must not carry a query or a fragment")
+    return url.rstrip("/")
+
+
+class Rules(Strict):
+    """What `defaults` sets for all models, and a model for itself."""
+
+    timeout: TimeoutSettings = TimeoutSettings()
+    retry: RetrySettings = RetrySettings()
+    breaker: BreakerSettings = BreakerSettings()
+
+
+class DeploymentConfig(Strict):
+    upstream: Text
+    model: Text | None = None
+    """The model to ask the upstream for; None: the name that the client asked for."""
+
+    @field_validator("model")
+    @classmethod
+    def _check_model(cls, model: str | None) -> str | None:
+        if model is not None and (is_pattern(model) or not is_name(model)):
+            raise _wrong("must be the name of one model; leave it out to pass on the name that was asked for")
+        return model
+
+
+class Way(Strict):
+    """Where a model's calls go. Apart, because it is checked even where the model's rules are wrong."""
+
+    deployments: tuple[DeploymentConfig, ...] = Field(min_length=1)
+    fallbacks: tuple[Text, ...] = ()
+
+
+class ModelConfig(Way, Rules):
+    """One entry of `models`, its rules merged with the defaults."""
+
+
+class Config(Strict):
+    server: Server
+    ops: Ops
+    upstreams: dict[str, UpstreamConfig]
+    defaults: Rules
+    models: dict[str, ModelConfig]

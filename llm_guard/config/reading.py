@@ -1,0 +1,221 @@
+"""File -> Config, or every problem in it.
+
+Owns reading part by part, the merge of defaults and the words for what a part gets wrong. Does not own YAML
+(`config.text`), ranges (`config.models`), nor what holds between parts (`config.checks`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from llm_guard.config.checks import check_listeners, check_names, check_ways
+from llm_guard.config.models import Config, ModelConfig, Ops, Rules, Server, Strict, UpstreamConfig, Way
+from llm_guard.config.names import did_you_mean
+from llm_guard.config.text import (
+    ConfigError,
+    Document,
+    Interpolated,
+    Path,
+    Problem,
+    plain_scalar,
+    read_document,
+)
+
+_Part = TypeVar("_Part", bound=Strict)
+_Loc = tuple[int | str, ...]
+
+
+def load_config(path: str | os.PathLike[str], env: Mapping[str, str] = os.environ) -> Config:
+    """Reads a file; raises ConfigError with every problem in it."""
+    file = os.fspath(path)
+    try:
+        content = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError([Problem(file, 0, "", f"cannot be read: {error.strerror}")]) from None
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError([Problem(file, line, "", "not text in UTF-8")]) from None
+    return parse_config(text, file, env)
+
+
+def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.environ) -> Config:
+    """Like `load_config`, from text; `name` stands for the file in messages."""
+    document = read_document(text, name, env)
+    top = _top(document)
+    server = _read(document, Server, ("server",), top.get("server", {}))
+    ops = _read(document, Ops, ("ops",), top.get("ops", {}))
+    defaults = _read(document, Rules, ("defaults",), top.get("defaults", {}))
+    upstreams = {
+        key: _read(document, UpstreamConfig, ("upstreams", key), data)
+        for key, data in _entries(document, top, "upstreams").items()
+    }
+    entries = _entries(document, top, "models")
+    models = {key: _read_model(document, key, data, top.get("defaults")) for key, data in entries.items()}
+    check_listeners(document, server, ops)
+    check_names(document, upstreams, models)
+    check_ways(document, {key: _way(data) for key, data in entries.items()}, upstreams)
+    document.raise_problems()
+    parts = {"server": server, "ops": ops, "upstreams": upstreams, "defaults": defaults, "models": models}
+    return Config.model_validate(parts)
+
+
+_RULES = frozenset(Rules.model_fields)
+_KINDS = {type(None): "nothing", bool: "true or false", int: "a number", float: "a number", dict: "a mapping"}
+
+
+def _top(document: Document) -> dict[str, Any]:
+    """The sections, unknown ones reported."""
+    if not isinstance(document.data, dict):
+        document.report((), f"the file must be a mapping of keys, not {_kind(document.data)}")
+        document.raise_problems()
+        return {}
+    for key in document.data:
+        if key not in Config.model_fields:
+            document.report((key,), f"unknown key{did_you_mean(key, Config.model_fields)}")
+    return document.data
+
+
+def _entries(document: Document, top: dict[str, Any], section: str) -> dict[str, Any]:
+    """What stands in `upstreams` or `models`."""
+    entries = top.get(section)
+    if isinstance(entries, dict) and entries:
+        return entries
+    is_empty = entries is None or entries == {}
+    document.report((section,), "needs at least one entry" if is_empty else f"must be a mapping, not {_kind(entries)}")
+    return {}
+
+
+def _read_model(document: Document, name: str, data: object, defaults: object) -> ModelConfig | None:
+    shared = defaults if isinstance(defaults, dict) else {}
+    rules = {key: value for key, value in shared.items() if key in _RULES}
+    return _read(document, ModelConfig, ("models", name), _merged(rules, data), inherited=("defaults",))
+
+
+def _merged(defaults: object, own: object) -> object:
+    """Key by key; what a model says itself stands."""
+    if not isinstance(defaults, dict) or not isinstance(own, dict):
+        return own
+    return {**defaults, **{key: _merged(defaults.get(key), value) for key, value in own.items()}}
+
+
+def _way(data: object) -> Way | None:
+    """The model's way, or None; what is wrong with it has been reported with the model."""
+    own = data if isinstance(data, dict) else {}
+    try:
+        return Way.model_validate({key: _values(own[key]) for key in Way.model_fields if key in own})
+    except ValidationError:
+        return None
+
+
+def _read(
+    document: Document, part: type[_Part], path: Path, data: object, inherited: Path | None = None
+) -> _Part | None:
+    """A part of the config, or None and its problems reported: once, where the value comes from."""
+    try:
+        return part.model_validate(_values(data))
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if not _is_echo(detail):
+                place = _origin(document, (*path, *detail["loc"]), path, inherited)
+                document.report(place, _reason(part, data, detail))
+    return None
+
+
+def _is_echo(detail: ErrorDetails) -> bool:
+    """Whether it only follows from another: no default for `auth` without a dialect, no valid item in a list."""
+    return detail["type"] == "default_factory_not_called" or (detail["type"] == "too_short" and bool(detail["input"]))
+
+
+def _origin(document: Document, place: Path, path: Path, inherited: Path | None) -> Path:
+    theirs = (*(inherited or ()), *place[len(path) :])
+    return theirs if inherited and place not in document.lines and theirs in document.lines else place
+
+
+def _values(data: object, wants_numbers: bool = False) -> object:
+    """What pydantic is to see. Under timeout, retry and breaker a variable may hold a number.
+
+    Nowhere else: the key 007 must not become 7.
+    """
+    if isinstance(data, dict):
+        return {key: _values(value, wants_numbers or key in _RULES) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_values(value, wants_numbers) for value in data]
+    if isinstance(data, Interpolated):
+        return plain_scalar(data) if wants_numbers else str(data)
+    return data
+
+
+def _raw(data: object) -> object:
+    if isinstance(data, dict):
+        return {key: _raw(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_raw(value) for value in data]
+    return data.raw if isinstance(data, Interpolated) else data
+
+
+def _reason(part: type[Strict], data: object, detail: ErrorDetails) -> str:
+    """In our words; it quotes no value but those that the file itself shows."""
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return "is missing"
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return f"unknown key{did_you_mean(str(detail['loc'][-1]), _keys_beside(part, detail['loc']))}"
+        case "model_type" | "dataclass_type":
+            return f"must be a mapping of keys, not {_kind(detail['input'])}"
+        case "tuple_type":
+            return f"must be a list, not {_kind(detail['input'])}"
+        case "string_type":
+            return f"must be text, not {_kind(detail['input'])}; put it in quotes"
+        case "literal_error":
+            return f"must be {context['expected']}"
+        case "too_short" | "string_too_short":
+            return "must not be empty"
+        case "value_error":
+            return _quoting_reason(part, data, detail)
+        case _:
+            return detail["msg"][0].lower() + detail["msg"][1:]
+
+
+def _quoting_reason(part: type[Strict], data: object, detail: ErrorDetails) -> str:
+    """The reason of a parser that quotes what it read; what a variable gave is quoted as the file has it."""
+    value = data
+    for step in detail["loc"]:
+        value = value[step]  # type: ignore[index]  # the error is at a value of these data
+    if not isinstance(value, Interpolated):
+        return str(detail["ctx"]["error"])
+    try:
+        part.model_validate(_raw(data))
+    except ValidationError as error:
+        for again in error.errors(include_url=False):
+            if again["loc"] == detail["loc"] and again["type"] == "value_error":
+                return str(again["ctx"]["error"])
+    return f"the value of {value.raw} is not accepted here"
+
+
+def _keys_beside(part: type, loc: _Loc) -> list[str]:
+    """The keys that are known where `loc` has an unknown one."""
+    for step in loc[:-1]:
+        if isinstance(step, str):
+            kind = _fields(part)[step]
+            part = kind if isinstance(kind, type) else get_args(kind)[0]
+    return list(_fields(part))
+
+
+def _fields(part: type) -> dict[str, Any]:
+    if issubclass(part, BaseModel):
+        return {name: field.annotation for name, field in part.model_fields.items()}
+    return {name: kind for name, kind in get_type_hints(part).items() if dataclasses.is_dataclass(part)}
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "a list" if isinstance(value, list) else "text")

@@ -1,0 +1,277 @@
+"""The text of a config file as plain data in which every value knows its line.
+
+Owns YAML syntax, `${VAR}`, and the report of what is wrong with a file. Does not own which keys there are
+(`config.models`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, Self
+
+import yaml
+
+Path = tuple[str | int, ...]
+"""Where a value stands: `("models", "gpt-4", "deployments", 0, "upstream")`."""
+
+_MAX_NODES = 10_000
+_MAX_DEPTH = 20
+_TAG = "tag:yaml.org,2002:"
+_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}|\$\{")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. `line` counts from 1, 0 is the file as a whole; `key` is dotted, or empty."""
+
+    file: str
+    line: int
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return _on_one_line(": ".join(part for part in (place, self.key, self.reason) if part))
+
+
+class ConfigError(Exception):
+    """A config file that cannot be used, with every problem found in it; one line each as text."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda problem: problem.line))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class Interpolated(str):
+    """Text that a variable went into. It may be a secret: what is shown is `raw`, as the file has it."""
+
+    __slots__ = ("raw",)
+
+    raw: str
+
+    def __new__(cls, value: str, raw: str) -> Self:
+        text = super().__new__(cls, value)
+        text.raw = raw
+        return text
+
+
+@dataclass(slots=True)
+class Document:
+    """A file that is YAML, and what has been found wrong with it so far."""
+
+    file: str
+    data: object = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    problems: dict[Problem, None] = field(default_factory=dict)
+    unread: set[Path] = field(default_factory=set)
+    """Values that could not be read: what stands in for them is not worth a second problem."""
+
+    def report(self, path: Path, reason: str, line: int | None = None) -> None:
+        """Once for one key and reason; `line` where it is not that of the key."""
+        if path not in self.unread:
+            problem = Problem(self.file, line or self.line(path), dotted(path), reason)
+            self.problems[problem] = None
+
+    def line(self, path: Path) -> int:
+        """The line of the key; for a key that is not there, the line of what it is missing from."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def raise_problems(self) -> None:
+        """Raises ConfigError if anything was reported."""
+        if self.problems:
+            raise ConfigError(self.problems)
+
+
+def read_document(text: str, file: str, env: Mapping[str, str]) -> Document:
+    """Raises ConfigError where the text is not YAML at all; lesser problems are reported in the document."""
+    root = _compose(text, file)
+    document = Document(file)
+    document.lines[()] = _line(root)
+    document.data = _Walk(document, env).value(root, ())
+    return document
+
+
+def plain_scalar(text: str) -> object:
+    """What YAML 1.2 reads in an unquoted scalar; integers and floats are decimal."""
+    return _scalar(_resolve(text), text)
+
+
+def dotted(path: Path) -> str:
+    """`models.gpt-4.deployments[0].upstream`."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2: `off`, `yes`, `1:30`, `2024-01-01` are text. In 1.1 a model named `off` is a boolean."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+_Loader.add_implicit_resolver(_TAG + "null", re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(_TAG + "bool", re.compile(r"(?:[tT]rue|TRUE|[fF]alse|FALSE)\Z"), list("tTfF"))
+_Loader.add_implicit_resolver(_TAG + "int", re.compile(r"[-+]?[0-9]+\Z"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _TAG + "float",
+    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z"),
+    list("-+.0123456789"),
+)
+
+
+def _compose(text: str, file: str) -> yaml.Node:
+    line, root = 1, None
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        reason = "the file is empty"
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        reason = "not YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
+        if "${" in _line_of(text, line):
+            reason += '; between { } or [ ] a variable stands in quotes: "${NAME}"'
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        reason = f"not text: character U+{error.character:04X} is not allowed"
+    except RecursionError:
+        reason = f"nested deeper than {_MAX_DEPTH} levels"
+    if root is None:
+        _fail(file, line, reason)
+    return root
+
+
+def _line_of(text: str, line: int) -> str:
+    lines = text.splitlines()
+    return lines[line - 1] if line <= len(lines) else ""
+
+
+class _Walk:
+    """Turns nodes into data. What an alias names counts at every use: a few lines cannot grow without end."""
+
+    def __init__(self, document: Document, env: Mapping[str, str]) -> None:
+        self._document = document
+        self._env = env
+        self._nodes = 0
+
+    def value(self, node: yaml.Node, path: Path) -> object:
+        self._count(node, path)
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode) and node.tag.startswith(_TAG):
+            return self._read_scalar(node, path)
+        self._unreadable(path, f"the tag {node.tag.replace(_TAG, '!!')} is not known here")
+        return None
+
+    def _count(self, node: yaml.Node, path: Path) -> None:
+        self._nodes += 1
+        if self._nodes > _MAX_NODES:
+            _fail(self._document.file, _line(node), f"more than {_MAX_NODES} values")
+        if len(path) > _MAX_DEPTH:
+            _fail(self._document.file, _line(node), f"nested deeper than {_MAX_DEPTH} levels")
+
+    def _item(self, node: yaml.Node, path: Path) -> object:
+        self._document.lines[path] = _line(node)
+        return self.value(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
+        values: dict[str, object] = {}
+        for key, value in node.value:
+            name, reason = _key(key)
+            if name in values:
+                reason = f"the key is there twice; first on line {self._document.lines[*path, name]}"
+            if reason is not None:
+                self._document.report((*path, name), reason, _line(key))
+                continue
+            self._document.lines[*path, name] = _line(key)
+            values[name] = self.value(value, (*path, name))
+        return values
+
+    def _read_scalar(self, node: yaml.ScalarNode, path: Path) -> object:
+        kind = node.tag.removeprefix(_TAG)
+        if kind == "str":
+            return self._interpolate(node.value, path)
+        try:
+            return _scalar(kind, node.value)
+        except (KeyError, ValueError):
+            self._unreadable(path, f"does not read as !!{kind}")
+            return None
+
+    def _interpolate(self, raw: str, path: Path) -> str:
+        try:
+            value = _VARIABLE.sub(self._variable, raw)
+        except _NotAVariableError as error:
+            self._unreadable(path, str(error))
+            return raw
+        return raw if value == raw else Interpolated(value, raw)
+
+    def _variable(self, match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        name, default = match.groups()
+        if name is None:
+            raise _NotAVariableError("a variable is written ${NAME} or ${NAME:-default}; a dollar sign is $$")
+        if default is None and name not in self._env:
+            raise _NotAVariableError(
+                f"the environment variable {name} is not set; set it, or allow that: ${{{name}:-}}"
+            )
+        return self._env.get(name) or default or ""
+
+    def _unreadable(self, path: Path, reason: str) -> None:
+        self._document.report(path, reason)
+        self._document.unread.add(path)
+
+
+class _NotAVariableError(ValueError):
+    pass
+
+
+def _key(node: yaml.Node) -> tuple[str, str | None]:
+    """A key and what is wrong with it. Numbers and booleans are taken as written: a model may be named 4."""
+    if not isinstance(node, yaml.ScalarNode):
+        return "?", "a key must be text"
+    name = str(node.value)
+    if node.tag == _TAG + "null":
+        return name or "?", "a key must be text"
+    if name == "<<" and node.style is None:
+        return name, "merge keys are not read; what all models share stands under defaults"
+    if "${" in name:
+        return name, "variables are read in values, not in keys"
+    return name, None
+
+
+def _fail(file: str, line: int, reason: str) -> NoReturn:
+    raise ConfigError([Problem(file, line, "", reason)])
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _resolve(text: str) -> str:
+    for tag, pattern in _Loader.yaml_implicit_resolvers.get(text[:1], []):
+        if pattern.match(text):
+            return str(tag).removeprefix(_TAG)
+    return "str"
+
+
+def _scalar(kind: str, text: str) -> object:
+    """Raises ValueError or KeyError for text that is not of the kind, or a kind that is not known."""
+    match kind:
+        case "str":
+            return text
+        case "int":
+            return int(text)
+        case "float":
+            return float(text)
+        case "bool":
+            return {"true": True, "false": False}[text.lower()]
+        case "null":
+            return None
+        case _:
+            raise ValueError(kind)
+
+
+def _on_one_line(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

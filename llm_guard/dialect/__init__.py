@@ -1,0 +1,50 @@
+"""What each provider's bytes mean, without reading a socket.
+
+openai, anthropic   event formats, error shapes, which paths need a model
+sse                 framing both use, and the watch over a stream
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from llm_guard.dialect import anthropic, openai
+from llm_guard.dialect.sse import Reader, Usage
+from llm_guard.outcome import Refusal
+
+DialectName = Literal["openai", "anthropic"]
+
+
+class Dialect(Protocol):
+    """What both modules offer."""
+
+    @property
+    def NEEDS_MODEL(self) -> frozenset[str]: ...  # noqa: N802  # a constant of the module
+    def stream_reader(self, path: str, choices: int) -> Reader: ...
+    def usage_in(self, body: dict[str, Any]) -> Usage | None: ...
+    def refusal_body(self, refusal: Refusal, request_id: str) -> dict[str, Any]: ...
+    def error_event(self, refusal: Refusal, request_id: str) -> bytes: ...
+
+
+DIALECTS: Mapping[DialectName, Dialect] = {"openai": openai, "anthropic": anthropic}
+
+
+_ANTHROPIC_ALONE = ("/v1/messages", "/v1/complete")
+_OPENAI_ALONE = (
+    "/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/images", "/v1/audio", "/v1/moderations",
+    "/v1/batches", "/v1/realtime", "/v1/uploads", "/v1/videos", "/v1/fine_tuning", "/v1/vector_stores",
+)  # fmt: skip
+
+
+def dialect_of(path: str, *, has_anthropic_version: bool, has_x_api_key: bool, has_bearer: bool) -> DialectName:
+    """The dialect a request speaks, by its path (without query); paths that both have are told apart by headers.
+
+    Newer Anthropic SDKs send their key as a bearer token, always with `anthropic-version`; raw callers of shared
+    paths such as `/v1/models` may send only `x-api-key`.
+    """
+    if path.startswith(_OPENAI_ALONE):
+        return "openai"
+    if path.startswith(_ANTHROPIC_ALONE) or has_anthropic_version or (has_x_api_key and not has_bearer):
+        return "anthropic"
+    return "openai"

@@ -1,0 +1,92 @@
+"""What Anthropic's bytes mean, and how the gateway speaks to an Anthropic client.
+
+Owns the Messages event format and the shape of errors (Anthropic API description; errors and streaming pages).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llm_guard.dialect.sse import MALFORMED, NOTHING, TOKEN, Event, Mark, Reader, Usage
+from llm_guard.outcome import Refusal
+
+NEEDS_MODEL = frozenset({"/v1/messages", "/v1/messages/count_tokens", "/v1/complete"})
+"""POST here without a model is an error that the gateway can name."""
+
+_TYPE_OF_STATUS = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "timeout_error",
+}  # fmt: skip
+_HEADERS = frozenset({"message_start", "content_block_start", "content_block_stop", "ping"})
+
+
+def stream_reader(path: str, choices: int) -> Reader:
+    """The reader for a stream that answers `path`; a message has one choice."""
+    del choices
+    return MessagesReader() if path.startswith("/v1/messages") else EventsReader()
+
+
+class MessagesReader:
+    """Messages: `message_stop` ends a stream; `message_start`, block headers and pings are not tokens."""
+
+    def read(self, event: Event) -> Mark:
+        if event.name == "error":
+            return Mark(error=event.data)
+        try:
+            body = json.loads(event.data) if event.data else {}
+        except (ValueError, RecursionError):
+            return MALFORMED if event.is_whole else TOKEN
+        if not isinstance(body, dict):
+            return MALFORMED
+        kind = event.name or body.get("type")
+        if kind == "error":
+            return Mark(error=event.data)
+        if isinstance(kind, str) and kind in _HEADERS:
+            message = body.get("message")
+            return Mark(usage=usage_in(message) if isinstance(message, dict) else None)
+        return Mark(is_token=bool(event.data), is_end=kind == "message_stop", usage=usage_in(body))
+
+    def is_dull(self, block: bytes) -> bool:
+        return b"message_" not in block and b"error" not in block
+
+    def ends_unmarked(self) -> bool:
+        return False
+
+
+class EventsReader:
+    """Other streams (legacy completions, agent sessions): any event with data is useful; no end is documented."""
+
+    def read(self, event: Event) -> Mark:
+        if event.name == "error":
+            return Mark(error=event.data)
+        return TOKEN if event.data and event.name != "ping" else NOTHING
+
+    def is_dull(self, block: bytes) -> bool:
+        return b"error" not in block
+
+    def ends_unmarked(self) -> bool:
+        return True
+
+
+def usage_in(body: dict[str, Any]) -> Usage | None:
+    """The tokens counted in a message, or in a `message_delta`."""
+    usage = body.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    return Usage(_count(usage.get("input_tokens")), _count(usage.get("output_tokens")))
+
+
+def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:
+    """An error as Anthropic writes it, so that the official SDKs raise the matching exception."""
+    error = {"type": _TYPE_OF_STATUS.get(refusal.status, "invalid_request_error"), "message": refusal.message}
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+def error_event(refusal: Refusal, request_id: str) -> bytes:
+    """An `error` event, on which the official SDKs raise."""
+    return b"event: error\ndata: " + json.dumps(refusal_body(refusal, request_id)).encode() + b"\n\n"
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,277 @@
+"""Config -> immutable table: model name -> Route -> targets in the order in which they are tried.
+
+Owns which deployments a call may go to, and which calls share a breaker, also over a reload. Does not own
+what the file says (`config`), nor what becomes of a call (`gateway.attempt_loop`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from llm_guard.config import (
+    Auth,
+    Config,
+    DeploymentConfig,
+    Rules,
+    is_name,
+    is_pattern,
+    matching_key,
+    near_names,
+)
+from llm_guard.dialect import DialectName
+from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.breaker import Breaker, BreakerSettings
+from llm_guard.policy.deadline import TimeoutSettings
+from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+
+NO_ALIAS = "none"
+"""The alias of calls that name no model."""
+
+_NAMES_PER_PATTERN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A provider endpoint; `base_url` has no slash at its end, `api_key` None passes the caller's on."""
+
+    name: str
+    dialect: DialectName
+    base_url: str
+    api_key: str | None = field(repr=False)
+    auth: Auth
+
+
+@dataclass(slots=True, eq=False)
+class Deployment:
+    """One callable target: an upstream and a model, with what is known of its health."""
+
+    label: str
+    """`openai/gpt-4-turbo`; of a pattern `openai/gpt-*`, of pass-through `openai`. No client chooses it."""
+    upstream: Upstream
+    model: str | None
+    """As the upstream is asked for it; None: whatever the body says."""
+    breaker: Breaker
+    budget: RetryBudget
+    last_success_wall: float | None = None
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One step of a route."""
+
+    deployment: Deployment
+    alias: str
+    """Of the route it comes from: its own or that of a fallback."""
+    model: str | None
+    """The model name to send; None leaves the body alone."""
+    timeouts: TimeoutSettings
+    retry: RetrySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where calls for one model go. `timeouts.total` rules the call, a target's own timeouts its attempts."""
+
+    alias: str
+    """The key in `models`, for a pattern its text; `none` for pass-through. A metric's label."""
+    timeouts: TimeoutSettings
+    targets: tuple[Target, ...]
+
+
+def compile_routes(config: Config, now: float, previous: RouteTable | None = None) -> RouteTable:
+    """A table with every deployment of the config; `now` is when their retry budgets begin.
+
+    A deployment that was in `previous` (the same upstream name, base_url and model) keeps its breaker, budget
+    and last success, under the settings that it has now; so do the names lately found through a pattern.
+    """
+    pool = _Pool(now, previous.deployments() if previous else ())
+    table = RouteTable(config, pool)
+    for name in previous.names() if previous else ():
+        table.find(name)
+    pool.forget_previous()
+    return table
+
+
+class RouteTable:
+    """All routes of one config; `compile_routes` builds it.
+
+    It never changes, but for the names that a pattern stands for: it keeps those lately asked for.
+    """
+
+    __slots__ = ("_keys", "_live", "_models", "_pass_through", "_pool", "_recent", "_routes", "upstreams")
+
+    def __init__(self, config: Config, pool: _Pool) -> None:
+        self.upstreams: Mapping[str, Upstream] = {
+            name: Upstream(name, each.dialect, each.base_url, each.api_key, each.auth)
+            for name, each in config.upstreams.items()
+        }
+        self._models = config.models
+        self._pool = pool
+        self._live: dict[str, Route] = {}
+        self._recent = {key: OrderedDict[str, None]() for key in config.models if is_pattern(key)}
+        self._keys = _keys_by_name(config)
+        self._routes = {name: self._route(key, name) for name, key in self._keys.items()}
+        for key in self._recent:
+            self._make_fixed(key)
+        self._pass_through = {name: self._route_through(name, config.defaults) for name in self.upstreams}
+
+    def find(self, model: str) -> Route | None:
+        """By the name itself, else by the longest pattern; None where there is neither."""
+        route = self._routes.get(model)
+        if route is not None:
+            return route
+        route = self._live.get(model)
+        if route is None:
+            return self._discover(model)
+        self._recent[route.alias].move_to_end(model)
+        return route
+
+    def passthrough(self, dialect: DialectName) -> Route | None:
+        """For a call that names no model: to the first upstream of its dialect."""
+        names = (name for name, upstream in self.upstreams.items() if upstream.dialect == dialect)
+        return self.upstream_route(next(names, ""))
+
+    def upstream_route(self, name: str) -> Route | None:
+        """For `/upstreams/NAME/…`."""
+        return self._pass_through.get(name)
+
+    def near(self, model: str, limit: int = 3) -> tuple[str, ...]:
+        """At most `limit` keys of the config that `model` may be a slip of, likeliest first."""
+        return near_names(model, self._models, limit)
+
+    def deployments(self) -> tuple[Deployment, ...]:
+        """Each once: of the config, of pass-through, and of the names lately found through a pattern.
+
+        Labels may repeat: names of one pattern have theirs in common, and so have two models that call the
+        same deployment under different breaker or budget settings.
+        """
+        live = (target.deployment for route in self._live.values() for target in route.targets)
+        return tuple(dict.fromkeys(chain(self._pool.fixed.values(), live)))
+
+    def names(self) -> tuple[str, ...]:
+        """Every name that has a route by now; of those that a pattern stands for, the latest last."""
+        return tuple(chain(self._routes, *self._recent.values()))
+
+    def _discover(self, model: str) -> Route | None:
+        if not is_name(model) or is_pattern(model):
+            return None
+        key = matching_key(self._recent, model)
+        if key is None:
+            return None
+        recent = self._recent[key]
+        # Clients choose these names: without a bound each would leave a breaker behind.
+        if len(recent) >= _NAMES_PER_PATTERN:
+            oldest, _ = recent.popitem(last=False)
+            del self._live[oldest]
+        recent[model] = None
+        route = self._live[model] = self._route(key, model)
+        return route
+
+    def _route(self, key: str, name: str) -> Route:
+        targets: dict[tuple[str, str], Target] = {}
+        for step_key, step_name in self._steps(key, name):
+            model = self._models[step_key]
+            for each in model.deployments:
+                sent = each.model or step_name
+                if (each.upstream, sent) not in targets:
+                    deployment = self._deployment(step_key, step_name, each)
+                    target = Target(deployment, step_key, sent, model.timeout, model.retry)
+                    targets[each.upstream, sent] = target
+        return Route(key, self._models[key].timeout, tuple(targets.values()))
+
+    def _steps(self, key: str, name: str) -> Iterator[tuple[str, str]]:
+        """Key and name of the model, then of its fallbacks, each followed by its own."""
+        waiting: list[tuple[str, str]] = [(key, name)]
+        seen: set[str] = set()
+        while waiting:
+            key, name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                yield key, name
+                waiting += [(self._keys[each], each) for each in reversed(self._models[key].fallbacks)]
+
+    def _deployment(self, key: str, name: str, config: DeploymentConfig) -> Deployment:
+        upstream = self.upstreams[config.upstream]
+        label = f"{upstream.name}/{config.model or key}"
+        is_fixed = config.model is not None or name in self._keys
+        return self._pool.obtain(label, upstream, config.model or name, self._models[key], is_fixed=is_fixed)
+
+    def _make_fixed(self, pattern: str) -> None:
+        """Those of a pattern's deployments that do not wait for a name to be asked for."""
+        for each in self._models[pattern].deployments:
+            if each.model is not None:
+                self._deployment(pattern, pattern, each)
+
+    def _route_through(self, name: str, rules: Rules) -> Route:
+        deployment = self._pool.obtain(name, self.upstreams[name], None, rules, is_fixed=True)
+        target = Target(deployment, NO_ALIAS, None, rules.timeout, rules.retry)
+        return Route(NO_ALIAS, rules.timeout, (target,))
+
+
+def _keys_by_name(config: Config) -> dict[str, str]:
+    """The names that the config itself speaks of, exact models and fallbacks, and where each is found."""
+    fallbacks = chain.from_iterable(model.fallbacks for model in config.models.values())
+    names = dict.fromkeys(chain((key for key in config.models if not is_pattern(key)), fallbacks))
+    return {name: key for name in names if (key := matching_key(config.models, name)) is not None}
+
+
+_Identity = tuple[str, str, str | None]
+
+
+class _Pool:
+    """Makes deployments, each with the breaker that it had before if nobody else has taken that one.
+
+    `fixed` are those that the config names; models that name the same one share it if they agree on its
+    breaker and its budget.
+    """
+
+    def __init__(self, now: float, previous: tuple[Deployment, ...]) -> None:
+        self.fixed: dict[tuple[_Identity, BreakerSettings, BudgetSettings], Deployment] = {}
+        self._now = now
+        self._previous: dict[_Identity, list[Deployment]] = {}
+        for deployment in previous:
+            self._previous.setdefault(_identity(deployment.upstream, deployment.model), []).append(deployment)
+
+    def forget_previous(self) -> None:
+        self._previous.clear()
+
+    def obtain(self, label: str, upstream: Upstream, model: str | None, rules: Rules, *, is_fixed: bool) -> Deployment:
+        share = (_identity(upstream, model), rules.breaker, rules.retry.budget)
+        deployment = self.fixed.get(share)
+        if deployment is None:
+            deployment = self._make(label, upstream, model, rules.breaker, rules.retry.budget)
+            if is_fixed:
+                self.fixed[share] = deployment
+        return deployment
+
+    def _make(
+        self,
+        label: str,
+        upstream: Upstream,
+        model: str | None,
+        breaker: BreakerSettings,
+        budget: BudgetSettings,
+    ) -> Deployment:
+        before = self._take(_identity(upstream, model), breaker, budget)
+        if before is None:
+            return Deployment(label, upstream, model, Breaker(breaker), RetryBudget(budget, self._now))
+        before.breaker.settings = breaker
+        before.budget.settings = budget
+        return Deployment(label, upstream, model, before.breaker, before.budget, before.last_success_wall)
+
+    def _take(self, identity: _Identity, breaker: BreakerSettings, budget: BudgetSettings) -> Deployment | None:
+        """Of two with one identity the one whose settings have not changed, else the first."""
+        candidates = self._previous.get(identity, [])
+        unchanged = (each for each in candidates if (each.breaker.settings, each.budget.settings) == (breaker, budget))
+        taken = next(unchanged, candidates[0] if candidates else None)
+        if taken is not None:
+            candidates.remove(taken)
+        return taken
+
+
+def _identity(upstream: Upstream, model: str | None) -> _Identity:
+    return upstream.name, upstream.base_url, model

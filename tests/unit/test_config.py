@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from llm_guard.config import Config, ConfigError, Ops, Rules, Server, load_config, parse_config
+
+CONFIG_FOLDER = Path(__file__).parents[2] / "config"
+
+BASE = """\
+upstreams:
+  openai: {dialect: openai, base_url: "https://api.openai.com/v1"}
+  anthropic: {dialect: anthropic, base_url: "https://api.anthropic.com"}
+"""  # 3 lines: what a test adds begins on line 4
+SECRET = "sk-" + "5ecret" * 20
+MODELS = "models: {gpt-4: {deployments: [{upstream: openai}]}}\n"
+
+
+def parse(text: str, **env: str) -> Config:
+    return parse_config(BASE + text, "f.yaml", env)
+
+
+def problems(text: str, env: Mapping[str, str] | None = None) -> list[str]:
+    """The lines of the error, `f.yaml:` taken off."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "f.yaml", env or {})
+    return [line.removeprefix("f.yaml:") for line in str(caught.value).split("\n")]
+
+
+def problem(text: str, **env: str) -> str:
+    found = problems(BASE + text, env)
+    assert len(found) == 1, found
+    return found[0]
+
+
+# what a file says
+
+
+def test_annotated_file_lists_every_default() -> None:
+    config = load_config(CONFIG_FOLDER / "llm_guard.yaml", {})
+    assert (config.server, config.ops, config.defaults) == (Server(), Ops(), Rules())
+
+
+def test_annotated_file_names_every_key() -> None:
+    text = (CONFIG_FOLDER / "llm_guard.yaml").read_text(encoding="utf-8")
+    rules = Rules()
+    settings = (rules.timeout, rules.retry, rules.retry.budget, rules.breaker)
+    keys = [field.name for each in settings for field in dataclasses.fields(each)]
+    missing = {key for key in (*Server.model_fields, *Ops.model_fields, *keys) if f" {key}:" not in text}
+    assert not missing
+
+
+def test_example_of_the_interface_is_valid() -> None:
+    config = parse(
+        "models:\n"
+        "  gpt-4-turbo:\n"
+        "    deployments: [{upstream: openai, model: gpt-4-turbo}]\n"
+        "    fallbacks: [gpt-4o-mini]\n"
+        '  "gpt-*": {deployments: [{upstream: openai}]}\n'
+    )
+    assert config.models["gpt-4-turbo"].fallbacks == ("gpt-4o-mini",)
+
+
+def test_minimal_file_passes_the_callers_key_on() -> None:
+    config = load_config(CONFIG_FOLDER / "minimal.yaml", {})
+    assert config.upstreams["openai"].api_key is None
+    assert config.defaults == Rules()
+
+
+def test_auth_follows_the_dialect_unless_it_is_given() -> None:
+    config = parse(MODELS.replace("models", "  azure: {dialect: openai, base_url: 'http://a', auth: api-key}\nmodels"))
+    assert [each.auth for each in config.upstreams.values()] == ["bearer", "x-api-key", "api-key"]
+
+
+def test_model_takes_from_defaults_what_it_does_not_say_itself() -> None:
+    config = parse(
+        "defaults:\n"
+        "  timeout: {idle: 7s, total: 1m}\n"
+        "  retry: {max_attempts: 5, budget: {ratio: 0.5, min_per_second: 1}}\n"
+        "models:\n"
+        "  a: {deployments: [{upstream: openai}], timeout: {total: 2m}, retry: {budget: {ratio: 0.1}}}\n"
+        "  b: {deployments: [{upstream: openai}]}\n"
+    )
+    a, b = config.models["a"], config.models["b"]
+    assert (a.timeout.idle, a.timeout.total, a.timeout.connect) == (7.0, 120.0, 5.0)
+    assert (a.retry.max_attempts, a.retry.budget.ratio, a.retry.budget.min_per_second) == (5, 0.1, 1.0)
+    assert (b.timeout, b.retry, b.breaker) == (
+        config.defaults.timeout, config.defaults.retry, config.defaults.breaker,
+    )  # fmt: skip
+
+
+def test_sizes_durations_and_ports_are_numbers() -> None:
+    server = parse(MODELS + "server: {max_body: 1KiB, drain: 1m, drain_delay: 1500ms, port: 0}").server
+    assert (server.max_body, server.drain, server.drain_delay, server.port) == (1024, 60.0, 1.5, 0)
+
+
+def test_slash_at_the_end_of_a_base_url_is_dropped() -> None:
+    text = (
+        "upstreams: {a: {dialect: anthropic, base_url: 'http://h:1/x/'}}\nmodels: {m: {deployments: [{upstream: a}]}}"
+    )
+    assert parse_config(text, env={}).upstreams["a"].base_url == "http://h:1/x"
+
+
+# each key
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("ftp://h/v1", "must be a URL such as https://api.example.com/v1"),
+        ("api.openai.com/v1", "must be a URL such as https://api.example.com/v1"),
+        ("http:///v1", "must be a URL such as https://api.example.com/v1"),
+        ("http://h:99999", "must be a URL such as https://api.example.com/v1"),
+        ("http://[::1", "must be a URL such as https://api.example.com/v1"),
+        ("http://h/a b", "must be a URL such as https://api.example.com/v1"),
+        ("http://user@h/v1", "must not carry a user or a password; a key stands in api_key"),
+        ("http://h/v1?x=1", "must not carry a query or a fragment"),
+        ("http://h/v1#x", "must not carry a query or a fragment"),
+        ("http://h/v1/", "leave /v1 off: with dialect anthropic the path of each call brings it"),
+    ],
+)
+def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
+    text = f"upstreams:\n  a:\n    dialect: anthropic\n    base_url: '{url}'\n" + MODELS.replace("openai", "a")
+    assert problems(text) == [f"4: upstreams.a.base_url: {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("server: {prot: 1}", "server.prot: unknown key; did you mean port?"),
+        ("server: {zzz: 1}", "server.zzz: unknown key; known: host, port, max_body, drain, drain_delay, client_keys"),
+        ("modles: {}", "modles: unknown key; did you mean models?"),
+        ("defaults: {retry: {budget: {ratoi: 1}}}", "defaults.retry.budget.ratoi: unknown key; did you mean ratio?"),
+        ("defaults: {deployments: []}", "defaults.deployments: unknown key; known: timeout, retry, breaker"),
+        (
+            "server: {client_keys: [{nam: a, name: a, key: k}]}",
+            "server.client_keys[0].nam: unknown key; did you mean name?",
+        ),
+        ("defaults: {zzz: 1}", "defaults.zzz: unknown key; known: timeout, retry, breaker"),
+        ("server: {port: true}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
+        ("server: {port: 65536}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
+        ("server: {host: 1}", "server.host: must be text, not a number; put it in quotes"),
+        ("server: {drain: 0s}", "server.drain: a duration must be longer than nothing: '0s'"),
+        ("server: {client_keys: {a: b}}", "server.client_keys: must be a list, not a mapping"),
+        ("server: {client_keys: [{name: a, key: ''}]}", "server.client_keys[0].key: must not be empty"),
+        ("server: {client_keys: [{name: a}]}", "server.client_keys[0].key: is missing"),
+        ("defaults: {timeout: 5s}", "defaults.timeout: must be a mapping of keys, not text"),
+        (
+            "defaults: {retry: {jitter: 2}}",
+            "defaults.retry.jitter: not a jitter: 2; write 0.3, full, equal or decorrelated",
+        ),
+        (
+            "defaults: {retry: {immediate_first: maybe}}",
+            "defaults.retry.immediate_first: input should be a valid boolean, unable to interpret input",
+        ),
+        ("ops: {port: 8080}", "ops.port: is the server's port; leave it out to serve both on one port"),
+        (
+            "server: {client_keys: [{name: a, key: k}, {name: a, key: l}]}",
+            "server.client_keys[1].name: another client is named a",
+        ),
+        (
+            "server: {client_keys: [{name: a, key: k}, {name: b, key: k}]}",
+            "server.client_keys[1].key: is the key of a as well",
+        ),
+    ],
+)
+def test_wrong_value_names_line_key_and_reason(text: str, expected: str) -> None:
+    assert problem(MODELS + text) == f"5: {expected}"
+
+
+def test_wrong_dialect_is_one_problem() -> None:
+    text = "upstreams: {a: {dialect: opena, base_url: 'http://h'}}\nmodels: {m: {deployments: [{upstream: a}]}}"
+    assert problems(text) == ["1: upstreams.a.dialect: must be 'openai' or 'anthropic'"]
+
+
+def test_upstream_names_can_stand_in_a_path() -> None:
+    text = "upstreams: {a/b: {dialect: openai, base_url: 'http://h'}}\nmodels: {m: {deployments: [{upstream: a/b}]}}"
+    assert problems(text) == ["1: upstreams.a/b: a name has 1 to 64 letters, digits, dots and dashes"]
+
+
+def test_file_without_upstreams_and_models_says_so() -> None:
+    assert problems("server: {}") == ["1: upstreams: needs at least one entry", "1: models: needs at least one entry"]
+    assert problems("upstreams: {}\nmodels: 5") == [
+        "1: upstreams: needs at least one entry",
+        "2: models: must be a mapping, not a number",
+    ]
+
+
+# between keys
+
+
+def model(rest: str) -> str:
+    return f"models:\n  m: {{deployments: [{{upstream: openai}}], {rest}}}\n"
+
+
+DIALECT = "dialect; a call cannot change from one to the other"
+DIALECTS = DIALECT.replace("dialect", "dialects")
+ONE_MODEL = "must be the name of one model; leave it out to pass on the name that was asked for"
+OTHERS = (
+    "  n: {deployments: [{upstream: openai}], fallbacks: [m]}\n"
+    "  claude: {deployments: [{upstream: anthropic}]}\n"
+    '  "c*": {deployments: [{upstream: anthropic}]}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (model("fallbacks: [mm]"), "5: models.m.fallbacks[0]: no model has this name; did you mean m?"),
+        (model("fallbacks: [m]"), "5: models.m.fallbacks[0]: falls back to itself"),
+        (model("fallbacks: ['*']"), "5: models.m.fallbacks[0]: must be one model's name, not a pattern"),
+        (model("fallbacks: [n]") + OTHERS, "5: models.m.fallbacks: lead in a circle: m -> n -> m"),
+        (model("fallbacks: [claude]") + OTHERS, f"5: models.m.fallbacks[0]: speaks another {DIALECT}"),
+        (model("fallbacks: [claude-9]") + OTHERS, f"5: models.m.fallbacks[0]: speaks another {DIALECT}"),
+        (
+            model("fallbacks: [o, o]") + "  o: {deployments: [{upstream: openai}]}",
+            "5: models.m.fallbacks[1]: the same fallback is listed twice",
+        ),
+        (
+            "models: {m: {deployments: [{upstream: opnai}]}}",
+            "4: models.m.deployments[0].upstream: no upstream has this name; did you mean openai?",
+        ),
+        (
+            "models: {m: {deployments: [{upstream: openai}, {upstream: openai, model: m}]}}",
+            "4: models.m.deployments[1]: the same deployment is listed twice",
+        ),
+        (
+            "models: {m: {deployments: [{upstream: openai}, {upstream: anthropic}]}}",
+            f"4: models.m.deployments: speak different {DIALECTS}",
+        ),
+        ("models: {m: {deployments: []}}", "4: models.m.deployments: must not be empty"),
+        ("models: {m: {}}", "4: models.m.deployments: is missing"),
+        ("models: {m: }", "4: models.m: must be a mapping of keys, not nothing"),
+        (
+            "models: {m: {deployments: [{upstream: openai, model: 'g*'}]}}",
+            f"4: models.m.deployments[0].model: {ONE_MODEL}",
+        ),
+        (
+            "models: {'g?': {deployments: [{upstream: openai}]}}",
+            "4: models.g?: the only wildcard is *, for any text; ? and [ ] are not read",
+        ),
+        (
+            'models: {"a\\nb": {deployments: [{upstream: openai}]}}',
+            "4: models.a\\nb: a name has 1 to 256 printable characters",
+        ),
+        (
+            "models: {'g*': {deployments: [{upstream: openai}], fallbacks: [gpt]}}",
+            "4: models.g*.fallbacks[0]: falls back to itself; give gpt an entry of its own",
+        ),
+    ],
+)
+def test_way_that_leads_nowhere(text: str, expected: str) -> None:
+    assert problem(text) == expected
+
+
+def test_fallback_is_found_as_a_client_would_find_it() -> None:
+    config = parse(
+        "models:\n"
+        "  m: {deployments: [{upstream: openai}], fallbacks: [gpt-5-mini]}\n"
+        '  "*": {deployments: [{upstream: anthropic}]}\n'
+        '  "gpt-*": {deployments: [{upstream: openai}]}\n'
+    )
+    assert config.models["m"].fallbacks == ("gpt-5-mini",)
+
+
+def test_every_circle_is_reported_once_from_its_first_model() -> None:
+    models = {"a": "b", "b": "c", "c": "b, d", "d": "a", "e": "a"}
+    text = "".join(
+        f"  {name}: {{deployments: [{{upstream: openai}}], fallbacks: [{to}]}}\n" for name, to in models.items()
+    )
+    assert sorted(problems(BASE + "models:\n" + text)) == [
+        "5: models.a.fallbacks: lead in a circle: a -> b -> c -> d -> a",
+        "6: models.b.fallbacks: lead in a circle: b -> c -> b",
+    ]
+
+
+def test_error_in_a_default_is_reported_once_where_it_stands() -> None:
+    text = (
+        "defaults:\n"
+        "  timeout:\n"
+        "    idel: 1s\n"
+        "  retry: {budget: {ratio: 7}}\n"
+        "models:\n"
+        "  a: {deployments: [{upstream: openai}], timeout: {total: 1s}, retry: {budget: {min_per_second: 1}}}\n"
+        "  b:\n"
+        "    deployments: [{upstream: openai}]\n"
+        "    retry: {max_attempts: 2, budget: {ratio: 8}}\n"
+    )
+    assert problems(BASE + text) == [
+        "6: defaults.timeout.idel: unknown key; did you mean idle?",
+        "7: defaults.retry.budget.ratio: not a share: 7; write a number from 0 to 1",
+        "12: models.b.retry.budget.ratio: not a share: 8; write a number from 0 to 1",
+    ]
+
+
+def test_all_problems_of_a_file_are_reported_in_the_order_of_its_lines() -> None:
+    text = (
+        "models:\n"
+        "  a: {deployments: [{upstream: nowhere}], fallbacks: [b], timeout: {idle: soon}}\n"
+        "server: {port: -1, host: '${NONE}'}\n"
+        "ops: {prot: 1}\n"
+    )
+    lines = [line.split(":", 2)[:2] for line in problems(BASE + text)]
+    assert lines == [
+        ["5", " models.a.timeout.idle"],
+        ["5", " models.a.deployments[0].upstream"],
+        ["5", " models.a.fallbacks[0]"],
+        ["6", " server.host"],
+        ["6", " server.port"],
+        ["7", " ops.prot"],
+    ]
+
+
+def test_a_config_cannot_be_changed() -> None:
+    config = parse(MODELS)
+    with pytest.raises(ValueError, match="frozen"):
+        config.server.port = 1  # type: ignore[misc]
+
+
+def test_config_never_shows_its_secrets() -> None:
+    config = parse_config(
+        f"upstreams: {{a: {{dialect: openai, base_url: 'http://h', api_key: {SECRET}}}}}\n"
+        f"server: {{client_keys: [{{name: app, key: {SECRET}}}]}}\n"
+        f"ops: {{token: {SECRET}}}\nmodels: {{m: {{deployments: [{{upstream: a}}]}}}}",
+        env={},
+    )
+    assert config.upstreams["a"].api_key == config.ops.token == config.server.client_keys[0].key == SECRET
+    assert "5ecret" not in repr(config) + str(config) + repr(config.server.client_keys)

@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+from llm_guard.config import parse_config
+from llm_guard.outcome import Signal
+from llm_guard.routes import Deployment, Route, RouteTable, compile_routes
+
+UPSTREAMS = """\
+upstreams:
+  openai: {dialect: openai, base_url: "https://api.openai.com/v1", api_key: k1}
+  spare: {dialect: openai, base_url: "http://127.0.0.1:8000/v1"}
+  anthropic: {dialect: anthropic, base_url: "https://api.anthropic.com"}
+"""
+
+
+def table(models: str, previous: RouteTable | None = None, upstreams: str = UPSTREAMS) -> RouteTable:
+    """Routes of `models`, one entry a line."""
+    lines = "".join(f"  {line.strip()}\n" for line in models.strip().split("\n"))
+    return compile_routes(parse_config(f"{upstreams}models:\n{lines}", env={}), 100.0, previous)
+
+
+def route(routes: RouteTable, model: str) -> Route:
+    found = routes.find(model)
+    assert found is not None
+    return found
+
+
+def deployment(routes: RouteTable, model: str) -> Deployment:
+    return route(routes, model).targets[0].deployment
+
+
+def way(routes: RouteTable, model: str) -> list[tuple[str, str, str | None]]:
+    return [(each.deployment.label, each.alias, each.model) for each in route(routes, model).targets]
+
+
+def open_breaker(of: Deployment) -> None:
+    """Fails it until it refuses."""
+    for _ in range(of.breaker.settings.consecutive_failures):
+        permit = of.breaker.try_acquire(100.0)
+        assert permit is not None
+        of.breaker.settle(permit, Signal.UNHEALTHY, 100.0)
+    assert is_open(of)
+
+
+def is_open(of: Deployment) -> bool:
+    return of.breaker.snapshot(100.0).state == "open"
+
+
+# finding
+
+
+def test_exact_name_wins_over_patterns_and_the_longest_pattern_over_shorter_ones() -> None:
+    routes = table("""
+        "*": {deployments: [{upstream: spare}]}
+        "gpt-*": {deployments: [{upstream: openai}]}
+        "*-mini": {deployments: [{upstream: spare}]}
+        gpt-4: {deployments: [{upstream: spare}]}
+    """)
+    names = ("gpt-4", "gpt-5", "gpt-5-mini", "o-mini", "other")
+    assert [route(routes, name).alias for name in names] == ["gpt-4", "gpt-*", "*-mini", "*-mini", "*"]
+
+
+def test_of_equally_long_patterns_the_first_wins() -> None:
+    routes = table("""
+        "a*": {deployments: [{upstream: openai}]}
+        "*a": {deployments: [{upstream: spare}]}
+    """)
+    assert route(routes, "aba").alias == "a*"
+
+
+def test_unknown_name_is_not_found() -> None:
+    routes = table('"gpt-*": {deployments: [{upstream: openai}]}')
+    assert routes.find("claude") is None
+    assert routes.find("GPT-4") is None
+
+
+def test_text_that_can_be_no_name_is_not_found_by_a_pattern() -> None:
+    routes = table('"*": {deployments: [{upstream: openai}]}')
+    assert [routes.find(text) for text in ("", "a\nb", "a\x00", "x" * 257, "gpt-*", "*")] == [None] * 6
+    assert routes.find("x" * 256) is not None
+
+
+def test_same_name_is_the_same_route() -> None:
+    routes = table('"gpt-*": {deployments: [{upstream: openai}]}')
+    assert route(routes, "gpt-4") is route(routes, "gpt-4")
+
+
+def test_near_names_are_those_of_the_config() -> None:
+    routes = table("""
+        gpt-4-turbo: {deployments: [{upstream: openai}]}
+        gpt-4o-turbo: {deployments: [{upstream: openai}]}
+        llama: {deployments: [{upstream: spare}]}
+    """)
+    assert routes.near("GPT-4-turbo ") == ("gpt-4-turbo", "gpt-4o-turbo")
+    assert routes.near("gpt-4-turbo", 1) == ("gpt-4-turbo",)
+    assert routes.near("zzz") == ()
+
+
+# the way
+
+
+def test_model_to_send_is_that_of_the_deployment_or_the_name_asked_for() -> None:
+    routes = table("""
+        fast: {deployments: [{upstream: openai, model: gpt-4o}, {upstream: spare}]}
+        "gpt-*": {deployments: [{upstream: openai}, {upstream: spare, model: llama}]}
+    """)
+    assert way(routes, "fast") == [("openai/gpt-4o", "fast", "gpt-4o"), ("spare/fast", "fast", "fast")]
+    assert way(routes, "gpt-5") == [("openai/gpt-*", "gpt-*", "gpt-5"), ("spare/llama", "gpt-*", "llama")]
+
+
+def test_fallbacks_follow_in_order_each_with_its_own_and_none_twice() -> None:
+    routes = table("""
+        a: {deployments: [{upstream: openai}, {upstream: spare}], fallbacks: [b, d]}
+        b: {deployments: [{upstream: openai}], fallbacks: [c, d]}
+        c: {deployments: [{upstream: openai, model: a}, {upstream: spare, model: c}]}
+        d: {deployments: [{upstream: openai}], fallbacks: [c]}
+    """)
+    assert [(label, alias) for label, alias, _ in way(routes, "a")] == [
+        ("openai/a", "a"), ("spare/a", "a"), ("openai/b", "b"), ("spare/c", "c"), ("openai/d", "d"),
+    ]  # fmt: skip
+
+
+def test_fallback_through_a_pattern_is_asked_for_by_its_own_name() -> None:
+    routes = table("""
+        gpt-4: {deployments: [{upstream: openai}], fallbacks: [gpt-4o-mini]}
+        "gpt-*": {deployments: [{upstream: spare}]}
+    """)
+    assert way(routes, "gpt-4")[1] == ("spare/gpt-*", "gpt-*", "gpt-4o-mini")
+
+
+def test_each_target_keeps_the_rules_of_the_model_it_comes_from() -> None:
+    routes = table("""
+        a: {deployments: [{upstream: openai}], fallbacks: [b], timeout: {total: 1m}, retry: {max_attempts: 1}}
+        b: {deployments: [{upstream: openai}], timeout: {attempt: 7s}, retry: {max_attempts: 2}}
+    """)
+    found = route(routes, "a")
+    assert (found.timeouts.total, route(routes, "b").timeouts.total) == (60.0, 600.0)
+    assert [(each.timeouts.attempt, each.retry.max_attempts) for each in found.targets] == [(120.0, 1), (7.0, 2)]
+
+
+def test_upstream_keeps_its_key_to_itself() -> None:
+    routes = table("a: {deployments: [{upstream: openai}]}")
+    upstream = deployment(routes, "a").upstream
+    assert (upstream.api_key, upstream.auth, upstream.base_url) == ("k1", "bearer", "https://api.openai.com/v1")
+    assert "k1" not in repr(route(routes, "a"))
+
+
+# pass-through
+
+
+def test_call_without_a_model_goes_to_the_first_upstream_of_its_dialect() -> None:
+    routes = table("a: {deployments: [{upstream: spare}]}")
+    through = routes.passthrough("openai")
+    assert through is not None
+    (target,) = through.targets
+    assert (through.alias, target.deployment.label, target.alias, target.model) == ("none", "openai", "none", None)
+    assert through is routes.upstream_route("openai")
+    claude = routes.passthrough("anthropic")
+    assert claude is not None
+    assert claude.targets[0].deployment.upstream.name == "anthropic"
+
+
+def test_pass_through_follows_the_defaults() -> None:
+    config = parse_config(
+        UPSTREAMS + "defaults: {timeout: {total: 3m}, retry: {max_attempts: 9}}\n"
+        "models: {a: {deployments: [{upstream: openai}], timeout: {total: 1s}}}",
+        env={},
+    )
+    through = compile_routes(config, 0.0).upstream_route("spare")
+    assert through is not None
+    assert (through.timeouts.total, through.targets[0].retry.max_attempts) == (180.0, 9)
+
+
+def test_unknown_upstream_and_absent_dialect_have_no_route() -> None:
+    routes = table(
+        "a: {deployments: [{upstream: x}]}", upstreams="upstreams: {x: {dialect: openai, base_url: 'http://h'}}\n"
+    )
+    assert routes.upstream_route("y") is None
+    assert routes.passthrough("anthropic") is None
+    assert list(routes.upstreams) == ["x"]
+
+
+# who shares a breaker
+
+
+def test_models_that_name_the_same_deployment_share_it() -> None:
+    routes = table("""
+        a: {deployments: [{upstream: openai, model: gpt-4o}], timeout: {idle: 1s}}
+        b: {deployments: [{upstream: openai, model: gpt-4o}], retry: {max_attempts: 1}}
+        gpt-4o: {deployments: [{upstream: openai}]}
+        "gpt-*": {deployments: [{upstream: spare}]}
+    """)
+    assert deployment(routes, "a") is deployment(routes, "b") is deployment(routes, "gpt-4o")
+
+
+def test_models_with_other_breaker_or_budget_settings_do_not_share_theirs() -> None:
+    routes = table("""
+        a: {deployments: [{upstream: openai, model: m}]}
+        b: {deployments: [{upstream: openai, model: m}], breaker: {open_for: 1s}}
+        c: {deployments: [{upstream: openai, model: m}], retry: {budget: {ratio: 0.1}}}
+    """)
+    apart = [deployment(routes, name) for name in "abc"]
+    assert len({id(each.breaker) for each in apart}) == len({id(each.budget) for each in apart}) == 3
+    assert {each.label for each in apart} == {"openai/m"}
+    assert (apart[1].breaker.settings.open_for, apart[2].budget.settings.ratio) == (1.0, 0.1)
+
+
+def test_other_upstream_is_another_deployment() -> None:
+    routes = table("a: {deployments: [{upstream: openai}, {upstream: spare}]}")
+    first, second = route(routes, "a").targets
+    assert first.deployment.breaker is not second.deployment.breaker
+
+
+def test_upstreams_on_one_url_do_not_share_a_breaker() -> None:
+    twins = "upstreams: {x: {dialect: openai, base_url: 'http://h'}, y: {dialect: openai, base_url: 'http://h'}}\n"
+    routes = table("a: {deployments: [{upstream: x}, {upstream: y}]}", upstreams=twins)
+    first, second = route(routes, "a").targets
+    assert first.deployment.breaker is not second.deployment.breaker
+
+
+def test_each_name_that_a_pattern_finds_has_a_breaker_of_its_own() -> None:
+    routes = table('"gpt-*": {deployments: [{upstream: openai}]}')
+    open_breaker(deployment(routes, "gpt-4"))
+    assert not is_open(deployment(routes, "gpt-5"))
+    assert is_open(deployment(routes, "gpt-4"))
+
+
+def test_name_found_by_a_pattern_shares_the_breaker_that_the_config_made_for_it() -> None:
+    routes = table("""
+        fast: {deployments: [{upstream: openai, model: gpt-4o}], fallbacks: [gpt-5]}
+        "gpt-*": {deployments: [{upstream: openai}]}
+    """)
+    assert deployment(routes, "gpt-4o") is deployment(routes, "fast")
+    assert deployment(routes, "gpt-5") is route(routes, "fast").targets[1].deployment
+
+
+def test_pattern_keeps_the_256_names_last_asked_for() -> None:
+    routes = table("""
+        "gpt-*": {deployments: [{upstream: openai}], fallbacks: [spare]}
+        "x-*": {deployments: [{upstream: openai}]}
+        spare: {deployments: [{upstream: spare}]}
+    """)
+    kept, other, dropped = (deployment(routes, name) for name in ("gpt-kept", "x-1", "gpt-dropped"))
+    for i in range(255):
+        route(routes, f"gpt-{i}")
+        route(routes, "gpt-kept")
+    live = routes.deployments()
+    assert kept in live
+    assert other in live
+    assert dropped not in live
+    assert sum(each.label == "openai/gpt-*" for each in live) == 256
+    assert deployment(routes, "gpt-kept") is kept
+    assert deployment(routes, "gpt-dropped") is not dropped
+
+
+def test_deployments_are_each_listed_once() -> None:
+    routes = table("""
+        a: {deployments: [{upstream: openai}], fallbacks: [b]}
+        b: {deployments: [{upstream: openai}]}
+        "g*": {deployments: [{upstream: openai}, {upstream: spare, model: s}], fallbacks: [b]}
+    """)
+    assert "spare/s" in {each.label for each in routes.deployments()}
+    route(routes, "g1")
+    assert sorted(each.label for each in routes.deployments()) == [
+        "anthropic", "openai", "openai/a", "openai/b", "openai/g*", "spare", "spare/s",
+    ]  # fmt: skip
+
+
+# reload
+
+
+def test_reload_keeps_breaker_budget_and_last_success_under_new_settings() -> None:
+    before = table("a: {deployments: [{upstream: openai}]}")
+    old = deployment(before, "a")
+    open_breaker(old)
+    old.budget.try_spend(100.0)
+    old.last_success_wall = 5.0
+    after = table(
+        "a: {deployments: [{upstream: openai}], breaker: {open_for: 9s}, retry: {budget: {ratio: 0.7}}}", before
+    )
+    new = deployment(after, "a")
+    assert is_open(new)
+    assert new.budget.snapshot(100.0).spent == 1
+    assert new.last_success_wall == 5.0
+    assert (new.breaker.settings.open_for, new.budget.settings.ratio) == (9.0, 0.7)
+
+
+def test_reload_gives_a_new_key_to_the_upstream_of_a_kept_deployment() -> None:
+    before = table("a: {deployments: [{upstream: openai}]}")
+    after = table("a: {deployments: [{upstream: openai}]}", before, UPSTREAMS.replace("k1", "k2"))
+    assert deployment(after, "a").upstream.api_key == "k2"
+    assert deployment(before, "a").upstream.api_key == "k1"
+    assert deployment(after, "a").breaker is deployment(before, "a").breaker
+
+
+def test_reload_that_renames_a_model_keeps_the_breaker_of_its_deployment() -> None:
+    before = table("a: {deployments: [{upstream: openai, model: m}]}")
+    after = table("b: {deployments: [{upstream: openai, model: m}]}", before)
+    assert deployment(after, "b").breaker is deployment(before, "a").breaker
+
+
+def test_reload_starts_anew_where_the_deployment_is_another_one() -> None:
+    before = table("a: {deployments: [{upstream: openai, model: m}]}")
+    breaker = deployment(before, "a").breaker
+    moved = table("a: {deployments: [{upstream: openai, model: m}]}", before, UPSTREAMS.replace("api.openai", "x"))
+    remodelled = table("a: {deployments: [{upstream: openai, model: n}]}", before)
+    other = table("a: {deployments: [{upstream: spare, model: m}]}", before)
+    assert all(deployment(each, "a").breaker is not breaker for each in (moved, remodelled, other))
+
+
+def test_reload_that_parts_two_models_keeps_the_breaker_where_nothing_changed() -> None:
+    before = table("""
+        a: {deployments: [{upstream: openai, model: m}]}
+        b: {deployments: [{upstream: openai, model: m}], breaker: {open_for: 1s}}
+    """)
+    after = table(
+        """
+        b: {deployments: [{upstream: openai, model: m}], breaker: {open_for: 1s}}
+        a: {deployments: [{upstream: openai, model: m}]}
+        c: {deployments: [{upstream: openai, model: m}], breaker: {open_for: 2s}}
+        """,
+        before,
+    )
+    assert [deployment(after, name).breaker is deployment(before, name).breaker for name in "ab"] == [True, True]
+    assert deployment(after, "c").breaker not in {deployment(before, name).breaker for name in "ab"}
+
+
+def test_reload_keeps_the_breakers_of_names_found_by_a_pattern_and_of_pass_through() -> None:
+    before = table('"gpt-*": {deployments: [{upstream: openai}]}')
+    open_breaker(deployment(before, "gpt-4"))
+    after = table('"gpt-*": {deployments: [{upstream: openai}], breaker: {open_for: 1s}}', before)
+    assert any(is_open(each) for each in after.deployments())
+    assert is_open(deployment(after, "gpt-4"))
+    old, new = before.upstream_route("spare"), after.upstream_route("spare")
+    assert old is not None
+    assert new is not None
+    assert new.targets[0].deployment.breaker is old.targets[0].deployment.breaker
+
+
+def test_reload_keeps_the_order_in_which_names_were_asked_for() -> None:
+    before = table('"gpt-*": {deployments: [{upstream: openai}]}')
+    for i in range(256):
+        route(before, f"gpt-{i}")
+    route(before, "gpt-0")
+    after = table('"gpt-*": {deployments: [{upstream: openai}]}', before)
+    route(after, "gpt-new")
+    models = [each.model for each in after.deployments()]
+    assert "gpt-0" in models
+    assert "gpt-1" not in models
+
+
+def test_name_that_moves_between_an_entry_of_its_own_and_a_pattern_keeps_its_breaker() -> None:
+    pattern = '"gpt-*": {deployments: [{upstream: openai}]}'
+    own = "gpt-4: {deployments: [{upstream: openai}]}"
+    first = table(pattern)
+    breaker = deployment(first, "gpt-4").breaker
+    second = table(f"{own}\n{pattern}", first)
+    third = table(pattern, second)
+    assert deployment(second, "gpt-4").breaker is deployment(third, "gpt-4").breaker is breaker
+
+
+def test_breaker_that_nothing_took_at_the_reload_is_let_go() -> None:
+    before = table("fast: {deployments: [{upstream: openai, model: gpt-4}]}")
+    after = table('"gpt-*": {deployments: [{upstream: openai}]}', before)
+    assert deployment(after, "gpt-4").breaker is not deployment(before, "fast").breaker
+
+
+def test_deployment_that_was_dropped_starts_anew_when_it_comes_back() -> None:
+    pattern = '"gpt-*": {deployments: [{upstream: openai}]}'
+    before = table(pattern)
+    old = deployment(before, "gpt-0")
+    after = table(pattern, before)
+    for i in range(1, 257):
+        route(after, f"gpt-{i}")
+    assert deployment(after, "gpt-0").breaker is not old.breaker

@@ -97,7 +97,10 @@ def read_document(text: str, file: str, env: Mapping[str, str]) -> Document:
 
 def plain_scalar(text: str) -> object:
     """What YAML 1.2 reads in an unquoted scalar; integers and floats are decimal."""
-    return _scalar(_resolve(text), text)
+    try:
+        return _scalar(_resolve(text), text)
+    except ValueError:  # more digits than Python turns into an int (sys.set_int_max_str_digits)
+        return text
 
 
 def dotted(path: Path) -> str:

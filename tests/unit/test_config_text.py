@@ -45,7 +45,8 @@ QUOTES = '; between { } or [ ] a variable stands in quotes: "${NAME}"'
     [
         ("off", "off"), ("yes", "yes"), ("no", "no"), ("1:30", "1:30"), ("2024-01-01", "2024-01-01"),
         ("0x10", "0x10"), ("1_000", "1_000"), ("true", True), ("False", False), ("010", 10), ("-3", -3), ("1.5", 1.5),
-        ("1e3", 1000.0), (".5", 0.5), ("~", None), ("", None), ("null", None), ("nul", "nul"), ("1.2.3", "1.2.3"),
+        ("1e3", 1000.0), (".5", 0.5), ("9" * 5000, "9" * 5000),
+        ("~", None), ("", None), ("null", None), ("nul", "nul"), ("1.2.3", "1.2.3"),
     ],
 )  # fmt: skip
 def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:

@@ -1,0 +1,1 @@
+"""A provider that misbehaves on request, and the load that drives it: for the demo, benchmarks and tests."""

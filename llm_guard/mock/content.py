@@ -1,0 +1,60 @@
+"""What the mock model says: words, JSON that fits a schema, the pieces they are streamed in.
+
+Owns invented content. Knows no dialect.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_WORDS = ("Breakers", "open", "when", "providers", "fail,", "and", "calls", "go", "on", "— déjà", "vu", "✓.")
+
+
+def say(count: int) -> list[str]:
+    """`count` tokens of prose, some of them with characters of two and three bytes."""
+    return [_WORDS[i % len(_WORDS)] + " " for i in range(count)]
+
+
+def say_json(schema: dict[str, Any], count: int) -> list[str]:
+    """A JSON text that fits the schema, in at most `count` (>= 1) pieces."""
+    return split(msgspec.json.encode(example_of(schema)).decode(), count)
+
+
+def split(text: str, count: int) -> list[str]:
+    """The text in at most `count` (>= 1) pieces of about one length."""
+    size = max(1, -(-len(text) // max(1, count)))
+    return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+def example_of(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
+    """A value that fits a JSON schema as SDKs write them: every property filled, arrays of one element."""
+    root = schema if root is None else root
+    if "$ref" in schema:
+        return example_of(_resolve(schema["$ref"], root), root)
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    for union in ("anyOf", "oneOf", "allOf"):
+        if schema.get(union):
+            return example_of(schema[union][0], root)
+    kind = schema.get("type", "object")
+    if isinstance(kind, list):
+        kind = kind[0]
+    if kind == "object":
+        return {name: example_of(part, root) for name, part in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [example_of(schema["items"], root)] if "items" in schema else []
+    return _PLAIN.get(kind)
+
+
+_PLAIN: dict[str, Any] = {"string": "mock", "integer": 7, "number": 0.5, "boolean": True}
+
+
+def _resolve(reference: str, root: dict[str, Any]) -> dict[str, Any]:
+    found: Any = root
+    for step in reference.removeprefix("#/").split("/"):
+        found = found.get(step, {})
+    return dict(found)

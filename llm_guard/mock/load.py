@@ -1,0 +1,119 @@
+"""Load: calls at a fixed rate whatever the server does (open loop), or as fast as it answers (closed loop).
+
+Owns when calls are sent. Does not judge answers (`load_call`) nor sum them up (`load_result`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+
+import aiohttp
+
+from llm_guard.mock.exchange import Dialect
+from llm_guard.mock.load_call import Target, call, open_session
+from llm_guard.mock.load_result import Ended, LoadResult, sum_up
+
+Progress = Callable[[int, int], None]
+"""Called after each call with the number of calls ended and the number planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """An open-loop run; either `seconds` or `calls` says how long. Raises ValueError."""
+
+    url: str
+    """Base URL, with `/v1` or without."""
+    models: tuple[str, ...]
+    """Drawn from with equal chances."""
+    rate_per_s: float
+    seconds: float | None = None
+    calls: int | None = None
+    concurrency: int = 1000
+    """Calls in flight at most; one that falls due above it counts as `not_sent`."""
+    stream: bool = False
+    dialect: Dialect = "openai"
+    headers: Mapping[str, str] | None = None
+    timeout_s: float = 60.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.models or self.rate_per_s <= 0 or self.concurrency < 1:
+            raise ValueError("a load needs a model, a rate > 0 and a concurrency of at least 1")
+        if (self.seconds is None) == (self.calls is None):
+            raise ValueError("a load needs either seconds or calls")
+
+    def planned(self) -> int:
+        """How many calls fall due."""
+        return self.calls if self.calls is not None else round(self.rate_per_s * (self.seconds or 0.0))
+
+    def target(self) -> Target:
+        return Target(self.url, self.dialect, self.stream, self.headers, self.timeout_s)
+
+
+async def run_load(plan: LoadPlan, progress: Progress | None = None) -> LoadResult:
+    """Sends the planned calls at fixed intervals; returns when the last one has ended."""
+    planned = plan.planned()
+    target = plan.target()
+    dice = Random(plan.seed)
+    ended: list[Ended] = []
+    in_flight = 0
+
+    def end(one: Ended) -> None:
+        ended.append(one)
+        if progress is not None:
+            progress(len(ended), planned)
+
+    async def send(model: str, due_at: float) -> None:
+        nonlocal in_flight
+        try:
+            end(await call(session, target, model, due_at))
+        finally:
+            in_flight -= 1
+
+    started_at = time.monotonic()
+    async with open_session(target) as session, asyncio.TaskGroup() as calls:
+        for index in range(planned):
+            due_at = started_at + index / plan.rate_per_s
+            # Even when late, give way once: a loop that never yields would send in bursts and read nothing.
+            await asyncio.sleep(max(0.0, due_at - time.monotonic()))
+            model = dice.choice(plan.models)
+            if in_flight >= plan.concurrency:
+                end(Ended("not_sent", 0.0))
+            else:
+                in_flight += 1
+                calls.create_task(send(model, due_at))
+    return sum_up(ended, time.monotonic() - started_at)
+
+
+async def closed_loop(
+    url: str,
+    concurrency: int,
+    calls: int,
+    *,
+    model: str = "mock",
+    stream: bool = False,
+    dialect: Dialect = "openai",
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+    progress: Progress | None = None,
+) -> LoadResult:
+    """`concurrency` workers, each sending its next call when the last one has ended: measures throughput."""
+    target = Target(url, dialect, stream, headers, timeout_s)
+    turns = iter(range(calls))
+    ended: list[Ended] = []
+
+    async def work(session: aiohttp.ClientSession, turns: Iterator[int]) -> None:
+        for _ in turns:
+            ended.append(await call(session, target, model, time.monotonic()))
+            if progress is not None:
+                progress(len(ended), calls)
+
+    started_at = time.monotonic()
+    async with open_session(target) as session, asyncio.TaskGroup() as workers:
+        for _ in range(concurrency):
+            workers.create_task(work(session, turns))
+    return sum_up(ended, time.monotonic() - started_at)

@@ -1,0 +1,147 @@
+"""One call of a load run, and the judgement on its answer.
+
+Owns what counts as a success. It reads streams for itself: sharing the gateway's parser would let one fault
+hide in both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from msgspec import DecodeError
+from msgspec.json import decode, encode
+
+from llm_guard.mock.exchange import Dialect
+from llm_guard.mock.load_result import Ended
+
+_PATHS: dict[Dialect, str] = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how a load's calls go."""
+
+    url: str
+    """Base URL, with `/v1` or without."""
+    dialect: Dialect = "openai"
+    stream: bool = False
+    headers: Mapping[str, str] | None = None
+    timeout_s: float = 60.0
+    """For the whole call."""
+
+    def endpoint(self) -> str:
+        return self.url.rstrip("/").removesuffix("/v1") + _PATHS[self.dialect]
+
+    def body(self, model: str) -> bytes:
+        said = [{"role": "user", "content": "Say something."}]
+        fields: dict[str, Any] = {"model": model, "messages": said, "stream": self.stream}
+        if self.dialect == "anthropic":
+            fields["max_tokens"] = 256
+        return encode(fields)
+
+    def all_headers(self) -> dict[str, str]:
+        fixed = {"content-type": "application/json"}
+        if self.dialect == "anthropic":
+            fixed["anthropic-version"] = "2023-06-01"
+        return {**fixed, **(self.headers or {})}
+
+
+def open_session(target: Target) -> aiohttp.ClientSession:
+    """A client without a limit of its own on connections."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=target.timeout_s),
+        headers=target.all_headers(),
+    )
+
+
+async def call(session: aiohttp.ClientSession, target: Target, model: str, due_at: float) -> Ended:
+    """Sends one call, due at the monotonic instant `due_at`; never raises for what a server may do.
+
+    Success is a 2xx and a whole, valid body; of a stream: the dialect's terminal event and no error event.
+    Errors: `http_STATUS`, `timeout`, `connect`, `disconnected`, `truncated`, `malformed`, `error_event`.
+    """
+    reading = _Reading(target)
+    try:
+        async with session.post(target.endpoint(), data=target.body(model)) as response:
+            outcome = await reading.read(response)
+    except TimeoutError:
+        outcome = "timeout"
+    except aiohttp.ClientConnectorError:
+        outcome = "connect"
+    except aiohttp.ClientPayloadError:
+        outcome = "truncated"
+    except (aiohttp.ClientError, OSError):
+        outcome = "disconnected"
+    latency_s = time.monotonic() - due_at
+    first_token_s = None if reading.first_token_at is None else reading.first_token_at - due_at
+    return Ended(outcome, latency_s, reading.status, first_token_s)
+
+
+class _Reading:
+    """Reads one answer and judges it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._is_over = False
+        self.status: int | None = None
+        self.first_token_at: float | None = None
+
+    async def read(self, response: aiohttp.ClientResponse) -> str:
+        self.status = response.status
+        if not 200 <= response.status < 300:
+            await response.read()
+            return f"http_{response.status}"
+        if not self._target.stream:
+            return self._judge_whole(await response.read())
+        tail = b""
+        async for chunk in response.content.iter_any():
+            *events, tail = (tail + chunk).split(b"\n\n")
+            for event in events:
+                if (fault := self._judge_event(event)) is not None:
+                    return fault
+        return "ok" if self._is_over and not tail.strip() else "truncated"
+
+    def _judge_whole(self, body: bytes) -> str:
+        answer = _read_object(body)
+        if answer is None:
+            return "malformed"
+        if answer.get("error") is not None:
+            return "error_event"
+        return "ok" if answer.get("choices") or answer.get("content") else "malformed"
+
+    def _judge_event(self, event: bytes) -> str | None:
+        data = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
+        if not data:
+            return None
+        if data == b"[DONE]":
+            self._is_over = True
+            return None
+        fields = _read_object(data)
+        if fields is None:
+            return "malformed"
+        if fields.get("error") is not None:
+            return "error_event"
+        if fields.get("type") == "message_stop":
+            self._is_over = True
+        if self.first_token_at is None and _has_token(fields):
+            self.first_token_at = time.monotonic()
+        return None
+
+
+def _read_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        fields = decode(data)
+    except DecodeError:
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _has_token(fields: dict[str, Any]) -> bool:
+    if fields.get("type") == "content_block_delta":
+        return True
+    return any((choice.get("delta") or {}).get("content") for choice in fields.get("choices") or ())

@@ -1,0 +1,92 @@
+"""What a load run found: counts, shares and percentiles.
+
+Owns the arithmetic. Does not send anything (`load`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Seconds, by nearest rank; all 0 where nothing was measured."""
+
+    count: int
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One call of a load run."""
+
+    outcome: str
+    """`ok`, `http_503`, or the kind of error: see `load_call.call`; `not_sent` when the cap was reached."""
+    latency_s: float
+    """From the instant at which the call was due, so that a late sender does not flatter the server."""
+    status: int | None = None
+    first_token_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """A finished run; `success_share` counts calls that could not be sent as failures."""
+
+    calls: int
+    ok: int
+    success_share: float
+    statuses: Mapping[int, int]
+    outcomes: Mapping[str, int]
+    errors: Mapping[str, int]
+    """`outcomes` without `ok`."""
+    latency: Percentiles
+    """Of the calls that went well."""
+    failed_latency: Percentiles
+    """Of those that were sent and went badly."""
+    first_token: Percentiles
+    duration_s: float
+    calls_per_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {"statuses": {str(status): n for status, n in self.statuses.items()}}
+
+
+def sum_up(ended: Sequence[Ended], duration_s: float) -> LoadResult:
+    """The result of a run that took `duration_s` seconds from its first call to its last answer."""
+    outcomes = Counter(call.outcome for call in ended)
+    ok = outcomes["ok"]
+    first_tokens = [call.first_token_s for call in ended if call.first_token_s is not None]
+    sent_badly = [call.latency_s for call in ended if call.outcome not in ("ok", "not_sent")]
+    return LoadResult(
+        calls=len(ended),
+        ok=ok,
+        success_share=ok / len(ended) if ended else 0.0,
+        statuses=dict(Counter(call.status for call in ended if call.status is not None)),
+        outcomes=dict(outcomes),
+        errors={outcome: count for outcome, count in outcomes.items() if outcome != "ok"},
+        latency=percentiles([call.latency_s for call in ended if call.outcome == "ok"]),
+        failed_latency=percentiles(sent_badly),
+        first_token=percentiles(first_tokens),
+        duration_s=duration_s,
+        calls_per_s=len(ended) / duration_s if duration_s > 0 else 0.0,
+    )
+
+
+def percentiles(values: Sequence[float]) -> Percentiles:
+    """Nearest-rank percentiles of seconds."""
+    ranked = sorted(values)
+    if not ranked:
+        return Percentiles(0, 0.0, 0.0, 0.0, 0.0)
+
+    def at(share: float) -> float:
+        return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+
+    return Percentiles(len(ranked), at(0.5), at(0.9), at(0.99), ranked[-1])

@@ -1,0 +1,228 @@
+"""A provider of both dialects on a real socket, which misbehaves as the request asks.
+
+Owns the listener and the way of one request: understand, throw the dice, answer or fail. Does not know the
+shapes of answers (`openai_answers`, `anthropic_answers`) nor how faults look on the wire (`player`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.web_protocol import RequestHandler
+from msgspec.json import encode
+
+from llm_guard.mock.anthropic_answers import answer_anthropic
+from llm_guard.mock.errors import error_body, error_reply, limit_reply, refusal_reply
+from llm_guard.mock.exchange import Asked, Reply, Script, dialect_of, understand
+from llm_guard.mock.faults import BadFaultError, Fault, FaultPlan, Struck, TokenBucket, parse_plan
+from llm_guard.mock.openai_answers import answer_openai
+from llm_guard.mock.player import Player
+from llm_guard.mock.realtime import converse
+from llm_guard.mock.shelf import Shelf
+from llm_guard.mock.stats import Departure, Log, Seen, Stats
+
+
+class MockProvider:
+    """`async with MockProvider() as provider:` serves both dialects at `provider.url`, `/v1` or none."""
+
+    def __init__(self, seed: int = 0, tokens: int = 8, token_delay_s: float = 0.0, latency_s: float = 0.0) -> None:
+        """`tokens` (>= 1) of content in each answer, `token_delay_s` before each of a stream's, `latency_s`
+        before every head. The same seed and the same requests meet the same faults.
+        """
+        self._seed = seed
+        self._tokens = tokens
+        self._token_delay_s = token_delay_s
+        self._latency_s = latency_s
+        self._shelf = Shelf()
+        self._log = Log()
+        self._numbers = 0
+        self._draws: Counter[str] = Counter()
+        self._buckets: dict[tuple[str, float], TokenBucket] = {}
+        self._server: _Server | None = None
+        self._listener: asyncio.Server | None = None
+        self.url = ""
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listens; returns the base URL without `/v1`. Port 0 takes a free one. Raises OSError."""
+        self._server = _Server(self._handle)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._server, host, port, backlog=1024)
+        bound = self._listener.sockets[0].getsockname()[1]
+        self.url = f"http://{host}:{bound}"
+        return self.url
+
+    async def stop(self) -> None:
+        """Closes the listener and every connection, at once."""
+        server, listener = self._server, self._listener
+        if server is None or listener is None:
+            return
+        self._server = self._listener = None
+        listener.close()
+        for transport in list(server.transports):
+            transport.abort()
+        await server.shutdown(timeout=0.1)
+        await listener.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def seen(self) -> deque[Seen]:
+        """The latest requests, oldest first, at most `stats.KEPT`."""
+        return self._log.seen
+
+    @property
+    def last(self) -> Seen:
+        """The latest request; raises IndexError before the first."""
+        return self._log.seen[-1]
+
+    def stats(self) -> Stats:
+        """Counts so far, also served as JSON by `GET /mock/stats`."""
+        return self._log.snapshot(0 if self._server is None else len(self._server.transports))
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.raw_path == "/mock/stats":
+            return web.Response(body=encode(self.stats().as_dict()), content_type="application/json")
+        self._numbers += 1
+        number = self._numbers
+        is_anthropic = dialect_of(request.raw_path, request.headers) == "anthropic"
+        headers = {"request-id" if is_anthropic else "x-request-id": f"req_mock{number:08d}"}
+        player = Player(request, headers, self._token_delay_s)
+        asked: Asked | Reply | None = None
+        self._log.in_flight += 1
+        try:
+            body = await request.read()
+            asked = _understand(number, request, body)
+            self._log.arrived(_seen(request, body, _model_of(asked)))
+            if isinstance(asked, Reply):
+                return await player.reply(asked)
+            return await self._answer(request, asked, player, headers)
+        except asyncio.CancelledError:
+            if not player.has_hung_up and self._server is not None:
+                self._log.left(Departure(time.monotonic(), request.raw_path, _model_of(asked)))
+            raise
+        finally:
+            self._log.in_flight -= 1
+
+    async def _answer(
+        self, request: web.BaseRequest, asked: Asked, player: Player, headers: dict[str, str]
+    ) -> web.StreamResponse:
+        try:
+            plan = parse_plan(asked.model_text, request.headers.get("x-mock-fault", ""))
+        except BadFaultError as error:
+            return await player.reply(refusal_reply(asked.dialect, 400, str(error)))
+        asked.model = plan.model
+        struck = self._throw(plan)
+        trouble = self._choose(asked, plan, struck)
+        if (latency_s := self._latency_s + struck.latency_s) > 0:
+            await asyncio.sleep(latency_s)
+        if isinstance(trouble, Reply):
+            return await player.reply(trouble)
+        if trouble is not None and trouble.kind in ("silence", "close", "reset"):
+            return await player.vanish(trouble)
+        if asked.path == "/realtime" and request.headers.get("upgrade", "").lower() == "websocket":
+            return await converse(request, asked, headers, self._tokens)
+        answer = self._content(asked)
+        if isinstance(answer, Script):
+            return await player.stream(answer, trouble)
+        if trouble is not None and trouble.kind == "error":
+            answer = Reply(200, encode(error_body(asked.dialect, 500, asked.model)))
+        return await player.reply(answer, trouble)
+
+    def _throw(self, plan: FaultPlan) -> Struck:
+        if not plan.faults:
+            return Struck()
+        self._draws[plan.text] += 1
+        return plan.draw(self._seed, self._draws[plan.text])
+
+    def _choose(self, asked: Asked, plan: FaultPlan, struck: Struck) -> Fault | Reply | None:
+        """The first fault that applies; one that is an answer in itself, as that answer."""
+        for fault in struck.faults:
+            if fault.kind == "status":
+                return error_reply(asked.dialect, fault.status, asked.model, fault.retry_after)
+            if fault.kind != "limit":
+                return fault
+            bucket = self._buckets.setdefault((plan.text, fault.rate_per_s), TokenBucket(fault.rate_per_s))
+            wait_s = bucket.take(time.monotonic())
+            if wait_s > 0:
+                return limit_reply(asked.dialect, asked.model, fault.rate_per_s, wait_s)
+        return None
+
+    def _content(self, asked: Asked) -> Reply | Script:
+        answer = answer_anthropic if asked.dialect == "anthropic" else answer_openai
+        try:
+            found = self._shelf.answer(asked) or answer(asked, self._tokens)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = f"A field of the request has an unexpected shape. ({error!r})"
+            return refusal_reply(asked.dialect, 400, why)
+        if found is None:
+            return refusal_reply(asked.dialect, 404, f"Invalid URL ({asked.method} /v1{asked.path})")
+        return found
+
+
+def _understand(number: int, request: web.BaseRequest, body: bytes) -> Asked | Reply:
+    try:
+        return understand(number, request.method, request.raw_path, request.headers, body)
+    except ValueError as error:
+        return refusal_reply(dialect_of(request.raw_path, request.headers), 400, str(error))
+
+
+def _model_of(asked: Asked | Reply | None) -> str:
+    return asked.model_text if isinstance(asked, Asked) else ""
+
+
+def _seen(request: web.BaseRequest, body: bytes, model: str) -> Seen:
+    return Seen(time.monotonic(), request.method, request.raw_path, tuple(request.raw_headers), body, model)
+
+
+class _Server(web.Server):
+    """Knows its transports, so that `stop` need not wait for a peer that does not read.
+
+    Bodies are taken as they come, of any size and still compressed: tests compare bytes.
+    """
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        super().__init__(
+            handler,
+            request_factory=self._unlimited_request,
+            handler_cancellation=True,
+            auto_decompress=False,
+            access_log=None,
+            max_line_size=65_536,
+            max_field_size=65_536,
+        )
+        self.transports: set[asyncio.Transport] = set()
+        self._of_handler: dict[RequestHandler, asyncio.Transport] = {}
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._of_handler[handler] = transport
+        self.transports.add(transport)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self.transports.discard(self._of_handler.pop(handler))
+
+    def _unlimited_request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        return web.BaseRequest(message, payload, protocol, writer, task, self._loop, client_max_size=0)

@@ -1,0 +1,131 @@
+"""Upstreams that answer by script, and the calls and targets to ask them with.
+
+The transcript holds what was asked and how long was slept, in order, to be compared as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from llm_guard.call import Call, Exchange, Inbox, Opened, Wire
+from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.breaker import Breaker, BreakerSettings
+from llm_guard.policy.deadline import TimeoutSettings
+from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.routes import Deployment, Route, Target, Upstream
+from tests.fakes.clock import ManualClock
+
+OK = Opened(200, "OK", (("content-type", "application/json"),), b"{}", None)
+SERVER_ERROR = Failure(FailureKind.SERVER_ERROR, "answered 500 (status 500)")
+NETWORK_ERROR = Failure(FailureKind.NETWORK, "connecting failed: refused")
+UNAVAILABLE = Failure(
+    FailureKind.OVERLOADED, "answered 503 (status 503)", answer=Answer(503, "", (), b'{"error": "busy"}')
+)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """An outcome that takes its time."""
+
+    seconds: float
+    outcome: Opened | Failure
+
+
+class Hang:
+    """No outcome at all."""
+
+
+Outcome = Opened | Failure | BaseException | Slow | Hang
+
+
+class Script:
+    """Has the surface of `gateway.attempt_loop.Opener`: answers each exchange with the next outcome, raises those
+    that are exceptions. An exchange beyond the last one is an error of the test."""
+
+    def __init__(self, *outcomes: Outcome, is_cancelled_asleep: bool = False) -> None:
+        """`is_cancelled_asleep`: whoever sleeps on the script's clock is cancelled in it."""
+        self._outcomes = list(outcomes)
+        self.transcript: list[str] = []
+        self.asked: list[Target] = []
+        self.clock = _NotingClock(self.transcript, is_cancelled_asleep)
+
+    async def open(self, call: Call, target: Target) -> Opened | Failure:
+        self.transcript.append(f"asked {target.deployment.label}")
+        self.asked.append(target)
+        assert self._outcomes, f"not in the script: {self.transcript}"
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, Slow):
+            self.clock.advance(outcome.seconds)
+            outcome = outcome.outcome
+        if isinstance(outcome, Hang):
+            await asyncio.Event().wait()
+            raise AssertionError("the event is never set")
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+
+class _NotingClock(ManualClock):
+    def __init__(self, transcript: list[str], is_cancelled_asleep: bool) -> None:
+        super().__init__()
+        self._transcript = transcript
+        self._is_cancelled_asleep = is_cancelled_asleep
+
+    async def sleep(self, seconds: float) -> None:
+        self._transcript.append(f"slept {seconds:g}")
+        task = asyncio.current_task()
+        if self._is_cancelled_asleep and task is not None:
+            task.cancel()
+        await super().sleep(seconds)
+
+
+class OpenExchange:
+    """Has the surface of `call.Exchange`: an answer whose rest is never read."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.reason = "OK"
+        self.headers: tuple[tuple[str, str], ...] = ()
+
+    async def read(self) -> bytes:
+        return b""
+
+    def abort(self) -> None:
+        pass
+
+    def take_over(self, inbox: Inbox) -> Wire:
+        raise AssertionError("nothing was upgraded")
+
+
+def open_stream() -> Opened:
+    """A stream at its first token."""
+    exchange: Exchange = OpenExchange()
+    return Opened(200, "OK", (("content-type", "text/event-stream"),), b"data: {}\n\n", exchange)
+
+
+def new_target(
+    label: str = "openai/gpt-4",
+    *,
+    retry: RetrySettings | None = None,
+    breaker: BreakerSettings | None = None,
+    api_key: str | None = None,
+    model: str | None = None,
+) -> Target:
+    """A deployment of its own; its waits have no jitter unless `retry` says so. `model` is the label's by default."""
+    upstream = Upstream(label.partition("/")[0], "openai", "http://127.0.0.1:1/v1", api_key, "bearer")
+    retry = retry or RetrySettings(jitter=0.0)
+    model = model or label.partition("/")[2]
+    budget = RetryBudget(retry.budget, ManualClock().now())
+    deployment = Deployment(label, upstream, model, Breaker(breaker or BreakerSettings()), budget)
+    return Target(deployment, "gpt-4", model, TimeoutSettings(), retry)
+
+
+def new_call(*targets: Target, deadline_at: float = float("inf"), alias: str = "gpt-4") -> Call:
+    """A call received at the manual clock's beginning, with a route over `targets` if there are any."""
+    route = Route(alias, targets[0].timeouts, targets) if targets else None
+    return Call(
+        "lg-1", "openai", "POST", "/v1/chat/completions", "", (), 1000.0,
+        model="gpt-4", route=route, deadline_at=deadline_at,
+    )  # fmt: skip

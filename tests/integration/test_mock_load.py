@@ -1,0 +1,131 @@
+"""The load generator against the mock and against bytes that only a scripted provider sends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from llm_guard.mock.load import LoadPlan, closed_loop, run_load
+from llm_guard.mock.provider import MockProvider
+from tests.fakes.provider import END, Close, ScriptedProvider, chunk, stream_head, whole
+from tests.fakes.waiting import eventually
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[MockProvider]:
+    async with MockProvider() as provider:
+        yield provider
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "unary", "streamed"),
+    [
+        ("", "ok", "ok"),
+        ("+status:503", "http_503", "http_503"),
+        ("+reset", "disconnected", "disconnected"),
+        ("+close", "disconnected", "disconnected"),
+        ("+cut:2", "truncated", "truncated"),
+        ("+truncated", "malformed", "truncated"),
+        ("+malformed:2", "malformed", "malformed"),
+        ("+error:2", "error_event", "error_event"),
+        ("+stall:2", "timeout", "timeout"),
+    ],
+)
+async def test_every_outcome_is_told_apart(
+    provider: MockProvider, dialect: Any, stream: bool, fault: str, unary: str, streamed: str
+) -> None:
+    result = await closed_loop(
+        provider.url, 1, 1, model=f"m{fault}", stream=stream, dialect=dialect,
+        timeout_s=0.2 if "stall" in fault else 10,
+    )  # fmt: skip
+    assert result.outcomes == {streamed if stream else unary: 1}
+    assert result.success_share == (0.0 if fault else 1.0)
+    assert (result.first_token.count == 1) == (stream and fault not in ("+status:503", "+reset", "+close"))
+
+
+async def test_arrivals_do_not_wait_for_a_slow_server(provider: MockProvider) -> None:
+    most = 0
+
+    def watch(_ended: int, _planned: int) -> None:
+        nonlocal most
+        most = max(most, provider.stats().open_connections)
+
+    plan = LoadPlan(f"{provider.url}/v1", ("m+latency:300ms",), rate_per_s=200, calls=20)
+    result = await run_load(plan, watch)
+    assert result.outcomes == {"ok": 20}
+    assert most >= 15, "one after the other they would share one connection"
+    assert result.latency.p50 >= 0.3
+
+
+async def test_a_call_above_the_cap_is_not_sent_and_counts_as_a_failure(provider: MockProvider) -> None:
+    plan = LoadPlan(provider.url, ("m+silence",), rate_per_s=1000, calls=10, concurrency=2, timeout_s=0.3)
+    result = await run_load(plan)
+    assert result.outcomes == {"not_sent": 8, "timeout": 2}
+    assert result.success_share == 0.0
+
+
+async def test_models_are_drawn_by_the_seed_and_headers_sent(provider: MockProvider) -> None:
+    asked = []
+    for seed in (1, 1, 2):
+        provider.seen.clear()
+        plan = LoadPlan(
+            provider.url,
+            ("a", "b"),
+            rate_per_s=500,
+            calls=20,
+            seed=seed,
+            dialect="anthropic",
+            headers={"x-mine": "1"},
+        )
+        result = await run_load(plan)
+        assert result.ok == 20
+        assert provider.last.header("x-mine") == "1"
+        assert provider.last.target == "/v1/messages"
+        asked.append(sorted(seen.model for seen in provider.seen))
+    assert asked[0] == asked[1]
+    assert set(asked[0]) == {"a", "b"}
+
+
+async def test_progress_tells_ended_and_planned(provider: MockProvider) -> None:
+    told: list[tuple[int, int]] = []
+    await closed_loop(provider.url, 2, 4, progress=lambda ended, planned: told.append((ended, planned)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert provider.stats().requests == 4
+
+
+async def test_a_refused_connection_is_told_from_a_lost_one() -> None:
+    async with MockProvider() as gone:
+        url = gone.url
+    assert (await closed_loop(url, 1, 1)).outcomes == {"connect": 1}
+
+
+@pytest.mark.parametrize(
+    ("steps", "outcome"),
+    [
+        ([whole(200, b"[]")], "malformed"),
+        ([whole(200, b"{}")], "malformed"),
+        ([stream_head(), chunk(b'data: {"choices":[]}\n\n'), END], "truncated"),
+        ([stream_head(), chunk(b"data: [DO"), chunk(b"NE]\n\n"), END], "ok"),
+        ([stream_head(), chunk(b": ping\n\n"), chunk(b"data: [DONE]\n\ndata: {"), END], "truncated"),
+        ([stream_head(), chunk(b"data: [DONE]\n\n"), Close()], "truncated"),
+    ],
+)
+async def test_success_needs_a_whole_body_and_the_terminal_event(steps: Any, outcome: str) -> None:
+    async with ScriptedProvider(steps) as scripted:
+        stream = len(steps) > 1
+        assert (await closed_loop(scripted.url, 1, 1, stream=stream)).outcomes == {outcome: 1}
+
+
+async def test_a_cancelled_load_leaves_no_call_behind(provider: MockProvider) -> None:
+    plan = LoadPlan(provider.url, ("m+silence",), rate_per_s=100, calls=100)
+    running = asyncio.ensure_future(run_load(plan))
+    await eventually(lambda: provider.stats().in_flight >= 3)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await eventually(lambda: provider.stats().in_flight == 0)

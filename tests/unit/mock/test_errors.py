@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llm_guard.mock.errors import error_reply, limit_reply
+from llm_guard.mock.exchange import Dialect
+from llm_guard.mock.faults import STATUSES
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@pytest.mark.parametrize("status", STATUSES)
+def test_every_status_has_a_body_in_each_dialect(dialect: Dialect, status: int) -> None:
+    reply = error_reply(dialect, status, "m-1")
+    body = json.loads(reply.body)
+    assert reply.status == status
+    assert body["error"]["type"]
+    assert "{" not in body["error"]["message"]
+    assert (body.get("type") == "error") == (dialect == "anthropic")
+
+
+def test_known_errors_carry_the_codes_that_providers_send() -> None:
+    assert json.loads(error_reply("openai", 404, "m-1").body)["error"]["code"] == "model_not_found"
+    assert json.loads(error_reply("openai", 429, "m-1").body)["error"]["code"] == "rate_limit_exceeded"
+    assert json.loads(error_reply("anthropic", 529, "m-1").body)["error"]["type"] == "overloaded_error"
+    assert "m-1" in json.loads(error_reply("anthropic", 404, "m-1").body)["error"]["message"]
+
+
+def test_the_retry_after_is_sent_as_it_was_asked_for() -> None:
+    assert error_reply("openai", 503, "m", "soon").headers["retry-after"] == "soon"
+    assert error_reply("openai", 429, "m", "90").headers["x-ratelimit-reset-requests"] == "1m30s"
+    assert "retry-after" not in error_reply("openai", 429, "m").headers
+
+
+def test_a_limit_tells_openai_clients_the_wait_in_its_own_formats() -> None:
+    headers = limit_reply("openai", "m", rate_per_s=2.0, wait_s=0.4).headers
+    assert headers["retry-after"] == "1"
+    assert headers["retry-after-ms"] == "400"
+    assert headers["x-ratelimit-limit-requests"] == "120"
+    assert headers["x-ratelimit-reset-requests"] == "400ms"
+
+
+def test_a_limit_tells_anthropic_clients_an_instant() -> None:
+    headers = limit_reply("anthropic", "m", rate_per_s=2.0, wait_s=3.2).headers
+    assert headers["retry-after"] == "4"
+    assert headers["anthropic-ratelimit-requests-reset"].endswith("Z")
+    assert "retry-after-ms" not in headers

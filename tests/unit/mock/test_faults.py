@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+
+from llm_guard.mock.faults import GRAMMAR, BadFaultError, Fault, TokenBucket, parse_fault, parse_plan
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("status:503", Fault("status", status=503)),
+        ("status:429:2.5", Fault("status", status=429, retry_after="2.5")),
+        ("status:529@10%", Fault("status", share=0.1, status=529)),
+        ("latency:50ms", Fault("latency", delay_s=0.05)),
+        ("latency:2s~500ms", Fault("latency", delay_s=2.0, spread_s=0.5)),
+        ("silence", Fault("silence")),
+        ("headers", Fault("headers")),
+        ("reset@0.5%", Fault("reset", share=0.005)),
+        ("close", Fault("close")),
+        ("cut:0", Fault("cut")),
+        ("stall:3", Fault("stall", after_tokens=3)),
+        ("error:1", Fault("error", after_tokens=1)),
+        ("malformed:2", Fault("malformed", after_tokens=2)),
+        ("truncated", Fault("truncated")),
+        ("limit:5/s", Fault("limit", rate_per_s=5.0)),
+    ],
+)
+def test_every_fault_of_the_grammar_is_read(text: str, fault: Fault) -> None:
+    assert parse_fault(text) == fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "explode", "status", "status:", "status:200", "status:50x", "status:503:", "latency", "latency:fast",
+        "latency:5ms~", "silence:1", "cut", "cut:", "cut:-1", "cut:1.5", "limit:5", "limit:0/s", "reset@",
+        "reset@10", "reset@101%", "reset@x%", "@10%",
+    ],
+)  # fmt: skip
+def test_a_bad_fault_is_named_and_the_grammar_shown(text: str) -> None:
+    with pytest.raises(BadFaultError) as caught:
+        parse_fault(text)
+    assert repr(text) in str(caught.value)
+    assert GRAMMAR in str(caught.value)
+
+
+def test_faults_come_from_the_model_first_and_then_from_the_header() -> None:
+    plan = parse_plan("gpt-4o+status:503@10%+latency:50ms", "reset, cut:3")
+    assert plan.model == "gpt-4o"
+    assert [fault.kind for fault in plan.faults] == ["status", "latency", "reset", "cut"]
+
+
+def test_a_model_without_faults_keeps_its_name() -> None:
+    plan = parse_plan("org/model:free@2024")
+    assert (plan.model, plan.faults) == ("org/model:free@2024", ())
+
+
+def test_a_share_strikes_about_that_many_requests_and_the_same_ones_again() -> None:
+    plan = parse_plan("m+status:503@10%")
+    struck = [bool(plan.draw(7, number).faults) for number in range(2000)]
+    assert 150 < sum(struck) < 250
+    assert struck == [bool(plan.draw(7, number).faults) for number in range(2000)]
+
+
+def test_seed_and_model_change_who_is_struck() -> None:
+    def who(model: str, seed: int) -> list[bool]:
+        plan = parse_plan(model)
+        return [bool(plan.draw(seed, number).faults) for number in range(200)]
+
+    assert who("m+reset@50%", 1) != who("m+reset@50%", 2)
+    assert who("m+reset@50%", 1) != who("n+reset@50%", 1)
+
+
+def test_the_draw_is_the_same_in_every_process() -> None:
+    plan = parse_plan("m+reset@50%")
+    assert [bool(plan.draw(0, number).faults) for number in range(8)] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_shares_of_one_plan_are_thrown_apart() -> None:
+    plan = parse_plan("m+reset@50%+close@50%")
+    seen = {tuple(f.kind for f in plan.draw(0, number).faults) for number in range(200)}
+    assert seen == {(), ("reset",), ("close",), ("reset", "close")}
+
+
+def test_latencies_add_up_and_spread_both_ways() -> None:
+    assert parse_plan("m+latency:50ms+latency:1s").draw(0, 1).latency_s == pytest.approx(1.05)
+    plan = parse_plan("m+latency:50ms~20ms")
+    drawn = [plan.draw(0, number).latency_s for number in range(200)]
+    assert 0.03 <= min(drawn) < 0.035
+    assert 0.065 < max(drawn) <= 0.07
+
+
+def test_a_spread_wider_than_the_latency_is_never_negative() -> None:
+    plan = parse_plan("m+latency:1ms~1s")
+    assert min(plan.draw(0, number).latency_s for number in range(50)) == 0
+
+
+def test_a_bucket_holds_a_second_and_tells_when_it_has_room_again() -> None:
+    bucket = TokenBucket(2.0)
+    assert [bucket.take(10.0) for _ in range(3)] == [0.0, 0.0, 0.5]
+    assert bucket.take(10.25) == pytest.approx(0.25)
+    assert bucket.take(10.5) == 0.0
+    assert [bucket.take(60.0) for _ in range(3)] == [0.0, 0.0, 0.5]
+
+
+def test_a_slow_bucket_still_holds_one() -> None:
+    bucket = TokenBucket(0.5)
+    assert [bucket.take(0.0), bucket.take(0.0)] == [0.0, 2.0]

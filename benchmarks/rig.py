@@ -1,0 +1,89 @@
+"""Provider and gateway as processes of their own, on processors of their own where there are two.
+
+Owns starting, stopping and asking them. Does not own what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A running gateway and the provider behind it."""
+
+    provider_url: str
+    gateway_url: str
+    gateway: psutil.Process
+
+    def upstream_requests(self) -> int:
+        """Requests the provider has seen since its start."""
+        with urllib.request.urlopen(f"{self.provider_url}/mock/stats", timeout=10) as answer:
+            stats: dict[str, Any] = json.load(answer)
+        return int(stats["requests"])
+
+    def cpu_s(self) -> float:
+        """Processor seconds the gateway has used since its start."""
+        times = self.gateway.cpu_times()
+        return float(times.user + times.system)
+
+    def rss_bytes(self) -> int:
+        """The gateway's resident memory."""
+        return int(self.gateway.memory_info().rss)
+
+
+@contextmanager
+def rig(config: str, *mock_options: str) -> Iterator[Rig]:
+    """Both processes; `{provider}` in `config` becomes the provider's address."""
+    with _process("mock", "--port", "0", *mock_options) as (provider_url, _), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(config.replace("{provider}", provider_url))
+        with _process("serve", "-c", str(path), "--port", "0", cpu=0) as (gateway_url, process):
+            yield Rig(provider_url, gateway_url, psutil.Process(process.pid))
+
+
+def keep_off_the_gateways_processor() -> None:
+    """Load and provider share the other one."""
+    if (os.cpu_count() or 1) > 1 and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(1, os.cpu_count() or 1))
+
+
+@contextmanager
+def _process(command: str, *arguments: str, cpu: int | None = None) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llm_guard", command, *arguments],
+        cwd=_ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        if cpu is not None and hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
+            os.sched_setaffinity(process.pid, {cpu})
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        if " on http" not in line:
+            raise RuntimeError(f"{command} did not start: {line}{process.stderr.read()}")
+        yield line.split(" on ")[-1].split()[0], process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,5 @@
+"""`python -m llm_guard`."""
+
+from llm_guard.cli import main
+
+main()

@@ -1,0 +1,205 @@
+"""The composition root: builds every object once; starts, reloads, drains, stops.
+
+Owns the life of the process. Does not own what happens to a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import structlog
+
+from llm_guard.clock import Clock, SystemClock
+from llm_guard.config import Config, ConfigError, load_config
+from llm_guard.gateway.connections import Connections
+from llm_guard.gateway.listener import Listener
+from llm_guard.gateway.record import Recorder
+from llm_guard.gateway.server import Gateway
+from llm_guard.gateway.upstream import Upstreams
+from llm_guard.ops.metrics import CONTENT_TYPE, StateCollector, new_registry, render
+from llm_guard.ops.server import not_found, operator_paths
+from llm_guard.routes import compile_routes
+
+_log = structlog.get_logger("llm_guard")
+
+_WATCH_S = 1.0
+_LAST_WORDS_S = 2.0
+"""How long calls that are ended by force have for their error event."""
+_BACKLOG = 2048
+
+
+class App:
+    """One gateway process. `await start()`, then `await stop()`; `run()` does both, and listens to signals between."""
+
+    def __init__(self, config: Config, *, path: Path | None = None, clock: Clock | None = None) -> None:
+        """`path`: where the config came from, watched for changes; None: it does not change."""
+        self.config = config
+        self._path = path
+        self._clock = clock or SystemClock()
+        self._listeners: list[tuple[asyncio.Server, Listener]] = []
+        self._watch: asyncio.Task[None] | None = None
+        self._is_told_to_stop = asyncio.Event()
+        self._is_told_to_hurry = asyncio.Event()
+
+    async def start(self) -> None:
+        """Accepts connections when it returns. Raises OSError when an address cannot be had."""
+        registry = new_registry()
+        self._connections = Connections()
+        random = Random()  # noqa: S311  # jitter and request ids, no secrets
+        table = compile_routes(self.config, self._clock.now())
+        recorder = Recorder(registry, self._clock)
+        self.gateway = Gateway(
+            self.config, table, Upstreams(self._connections, self._clock), recorder, self._clock, random
+        )
+        self._state = StateCollector(self.gateway.deployments, self._clock)
+        registry.register(self._state)
+
+        paths = operator_paths(lambda: not self.gateway.is_leaving, lambda: render(registry), CONTENT_TYPE)
+        server, ops = self.config.server, self.config.ops
+        try:
+            if ops.port is None:
+                await self._listen(Listener(self.gateway.serve, paths), server.host, server.port)
+            else:
+                await self._listen(Listener(self.gateway.serve, {}), server.host, server.port)
+                await self._listen(Listener(not_found, paths), ops.host, ops.port)
+        except OSError:
+            await self._close()
+            raise
+        if self._path is not None:
+            self._watch = asyncio.get_running_loop().create_task(self._watch_file(self._path))
+
+    @property
+    def addresses(self) -> list[str]:
+        """`http://HOST:PORT` of every listener, the one for calls first."""
+        names = [each.sockets[0].getsockname() for each, _ in self._listeners]
+        return [f"http://[{name[0]}]:{name[1]}" if ":" in name[0] else f"http://{name[0]}:{name[1]}" for name in names]
+
+    def reload(self) -> None:
+        """Reads the config file again; an invalid one changes nothing."""
+        assert self._path is not None  # noqa: S101  # only a file can change
+        try:
+            config = load_config(self._path)
+        except ConfigError as error:
+            self._state.is_last_reload_good = False
+            _log.error("reload refused, the old config stays", problems=str(error).splitlines())
+            return
+        self._state.is_last_reload_good = True
+        if (config.server.host, config.server.port, config.ops) != (
+            self.config.server.host, self.config.server.port, self.config.ops,
+        ):  # fmt: skip
+            _log.warning("a changed address, or ops section, needs a restart")
+        self.config = config
+        self.gateway.adopt(config, compile_routes(config, self._clock.now(), self.gateway.table))
+        _log.info("reloaded", models=len(config.models), upstreams=len(config.upstreams))
+
+    async def run(self) -> None:
+        """Serves until SIGTERM or SIGINT, then drains; a second one drops what still runs. SIGHUP reloads."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        if self._path is not None:
+            loop.add_signal_handler(signal.SIGHUP, self.reload)
+        await self._is_told_to_stop.wait()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Drains: not ready, then no longer accepting, then waiting for running calls, then ending them."""
+        self.gateway.is_leaving = True
+        _log.info("draining", running=self.gateway.running)
+        await self._sleep_or_hurry(self.config.server.drain_delay)
+        for server, _ in self._listeners:
+            server.close()
+        self.gateway.is_closed = True
+        drained = asyncio.ensure_future(self.gateway.wait_idle(self.config.server.drain))
+        hurry = asyncio.ensure_future(self._is_told_to_hurry.wait())
+        await asyncio.wait((drained, hurry), return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        hurry.cancel()
+        if self.gateway.running:
+            _log.warning("ending what still runs", running=self.gateway.running)
+            self.gateway.end_running()
+            await self.gateway.wait_idle(_LAST_WORDS_S)
+        await self._close()
+        _log.info("stopped")
+
+    async def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        for server, listener in self._listeners:
+            server.close()
+            await listener.shutdown(0.1)
+        await self._connections.close()
+
+    async def _listen(self, listener: Listener, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(listener, host, port, backlog=_BACKLOG, reuse_address=True)
+        self._listeners.append((server, listener))
+
+    def _on_signal(self) -> None:
+        if self._is_told_to_stop.is_set():
+            self._is_told_to_hurry.set()
+        self._is_told_to_stop.set()
+
+    async def _sleep_or_hurry(self, seconds: float) -> None:
+        hurry = asyncio.ensure_future(self._is_told_to_hurry.wait())
+        await asyncio.wait((hurry,), timeout=seconds)
+        hurry.cancel()
+
+    async def _watch_file(self, path: Path) -> None:
+        """Reloads when the file changes. Polled: that works on every file system, and through symbolic links."""
+        seen = _stamp(path)
+        while True:
+            await self._clock.sleep(_WATCH_S)
+            now = _stamp(path)
+            if now is not None and now != seen:
+                seen = now
+                self.reload()
+
+
+def create_app(config: Config, *, path: Path | None = None) -> App:
+    """A gateway for this config; `path`, if given, is watched for changes."""
+    return App(config, path=path)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Runs a coroutine to its end, on uvloop where it exists."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415  # optional: absent on some platforms
+    except ImportError:
+        new_event_loop = None  # type: ignore[assignment]
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main)
+
+
+def configure_logging() -> None:
+    """One JSON object a line, to standard output."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_to_json),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(sys.stdout),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _to_json(event: object, **_: object) -> str:
+    return json.dumps(event, separators=(",", ":"), default=str)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None  # being replaced: look again
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

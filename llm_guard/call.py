@@ -1,0 +1,165 @@
+"""The nouns of one request: Call, Attempt, Opened, GaveUp.
+
+Owns the facts of one call, from its receipt to its record. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llm_guard.dialect import DialectName
+from llm_guard.dialect.sse import StreamWatch, Usage
+from llm_guard.outcome import Failure, Refusal
+from llm_guard.policy.breaker import Permit
+from llm_guard.routes import Route, Target
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class StreamView(Protocol):
+    """An event stream as it passes: see `gateway.stream_view`."""
+
+    watch: StreamWatch | None
+
+    @property
+    def takes_events(self) -> bool: ...
+    def feed(self, chunk: bytes) -> bytes: ...
+    def rest(self) -> bytes: ...
+
+
+class Exchange(Protocol):
+    """One open HTTP exchange with an upstream, after its head. All the gateway asks of an HTTP client."""
+
+    status: int
+    reason: str
+    headers: Headers
+
+    async def read(self) -> bytes:
+        """What has arrived; b"" at a clean end. Raises UpstreamError when the exchange broke."""
+
+    def abort(self) -> None:
+        """Closes the connection now. After a clean end it does nothing: the connection is in the pool."""
+
+    def take_over(self, inbox: Inbox) -> Wire:
+        """After an upgrade: from now on the bytes go to `inbox`. Raises UpstreamError when the connection is gone."""
+
+
+class Inbox(Protocol):
+    """Where an upgraded connection's bytes go."""
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]: ...
+    def feed_eof(self) -> None: ...
+
+
+class Wire(Protocol):
+    """An upgraded connection's other direction."""
+
+    transport: asyncio.Transport
+
+    async def write(self, data: bytes) -> None:
+        """Waits while the upstream takes no more. Raises ConnectionError when it is gone."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One exchange with one deployment."""
+
+    target: Target
+    started_at: float
+    waited_s: float = 0.0
+    """The backoff before it."""
+    ended_at: float | None = None
+    failure: Failure | None = None
+    status: int | None = None
+
+    @property
+    def outcome(self) -> str:
+        """`ok`, or the failure kind's label."""
+        return self.failure.kind.label if self.failure else "ok"
+
+
+@dataclass(slots=True)
+class Call:
+    """One client request."""
+
+    id: str
+    dialect: DialectName
+    method: str
+    path: str
+    """As the client wrote it, without query; for `/upstreams/NAME/…` what follows the name."""
+    query: str
+    """As the client wrote it, without `?`."""
+    headers: Headers
+    started_at: float
+    body: bytes = b""
+    content_type: str = ""
+    content_encoding: str = ""
+    model: str | None = None
+    is_model_in_query: bool = False
+    is_stream: bool = False
+    """The client asked for a stream; the upstream's answer has the last word."""
+    is_upgrade: bool = False
+    choices: int = 1
+    route: Route | None = None
+    client_key: str | None = None
+    """Name of the client key that admitted the call: a key of ours, which goes no further."""
+    deadline_at: float = float("inf")
+    attempts: list[Attempt] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Labels of deployments whose breaker refused."""
+    first_token_at: float | None = None
+    sent_status: int | None = None
+    usage: Usage = field(default_factory=Usage)
+    refusal: Refusal | None = None
+    failure: Failure | None = None
+    """Why the call failed; None when it succeeded or was refused."""
+    closes_connection: bool = False
+    """The client is told not to use this connection again."""
+    is_draining: bool = False
+    """The gateway is going away and ends this call."""
+
+    @property
+    def outcome(self) -> str:
+        """`ok`, `refused`, or the label of the failure kind that ended the call."""
+        if self.failure is not None:
+            return self.failure.kind.label
+        return "refused" if self.refusal is not None else "ok"
+
+
+@dataclass(slots=True)
+class Opened:
+    """An answer known to be good as far as it has been seen: the call may commit."""
+
+    status: int
+    reason: str
+    headers: Headers
+    held: bytes
+    """What was read before commit: a whole unary body, or a stream up to its first useful event."""
+    exchange: Exchange | None
+    """Where the rest comes from; None when `held` is all of it."""
+    view: StreamView | None = None
+    """Over an event stream; None for anything else."""
+    usage: Usage | None = None
+    """Counted in a whole unary body."""
+
+
+@dataclass(slots=True)
+class Served:
+    """The attempt loop's good end: what to relay, from whom, and the permit that is settled when the relay ends."""
+
+    opened: Opened
+    attempt: Attempt
+    permit: Permit
+
+
+@dataclass(slots=True)
+class GaveUp:
+    """The attempt loop's other end."""
+
+    failure: Failure | None
+    """The last failure, preferring one in which the upstream said something; None when nothing was sent."""
+    refusal: Refusal | None
+    """The gateway's own answer, where there is no upstream's to give."""
+    why: str

@@ -1,0 +1,232 @@
+"""The command line: serve, check, mock, demo, bench.
+
+Owns what is printed and the exit codes: 0 well, 1 it could not run, 2 the config or the arguments are wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import click
+import structlog
+
+from llm_guard import demo as scenes
+from llm_guard.app import App, configure_logging, create_app, run
+from llm_guard.config import Config, ConfigError, load_config
+from llm_guard.mock.load import LoadPlan, run_load
+from llm_guard.mock.load_result import LoadResult
+from llm_guard.mock.provider import MockProvider
+from llm_guard.version import __version__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="llm-guard")
+def main() -> None:
+    """A resilience proxy for LLM calls: point your SDK's base_url at it."""
+
+
+_config_option = click.option(
+    "-c", "--config", "path", required=True, type=click.Path(path_type=Path), help="The YAML file."
+)
+
+
+@main.command()
+@_config_option
+@click.option("--host", help="Instead of server.host.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Instead of server.port; 0 takes a free one.")
+def serve(path: Path, host: str | None, port: int | None) -> None:
+    """Run the gateway."""
+    config = _load(path)
+    changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    config = config.model_copy(update={"server": config.server.model_copy(update=changes)})
+    configure_logging()
+    try:
+        run(_serve(create_app(config, path=path)))
+    except OSError as error:
+        click.echo(f"llm-guard cannot listen on {config.server.host}:{config.server.port}: {error}", err=True)
+        sys.exit(1)
+
+
+async def _serve(app: App) -> None:
+    await app.start()
+    click.echo(f"llm-guard {__version__} serves on {' and '.join(app.addresses)}", err=True)
+    await app.run()
+
+
+@main.command()
+@_config_option
+def check(path: Path) -> None:
+    """Validate a config file and print its routes."""
+    config = _load(path)
+    rows = [("model", "asks", "then", "attempt", "total", "attempts")]
+    for name, model in config.models.items():
+        asks = ", ".join(f"{each.upstream}/{each.model or name}" for each in model.deployments)
+        limits = f"{model.timeout.attempt:g}s", f"{model.timeout.total:g}s", str(model.retry.max_attempts)
+        rows.append((name, asks, ", ".join(model.fallbacks) or "-", *limits))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo(f"{path}: well, {len(config.models)} models on {len(config.upstreams)} upstreams")
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=9009, show_default=True, help="0 takes a free one.")
+@click.option("--seed", default=0, show_default=True, help="The same seed and requests meet the same faults.")
+@click.option("--tokens", type=click.IntRange(1), default=8, show_default=True, help="In each answer.")
+@click.option("--latency-ms", type=click.FloatRange(0), default=0.0, show_default=True, help="Before every head.")
+@click.option("--token-delay-ms", type=click.FloatRange(0), default=0.0, show_default=True, help="Before every token.")
+def mock(host: str, port: int, seed: int, tokens: int, latency_ms: float, token_delay_ms: float) -> None:
+    """Run a provider that misbehaves on request.
+
+    Faults follow the model's name after a +, or stand in the header x-mock-fault:
+
+    \b
+      gpt-4o+status:503@10%          one call in ten is answered 503
+      gpt-4o+status:429:2            429 with a Retry-After of 2 s
+      gpt-4o+latency:50ms~20ms       a slow head
+      gpt-4o+silence  +headers       no answer at all; headers, then nothing
+      gpt-4o+reset  +close           the connection ends without an answer
+      gpt-4o+cut:3  +stall:3         a stream is cut, or falls silent, after 3 tokens
+      gpt-4o+error:0                 an error event in a 200, before the first token
+      gpt-4o+truncated  +malformed:2 broken JSON
+      gpt-4o+limit:40/s              a rate limit
+    """
+    provider = MockProvider(seed, tokens, token_delay_ms / 1000, latency_ms / 1000)
+    try:
+        run(_mock(provider, host, port))
+    except OSError as error:
+        click.echo(f"llm-guard mock cannot listen on {host}:{port}: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        pass
+
+
+async def _mock(provider: MockProvider, host: str, port: int) -> None:
+    click.echo(f"a misbehaving provider listens on {await provider.start(host, port)}", err=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await provider.stop()
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The gateway's; a free one by default.")
+@click.option("--stay", is_flag=True, help="Go on serving when the scenes are over, until Ctrl-C.")
+def demo(host: str, port: int, stay: bool) -> None:
+    """See the point: a misbehaving provider, with and without the gateway. No key, no network."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        run(_demo(host, port, stay))
+    except OSError as error:
+        click.echo(f"the demo cannot listen on {host}:{port}: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        pass
+
+
+async def _demo(host: str, port: int, stay: bool) -> None:
+    provider, app = await scenes.start(host, port)
+    try:
+        click.echo(f"{'what the provider does':48}{'clients succeed':>18}{'p99':>8}   behind the gateway")
+        await scenes.play(provider, app, _show_scene)
+        click.echo(
+            "\nclients succeed: calling the provider directly -> through llm_guard, nothing changed but base_url"
+        )
+        if stay:
+            click.echo(_invitation(app.addresses[0]))
+            await app.run()
+    finally:
+        if not stay:
+            await app.stop()
+        await provider.stop()
+
+
+def _show_scene(seen: scenes.Seen) -> None:
+    direct, guarded = seen.direct.success_share, seen.guarded.success_share
+    p99_s = (seen.guarded.latency if seen.guarded.ok else seen.guarded.failed_latency).p99
+    per_call = seen.upstream_requests / seen.guarded.calls
+    share = click.style(f"{guarded:6.0%}", fg="green" if guarded > direct else None, bold=True)
+    click.echo(
+        f"{seen.trouble:48}{direct:8.0%} -> {share}{p99_s * 1000:6.0f} ms   "
+        f"{seen.upstream_requests} requests for {seen.guarded.calls} calls ({per_call:.2f} each)"
+    )
+
+
+def _invitation(address: str) -> str:
+    return f"""
+The gateway serves on {address}, with the provider behind it. Try it:
+
+  curl {address}/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{{"model": "gpt-4o", "messages": [{{"role": "user", "content": "hello"}}]}}'
+
+  curl {address}/metrics
+
+Ctrl-C ends it."""
+
+
+@main.command()
+@click.option("--url", required=True, help="Base URL of a gateway or provider.")
+@click.option("--model", "models", multiple=True, required=True, help="May be given more than once.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), default=50.0, show_default=True, help="Calls a second."
+)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
+@click.option("--stream", is_flag=True, help="Ask for streams.")
+@click.option("--dialect", type=click.Choice(["openai", "anthropic"]), default="openai", show_default=True)
+@click.option("--key", envvar="LLM_GUARD_BENCH_KEY", help="API key to send; or LLM_GUARD_BENCH_KEY.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def bench(
+    url: str,
+    models: tuple[str, ...],
+    rate: float,
+    seconds: float,
+    stream: bool,
+    dialect: Literal["openai", "anthropic"],
+    key: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Load a gateway or a provider at a fixed rate, whatever it answers, and print what came of it."""
+    headers = {} if key is None else {"authorization": f"Bearer {key}", "x-api-key": key}
+    plan = LoadPlan(
+        url, models, rate, seconds=seconds, stream=stream, dialect=dialect, headers=headers, timeout_s=timeout
+    )
+    with click.progressbar(length=plan.planned(), label="calls", file=sys.stderr) as bar:
+        results: list[LoadResult] = []
+        run(_bench(plan, bar.update, results))
+    _show_load(results[0], as_json)
+    sys.exit(0 if results[0].ok else 1)
+
+
+async def _bench(plan: LoadPlan, advance: Callable[[int], None], results: list[LoadResult]) -> None:
+    results.append(await run_load(plan, lambda _ended, _planned: advance(1)))
+
+
+def _show_load(result: LoadResult, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result.as_dict(), indent=2))
+        return
+    click.echo(f"calls     {result.calls} in {result.duration_s:.1f} s, {result.success_share:.2%} succeeded")
+    for name, times in (("latency", result.latency), ("first token", result.first_token)):
+        if times.count:
+            shares = ((share, getattr(times, share)) for share in ("p50", "p90", "p99", "max"))
+            click.echo(f"{name:12}" + "   ".join(f"{share} {seconds:.3f} s" for share, seconds in shares))
+    for outcome, count in sorted(result.errors.items()):
+        click.echo(f"{outcome:12}{count}")
+
+
+def _load(path: Path) -> Config:
+    try:
+        return load_config(path)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)

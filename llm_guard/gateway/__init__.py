@@ -1,0 +1,14 @@
+"""The way of one call. Its files stand in the order in which a call meets them.
+
+listener      HTTP from clients
+server        admit, receive, identify; refusals
+model_field   finds the model in a request, and renames it
+headers       which headers travel, and which do not
+attempt_loop  attempt, classify, decide: until one deployment answers well
+upstream      one exchange, up to the point where it is known to be good
+connections   HTTP to upstreams; its errors become failure kinds
+stream_view   what is seen of a stream, and what may be passed on
+relay         after commit: copies bytes, watches, never retries
+tunnel        a WebSocket after its upgrade: bytes both ways
+record        the end that always runs: permits, metrics and one log line
+"""

@@ -1,0 +1,185 @@
+"""The HTTP client: connections to upstreams, pooled, kept alive, and closed at once when an exchange is given up.
+
+Owns aiohttp's ClientSession and how its errors become failure kinds. All that the rest of the gateway knows of it is
+`send` and the `Exchange` that it returns, so that a leaner client can take its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+
+import aiohttp
+from aiohttp import hdrs
+from aiohttp.client_proto import ResponseHandler
+from yarl import URL
+
+from llm_guard.call import Exchange, Headers, Inbox, Wire
+from llm_guard.outcome import FailureKind
+
+_LARGE_BODY_BYTES = 1 << 16
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS})
+"""Errors of connecting that say something about this machine, not about the upstream."""
+_STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+
+
+class UpstreamError(Exception):
+    """An exchange that broke."""
+
+    def __init__(self, kind: FailureKind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+
+
+class Connections:
+    """Connections to all upstreams, without a limit of their own on their number."""
+
+    def __init__(self) -> None:
+        self._connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, timeout_ceil_threshold=1e9)
+        # aiohttp flushes a connection before it closes it: a provider that has stopped reading would keep a cancelled
+        # upload alive for ever. The factory is the only place to say otherwise.
+        self._connector._factory = partial(_AbortingHandler, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # noqa: SLF001
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(_on_connected)
+        trace.on_connection_reuseconn.append(_on_reused)
+        self._session = aiohttp.ClientSession(
+            connector=self._connector,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+            skip_auto_headers=(hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE),
+            trace_configs=[trace],
+            max_line_size=1 << 15,
+            max_field_size=1 << 15,
+        )
+        # aiohttp sends an idempotent request twice by itself; here the attempt loop counts what is sent.
+        self._session._retry_connection = False  # noqa: SLF001
+
+    async def send(
+        self, method: str, url: str, headers: list[tuple[str, str]], body: bytes, on_connected: Callable[[], None]
+    ) -> Exchange:
+        """Sends a request; returns when the head of the answer is here.
+
+        `url` goes out as it is written. `on_connected` is called when a connection is there, before the request is
+        sent. Raises UpstreamError. Cancelled, it closes the connection at once.
+        """
+        may_resend = True
+        while True:
+            wire = SimpleNamespace(on_connected=on_connected, is_reused=False)
+            try:
+                response = await self._session.request(
+                    method,
+                    URL(url, encoded=True),
+                    headers=headers,
+                    data=io.BytesIO(body) if len(body) > _LARGE_BODY_BYTES else body or None,
+                    allow_redirects=False,
+                    trace_request_ctx=wire,
+                )
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                # A kept-alive connection that the provider closed while the request was on its way was never read:
+                # the request goes out again, once, at once (gRPC A6, "transparent retries").
+                if may_resend and wire.is_reused and isinstance(error, _STALE):
+                    may_resend = False
+                    continue
+                raise _broken(error) from error
+            return _Exchange(response)
+
+    @property
+    def count(self) -> int:
+        """Connections in use or kept alive."""
+        return len(self._connector._acquired) + sum(map(len, self._connector._conns.values()))  # noqa: SLF001
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._session.close()
+
+
+class _Exchange:
+    """An aiohttp response as the gateway's `Exchange`."""
+
+    __slots__ = ("_response", "headers", "reason", "status")
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.headers: Headers = tuple((str(name), _readable(value)) for name, value in response.headers.items())
+
+    async def read(self) -> bytes:
+        try:
+            return await self._response.content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamError(FailureKind.TRUNCATED, "the answer was cut") from error
+
+    def abort(self) -> None:
+        self._response.close()
+
+    def take_over(self, inbox: Inbox) -> Wire:
+        connection = self._response.connection
+        if connection is None or connection.protocol is None or connection.transport is None:
+            raise UpstreamError(FailureKind.NETWORK, "the upgraded connection was closed at once")
+        connection.protocol.set_parser(inbox, inbox)
+        return _Wire(connection.protocol, connection.transport)
+
+
+class _Wire:
+    """An upgraded connection's way to the upstream."""
+
+    __slots__ = ("_protocol", "transport")
+
+    def __init__(self, protocol: ResponseHandler, transport: asyncio.Transport) -> None:
+        self._protocol = protocol
+        self.transport = transport
+
+    async def write(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            raise ConnectionResetError("the upstream is gone")
+        self.transport.write(data)
+        await self._protocol._drain_helper()  # noqa: SLF001  # aiohttp's own websocket writer waits so
+
+
+class _AbortingHandler(ResponseHandler):
+    def close(self) -> None:
+        self.abort()
+
+
+async def _on_connected(_session: object, wire: SimpleNamespace, _params: object) -> None:
+    wire.trace_request_ctx.on_connected()
+
+
+async def _on_reused(_session: object, wire: SimpleNamespace, _params: object) -> None:
+    wire.trace_request_ctx.is_reused = True
+    wire.trace_request_ctx.on_connected()
+
+
+def _broken(error: Exception) -> UpstreamError:
+    """aiohttp's errors before the head of an answer, as failure kinds."""
+    match error:
+        case OSError() if error.errno in _OURS:
+            return UpstreamError(FailureKind.INTERNAL, f"this machine is out of resources: {error.strerror}")
+        case aiohttp.ClientConnectorDNSError():
+            return UpstreamError(FailureKind.NETWORK, "its host name was not found")
+        case aiohttp.ClientSSLError():
+            return UpstreamError(FailureKind.NETWORK, f"TLS failed: {error}")
+        case aiohttp.ClientConnectorError():
+            return UpstreamError(FailureKind.NETWORK, f"connecting failed: {error.os_error.strerror or error.os_error}")
+        case aiohttp.ServerDisconnectedError():
+            return UpstreamError(FailureKind.NETWORK, "closed the connection without an answer")
+        case aiohttp.ClientOSError():
+            return UpstreamError(FailureKind.NETWORK, f"the connection broke: {error.strerror or error}")
+        case aiohttp.ClientResponseError():
+            return UpstreamError(FailureKind.MALFORMED, "its answer is not valid HTTP")
+        case aiohttp.ClientConnectionError() | OSError():
+            return UpstreamError(FailureKind.NETWORK, f"the connection broke: {error}")
+        case _:
+            return UpstreamError(FailureKind.INTERNAL, f"the request could not be sent: {error}")
+
+
+def _readable(value: str) -> str:
+    """A header value that can be written again: aiohttp keeps bytes that are not UTF-8 as lone surrogates."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()

@@ -1,0 +1,82 @@
+"""A WebSocket after its upgrade: bytes both ways until either side ends.
+
+Owns the copying. Frames, close codes and extensions are the two ends' own: nothing is parsed, so nothing can be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from llm_guard.call import Exchange
+
+_HIGH_WATER_BYTES = 1 << 18
+
+
+async def tunnel(request: web.BaseRequest, response: web.StreamResponse, exchange: Exchange) -> None:
+    """Returns when either side has closed and what it sent has been passed on."""
+    client = request.transport
+    if client is None:
+        return
+    from_client = _Inbox(client)
+    from_upstream = _Inbox(None)
+    upstream = exchange.take_over(from_upstream)
+    from_upstream.transport = upstream.transport
+    request.protocol.set_parser(from_client)  # type: ignore[arg-type]  # aiohttp names its one parser as the type
+    async with asyncio.TaskGroup() as both:
+        pumps = [
+            both.create_task(_pump(from_client, upstream.write)),
+            both.create_task(_pump(from_upstream, response.write)),
+        ]
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for pump in pumps:
+            pump.cancel()
+    upstream.transport.close()  # after what was written: a close frame is worth its way
+    request.protocol.force_close()
+
+
+class _Inbox:
+    """What one side has sent and the other has not taken, bounded by no longer reading the sender."""
+
+    def __init__(self, transport: asyncio.Transport | None) -> None:
+        self.transport = transport
+        self._waiting = bytearray()
+        self._has_news = asyncio.Event()
+        self._is_over = False
+        self._is_paused = False
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Called by aiohttp's protocol for every read of an upgraded connection."""
+        self._waiting += data
+        self._has_news.set()
+        if len(self._waiting) > _HIGH_WATER_BYTES and self.transport is not None and not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """Called by aiohttp's protocol when the connection is gone."""
+        self._is_over = True
+        self._has_news.set()
+
+    async def take(self) -> bytes:
+        """Everything that waits; b"" at the end."""
+        if not self._waiting and not self._is_over:
+            self._has_news.clear()
+            await self._has_news.wait()
+        taken = bytes(self._waiting)
+        self._waiting.clear()
+        if self._is_paused and self.transport is not None and not self.transport.is_closing():
+            self._is_paused = False
+            self.transport.resume_reading()
+        return taken
+
+
+async def _pump(inbox: _Inbox, write: Callable[[bytes], Awaitable[None]]) -> None:
+    while data := await inbox.take():
+        try:
+            await write(data)
+        except ConnectionError:
+            return

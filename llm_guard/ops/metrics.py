@@ -1,0 +1,81 @@
+"""/metrics: what the recorder has counted, and the state of every deployment at the moment of the scrape.
+
+Owns the rendering. Sees deployments through their snapshots, so that nothing is kept up to date on a call's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from llm_guard.clock import Clock
+from llm_guard.policy.breaker import BreakerSnapshot
+from llm_guard.routes import Deployment
+
+_STATES = ("closed", "open", "half_open")
+_WORST_FIRST = ("open", "half_open", "closed")
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+def new_registry() -> CollectorRegistry:
+    """An empty registry, but for the process's own memory, CPU and file descriptors."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def render(registry: CollectorRegistry) -> bytes:
+    """The Prometheus text format."""
+    return generate_latest(registry)
+
+
+class StateCollector(Collector):
+    """Breakers, last successes and the last reload, read when Prometheus asks."""
+
+    def __init__(self, deployments: Callable[[], Iterable[Deployment]], clock: Clock) -> None:
+        self._deployments = deployments
+        self._clock = clock
+        self.is_last_reload_good = True
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._breakers()
+        yield GaugeMetricFamily(
+            "llm_guard_config_last_reload_successful",
+            "1 when the running config is the file's.",
+            value=float(self.is_last_reload_good),
+        )
+
+    def _breakers(self) -> Iterator[Metric]:
+        state = GaugeMetricFamily(
+            "llm_guard_breaker_state", "1 for the state a breaker is in.", labels=["deployment", "state"]
+        )
+        transitions = CounterMetricFamily(
+            "llm_guard_breaker_transitions", "Changes of a breaker's state.", labels=["deployment", "to"]
+        )
+        success = GaugeMetricFamily(
+            "llm_guard_last_success_timestamp_seconds", "When a deployment last answered well.", labels=["deployment"]
+        )
+        for label, group in self._by_label().items():
+            snapshots = [deployment.breaker.snapshot(self._clock.now()) for deployment in group]
+            worst = min((snapshot.state for snapshot in snapshots), key=_WORST_FIRST.index)
+            for name in _STATES:
+                state.add_metric([label, name], float(name == worst))
+                transitions.add_metric([label, name], _transitions(snapshots, name))
+            if last := max((deployment.last_success_wall or 0.0 for deployment in group), default=0.0):
+                success.add_metric([label], last)
+        yield from (state, transitions, success)
+
+    def _by_label(self) -> dict[str, list[Deployment]]:
+        """The names under a pattern have a breaker each and one label together: the worst is shown."""
+        groups: dict[str, list[Deployment]] = {}
+        for deployment in self._deployments():
+            groups.setdefault(deployment.label, []).append(deployment)
+        return groups
+
+
+def _transitions(snapshots: Iterable[BreakerSnapshot], to: str) -> float:
+    return float(sum(snapshot.transitions.get(to, 0) for snapshot in snapshots))  # type: ignore[call-overload]

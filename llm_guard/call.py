@@ -115,6 +115,8 @@ class Call:
     refusal: Refusal | None = None
     failure: Failure | None = None
     """Why the call failed; None when it succeeded or was refused."""
+    gave_up: str | None = None
+    """Why no further attempt was made after a failure."""
     closes_connection: bool = False
     """The client is told not to use this connection again."""
     is_draining: bool = False

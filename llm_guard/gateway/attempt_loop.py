@@ -60,6 +60,7 @@ async def attempt(
                 await clock.sleep(after_s)
             case FallBack():
                 place, retries, waited_s = place + 1, 0, 0.0
+                why = "every other breaker is open"
             case GiveUp(why):
                 break
     return GaveUp(last, None if last else _all_open(targets, clock.now()), why)
@@ -75,7 +76,7 @@ async def _one(
         outcome = await upstreams.open(call, target)
     except BaseException as error:
         kind = FailureKind.CLIENT_CANCELLED if isinstance(error, asyncio.CancelledError) else FailureKind.INTERNAL
-        this.failure = Failure(kind, repr(error))
+        this.failure = Failure(kind, type(error).__name__)
         settle(this, permit, Signal.NO_EVIDENCE, clock)
         raise
     if isinstance(outcome, Failure):

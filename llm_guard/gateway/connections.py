@@ -22,6 +22,8 @@ from llm_guard.call import Exchange, Headers, Inbox, Wire
 from llm_guard.outcome import FailureKind
 
 _LARGE_BODY_BYTES = 1 << 16
+_LAST_BYTES_S = 1.0
+"""How long an upgraded connection may take to send what was written to it."""
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS})
 """Errors of connecting that say something about this machine, not about the upstream."""
 _STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
@@ -145,7 +147,11 @@ class _Wire:
 
 class _AbortingHandler(ResponseHandler):
     def close(self) -> None:
-        self.abort()
+        if not self.upgraded:
+            self.abort()
+        elif (transport := self.transport) is not None:
+            super().close()  # flushes: a WebSocket's close frame is worth its way
+            self._loop.call_later(_LAST_BYTES_S, transport.abort)
 
 
 async def _on_connected(_session: object, wire: SimpleNamespace, _params: object) -> None:

@@ -154,6 +154,7 @@ def _line(call: Call, now: float) -> dict[str, Any]:
         line["why"] = call.refusal.message
     elif call.failure is not None:
         line["why"] = call.failure.detail
+        line["gave_up"] = call.gave_up
     return line
 
 

@@ -48,7 +48,7 @@ async def relay(call: Call, served: Served, request: web.BaseRequest, clock: Clo
         call.failure = None
         return response
 
-    response = web.StreamResponse(status=opened.status, reason=opened.reason or None, headers=headers)
+    response = _answer(opened.status, opened.reason, headers)
     if opened.view is None and (length := header_rules.value_of(opened.headers, "content-length")):
         response.content_length = int(length)
     failure: Failure | None = CLIENT_LEFT  # until it has stayed to the end
@@ -80,11 +80,18 @@ async def send(
     request: web.BaseRequest, status: int, reason: str, headers: list[tuple[str, str]], body: bytes
 ) -> web.StreamResponse:
     """Sends a whole answer."""
-    response = web.StreamResponse(status=status, reason=reason or None, headers=headers)
+    response = _answer(status, reason, headers)
     if request.method != "HEAD":
         response.content_length = len(body)
     await response.prepare(request)
     await response.write_eof(body)
+    return response
+
+
+def _answer(status: int, reason: str, headers: list[tuple[str, str]]) -> web.StreamResponse:
+    response = web.StreamResponse(status=status, reason=reason or None, headers=headers)
+    if ("Connection", "close") in headers:
+        response.force_close()  # a header alone does not: the client would be told, and the connection stay
     return response
 
 

@@ -76,7 +76,7 @@ class Gateway:
             raise
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
             _log.exception("a call broke the gateway", request_id=call.id)
-            call.failure = Failure(FailureKind.INTERNAL, repr(error))
+            call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
             return await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), request)
         finally:
             del self._running[task]
@@ -161,7 +161,9 @@ class Gateway:
                 call.body, call.content_type, call.content_encoding, self._config.server.max_body
             )
             call.model, call.is_stream, call.choices = asked.model, asked.is_stream, asked.choices
-            if call.model is None and (model := model_field.model_in_query(call.query)) is not None:
+            # Elsewhere `?model=` is a filter on a list.
+            is_realtime = "/v1/realtime" in call.path
+            if is_realtime and (model := model_field.model_in_query(call.query)) is not None:
                 call.model, call.is_model_in_query = model, True
         except BadRequest as bad:
             call.closes_connection = call.closes_connection or not request.content.at_eof()
@@ -223,7 +225,7 @@ class Gateway:
         if result.refusal is not None:
             return await self._refuse(call, result.refusal, request)
         assert result.failure is not None  # noqa: S101  # one of the two is set
-        call.failure = result.failure
+        call.failure, call.gave_up = result.failure, result.why
         if result.failure.answer is not None:
             return await self._pass_on(call, result.failure.answer, request)
         return await self._refuse(call, _own_words(call, result.failure), request)

@@ -16,7 +16,7 @@ _HIGH_WATER_BYTES = 1 << 18
 
 
 async def tunnel(request: web.BaseRequest, response: web.StreamResponse, exchange: Exchange) -> None:
-    """Returns when either side has closed and what it sent has been passed on."""
+    """Returns when either side has closed; what it sent has been passed on. The exchange is the caller's to close."""
     client = request.transport
     if client is None:
         return
@@ -25,16 +25,20 @@ async def tunnel(request: web.BaseRequest, response: web.StreamResponse, exchang
     upstream = exchange.take_over(from_upstream)
     from_upstream.transport = upstream.transport
     request.protocol.set_parser(from_client)  # type: ignore[arg-type]  # aiohttp names its one parser as the type
-    async with asyncio.TaskGroup() as both:
-        pumps = [
-            both.create_task(_pump(from_client, upstream.write)),
-            both.create_task(_pump(from_upstream, response.write)),
-        ]
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for pump in pumps:
-            pump.cancel()
-    upstream.transport.close()  # after what was written: a close frame is worth its way
-    request.protocol.force_close()
+    try:
+        async with asyncio.TaskGroup() as both:
+            pumps = [
+                both.create_task(_pump(from_client, upstream.write)),
+                both.create_task(_pump(from_upstream, response.write)),
+            ]
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            for pump in pumps:
+                pump.cancel()
+    finally:
+        # A client that leaves at once has its last words passed on too.
+        if (rest := from_client.take_rest()) and not upstream.transport.is_closing():
+            upstream.transport.write(rest)
+        request.protocol.force_close()
 
 
 class _Inbox:
@@ -66,11 +70,16 @@ class _Inbox:
         if not self._waiting and not self._is_over:
             self._has_news.clear()
             await self._has_news.wait()
-        taken = bytes(self._waiting)
-        self._waiting.clear()
+        taken = self.take_rest()
         if self._is_paused and self.transport is not None and not self.transport.is_closing():
             self._is_paused = False
             self.transport.resume_reading()
+        return taken
+
+    def take_rest(self) -> bytes:
+        """What waits now."""
+        taken = bytes(self._waiting)
+        self._waiting.clear()
         return taken
 
 

@@ -166,7 +166,7 @@ async def _first_event(call: Call, exchange: Exchange, encoding: str) -> Opened 
         if watch is None:
             return _opened(exchange, held, exchange, view=view)
         if watch.error is not None:
-            return _in_band_failure(exchange, watch.error)
+            return _in_band_failure(call, exchange, watch.error)
         if watch.malformed:
             raise UpstreamError(FailureKind.MALFORMED, "the stream began with an event that is not JSON")
         if watch.has_token or len(held) > COMMIT_BYTES:
@@ -191,11 +191,12 @@ async def _whole_body(call: Call, exchange: Exchange, headers: dict[str, str]) -
     return _opened(exchange, body, None, usage=usage)
 
 
-def _in_band_failure(exchange: Exchange, error: bytes) -> Failure:
+def _in_band_failure(call: Call, exchange: Exchange, error: bytes) -> Failure:
     """Before commit an error event can still become what it should have been: an error answer."""
     verdict = classify_event(error)
+    is_529 = call.dialect == "anthropic" and verdict.kind is FailureKind.OVERLOADED  # Anthropic's own status for it
     kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))
-    answer = Answer(verdict.status, "", (*kept, ("Content-Type", "application/json")), error)
+    answer = Answer(529 if is_529 else verdict.status, "", (*kept, ("Content-Type", "application/json")), error)
     return Failure(verdict.kind, f"sent an error event ({verdict.why})", verdict.retry_after_s, answer=answer)
 
 

@@ -1,0 +1,157 @@
+"""What users and their tools hold on to: the command line, metrics, response headers, config keys.
+
+The names stand in public_surface.txt. A change there is a change of the product: it belongs in the changelog, and a
+name that is gone breaks somebody's script, dashboard or config.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
+
+import llm_guard
+from llm_guard.cli import main
+from llm_guard.config.models import Config
+from llm_guard.gateway.record import Recorder
+from llm_guard.ops.metrics import StateCollector
+from llm_guard.outcome import Signal
+from llm_guard.routes import Deployment
+from tests.fakes.clock import ManualClock
+from tests.fakes.script import new_target
+
+ROOT = Path(__file__).parents[2]
+SNAPSHOT = Path(__file__).with_name("public_surface.txt")
+UPDATE = "UPDATE_PUBLIC_SURFACE"
+
+# metrics
+
+
+def metrics() -> Iterator[str]:
+    """`name{labels} kind`, of the recorder's metrics and of those made at the scrape."""
+    clock = ManualClock()
+    registry = CollectorRegistry()
+    recorder = Recorder(registry, clock)
+    for child in vars(recorder).values():
+        metric = inspect.getclosurevars(child).nonlocals["metric"] if inspect.isfunction(child) else None
+        if metric is not None:
+            yield line(metric._type, metric._name, metric._labelnames)
+    for family in StateCollector(lambda: [deployment_with_success()], clock).collect():
+        yield line(family.type, family.name, family.samples[0].labels)
+
+
+def line(kind: str, name: str, labels: typing.Iterable[str]) -> str:
+    total = "_total" if kind == "counter" else ""
+    return f"{name}{total}{{{','.join(labels)}}} {kind}".replace("{}", "")
+
+
+def deployment_with_success() -> Deployment:
+    deployment = new_target().deployment
+    permit = deployment.breaker.try_acquire(1000.0)
+    assert permit is not None
+    deployment.breaker.settle(permit, Signal.HEALTHY, 1000.0)
+    deployment.last_success_wall = 1_800_000_000.0
+    return deployment
+
+
+# command line
+
+
+def commands(group: click.Group) -> Iterator[str]:
+    yield from (f"llm-guard {name}{options(command)}" for name, command in sorted(group.commands.items()))
+
+
+def options(command: click.Command) -> str:
+    return "".join(f" {'/'.join(parameter.opts)}" for parameter in command.params)
+
+
+# response headers
+
+_WRITTEN = re.compile(r'"(x-llm-guard-[a-z-]+|x-should-retry|retry-after(?:-ms)?)"')
+
+
+def response_headers() -> Iterator[str]:
+    """Those that the gateway writes: literal names in its sources."""
+    for path in (ROOT / "llm_guard" / "gateway").glob("*.py"):
+        yield from (found for found in _WRITTEN.findall(path.read_text()) if not found.endswith("-"))
+
+
+# config
+
+
+def config_keys(kind: object, prefix: str = "") -> Iterator[str]:
+    """Every key the models know, `*` for a name that users choose."""
+    if typing.get_origin(kind) is dict:
+        yield from config_keys(typing.get_args(kind)[1], f"{prefix}*.")
+    elif typing.get_origin(kind) in (tuple, types.UnionType, typing.Union, typing.Annotated):
+        for inner in typing.get_args(kind):
+            yield from config_keys(inner, prefix)
+    elif isinstance(kind, type) and (issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)):
+        for name, inner in typing.get_type_hints(kind).items():
+            if typing.get_origin(inner) is not typing.ClassVar:
+                nested = list(config_keys(inner, f"{prefix}{name}."))
+                yield from nested or [prefix + name]
+
+
+def keys_of(value: object, prefix: str = "") -> Iterator[str]:
+    """Every key in a config file, `*` for the names that it chose."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            is_chosen = prefix in ("upstreams.", "models.")
+            yield from keys_of(inner, f"{prefix}{'*' if is_chosen else name}.")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys_of(inner, prefix)
+    else:
+        yield prefix.removesuffix(".")
+
+
+# the snapshot
+
+
+def surface() -> str:
+    sections = {
+        "Python": sorted(llm_guard.__all__),
+        "command line": list(commands(main)),
+        "metrics": sorted(metrics()),
+        "response headers": sorted(set(response_headers())),
+        "config keys": sorted(set(config_keys(Config))),
+    }
+    return "\n".join(f"# {title}\n" + "".join(f"{entry}\n" for entry in lines) for title, lines in sections.items())
+
+
+def test_public_names_are_those_that_were_promised() -> None:
+    now = surface()
+    if os.environ.get(UPDATE):
+        SNAPSHOT.write_text(now)
+    promised, present = SNAPSHOT.read_text().splitlines(), now.splitlines()
+    gone = [name for name in promised if name not in present]
+    new = [name for name in present if name not in promised]
+    assert promised == present, (
+        f"the public surface has changed. Gone: {gone}. New: {new}. "
+        f"If that is meant, run this test once with {UPDATE}=1, and say it in the changelog."
+    )
+
+
+@pytest.mark.parametrize("name", ["llm_guard.yaml", "minimal.yaml", "docker.yaml"])
+def test_bundled_config_uses_only_keys_that_exist(name: str) -> None:
+    written = set(keys_of(yaml.safe_load((ROOT / "config" / name).read_text())))
+    assert written <= set(config_keys(Config))
+
+
+def test_annotated_config_shows_every_key() -> None:
+    written = set(keys_of(yaml.safe_load((ROOT / "config" / "llm_guard.yaml").read_text())))
+    shown_once = {re.sub(r"^models\.\*\.(?=timeout|retry|breaker)", "defaults.", key) for key in config_keys(Config)}
+    in_comments = {"server.client_keys.name", "server.client_keys.key"}
+    assert shown_once - written - in_comments == set()

@@ -1,0 +1,176 @@
+"""What a stream shows does not depend on how its bytes arrive, nor on the fast path that leaves dull events unread."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_guard.dialect import anthropic, openai
+from llm_guard.dialect.sse import Event, Mark, Reader, StreamWatch, Usage
+
+WORDS = [
+    "hello", "error", '"error"', "error: 5", "event: error", "finish_reason", '"finish_reason":"stop"', "[DONE]",
+    "data: [DONE]", "usage", '"usage":{"prompt_tokens":1}', "message_stop", "message_", "response.completed",
+    '"type":"error"',
+    "\n\n", "\r\n\r\n", "\r", "\\", '"', "ü😀\u2028", "null", "}", "",
+]  # fmt: skip
+texts = st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join)
+TOKENS = {"prompt_tokens": 3, "completion_tokens": 2}
+finishes = st.sampled_from([None, None, None, "stop", "length", "error"])
+choices = st.builds(
+    lambda index, delta, finish: {"index": index, "delta": delta, "finish_reason": finish},
+    st.integers(0, 1),
+    st.one_of(st.just({}), st.just({"role": "assistant"}), st.builds(lambda text: {"content": text}, texts)),
+    finishes,
+)
+chat_chunks = st.builds(
+    lambda chosen, more: {"object": "chat.completion.chunk", "choices": chosen, **more},
+    st.lists(choices, max_size=2),
+    st.sampled_from([{}, {}, {"usage": None}, {"usage": TOKENS}, {"error": None}]),
+)
+errors = st.builds(lambda text: {"error": {"message": text, "code": 500}}, texts)
+legacy_chunks = st.builds(lambda text: {"choices": [{"index": 0, "text": text, "finish_reason": None}]}, texts)
+responses = st.one_of(
+    st.builds(lambda text: {"type": "response.output_text.delta", "delta": text}, texts),
+    st.sampled_from([
+        {"type": "response.created", "response": {"error": None, "usage": None}},
+        {"type": "response.completed", "response": {"usage": {"input_tokens": 1, "output_tokens": 2}}},
+        {"response": {"output": [{"type": "message"}]}, "type": "response.incomplete"},
+        {"type": "response.failed", "response": {"error": {"code": "server_error"}}},
+        {"type": "error", "message": "boom"},
+        {"message": "boom"},
+    ]),
+)  # fmt: skip
+messages = st.one_of(
+    st.builds(lambda text: {"type": "content_block_delta", "delta": {"text": text}}, texts),
+    st.sampled_from([
+        {"type": "message_start", "message": {"usage": {"input_tokens": 4}}},
+        {"type": "content_block_start", "content_block": {"text": ""}},
+        {"type": "ping"},
+        {"type": "message_delta", "usage": {"output_tokens": 6}},
+        {"type": "message_stop"},
+        {"type": "error", "error": {"type": "overloaded_error"}},
+    ]),
+)  # fmt: skip
+odd = st.sampled_from([b"[DONE]", b"{", b"", b"[1]", b"\xff\xfe", b"plain error", b"3"])
+objects = {
+    "chat": st.one_of(chat_chunks, chat_chunks, legacy_chunks, errors),
+    "responses": st.one_of(responses, responses, errors),
+    "other": st.one_of(chat_chunks, errors),
+    "messages": messages,
+    "events": st.one_of(messages, errors),
+}
+
+
+def reader(name: str) -> Reader:
+    paths = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "other": "/v1/audio/speech"}
+    if name in paths:
+        return openai.stream_reader(paths[name], 2 if name == "chat" else 1)
+    return anthropic.stream_reader("/v1/messages" if name == "messages" else "/v1/complete", 1)
+
+
+def framed(value: dict[str, Any] | bytes, style: int, name_of: str, end: bytes) -> bytes:
+    """One event as servers write it: compact or not, named or not, its text escaped or not."""
+    compact = (",", ":") if style & 1 else (", ", ": ")
+    if not isinstance(value, bytes):
+        value = json.dumps(value, separators=compact, ensure_ascii=bool(style & 2)).encode()
+    prefix = b"data:" if style & 4 else b"data: "
+    colon = b":" if style & 4 else b": "
+    lines = [b"event" + colon + name_of.encode()] if name_of else []
+    return end.join([*lines, prefix + value, b"", b""])
+
+
+@st.composite
+def streams(draw: st.DrawFn, name: str) -> bytes:
+    end = draw(st.sampled_from([b"\n", b"\n", b"\r\n", b"\r"]))
+    parts = []
+    for value in draw(st.lists(st.one_of(objects[name], objects[name], objects[name], odd), max_size=8)):
+        own = value.get("type", "") if isinstance(value, dict) and draw(st.booleans()) else ""
+        said = draw(st.sampled_from([own, own, own, own, "error"]))
+        parts.append(framed(value, draw(st.integers(0, 7)), said, end))
+        parts.append(draw(st.sampled_from([b"", b"", b": ping" + end * 2, end, b"error: boom" + end * 2, b"\n\r\n"])))
+    stream = b"".join(parts)
+    return stream[: len(stream) - draw(st.sampled_from([0, 0, 0, 1, 2, 5, 20]))] if stream else stream
+
+
+@st.composite
+def cut_streams(draw: st.DrawFn, name: str) -> tuple[bytes, list[bytes]]:
+    stream = draw(streams(name))
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    bounds = [0, *cuts, len(stream)]
+    return stream, [stream[start:end] for start, end in pairwise(bounds)]
+
+
+Shown = tuple[bool, bool, bool, bytes | None, Usage, bool]
+
+
+def shown(watch: StreamWatch) -> Shown:
+    return watch.has_token, watch.has_ended, watch.may_end, watch.error, watch.usage, bool(watch.malformed)
+
+
+def fed(by: Reader, chunks: list[bytes]) -> tuple[Shown, bytes]:
+    """What the stream has shown, and what was passed on of it."""
+    watch = StreamWatch(by)
+    passed = b""
+    for count, chunk in enumerate(chunks, 1):
+        passed += watch.feed(chunk)
+        assert passed + watch.held == b"".join(chunks[:count])
+    return shown(watch), passed
+
+
+class Thorough:
+    """Reads every event."""
+
+    def __init__(self, inner: Reader) -> None:
+        self._inner = inner
+
+    def read(self, event: Event) -> Mark:
+        return self._inner.read(event)
+
+    def is_dull(self, block: bytes) -> bool:
+        return False
+
+    def ends_unmarked(self) -> bool:
+        return self._inner.ends_unmarked()
+
+
+@pytest.mark.parametrize("name", objects)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_marks_and_bytes_passed_on_are_the_same_under_any_split(name: str, data: st.DataObject) -> None:
+    stream, chunks = data.draw(cut_streams(name))
+    whole = fed(reader(name), [stream])
+    assert fed(reader(name), chunks) == whole
+    assert fed(reader(name), [stream[at : at + 1] for at in range(len(stream))]) == whole
+
+
+@pytest.mark.parametrize("name", objects)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_mark_is_hidden_by_the_fast_path(name: str, data: st.DataObject) -> None:
+    _, chunks = data.draw(cut_streams(name))
+    assert fed(reader(name), chunks) == fed(Thorough(reader(name)), chunks)
+
+
+@settings(max_examples=200, deadline=None)
+@given(stream=st.binary(max_size=60) | st.lists(st.sampled_from([b"\r", b"\n", b"data: x", b":"])).map(b"".join),
+       at=st.integers(0, 60))  # fmt: skip
+def test_any_bytes_pass_complete_and_in_order(stream: bytes, at: int) -> None:
+    assert fed(reader("chat"), [stream[:at], stream[at:]]) == fed(reader("chat"), [stream])
+
+
+def test_text_that_looks_like_an_end_or_an_error_is_neither() -> None:
+    for name, make in (
+        ("chat", lambda text: {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}),
+        ("responses", lambda text: {"type": "response.output_text.delta", "delta": text}),
+        ("messages", lambda text: {"type": "content_block_delta", "delta": {"text": text}}),
+    ):
+        for word in filter(None, WORDS):
+            for style in range(8):
+                stream = framed(make(word), style, "", b"\n") * 2
+                assert fed(reader(name), [stream])[0] == (True, False, False, None, Usage(), False)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llm_guard.dialect import anthropic
+from llm_guard.dialect.anthropic import EventsReader, MessagesReader, stream_reader
+from llm_guard.dialect.sse import END, MALFORMED, NOTHING, TOKEN, Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.outcome import Refusal
+
+
+def read(kind: str, name: str | None = None, **more: Any) -> Mark:
+    data = json.dumps({"type": kind, **more}).encode()
+    return MessagesReader().read(Event(kind if name is None else name, data))
+
+
+def watch(reader: Reader, stream: bytes) -> StreamWatch:
+    watched = StreamWatch(reader)
+    watched.feed(stream)
+    return watched
+
+
+def test_path_says_how_its_stream_is_read() -> None:
+    assert isinstance(stream_reader("/v1/messages", 1), MessagesReader)
+    assert isinstance(stream_reader("/v1/complete", 1), EventsReader)
+
+
+@pytest.mark.parametrize("kind", ["message_start", "content_block_start", "content_block_stop", "ping"])
+def test_header_of_a_message_is_no_token(kind: str) -> None:
+    assert read(kind) == NOTHING
+    assert read(kind, name="") == NOTHING
+
+
+@pytest.mark.parametrize("kind", ["content_block_delta", "message_delta", "anything_new"])
+def test_anything_else_in_a_message_is_a_token(kind: str) -> None:
+    assert read(kind) == TOKEN
+
+
+def test_message_stop_is_the_end() -> None:
+    assert read("message_stop") == END
+    assert read("message_stop", name="") == END
+    assert not watch(MessagesReader(), b'event: message_delta\ndata: {"type": "message_delta"}\n\n').may_end
+
+
+def test_usage_is_counted_at_the_start_and_at_the_end() -> None:
+    seen = watch(
+        MessagesReader(),
+        b'event: message_start\ndata: {"type": "message_start", "message": {"usage": {"input_tokens": 9}}}\n\n'
+        b'event: content_block_delta\ndata: {"type": "content_block_delta"}\n\n'
+        b'event: message_delta\ndata: {"type": "message_delta", "usage": {"output_tokens": 4}}\n\n',
+    )
+    assert seen.usage == Usage(9, 4)
+
+
+def test_error_in_a_message_is_marked_as_it_was_written() -> None:
+    mark = read("error", error={"type": "overloaded_error"})
+    assert mark.error is not None
+    assert json.loads(mark.error)["error"] == {"type": "overloaded_error"}
+    assert read("error", name="").error is not None
+    assert MessagesReader().read(Event("error", b"Overloaded")) == Mark(error=b"Overloaded")
+
+
+@pytest.mark.parametrize("data", [b"{", b"[1]", b"3", b"null", b"\xff", b"[" * 100_000])
+def test_what_is_no_object_is_malformed(data: bytes) -> None:
+    assert MessagesReader().read(Event("content_block_delta", data)) == MALFORMED
+
+
+def test_beginning_of_an_event_too_long_to_read_is_a_token() -> None:
+    assert MessagesReader().read(Event("content_block_delta", b'{"type": "con', is_whole=False)) == TOKEN
+
+
+@pytest.mark.parametrize("value", [{"type": []}, {"type": {}}, {"type": 3}, {"message": 3, "type": "ping"}, {}])
+def test_confused_types_raise_nothing(value: object) -> None:
+    MessagesReader().read(Event("", json.dumps(value).encode()))
+
+
+def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
+    assert EventsReader().read(Event("completion", b"{}")) == TOKEN
+    assert EventsReader().read(Event("ping", b"{}")) == NOTHING
+    assert EventsReader().read(Event("completion", b"")) == NOTHING
+    assert EventsReader().read(Event("error", b"{}")) == Mark(error=b"{}")
+    assert watch(EventsReader(), b"").may_end
+
+
+def test_refusal_reads_like_an_error_of_anthropic() -> None:
+    body = anthropic.refusal_body(Refusal(429, "too_many", "slow down", by="limit"), "lg-1")
+    assert body == {
+        "type": "error",
+        "error": {"type": "rate_limit_error", "message": "slow down"},
+        "request_id": "lg-1",
+    }
+
+
+@pytest.mark.parametrize("text", ["boom", "two\nlines", 'quote " and \r\n\r\n data: x'])
+def test_error_event_is_one_event_that_our_own_reader_takes_for_an_error(text: str) -> None:
+    written = anthropic.error_event(Refusal(502, "upstream_truncated", text, by=None), "lg-1")
+    assert written.count(b"\n\n") == 1
+    error = watch(MessagesReader(), written).error
+    assert error is not None
+    assert json.loads(error)["error"]["message"] == text

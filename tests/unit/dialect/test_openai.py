@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llm_guard.dialect import openai
+from llm_guard.dialect.openai import ChatReader, OtherReader, ResponsesReader, stream_reader
+from llm_guard.dialect.sse import END, MALFORMED, NOTHING, TOKEN, Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.outcome import Refusal
+
+
+def event(data: object, name: str = "", *, is_whole: bool = True) -> Event:
+    return Event(name, data if isinstance(data, bytes) else json.dumps(data).encode(), is_whole)
+
+
+def choice(index: int = 0, finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "finish_reason": finish}
+
+
+def chunk(*choices: dict[str, Any], **more: Any) -> Event:
+    return event({"object": "chat.completion.chunk", "choices": list(choices), **more})
+
+
+def chat(data: Event) -> Mark:
+    return ChatReader(1).read(data)
+
+
+def watch(reader: Reader, stream: bytes) -> StreamWatch:
+    watched = StreamWatch(reader)
+    watched.feed(stream)
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("path", "reader"),
+    [
+        ("/v1/chat/completions", ChatReader),
+        ("/v1/completions", ChatReader),
+        ("/v1/responses", ResponsesReader),
+        ("/v1/responses/resp_1", ResponsesReader),
+        ("/v1/audio/speech", OtherReader),
+    ],
+)
+def test_path_says_how_its_stream_is_read(path: str, reader: type) -> None:
+    assert isinstance(stream_reader(path, 1), reader)
+
+
+# chat
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        chunk(choice(role="assistant")),
+        chunk(choice(role="assistant", content="", refusal=None)),
+        chunk(choice(content="")),
+        chunk(choice()),
+        event({"choices": [], "prompt_filter_results": [{"prompt_index": 0}]}),
+        event({"id": "", "object": ""}),
+        event({"choices": None}),
+        event(b""),
+        event(b"[DONE]"),
+    ],
+)
+def test_chat_header_is_no_token(data: Event) -> None:
+    assert chat(data) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"content": "x"},
+        {"role": "assistant", "content": "x"},
+        {"reasoning_content": "hm"},
+        {"tool_calls": [{"index": 0}]},
+        {"refusal": "no"},
+        {"audio": {"id": "1"}},
+    ],
+)
+def test_anything_said_in_a_chat_is_a_token(said: dict[str, Any]) -> None:
+    assert chat(chunk(choice(**said))) == TOKEN
+
+
+def test_text_of_a_legacy_completion_is_a_token() -> None:
+    assert chat(event({"choices": [{"index": 0, "text": "x", "finish_reason": None}]})) == TOKEN
+    assert chat(event({"choices": [{"index": 0, "text": "", "finish_reason": None}]})) == NOTHING
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter", "anything_new"])
+def test_chat_ends_with_a_finish_reason(reason: str) -> None:
+    assert chat(chunk(choice(finish=reason))) == END
+
+
+def test_chat_of_two_choices_ends_when_both_have_finished() -> None:
+    reader = ChatReader(2)
+    assert not reader.read(chunk(choice(0, "stop"))).is_end
+    assert not reader.read(chunk(choice(0, "stop"))).is_end
+    assert reader.read(chunk(choice(1, "stop"))).is_end
+    assert ChatReader(2).read(chunk(choice(0, "stop"), choice(1, "length"))).is_end
+
+
+def test_done_alone_proves_nothing() -> None:
+    seen = watch(ChatReader(1), b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n')
+    assert (seen.has_token, seen.has_ended, seen.may_end) == (True, False, False)
+
+
+def test_usage_comes_with_a_trailer_without_choices() -> None:
+    mark = chat(chunk(usage={"prompt_tokens": 9, "completion_tokens": 3}))
+    assert mark == Mark(usage=Usage(9, 3))
+    assert chat(chunk(choice(content="x"), usage=None)) == TOKEN
+
+
+@pytest.mark.parametrize("count", [-1, "3", 3.5, True, None])
+def test_nonsense_is_not_counted_as_tokens(count: object) -> None:
+    assert openai.usage_in({"usage": {"prompt_tokens": count, "completion_tokens": 2}}) == Usage(None, 2)
+
+
+def test_usage_of_a_responses_object_is_counted_too() -> None:
+    assert openai.usage_in({"usage": {"input_tokens": 5, "output_tokens": 6}}) == Usage(5, 6)
+    assert openai.usage_in({"usage": "much"}) is None
+    assert openai.usage_in({}) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        event({"error": {"message": "boom", "code": 500}}),  # vLLM, OpenAI
+        event({"error": "boom", "choices": []}),
+        event({"message": "boom"}, "error"),
+        event(b"Internal Server Error", "error"),
+        event({"type": "error", "message": "boom"}),
+        chunk(choice(finish="error")),  # OpenRouter
+    ],
+)
+def test_error_in_a_chat_is_marked_as_it_was_written(data: Event) -> None:
+    assert chat(data) == Mark(error=data.data)
+
+
+def test_error_that_is_null_is_none() -> None:
+    assert chat(chunk(choice(content="x"), error=None)) == TOKEN
+
+
+def test_vllm_error_then_done_is_an_error_and_no_end() -> None:
+    seen = watch(ChatReader(1), b'data: {"error": {"message": "boom"}}\n\ndata: [DONE]\n\n')
+    assert (seen.error, seen.has_ended) == (b'{"error": {"message": "boom"}}', False)
+
+
+def test_error_field_of_llama_cpp_is_an_error() -> None:
+    assert watch(ChatReader(1), b'error: {"code": 500}\n\n').error == b'{"code": 500}'
+
+
+@pytest.mark.parametrize("data", [b"{", b"[1]", b"3", b'"x"', b"null", b"\xff", b"<html>", b"[" * 100_000])
+def test_what_is_no_object_is_malformed(data: bytes) -> None:
+    assert chat(event(data)) == MALFORMED
+    assert ResponsesReader().read(event(data)) == MALFORMED
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"choices": 3},
+        {"choices": [None, 3, []]},
+        {"choices": [{"delta": 3, "index": "a", "finish_reason": []}]},
+        {"choices": {"a": 1}},
+        {"usage": [], "type": []},
+        {"response": 3, "type": {}},
+    ],
+)
+def test_confused_types_raise_nothing(value: object) -> None:
+    for reader in (ChatReader(1), ResponsesReader(), OtherReader()):
+        reader.read(event(value))
+        reader.read(event(value, "response.completed"))
+
+
+def test_beginning_of_an_event_too_long_to_read_is_a_token() -> None:
+    assert chat(event(b'{"choices": [{"delta": {"content": "xx', is_whole=False)) == TOKEN
+
+
+# Responses
+
+
+def response(kind: str, name: str | None = None, **more: Any) -> Mark:
+    return ResponsesReader().read(event({"type": kind, **more}, kind if name is None else name))
+
+
+@pytest.mark.parametrize("kind", ["response.completed", "response.incomplete"])
+def test_response_ends_with_its_usage(kind: str) -> None:
+    mark = response(kind, response={"usage": {"input_tokens": 1, "output_tokens": 2}, "error": None})
+    assert mark == Mark(is_token=True, is_end=True, usage=Usage(1, 2))
+
+
+@pytest.mark.parametrize("kind", ["response.failed", "error"])
+def test_response_that_fails_is_an_error_and_no_end(kind: str) -> None:
+    mark = response(kind, message="boom")
+    assert mark.error is not None
+    assert not mark.is_end
+
+
+def test_response_error_may_come_without_a_kind() -> None:
+    assert ResponsesReader().read(event({"error": {"message": "boom"}})).error is not None
+    assert ResponsesReader().read(event(b"boom", "error")).error == b"boom"
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_token"),
+    [
+        ("response.created", False),
+        ("response.in_progress", False),
+        ("response.output_item.added", False),
+        ("response.output_text.delta", True),
+        ("response.reasoning_summary_text.delta", True),
+        ("response.output_item.done", True),
+    ],
+)
+def test_response_headers_are_no_tokens(kind: str, is_token: bool) -> None:
+    assert response(kind, response={"error": None, "usage": None}) == (TOKEN if is_token else NOTHING)
+
+
+def test_kind_is_in_the_data_where_the_event_has_no_name() -> None:
+    assert response("response.completed", name="").is_end
+    data = event({"response": {"output": [{"type": "message"}]}, "type": "response.completed"})
+    assert ResponsesReader().read(data).is_end
+
+
+def test_completed_response_too_long_to_read_is_an_end() -> None:
+    data = event(b'{"type":"response.completed","response":{"output":[', is_whole=False)
+    assert ResponsesReader().read(data).is_end
+
+
+# others
+
+
+def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
+    assert OtherReader().read(event({"type": "speech.audio.delta"})).is_token
+    assert OtherReader().read(event(b"\x00\x01")) == TOKEN
+    assert OtherReader().read(event(b"", "ping")) == NOTHING
+    assert OtherReader().read(event(b"[DONE]")) == END
+    assert watch(OtherReader(), b"").may_end
+
+
+def test_other_streams_have_errors() -> None:
+    assert OtherReader().read(event({"error": {"code": 1}})).error is not None
+    assert OtherReader().read(event(b"boom", "error")).error == b"boom"
+    assert OtherReader().read(event({"usage": {"input_tokens": 4}, "error": None})).usage == Usage(4, None)
+
+
+# our own words
+
+
+def test_refusal_reads_like_an_error_of_openai() -> None:
+    body = openai.refusal_body(Refusal(429, "too_many", "slow down", by="limit", param="model"), "lg-1")
+    assert body["error"] == {
+        "message": "slow down", "type": "rate_limit_error", "param": "model", "code": "too_many",
+    }  # fmt: skip
+    assert body["request_id"] == "lg-1"
+
+
+@pytest.mark.parametrize("text", ["boom", "two\nlines", 'quote " and \r\n\r\n data: x', "ümlaut \ud83d"])
+def test_error_event_is_one_event_that_our_own_readers_take_for_an_error(text: str) -> None:
+    written = openai.error_event(Refusal(502, "upstream_truncated", text, by=None), "lg-1")
+    assert written.count(b"\n\n") == 1
+    for reader in (ChatReader(1), ResponsesReader(), OtherReader()):
+        error = watch(reader, b'data: {"a": 1}\n\n' + written).error
+        assert error is not None
+        assert json.loads(error)["error"]["message"] == json.loads(error)["message"] == text

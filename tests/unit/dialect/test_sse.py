@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import pytest
+
+from llm_guard.dialect.sse import END, MALFORMED, MAX_EVENT_BYTES, NOTHING, TOKEN, Event, Mark, StreamWatch, Usage
+
+
+class Notes:
+    """A reader that keeps its events and says of each what the test has planned for its data."""
+
+    def __init__(self, marks: dict[bytes, Mark] | None = None, dull: bytes | None = None) -> None:
+        self.events: list[Event] = []
+        self._marks = marks or {}
+        self._dull = dull
+
+    def read(self, event: Event) -> Mark:
+        self.events.append(event)
+        return self._marks.get(event.data, NOTHING)
+
+    def is_dull(self, block: bytes) -> bool:
+        return self._dull is not None and self._dull in block
+
+    def ends_unmarked(self) -> bool:
+        return False
+
+
+def seen(*chunks: bytes) -> list[tuple[str, bytes]]:
+    """Name and data of each event."""
+    notes = Notes()
+    watch = StreamWatch(notes)
+    passed = b"".join(map(watch.feed, chunks))
+    assert passed + watch.held == b"".join(chunks)
+    return [(event.name, event.data) for event in notes.events]
+
+
+# framing
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_event_ends_at_an_empty_line_however_lines_end(end: bytes) -> None:
+    stream = end.join([b"data: one", b"", b"event: x", b"data: two", b"", b""])
+    assert seen(stream) == [("", b"one"), ("x", b"two")]
+
+
+def test_ends_of_lines_may_be_mixed() -> None:
+    assert seen(b"data: one\n\r\ndata: two\r\n\ndata: three\r\n\rdata: four\n\n") == [
+        ("", b"one"), ("", b"two"), ("", b"three"), ("", b"four"),
+    ]  # fmt: skip
+
+
+def test_lines_of_data_are_joined() -> None:
+    assert seen(b"data: {\ndata:  1}\n\n") == [("", b"{\n 1}")]
+    assert seen(b"data: {\r\ndata: 1}\r\n\r\n") == [("", b"{\n1}")]
+
+
+def test_one_space_behind_the_colon_is_no_part_of_the_value() -> None:
+    assert seen(b"data:x\n\n") == [("", b"x")]
+    assert seen(b"data:  x\n\n") == [("", b" x")]
+    assert seen(b"event:ping\ndata:\n\n") == [("ping", b"")]
+
+
+def test_comments_and_unknown_fields_are_no_events() -> None:
+    assert seen(b": keep-alive\n\n:\n\nid: 7\nretry: 10\n\n\n\n") == []
+    assert seen(b": note\ndata: x\nid: 7\n\n") == [("", b"x")]
+
+
+def test_field_named_error_is_an_error_event() -> None:
+    assert seen(b'error: {"code": 500}\n\n') == [("error", b'{"code": 500}')]
+
+
+def test_field_names_are_matched_whole() -> None:
+    assert seen(b"database: x\ndata : y\nDATA: z\n\n") == []
+
+
+# passing on
+
+
+def test_cut_event_is_held_until_its_end() -> None:
+    watch = StreamWatch(Notes())
+    assert watch.feed(b"data: one\n\ndata: t") == b"data: one\n\n"
+    assert watch.held == b"data: t"
+    assert watch.feed(b"wo\n") == b""
+    assert watch.feed(b"\n") == b"data: two\n\n"
+    assert watch.held == b""
+
+
+def test_second_half_of_a_cut_line_end_belongs_to_the_event_before() -> None:
+    watch = StreamWatch(Notes())
+    assert watch.feed(b"data: x\r\n\r") == b"data: x\r\n\r"
+    assert watch.feed(b"\n") == b"\n"
+    assert watch.feed(b"\n\ndata: y") == b"\n\n"
+    assert watch.held == b"data: y"
+
+
+def test_event_longer_than_the_bound_is_passed_on_as_it_comes() -> None:
+    notes = Notes()
+    watch = StreamWatch(notes)
+    long = b"data: " + b"x" * MAX_EVENT_BYTES
+    assert watch.feed(long) == long[:-3]
+    assert watch.feed(b"yyyy") == b"xxxy"
+    assert len(watch.held) == 3
+    assert watch.feed(b"\n\ndata: next\n\ndata: ") == b"yyy\n\ndata: next\n\n"
+    assert [(event.is_whole, event.data[-4:]) for event in notes.events] == [(False, b"xxxx"), (True, b"next")]
+    assert len(notes.events[0].data) < 5000
+
+
+@pytest.mark.parametrize("cut", range(5))
+def test_end_of_a_long_event_is_found_wherever_it_is_cut(cut: int) -> None:
+    notes = Notes()
+    watch = StreamWatch(notes)
+    watch.feed(b"data: " + b"x" * (MAX_EVENT_BYTES + 10))
+    end = b"\r\n\r\n"
+    watch.feed(end[:cut])
+    watch.feed(end[cut:])
+    watch.feed(b"data: next\n\n")
+    assert [event.data[:4] for event in notes.events] == [b"xxxx", b"next"]
+
+
+def test_long_event_is_the_same_event_when_it_comes_in_one_piece() -> None:
+    stream = b"data: " + b"x" * MAX_EVENT_BYTES + b"\n\n"
+    whole, cut = Notes(), Notes()
+    StreamWatch(whole).feed(stream)
+    watch = StreamWatch(cut)
+    watch.feed(stream[:-1])
+    watch.feed(stream[-1:])
+    assert whole.events == cut.events
+    assert [event.is_whole for event in whole.events] == [False]
+
+
+def test_event_of_the_longest_length_is_read_whole_however_it_is_cut() -> None:
+    stream = b"data: " + b"x" * (MAX_EVENT_BYTES - 6) + b"\r\n\r\n"
+    for cut in (-1, -2, -3, -4, -5):
+        notes = Notes()
+        watch = StreamWatch(notes)
+        assert watch.feed(stream[:cut]) + watch.feed(stream[cut:]) == stream
+        assert [event.is_whole for event in notes.events] == [True]
+
+
+# marks
+
+
+def test_watch_keeps_what_the_reader_marks() -> None:
+    watch = StreamWatch(Notes({b"t": TOKEN, b"e": END, b"bad": Mark(error=b"bad")}))
+    watch.feed(b"data: x\n\n")
+    assert (watch.has_token, watch.has_ended, watch.may_end, watch.error) == (False, False, False, None)
+    watch.feed(b"data: t\n\n")
+    assert (watch.has_token, watch.has_ended) == (True, False)
+    watch.feed(b"data: bad\n\n")
+    assert watch.error == b"bad"
+    watch.feed(b"data: e\n\n")
+    assert (watch.has_ended, watch.may_end) == (True, True)
+
+
+def test_first_error_is_kept() -> None:
+    watch = StreamWatch(Notes({b"1": Mark(error=b"first"), b"2": Mark(error=b"second")}))
+    watch.feed(b"data: 1\n\ndata: 2\n\n")
+    assert watch.error == b"first"
+
+
+def test_later_usage_replaces_what_it_counts_and_keeps_the_rest() -> None:
+    marks = {b"1": Mark(usage=Usage(10, 1)), b"2": Mark(usage=Usage(None, 7)), b"3": Mark(usage=Usage(0, None))}
+    watch = StreamWatch(Notes(marks))
+    watch.feed(b"data: 1\n\ndata: 2\n\n")
+    assert watch.usage == Usage(10, 7)
+    watch.feed(b"data: 3\n\n")
+    assert watch.usage == Usage(0, 7)
+
+
+def test_unreadable_events_are_counted_up_to_the_first_token() -> None:
+    watch = StreamWatch(Notes({b"bad": MALFORMED, b"t": TOKEN}))
+    watch.feed(b"data: bad\n\ndata: t\n\ndata: bad\n\n")
+    assert watch.malformed == 1
+
+
+def test_dull_blocks_are_read_only_before_the_first_token() -> None:
+    notes = Notes({b"t": TOKEN}, dull=b"dull")
+    watch = StreamWatch(notes)
+    watch.feed(b"data: dull 1\n\n")
+    watch.feed(b"data: t\n\n")
+    watch.feed(b"data: dull 2\n\n")
+    watch.feed(b"data: bright\n\n")
+    assert [event.data for event in notes.events] == [b"dull 1", b"t", b"bright"]

@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from llm_guard.call import Call, GaveUp, Served
+from llm_guard.gateway.attempt_loop import attempt
+from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.policy.retry_budget import BudgetSettings
+from llm_guard.routes import Target
+from tests.fakes.script import (
+    NETWORK_ERROR,
+    OK,
+    SERVER_ERROR,
+    UNAVAILABLE,
+    Hang,
+    Outcome,
+    Script,
+    Slow,
+    new_call,
+    new_target,
+    open_stream,
+)
+
+AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
+BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400 (status 400)")
+
+
+def limited(asked_s: float) -> Failure:
+    return Failure(FailureKind.RATE_LIMIT, "answered 429 (status 429)", asked_s)
+
+
+@dataclass
+class Play:
+    """One call over these targets, its upstreams answering by script; draws are 0."""
+
+    targets: tuple[Target, ...]
+    script: Script
+    call: Call = field(init=False)
+    deadline_at: float = float("inf")
+
+    def __post_init__(self) -> None:
+        self.call = new_call(*self.targets, deadline_at=self.deadline_at)
+
+    async def run(self) -> Served | GaveUp:
+        return await attempt(self.call, self.targets, self.script, self.script.clock, lambda: 0.0)
+
+    async def gives_up(self) -> GaveUp:
+        result = await self.run()
+        assert isinstance(result, GaveUp)
+        return result
+
+    async def serves(self) -> Served:
+        result = await self.run()
+        assert isinstance(result, Served)
+        return result
+
+
+def play(*outcomes: Outcome, targets: tuple[Target, ...] | None = None, deadline_at: float = float("inf")) -> Play:
+    return Play(targets or (new_target("a/x"),), Script(*outcomes), deadline_at)
+
+
+def two(breaker: BreakerSettings | None = None) -> tuple[Target, Target]:
+    return new_target("a/x", breaker=breaker), new_target("b/y", breaker=breaker)
+
+
+def open_breaker(target: Target, now: float = 1000.0) -> None:
+    breaker = target.deployment.breaker
+    for _ in range(breaker.settings.consecutive_failures):
+        permit = breaker.try_acquire(now)
+        assert permit is not None
+        breaker.settle(permit, Signal.UNHEALTHY, now)
+    assert breaker.try_acquire(now) is None
+
+
+def evidence(target: Target, now: float = 1000.0) -> tuple[int, int]:
+    """(calls, failures) that the breaker has counted."""
+    seen = target.deployment.breaker.snapshot(now)
+    return seen.calls, seen.failures
+
+
+# retry, fall back, give up
+
+
+async def test_a_good_answer_is_served_at_once() -> None:
+    this = play(OK)
+    served = await this.serves()
+    assert this.script.transcript == ["asked a/x"]
+    assert (served.opened, served.attempt, served.attempt.outcome) == (OK, this.call.attempts[0], "ok")
+    assert (served.attempt.status, served.attempt.waited_s) == (200, 0.0)
+
+
+async def test_failed_attempt_is_repeated_after_a_growing_wait() -> None:
+    this = play(SERVER_ERROR, SERVER_ERROR, OK)
+    await this.serves()
+    assert this.script.transcript == ["asked a/x", "slept 0.2", "asked a/x", "slept 0.4", "asked a/x"]
+    assert [(each.outcome, each.waited_s) for each in this.call.attempts] == [
+        ("server_error", 0.0), ("server_error", 0.2), ("ok", 0.4),
+    ]  # fmt: skip
+
+
+async def test_each_deployment_is_asked_in_order_as_often_as_its_own_rules_allow() -> None:
+    targets = (
+        new_target("a/x", retry=RetrySettings(jitter=0.0, max_attempts=1)),
+        new_target("b/y", retry=RetrySettings(jitter=0.0, max_attempts=2)),
+        new_target("c/z", retry=RetrySettings(jitter=0.0, max_attempts=1)),
+    )
+    this = play(*[SERVER_ERROR] * 4, targets=targets)
+    result = await this.gives_up()
+    assert this.script.transcript == ["asked a/x", "asked b/y", "slept 0.2", "asked b/y", "asked c/z"]
+    assert (result.failure, result.refusal, result.why) == (SERVER_ERROR, None, "attempts used up")
+
+
+async def test_fallback_is_asked_for_its_own_model_and_begins_its_waits_anew() -> None:
+    this = play(SERVER_ERROR, SERVER_ERROR, SERVER_ERROR, SERVER_ERROR, OK, targets=two())
+    served = await this.serves()
+    assert [target.model for target in this.script.asked] == ["x", "x", "x", "y", "y"]
+    assert this.script.transcript[-3:] == ["asked b/y", "slept 0.2", "asked b/y"]
+    assert served.attempt.target is this.targets[1]
+    assert [each.waited_s for each in this.call.attempts] == [0.0, 0.2, 0.4, 0.0, 0.2]
+
+
+async def test_final_error_is_asked_of_nobody_else() -> None:
+    this = play(BAD, targets=two())
+    assert await this.gives_up() == GaveUp(BAD, None, "final error")
+    assert this.script.transcript == ["asked a/x"]
+
+
+async def test_failure_that_concerns_the_credential_moves_on_without_a_retry() -> None:
+    this = play(AUTH, OK, targets=two())
+    await this.serves()
+    assert this.script.transcript == ["asked a/x", "asked b/y"]
+
+
+# budget
+
+
+async def test_empty_budget_ends_the_retries() -> None:
+    none = RetrySettings(jitter=0.0, budget=BudgetSettings(ratio=0.0, min_per_second=0.0))
+    this = play(SERVER_ERROR, targets=(new_target("a/x", retry=none),))
+    assert (await this.gives_up()).why == "retry budget empty"
+    assert this.script.transcript == ["asked a/x"]
+
+
+async def test_a_retry_costs_a_token_and_a_call_brings_its_share_once() -> None:
+    settings = RetrySettings(jitter=0.0, budget=BudgetSettings(ratio=1.0, min_per_second=0.0))
+    this = play(SERVER_ERROR, SERVER_ERROR, targets=(new_target("a/x", retry=settings),))
+    assert (await this.gives_up()).why == "retry budget empty"
+    assert this.script.transcript == ["asked a/x", "slept 0.2", "asked a/x"]
+    seen = this.targets[0].deployment.budget.snapshot(this.script.clock.now())
+    assert (seen.calls, seen.spent) == (1, 1)
+
+
+# breakers that are open
+
+
+async def test_open_breaker_is_skipped_without_a_sleep() -> None:
+    this = play(OK, targets=two())
+    open_breaker(this.targets[0])
+    await this.serves()
+    assert this.script.transcript == ["asked b/y"]
+    assert this.call.skipped == ["a/x"]
+
+
+async def test_all_breakers_open_is_a_refusal_with_the_soonest_return() -> None:
+    targets = (
+        new_target("a/x", breaker=BreakerSettings(open_for=30.0)),
+        new_target("b/y", breaker=BreakerSettings(open_for=7.0)),
+        new_target("c/z", breaker=BreakerSettings(open_for=60.0)),
+    )
+    for target in targets:
+        open_breaker(target)
+    this = play(targets=targets)
+    this.script.clock.advance(2.0)
+    result = await this.gives_up()
+    assert this.script.transcript == []
+    assert result.failure is None
+    assert result.refusal is not None
+    assert (result.refusal.status, result.refusal.by, result.refusal.retry_after_s) == (503, "breaker", 5.0)
+    assert this.call.skipped == ["a/x", "b/y", "c/z"]
+    assert this.call.attempts == []
+
+
+async def test_breaker_that_opens_between_retries_ends_them() -> None:
+    this = play(SERVER_ERROR, SERVER_ERROR, OK, targets=two(BreakerSettings(consecutive_failures=2)))
+    await this.serves()
+    assert this.script.transcript == ["asked a/x", "slept 0.2", "asked a/x", "slept 0.4", "asked b/y"]
+    assert this.call.skipped == ["a/x"]
+
+
+async def test_failure_is_told_even_when_the_next_breaker_is_open() -> None:
+    this = play(AUTH, targets=two())
+    open_breaker(this.targets[1])
+    result = await this.gives_up()
+    assert (result.failure, result.refusal) == (AUTH, None)
+
+
+@pytest.mark.parametrize(
+    ("failure", "counted"), [(SERVER_ERROR, (1, 1)), (NETWORK_ERROR, (1, 1)), (BAD, (0, 0)), (AUTH, (0, 0))]
+)
+async def test_only_failures_of_the_deployment_are_counted_against_it(
+    failure: Failure, counted: tuple[int, int]
+) -> None:
+    once = RetrySettings(max_attempts=1)
+    this = play(failure, targets=(new_target(retry=once),))
+    await this.gives_up()
+    assert evidence(this.targets[0]) == counted
+
+
+# Retry-After, deadline
+
+
+async def test_long_retry_after_is_waited_out_only_where_nobody_else_can_be_asked() -> None:
+    alone = play(limited(7.0), OK)
+    await alone.serves()
+    assert alone.script.transcript == ["asked a/x", "slept 7", "asked a/x"]
+    accompanied = play(limited(7.0), OK, targets=two())
+    await accompanied.serves()
+    assert accompanied.script.transcript == ["asked a/x", "asked b/y"]
+
+
+async def test_deadline_that_would_pass_in_a_sleep_ends_the_call_before_it() -> None:
+    this = play(SERVER_ERROR, deadline_at=1000.2)
+    assert (await this.gives_up()).why == "deadline"
+    assert this.script.transcript == ["asked a/x"]
+
+
+async def test_deadline_that_passed_in_an_attempt_ends_the_call_even_with_a_fallback_left() -> None:
+    this = play(Slow(5.0, SERVER_ERROR), targets=two(), deadline_at=1005.0)
+    assert (await this.gives_up()).why == "deadline"
+    assert this.script.transcript == ["asked a/x"]
+    assert this.call.attempts[0].ended_at == 1005.0
+
+
+# what the client is told
+
+
+async def test_last_answer_of_an_upstream_is_kept_over_a_later_silence() -> None:
+    this = play(UNAVAILABLE, NETWORK_ERROR, NETWORK_ERROR)
+    assert (await this.gives_up()).failure is UNAVAILABLE
+
+
+async def test_newest_of_two_answers_and_newest_of_two_silences_is_told() -> None:
+    newer = Failure(FailureKind.OVERLOADED, "again", answer=UNAVAILABLE.answer)
+    assert (await play(UNAVAILABLE, NETWORK_ERROR, newer).gives_up()).failure is newer
+    silence = Failure(FailureKind.NETWORK, "again")
+    assert (await play(NETWORK_ERROR, NETWORK_ERROR, silence).gives_up()).failure is silence
+
+
+# permits come back
+
+
+async def probing(*outcomes: Outcome, is_cancelled_asleep: bool = False) -> Play:
+    """A call that finds its only breaker half-open: a permit that is lost would refuse the next call."""
+    this = Play((new_target("a/x"),), Script(*outcomes, is_cancelled_asleep=is_cancelled_asleep))
+    open_breaker(this.targets[0])
+    this.script.clock.advance(30.0)
+    return this
+
+
+def assert_nothing_happened(this: Play) -> None:
+    """The breaker is half-open as before, and its only probe is free."""
+    now = this.script.clock.now()
+    breaker = this.targets[0].deployment.breaker
+    seen = breaker.snapshot(now)
+    assert (seen.state, seen.leases, seen.transitions["open"]) == ("half_open", 0, 1)
+    assert breaker.try_acquire(now) is not None
+
+
+async def test_cancelled_attempt_gives_its_permit_back_and_counts_nothing() -> None:
+    this = await probing(Hang())
+    task = asyncio.ensure_future(this.run())
+    done, _ = await asyncio.wait([task], timeout=0.01)
+    assert not done
+    assert this.targets[0].deployment.breaker.snapshot(this.script.clock.now()).leases == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert_nothing_happened(this)
+    assert [each.outcome for each in this.call.attempts] == ["client_cancelled"]
+
+
+async def test_call_cancelled_in_its_sleep_leaves_nothing_behind() -> None:
+    this = await probing(limited(1.0), is_cancelled_asleep=True)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(this.run())
+    assert this.script.transcript == ["asked a/x", "slept 1"]
+    assert_nothing_happened(this)
+
+
+async def test_bug_in_an_exchange_gives_its_permit_back_and_blames_nobody() -> None:
+    this = await probing(RuntimeError("a bug"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        await this.run()
+    assert_nothing_happened(this)
+    assert [each.outcome for each in this.call.attempts] == ["internal"]
+
+
+async def test_probe_is_settled_by_the_first_token() -> None:
+    this = await probing(open_stream())
+    await this.serves()
+    assert this.targets[0].deployment.breaker.snapshot(this.script.clock.now()).state == "closed"
+
+
+async def test_permit_of_a_stream_is_not_settled_before_its_relay_ends() -> None:
+    this = play(open_stream())
+    served = await this.serves()
+    assert served.attempt.ended_at is None
+    assert evidence(this.targets[0]) == (0, 0)
+    this.targets[0].deployment.breaker.settle(served.permit, Signal.UNHEALTHY, 1000.0)
+    assert evidence(this.targets[0]) == (1, 1)
+
+
+async def test_whole_answer_is_settled_at_once() -> None:
+    this = play(Slow(2.0, OK))
+    served = await this.serves()
+    assert served.attempt.ended_at == 1002.0
+    assert evidence(this.targets[0], 1002.0) == (1, 0)
+    assert this.targets[0].deployment.last_success_wall == this.script.clock.wall()

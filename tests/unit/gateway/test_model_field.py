@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+
+import pytest
+
+from llm_guard.gateway.model_field import (
+    MAX_MODEL_CHARS,
+    Asked,
+    BadRequest,
+    inflate,
+    inspect,
+    model_in_query,
+    rename,
+    rename_in_query,
+)
+
+JSON = "application/json"
+FORM = 'multipart/form-data; boundary="b0"'
+BOUND = 1 << 20
+
+
+def asked(body: bytes | str, content_type: str = JSON, encoding: str = "") -> Asked:
+    return inspect(body.encode() if isinstance(body, str) else body, content_type, encoding, BOUND)
+
+
+def refused(body: bytes | str, content_type: str = JSON, encoding: str = "") -> tuple[int, str]:
+    with pytest.raises(BadRequest) as caught:
+        asked(body, content_type, encoding)
+    assert caught.value.message
+    return caught.value.status, caught.value.code
+
+
+def renamed(body: bytes | str, content_type: str = JSON) -> bytes:
+    """After what the gateway does before it: a body is renamed only once `inspect` has found a model in it."""
+    body = body.encode() if isinstance(body, str) else body
+    assert asked(body, content_type).model is not None
+    return rename(body, content_type, "", "new")
+
+
+# what a JSON body asks for
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ('{"model": "a", "stream": true, "n": 3}', Asked("a", True, 3)),
+        ('\r\n\t {"n":2 , "stream" : false ,"model" : "a"}\n', Asked("a", False, 2)),
+        ('{"model": "a\\u0062\\n"}', Asked("ab\n")),
+        ('{"mod\\u0065l": "a"}', Asked("a")),
+        ('{"model": "a", "model": "b"}', Asked("b")),
+        ('{"x": {"model": "b"}, "model": "a", "y": [{"model": "c"}]}', Asked("a")),
+        ('{"x": "\\"model\\": \\"b\\"", "model": "a"}', Asked("a")),
+        ('{"model": null}', Asked()),
+        ("{}", Asked()),
+        ('{"model": "a", "seed": 18446744073709551616}', Asked("a")),
+        ('{"model": "a", "x": 1e999, "n": 18446744073709551616}', Asked("a")),
+        ('{"model": "a", "text": "cut \\ud83d"}', Asked("a")),
+        ('{"model": "a", "stream": true, "n": 2, "text": "\\ude00 cut"}', Asked("a", True, 2)),
+        ('{"model": "ümlaut/😀"}', Asked("ümlaut/😀")),
+    ],
+)
+def test_what_a_body_asks_for_is_found(body: str, what: Asked) -> None:
+    assert asked(body) == what
+
+
+@pytest.mark.parametrize("stream", ["1", '"true"', "null", "[true]", "{}"])
+def test_only_true_asks_for_a_stream(stream: str) -> None:
+    assert asked(f'{{"model": "a", "stream": {stream}}}') == Asked("a")
+
+
+@pytest.mark.parametrize("n", ["0", "-1", "2.0", '"2"', "null", "[]", "1000"])
+def test_odd_number_of_choices_is_one(n: str) -> None:
+    assert asked(f'{{"model": "a", "n": {n}}}').choices == 1
+
+
+@pytest.mark.parametrize("body", ["[]", "[1]", "5", '"x"', "null", "true"])
+def test_list_or_scalar_asks_for_nothing(body: str) -> None:
+    assert asked(body) == Asked()
+
+
+def test_json_is_found_under_other_names_too() -> None:
+    assert asked('{"model": "a"}', "application/vnd.api+json; charset=utf-8").model == "a"
+    assert asked(' {"model": "a"}', "").model == "a"
+    assert asked('{"model": "a"}', "text/plain").model == "a"
+
+
+@pytest.mark.parametrize("body", [b"{ not JSON", b"\x00\x01", b"hello", b"--b0"])
+def test_body_of_another_kind_asks_for_nothing(body: bytes) -> None:
+    assert asked(body, "application/octet-stream") == Asked()
+
+
+def test_empty_body_asks_for_nothing_whatever_it_is_called() -> None:
+    for kind in (JSON, FORM, "", "text/plain"):
+        for encoding in ("", "gzip", "br"):
+            assert asked(b"", kind, encoding) == Asked()
+
+
+# what no upstream could read
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"   ",
+        b"{",
+        b'{"model": "a"',
+        b'{"model": "a"} x',
+        b'{"model": "a", "x": NaN}',
+        b'{"model": "a", "x": -Infinity, "y": "\\ud83d"}',
+        b'{"model": "a", "x": tru}',
+        b'\xef\xbb\xbf{"model": "a"}',
+        '{"model": "a"}'.encode("utf-16"),
+        b'{"model": "a", "x": "\\q"}',
+        b'{"x":' * 100_000,
+        b'{"x":"\\ud83d","y":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    assert refused(body) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("model", ["1", "true", "[]", "{}", '{"model": "a"}', '""', '"\\ud83d"', '"' + "x" * 257 + '"'])
+def test_model_that_is_no_name_is_refused(model: str) -> None:
+    assert refused(f'{{"model": {model}}}') == (400, "invalid_model")
+
+
+def test_model_that_is_no_utf_8_is_refused() -> None:
+    assert refused(b'{"model": "\xff"}') == (400, "invalid_model")
+
+
+def test_model_of_a_megabyte_is_refused() -> None:
+    assert refused('{"model": "' + "x" * (1 << 20) + '"}') == (400, "invalid_model")
+    assert asked('{"model": "' + "x" * MAX_MODEL_CHARS + '"}').model == "x" * MAX_MODEL_CHARS
+
+
+# what is renamed in it
+
+
+@pytest.mark.parametrize(
+    ("body", "after"),
+    [
+        ('{"model": "a"}', '{"model": "new"}'),
+        ('{ "model"\t:\n"a\\"b" ,"x":1.0}', '{ "model"\t:\n"new" ,"x":1.0}'),
+        ('{"model": "a", "model": "b"}', '{"model": "a", "model": "new"}'),
+        ('{"x": {"model": "b"}, "model": "a", "y": [{"model": 1}]}',
+         '{"x": {"model": "b"}, "model": "new", "y": [{"model": 1}]}'),
+        ('{"x\\"model": "b", "model": "a"}', '{"x\\"model": "b", "model": "new"}'),
+        ('{"seed": 18446744073709551616, "model": "0"}', '{"seed": 18446744073709551616, "model": "new"}'),
+        ('{"text": "cut \\ud83d", "model": "a"}', '{"text": "cut \\ud83d", "model": "new"}'),
+    ],
+)  # fmt: skip
+def test_model_is_renamed_and_nothing_else(body: str, after: str) -> None:
+    assert renamed(body).decode() == after
+
+
+@pytest.mark.parametrize("body", ['{"mod\\u0065l": "a"}', '{"mod\\u0065l": "0", "x": {"model": "a"}}'])
+def test_model_under_an_escaped_key_is_not_renamed_but_refused(body: str) -> None:
+    with pytest.raises(BadRequest, match="without escapes"):
+        renamed(body)
+
+
+def test_new_name_is_written_as_json() -> None:
+    assert json.loads(rename(b'{"model": "a"}', JSON, "", 'q"\\\n😀')) == {"model": 'q"\\\n😀'}
+
+
+# forms
+
+
+def form(*parts: tuple[str, str], end: str = "--b0--\r\n") -> bytes:
+    return "".join(f"--b0\r\n{head}\r\n\r\n{value}\r\n" for head, value in parts).encode() + end.encode()
+
+
+def field(name: str) -> str:
+    return f'Content-Disposition: form-data; name="{name}"'
+
+
+FILE = 'Content-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav'
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        field("model"),
+        "content-disposition: FORM-DATA; name=model",
+        field("model") + "; x=y",
+        "Content-Disposition: form-data; x=y; name=model",
+        "Content-Type: text/plain\r\n" + field("model"),
+    ],
+)
+def test_model_of_a_form_is_found_and_renamed(head: str) -> None:
+    body = form((FILE, "RIFF"), (head, "whisper"), (field("stream"), "true"))
+    assert asked(body, FORM) == Asked("whisper", True)
+    assert renamed(body, FORM) == form((FILE, "RIFF"), (head, "new"), (field("stream"), "true"))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        field("model-x"),
+        field("model[]"),
+        field("xmodel"),
+        "Content-Disposition: form-data; filename=model",
+        'Content-Disposition: form-data; name="file"; filename="a; name=model"',
+        'Content-Disposition: form-data; name="file"; name="model"',
+        'Content-Disposition: form-data; filename="\\"; name=model"; name="file"',
+        "X-Content-Disposition: form-data; name=model",
+    ],
+)
+def test_part_of_another_name_is_not_the_model(head: str) -> None:
+    assert asked(form((head, "x")), FORM) == Asked()
+
+
+def test_what_stands_in_a_file_is_not_read() -> None:
+    content = f'{field("model")}\r\n\r\nevil\r\n-b0\r\n--b\r\n --b0\r\nx--b0\r\n{{"model": "evil"}}'
+    body = form((FILE, content), (field("model"), "whisper"))
+    assert asked(body, FORM) == Asked("whisper")
+    assert renamed(body, FORM) == form((FILE, content), (field("model"), "new"))
+
+
+def test_every_double_of_a_form_is_renamed() -> None:
+    body = form((field("model"), "a"), (FILE, "x"), (field("model"), "b"))
+    assert asked(body, FORM).model == "b"
+    assert renamed(body, FORM) == form((field("model"), "new"), (FILE, "x"), (field("model"), "new"))
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; b=c"])
+def test_form_without_a_boundary_is_refused(kind: str) -> None:
+    assert refused(form((field("model"), "a")), kind) == (400, "invalid_body")
+
+
+def test_form_may_name_no_model_or_be_cut() -> None:
+    assert asked(form((FILE, "x")), FORM) == Asked()
+    assert asked(form((field("model"), "a"))[:-20], FORM) == Asked()
+    assert asked(b"anything", FORM) == Asked()
+
+
+@pytest.mark.parametrize("value", ["", "x" * 257])
+def test_model_of_a_form_that_is_no_name_is_refused(value: str) -> None:
+    assert refused(form((field("model"), value)), FORM) == (400, "invalid_model")
+
+
+def test_model_of_a_form_that_is_no_text_is_refused() -> None:
+    body = form((field("model"), "?")).replace(b"?", b"\xff")
+    assert refused(body, FORM) == (400, "invalid_model")
+
+
+# compressed
+
+BODY = b'{"model": "a", "text": "' + b"x" * 1000 + b'"}'
+PACKED = {"gzip": gzip.compress(BODY), "x-gzip": gzip.compress(BODY), "Deflate": zlib.compress(BODY)}
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_compressed_body_is_found_and_renamed(encoding: str) -> None:
+    assert asked(PACKED[encoding], encoding=encoding).model == "a"
+    packed = rename(PACKED[encoding], JSON, encoding, "new")
+    assert inflate(packed, encoding, BOUND) == BODY.replace(b'"a"', b'"new"')
+    assert packed != BODY
+
+
+def test_encoding_that_cannot_be_read_is_refused() -> None:
+    assert refused(b"\x8b", encoding="br") == (415, "unsupported_content_encoding")
+    assert refused(PACKED["gzip"], encoding="gzip, gzip") == (415, "unsupported_content_encoding")
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_body_that_inflates_beyond_the_bound_is_refused(encoding: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        inspect(PACKED[encoding], JSON, encoding, len(BODY) - 1)
+    assert caught.value.status == 413
+    assert inspect(PACKED[encoding], JSON, encoding, len(BODY)).model == "a"
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_body_that_is_cut_or_not_in_its_encoding_is_refused(encoding: str) -> None:
+    assert refused(PACKED[encoding][:-1], encoding=encoding) == (400, "invalid_body")
+    assert refused(BODY, encoding=encoding) == (400, "invalid_body")
+
+
+# queries
+
+
+@pytest.mark.parametrize(
+    ("query", "model"),
+    [
+        ("model=a", "a"), ("x=1&model=gpt-4o%2Frealtime+x", "gpt-4o/realtime x"), ("", None), ("xmodel=a", None),
+        ("model", None), ("model=a&model=b", "a"),
+    ],
+)  # fmt: skip
+def test_model_in_a_query_is_found(query: str, model: str | None) -> None:
+    assert model_in_query(query) == model
+
+
+@pytest.mark.parametrize("query", ["model=", "model=" + "x" * 257])
+def test_model_in_a_query_that_is_no_name_is_refused(query: str) -> None:
+    with pytest.raises(BadRequest):
+        model_in_query(query)
+
+
+def test_model_in_a_query_is_renamed_and_nothing_else() -> None:
+    assert rename_in_query("a=%20+&model=x&b&xmodel=y", "n/e w&=") == "a=%20+&model=n%2Fe%20w%26%3D&b&xmodel=y"
+    assert model_in_query(rename_in_query("model=x", "n/e w&=")) == "n/e w&="

@@ -1,0 +1,166 @@
+"""The one place where real time is the subject; limits that shall fire are a few milliseconds, those that shall not
+are minutes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from llm_guard.clock import Clock, SystemClock, TimeLimit
+
+SOON_S = 0.02
+NEVER_S = 600.0
+
+
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+async def within_scope(body: Callable[[TimeLimit, float], Awaitable[None]]) -> str:
+    """Runs `body` in a scope, with the present instant; returns the name under which the scope timed out, or ""."""
+    clock = SystemClock()
+    limit = clock.limit()
+    try:
+        async with limit:
+            await body(limit, clock.now())
+    except TimeoutError:
+        return limit.name
+    return ""
+
+
+def timers() -> int:
+    """Timers of the running loop that have not been cancelled."""
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return sum(not timer.cancelled() for timer in scheduled)
+
+
+async def test_system_clock_tells_time_and_sleeps() -> None:
+    clock: Clock = SystemClock()
+    began, wall = clock.now(), clock.wall()
+    await clock.sleep(0.01)
+    assert 0.009 <= clock.now() - began < 5
+    assert 0 < clock.wall() - wall < 5
+
+
+async def test_limit_that_passes_cancels_its_body_and_says_which_it_was() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set(now + SOON_S, "connect")
+        await hang()
+
+    clock = SystemClock()
+    began = clock.now()
+    assert await within_scope(body) == "connect"
+    assert clock.now() - began >= SOON_S - 0.002
+
+
+async def test_scope_without_a_limit_does_not_end_its_body() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        await asyncio.sleep(SOON_S)
+
+    assert await within_scope(body) == ""
+
+
+async def test_limit_can_be_moved_later_and_earlier() -> None:
+    is_moved = False
+
+    async def body(limit: TimeLimit, now: float) -> None:
+        nonlocal is_moved
+        limit.set(now + SOON_S, "connect")
+        limit.set(now + NEVER_S, "attempt")
+        await asyncio.sleep(2 * SOON_S)
+        is_moved = True
+        limit.set(now + 3 * SOON_S, "first_token")
+        await hang()
+
+    assert await within_scope(body) == "first_token"
+    assert is_moved
+
+
+async def test_instant_that_has_passed_ends_the_scope_at_once() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set(now - 1.0, "total")
+        await hang()
+
+    assert await within_scope(body) == "total"
+
+
+async def test_silence_ends_the_scope_by_the_name_of_idle() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set_idle(SOON_S, now + NEVER_S, "total")
+        await hang()
+
+    assert await within_scope(body) == "idle"
+
+
+async def test_end_of_the_call_comes_before_idle_where_it_is_sooner() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set_idle(NEVER_S, now + SOON_S, "total")
+        await hang()
+
+    assert await within_scope(body) == "total"
+
+
+async def test_new_limit_replaces_idle() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set_idle(SOON_S, now + NEVER_S, "total")
+        limit.set(now + 2 * SOON_S, "attempt")
+        await hang()
+
+    assert await within_scope(body) == "attempt"
+
+
+@pytest.mark.parametrize(
+    ("now", "touched_at", "left_s"),
+    [
+        (10.0, 4.0, 4.0),  # silent since 4: idle at 14
+        (20.0, 19.5, 9.5),
+        (26.0, 25.0, 4.0),  # idle would be at 35, the end of the call is at 30
+    ],
+)
+async def test_touch_puts_off_idle_but_not_the_end_of_the_call(now: float, touched_at: float, left_s: float) -> None:
+    at = touched_at
+    limit = TimeLimit(lambda: at)
+    async with limit:
+        limit.set_idle(10.0, 30.0, "total")
+        limit.touch()
+        at = now
+        assert limit._timer is not None
+        limit._timer.cancel()
+        limit._check()  # the timer of the first silence fires
+        assert limit._timer.when() - asyncio.get_running_loop().time() == pytest.approx(left_s, abs=0.5)
+    assert limit.name == "total"
+
+
+async def test_cancellation_from_outside_is_not_taken_for_a_timeout() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set(now + NEVER_S, "attempt")
+        await hang()
+
+    task = asyncio.ensure_future(within_scope(body))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_error_of_the_body_leaves_the_scope_as_it_is() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set_idle(NEVER_S, now + NEVER_S, "total")
+        raise ValueError("its own")
+
+    with pytest.raises(ValueError, match="its own"):
+        await within_scope(body)
+
+
+async def test_scope_leaves_no_timer_behind() -> None:
+    before = timers()
+
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set(now + NEVER_S, "connect")
+        limit.set_idle(NEVER_S, now + NEVER_S, "total")
+        assert timers() == before + 1
+
+    await within_scope(body)
+    assert timers() == before

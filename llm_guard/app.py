@@ -37,12 +37,13 @@ _BACKLOG = 2048
 
 
 class App:
-    """One gateway process. `await start()`, then `await stop()`; `run()` does both, and listens to signals between."""
+    """One gateway process. `await start()`, then `await stop()`; or `heed_signals()` and `await run()`."""
 
     def __init__(self, config: Config, *, path: Path | None = None, clock: Clock | None = None) -> None:
         """`path`: where the config came from, watched for changes; None: it does not change."""
         self.config = config
         self._path = path
+        self._stamp = _stamp(path) if path is not None else None
         self._clock = clock or SystemClock()
         self._listeners: list[tuple[asyncio.Server, Listener]] = []
         self._watch: asyncio.Task[None] | None = None
@@ -100,13 +101,16 @@ class App:
         self.gateway.adopt(config, compile_routes(config, self._clock.now(), self.gateway.table))
         _log.info("reloaded", models=len(config.models), upstreams=len(config.upstreams))
 
-    async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT, then drains; a second one drops what still runs. SIGHUP reloads."""
+    def heed_signals(self) -> None:
+        """From now on SIGTERM and SIGINT end `run`, a second one drops what still runs, and SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         if self._path is not None:
             loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    async def run(self) -> None:
+        """Serves until a signal says stop, then drains."""
         await self._is_told_to_stop.wait()
         await self.stop()
 
@@ -155,12 +159,11 @@ class App:
 
     async def _watch_file(self, path: Path) -> None:
         """Reloads when the file changes. Polled: that works on every file system, and through symbolic links."""
-        seen = _stamp(path)
         while True:
             await self._clock.sleep(_WATCH_S)
             now = _stamp(path)
-            if now is not None and now != seen:
-                seen = now
+            if now is not None and now != self._stamp:
+                self._stamp = now
                 self.reload()
 
 

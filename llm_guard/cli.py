@@ -55,6 +55,7 @@ def serve(path: Path, host: str | None, port: int | None) -> None:
 
 async def _serve(app: App) -> None:
     await app.start()
+    app.heed_signals()  # before anyone is told that we serve
     click.echo(f"llm-guard {__version__} serves on {' and '.join(app.addresses)}", err=True)
     await app.run()
 
@@ -141,6 +142,7 @@ async def _demo(host: str, port: int, stay: bool) -> None:
             "\nclients succeed: calling the provider directly -> through llm_guard, nothing changed but base_url"
         )
         if stay:
+            app.heed_signals()
             click.echo(_invitation(app.addresses[0]))
             await app.run()
     finally:

@@ -16,6 +16,8 @@ from types import SimpleNamespace
 import aiohttp
 from aiohttp import hdrs
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.helpers import _EXC_SENTINEL as _NO_CAUSE
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from llm_guard.call import Exchange, Headers, Inbox, Wire
@@ -115,7 +117,7 @@ class _Exchange:
     async def read(self) -> bytes:
         try:
             return await self._response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
             raise UpstreamError(FailureKind.TRUNCATED, "the answer was cut") from error
 
     def abort(self) -> None:
@@ -152,6 +154,12 @@ class _AbortingHandler(ResponseHandler):
         elif (transport := self.transport) is not None:
             super().close()  # flushes: a WebSocket's close frame is worth its way
             self._loop.call_later(_LAST_BYTES_S, transport.abort)
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException = _NO_CAUSE) -> None:
+        super().set_exception(exc, exc_cause)
+        # aiohttp tells whoever awaits the head; whoever reads the body would learn of a broken chunk by a timeout.
+        if self._payload is not None:
+            self._payload.set_exception(exc, exc_cause)
 
 
 async def _on_connected(_session: object, wire: SimpleNamespace, _params: object) -> None:

@@ -1,0 +1,113 @@
+"""The gateway as its users run it: `python -m llm_guard serve` in a process of its own.
+
+Owns starting, watching and ending it. Ends only what it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import llm_guard
+from tests.chaos.wire import fetch
+from tests.fakes.waiting import eventually
+
+_ROOT = Path(llm_guard.__file__).parent.parent
+
+
+def write(path: Path, text: str) -> Path:
+    """Puts a config there."""
+    path.write_text(text)
+    return path
+
+
+async def start(path: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+    """The process, not waited for."""
+    command = (sys.executable, "-m", "llm_guard", "serve", "-c", str(path), *arguments)
+    paths = {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+    return await asyncio.create_subprocess_exec(
+        *command, stdout=PIPE, stderr=PIPE, env={**os.environ, **paths, **(env or {})}
+    )
+
+
+async def outcome_of(path: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code and standard error of a process that ends by itself, within 20 s."""
+    process = await start(path, *arguments)
+    async with asyncio.timeout(20):
+        _, error = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, error.decode()
+
+
+@dataclass(slots=True)
+class Served:
+    """A gateway that has said where it listens."""
+
+    process: Process
+    said: str
+    """Its first line."""
+    log: list[dict[str, Any]] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    """What it wrote to standard error after its first line."""
+
+    @property
+    def urls(self) -> list[str]:
+        return [word for word in self.said.split() if word.startswith("http://")]
+
+    @property
+    def url(self) -> str:
+        return self.urls[0]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    async def logged(self, event: str, count: int = 1) -> dict[str, Any]:
+        """The `count`th line of this event, waited for."""
+        await eventually(lambda: len(self._lines(event)) >= count, within_s=10)
+        return self._lines(event)[count - 1]
+
+    async def exit_code(self, within_s: float = 10) -> int:
+        async with asyncio.timeout(within_s):
+            return await self.process.wait()
+
+    def _lines(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.log if line["event"] == event]
+
+
+@asynccontextmanager
+async def serving(path: Path, text: str, *, env: Mapping[str, str] | None = None) -> AsyncIterator[Served]:
+    """A gateway of this config, written to `path`; ended by force if the test has not ended it."""
+    write(path, text)
+    process = await start(path, env=env)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    async with asyncio.timeout(20):
+        served = Served(process, (await process.stderr.readline()).decode())
+    # It speaks before it hears: signals and changes of the file are heard from the first turn of its loop on.
+    assert (await fetch(f"{served.url}/healthz")).status == 200
+    reading = asyncio.gather(_read_log(process.stdout, served), _read_complaints(process.stderr, served))
+    try:
+        yield served
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await reading
+
+
+async def _read_log(stream: asyncio.StreamReader, served: Served) -> None:
+    async for line in stream:
+        served.log.append(json.loads(line))
+
+
+async def _read_complaints(stream: asyncio.StreamReader, served: Served) -> None:
+    async for line in stream:
+        served.complaints.append(line.decode())

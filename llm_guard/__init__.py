@@ -9,6 +9,7 @@ routes       model name -> route -> deployments
 call         the nouns of one call
 outcome      failure kinds, refusals
 clock        the only reader of time
+log          where log lines go
 gateway/     the way of one call, its files in the order in which a call meets them
 policy/      pure decisions
 dialect/     what each provider's bytes mean

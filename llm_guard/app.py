@@ -6,10 +6,8 @@ Owns the life of the process. Does not own what happens to a call.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
@@ -180,24 +178,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         new_event_loop = None  # type: ignore[assignment]
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main)
-
-
-def configure_logging() -> None:
-    """One JSON object a line, to standard output."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(serializer=_to_json),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stdout),
-        cache_logger_on_first_use=True,
-    )
-
-
-def _to_json(event: object, **_: object) -> str:
-    return json.dumps(event, separators=(",", ":"), default=str)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -119,6 +119,8 @@ class Call:
     """Why no further attempt was made after a failure."""
     closes_connection: bool = False
     """The client is told not to use this connection again."""
+    is_in_flight: bool = False
+    """Counted as running."""
     is_draining: bool = False
     """The gateway is going away and ends this call."""
 

@@ -17,8 +17,9 @@ import click
 import structlog
 
 from llm_guard import demo as scenes
-from llm_guard.app import App, configure_logging, create_app, run
+from llm_guard.app import App, create_app, run
 from llm_guard.config import Config, ConfigError, load_config
+from llm_guard.log import configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
@@ -45,12 +46,14 @@ def serve(path: Path, host: str | None, port: int | None) -> None:
     config = _load(path)
     changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     config = config.model_copy(update={"server": config.server.model_copy(update=changes)})
-    configure_logging()
+    log = configure_logging()
     try:
         run(_serve(create_app(config, path=path)))
     except OSError as error:
         click.echo(f"llm-guard cannot listen on {config.server.host}:{config.server.port}: {error}", err=True)
         sys.exit(1)
+    finally:
+        log.close()
 
 
 async def _serve(app: App) -> None:

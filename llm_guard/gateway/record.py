@@ -46,7 +46,6 @@ class Recorder:
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
-        self._begun: set[str] = set()
         self._calls = _counter(registry, "calls", "Client calls by how they ended.", "model", "outcome")
         self._attempts = _counter(
             registry, "attempts", "Upstream exchanges: ok or the failure kind.", "deployment", "outcome"
@@ -73,14 +72,14 @@ class Recorder:
 
     def begin(self, call: Call) -> None:
         """The call has a route."""
-        self._begun.add(call.id)
+        call.is_in_flight = True
         self._in_flight(_model(call)).inc()
 
     def end(self, call: Call) -> None:
         """The call is over, however it ended."""
         now = self._clock.now()
-        if call.id in self._begun:  # a refused call may have a route, and never began
-            self._begun.remove(call.id)
+        if call.is_in_flight:  # a refused call may have a route, and never began
+            call.is_in_flight = False
             self._in_flight(_model(call)).dec()
         self._count(call, now)
         _log.info("call", **_line(call, now))

@@ -31,11 +31,11 @@ class Rig:
     gateway_url: str
     gateway: psutil.Process
 
-    def upstream_requests(self) -> int:
-        """Requests the provider has seen since its start."""
+    def upstream_requests(self, model: str) -> int:
+        """Requests for `model`, faults included in its name, that the provider has seen since its start."""
         with urllib.request.urlopen(f"{self.provider_url}/mock/stats", timeout=10) as answer:
             stats: dict[str, Any] = json.load(answer)
-        return int(stats["requests"])
+        return int(stats["by_model"].get(model, 0))
 
     def cpu_s(self) -> float:
         """Processor seconds the gateway has used since its start."""

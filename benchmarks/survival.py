@@ -114,17 +114,21 @@ def run(say: Callable[[str], None], seconds: float = _SECONDS) -> list[Row]:
 
 async def _measure(running: Rig, scenario: Scenario, seconds: float) -> Row:
     direct = await run_load(_plan(running.provider_url, scenario.provider_model, scenario, min(seconds, 10.0)))
-    before = running.upstream_requests()
+    before = _requests(running, scenario)
     plan = _plan(running.gateway_url, scenario.alias, scenario, seconds)
     if scenario.beside is None:
         guarded = await run_load(plan)
-        requests = running.upstream_requests() - before
     else:
         beside = _plan(running.gateway_url, scenario.beside, scenario, seconds)
         guarded, _ = await asyncio.gather(run_load(plan), run_load(beside))
-        requests = guarded.calls  # those of the other model cannot be told apart here
-    per_call = requests / guarded.calls
+    per_call = (_requests(running, scenario) - before) / guarded.calls
     return Row(scenario.name, scenario.promise, direct, guarded, per_call, _broken(scenario.promise, guarded, per_call))
+
+
+def _requests(running: Rig, scenario: Scenario) -> int:
+    """What the scenario's own model has cost the provider, and its fallback."""
+    models = {scenario.provider_model} | ({"gpt-4o"} if scenario.alias == "down-with-fallback" else set())
+    return sum(running.upstream_requests(model) for model in models)
 
 
 def _plan(url: str, model: str, scenario: Scenario, seconds: float) -> LoadPlan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +28,8 @@ from llm_guard.routes import compile_routes
 
 _log = structlog.get_logger("llm_guard")
 
+Adapt = Callable[[Config], Config]
+
 _WATCH_S = 1.0
 _LAST_WORDS_S = 2.0
 """How long calls that are ended by force have for their error event."""
@@ -37,9 +39,18 @@ _BACKLOG = 2048
 class App:
     """One gateway process. `await start()`, then `await stop()`; or `heed_signals()` and `await run()`."""
 
-    def __init__(self, config: Config, *, path: Path | None = None, clock: Clock | None = None) -> None:
-        """`path`: where the config came from, watched for changes; None: it does not change."""
-        self.config = config
+    def __init__(
+        self,
+        config: Config,
+        *,
+        path: Path | None = None,
+        adapt: Adapt = lambda config: config,
+        clock: Clock | None = None,
+    ) -> None:
+        """`path`: where the config came from, watched for changes; None: it does not change. `adapt`: what the command
+        line says over the file, each time it is read."""
+        self.config = adapt(config)
+        self._adapt = adapt
         self._path = path
         self._stamp = _stamp(path) if path is not None else None
         self._clock = clock or SystemClock()
@@ -85,7 +96,7 @@ class App:
         """Reads the config file again; an invalid one changes nothing."""
         assert self._path is not None  # noqa: S101  # only a file can change
         try:
-            config = load_config(self._path)
+            config = self._adapt(load_config(self._path))
         except ConfigError as error:
             self._state.is_last_reload_good = False
             _log.error("reload refused, the old config stays", problems=str(error).splitlines())
@@ -117,7 +128,7 @@ class App:
         self.gateway.is_leaving = True
         _log.info("draining", running=self.gateway.running)
         await self._sleep_or_hurry(self.config.server.drain_delay)
-        for server, _ in self._listeners:
+        for server, _ in self._listeners[:1]:
             server.close()
         self.gateway.is_closed = True
         drained = asyncio.ensure_future(self.gateway.wait_idle(self.config.server.drain))
@@ -165,9 +176,9 @@ class App:
                 self.reload()
 
 
-def create_app(config: Config, *, path: Path | None = None) -> App:
-    """A gateway for this config; `path`, if given, is watched for changes."""
-    return App(config, path=path)
+def create_app(config: Config, *, path: Path | None = None, adapt: Adapt = lambda config: config) -> App:
+    """A gateway for this config; `path`, if given, is watched for changes, and `adapt` applied to what is read."""
+    return App(config, path=path, adapt=adapt)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

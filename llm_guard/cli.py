@@ -17,7 +17,7 @@ import click
 import structlog
 
 from llm_guard import demo as scenes
-from llm_guard.app import App, create_app, run
+from llm_guard.app import create_app, run
 from llm_guard.config import Config, ConfigError, load_config
 from llm_guard.log import configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
@@ -45,18 +45,22 @@ def serve(path: Path, host: str | None, port: int | None) -> None:
     """Run the gateway."""
     config = _load(path)
     changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    config = config.model_copy(update={"server": config.server.model_copy(update=changes)})
     log = configure_logging()
     try:
-        run(_serve(create_app(config, path=path)))
+        run(_serve(config, path, changes))
     except OSError as error:
-        click.echo(f"llm-guard cannot listen on {config.server.host}:{config.server.port}: {error}", err=True)
+        where = f"{host or config.server.host}:{config.server.port if port is None else port}"
+        click.echo(f"llm-guard cannot listen on {where}: {error}", err=True)
         sys.exit(1)
     finally:
         log.close()
 
 
-async def _serve(app: App) -> None:
+async def _serve(config: Config, path: Path, changes: dict[str, str | int]) -> None:
+    def adapt(config: Config) -> Config:
+        return config.model_copy(update={"server": config.server.model_copy(update=changes)})
+
+    app = create_app(config, path=path, adapt=adapt)
     await app.start()
     app.heed_signals()  # before anyone is told that we serve
     click.echo(f"llm-guard {__version__} serves on {' and '.join(app.addresses)}", err=True)
@@ -220,13 +224,13 @@ def _show_load(result: LoadResult, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result.as_dict(), indent=2))
         return
-    click.echo(f"calls     {result.calls} in {result.duration_s:.1f} s, {result.success_share:.2%} succeeded")
+    click.echo(f"calls         {result.calls} in {result.duration_s:.1f} s, {result.success_share:.2%} succeeded")
     for name, times in (("latency", result.latency), ("first token", result.first_token)):
         if times.count:
             shares = ((share, getattr(times, share)) for share in ("p50", "p90", "p99", "max"))
-            click.echo(f"{name:12}" + "   ".join(f"{share} {seconds:.3f} s" for share, seconds in shares))
+            click.echo(f"{name:14}" + "   ".join(f"{share} {seconds:.3f} s" for share, seconds in shares))
     for outcome, count in sorted(result.errors.items()):
-        click.echo(f"{outcome:12}{count}")
+        click.echo(f"{outcome:14}{count}")
 
 
 def _load(path: Path) -> Config:

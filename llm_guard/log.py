@@ -34,6 +34,7 @@ class LogWriter:
         self._lines: queue.Queue[str | None] = queue.Queue(_WAITING_LINES)
         self.dropped = 0
         """Lines that found no place since the start."""
+        self._told = 0
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._thread.start()
 
@@ -58,9 +59,17 @@ class LogWriter:
             with contextlib.suppress(OSError, ValueError):  # nobody reads any more, or the file is closed
                 self._sink.write(line)
                 if self._lines.empty():
+                    self._tell()
                     self._sink.flush()
         with contextlib.suppress(OSError, ValueError):
             self._sink.flush()
+
+    def _tell(self) -> None:
+        """Says, once the reader has caught up, how many lines it will never see."""
+        dropped = self.dropped
+        if dropped > self._told:
+            self._sink.write(_to_json({"event": "log lines dropped", "count": dropped - self._told}) + "\n")
+            self._told = dropped
 
 
 def configure_logging() -> LogWriter:

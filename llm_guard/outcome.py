@@ -53,6 +53,7 @@ class FailureKind(Enum):
     #                     retry  fall back  signal to the breaker  concerns          source
     TIMEOUT = ("timeout", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
     NETWORK = ("network", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
+    STALE = ("stale", True, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
     TRUNCATED = ("truncated", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
     MALFORMED = ("malformed", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
     SERVER_ERROR = ("server_error", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)

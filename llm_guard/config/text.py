@@ -16,10 +16,10 @@ import yaml
 Path = tuple[str | int, ...]
 """Where a value stands: `("models", "gpt-4", "deployments", 0, "upstream")`."""
 
-_MAX_NODES = 10_000
+_MAX_NODES = 200_000
 _MAX_DEPTH = 20
 _TAG = "tag:yaml.org,2002:"
-_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}|\$\{")
+_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}|\$\{|\$(?=[A-Za-z_])")
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class ChatReader:
 
     def read(self, event: Event) -> Mark:
         if event.data == b"[DONE]":
-            return NOTHING
+            return END if self._finished else NOTHING  # a server may answer fewer choices than `n`
         chunk = _object(event)
         if chunk is None:
             return _unreadable(event, MALFORMED if event.is_whole else TOKEN)
@@ -69,6 +69,7 @@ class ChatReader:
         unfinished = block.count(b'"finish_reason":null') + block.count(b'"finish_reason": null')
         return (
             named == unfinished
+            and b"[DONE]" not in block
             and b'"error"' not in block
             and b"error:" not in block
             and b"event:" not in block

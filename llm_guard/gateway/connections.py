@@ -24,6 +24,7 @@ from llm_guard.call import Exchange, Headers, Inbox, Wire
 from llm_guard.outcome import FailureKind
 
 _LARGE_BODY_BYTES = 1 << 16
+_STALE_WITHIN_S = 1.0
 _LAST_BYTES_S = 1.0
 """How long an upgraded connection may take to send what was written to it."""
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS})
@@ -72,26 +73,21 @@ class Connections:
         `url` goes out as it is written. `on_connected` is called when a connection is there, before the request is
         sent. Raises UpstreamError. Cancelled, it closes the connection at once.
         """
-        may_resend = True
-        while True:
-            wire = SimpleNamespace(on_connected=on_connected, is_reused=False)
-            try:
-                response = await self._session.request(
-                    method,
-                    URL(url, encoded=True),
-                    headers=headers,
-                    data=io.BytesIO(body) if len(body) > _LARGE_BODY_BYTES else body or None,
-                    allow_redirects=False,
-                    trace_request_ctx=wire,
-                )
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                # A kept-alive connection that the provider closed while the request was on its way was never read:
-                # the request goes out again, once, at once (gRPC A6, "transparent retries").
-                if may_resend and wire.is_reused and isinstance(error, _STALE):
-                    may_resend = False
-                    continue
-                raise _broken(error) from error
-            return _Exchange(response)
+        wire = _Sending(on_connected)
+        try:
+            response = await self._session.request(
+                method,
+                URL(url, encoded=True),
+                headers=headers,
+                data=io.BytesIO(body) if len(body) > _LARGE_BODY_BYTES else body or None,
+                allow_redirects=False,
+                trace_request_ctx=wire,
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if isinstance(error, _STALE) and wire.is_stale():
+                raise UpstreamError(FailureKind.STALE, "it had closed the kept-alive connection") from error
+            raise _broken(error) from error
+        return _Exchange(response)
 
     @property
     def count(self) -> int:
@@ -162,13 +158,29 @@ class _AbortingHandler(ResponseHandler):
             self._payload.set_exception(exc, exc_cause)
 
 
-async def _on_connected(_session: object, wire: SimpleNamespace, _params: object) -> None:
-    wire.trace_request_ctx.on_connected()
+class _Sending:
+    """What aiohttp's traces tell of one request."""
+
+    def __init__(self, on_connected: Callable[[], None]) -> None:
+        self.on_connected = on_connected
+        self._now = asyncio.get_running_loop().time
+        self._reused_at: float | None = None
+
+    def on_reused(self) -> None:
+        self._reused_at = self._now()
+        self.on_connected()
+
+    def is_stale(self) -> bool:
+        """Whether the connection, kept alive, ended so soon that the request was most likely never read."""
+        return self._reused_at is not None and self._now() - self._reused_at < _STALE_WITHIN_S
 
 
-async def _on_reused(_session: object, wire: SimpleNamespace, _params: object) -> None:
-    wire.trace_request_ctx.is_reused = True
-    wire.trace_request_ctx.on_connected()
+async def _on_connected(_session: object, context: SimpleNamespace, _params: object) -> None:
+    context.trace_request_ctx.on_connected()
+
+
+async def _on_reused(_session: object, context: SimpleNamespace, _params: object) -> None:
+    context.trace_request_ctx.on_reused()
 
 
 def _broken(error: Exception) -> UpstreamError:
@@ -195,5 +207,8 @@ def _broken(error: Exception) -> UpstreamError:
 
 
 def _readable(value: str) -> str:
-    """A header value that can be written again: aiohttp keeps bytes that are not UTF-8 as lone surrogates."""
-    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    """A header value that can be written again: aiohttp lets control characters pass, and keeps bytes that are not
+    UTF-8 as lone surrogates."""
+    if value.isascii() and value.isprintable():
+        return value
+    return "".join(char if char.isprintable() else " " for char in value.encode("utf-8", "replace").decode())

@@ -18,6 +18,8 @@ _HOP_BY_HOP = frozenset({
 _NOT_TO_UPSTREAM = _HOP_BY_HOP | {"host", "content-length", "expect"}
 _CREDENTIALS = frozenset({"authorization", "x-api-key", "api-key"})
 _OURS = "x-llm-guard-"
+_WS_KEY = "openai-insecure-api-key."
+"""A browser cannot set headers on a WebSocket: its key is one of the protocols it offers."""
 
 
 def to_upstream(call: Call, upstream: Upstream) -> list[tuple[str, str]]:
@@ -35,6 +37,8 @@ def to_upstream(call: Call, upstream: Upstream) -> list[tuple[str, str]]:
         and not lower.startswith(_OURS)
         and not (swaps and lower in _CREDENTIALS)
     ]
+    if swaps and call.is_upgrade:
+        kept = [_without_key(pair) for pair in kept]
     if upstream.api_key is not None and upstream.auth != "none":
         kept.append(_credential(upstream.auth, upstream.api_key))
     if call.is_upgrade:
@@ -96,6 +100,8 @@ def caller_keys(headers: Headers) -> list[str]:
         lower = name.lower()
         if lower in _CREDENTIALS:
             keys.append(value[7:].strip() if lower == "authorization" and value[:7].lower() == "bearer " else value)
+        elif lower == "sec-websocket-protocol":
+            keys += [each.strip()[len(_WS_KEY) :] for each in value.split(",") if each.strip().startswith(_WS_KEY)]
     return keys
 
 
@@ -103,6 +109,13 @@ def _named_in_connection(headers: Headers) -> set[str]:
     return {
         option.strip().lower() for name, value in headers if name.lower() == "connection" for option in value.split(",")
     }
+
+
+def _without_key(pair: tuple[str, str]) -> tuple[str, str]:
+    name, value = pair
+    if name.lower() != "sec-websocket-protocol":
+        return pair
+    return name, ", ".join(each.strip() for each in value.split(",") if not each.strip().startswith(_WS_KEY))
 
 
 def _credential(auth: str, key: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -46,6 +46,15 @@ class Listener(web.Server):
 
 
 class _Connection(RequestHandler):
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # aiohttp queues a broken chunk as the next message, and whoever reads the body would wait for ever.
+        if self._current_request is not None and self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+            self._messages.pop()
+            self._current_request.content.set_exception(web.RequestPayloadError("a broken chunk"))
+            self._current_request.content.feed_eof()
+            self.close()
+
     def handle_error(
         self,
         request: web.BaseRequest,

@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from dataclasses import dataclass
+from itertools import islice
 from urllib.parse import quote, unquote_plus
 
 import msgspec
@@ -25,6 +26,7 @@ _PART_NAME = re.compile(
 )
 _MAX_PART_HEAD_BYTES = 4096
 _SLOW_PARSE_BYTES = 1 << 20
+_MAX_MODEL_FIELDS = 10_000
 
 
 class BadRequest(Exception):
@@ -212,13 +214,16 @@ def _reason(error: Exception) -> str:
 def _rename_json(body: bytes, model: str) -> bytes:
     """Every field that could be the model's is numbered, and the parser says which one it read: nested ones and
     doubles need no scanner of ours."""
-    found = list(_MODEL_FIELD.finditer(body))
+    found = list(islice(_MODEL_FIELD.finditer(body), _MAX_MODEL_FIELDS))
     numbers = iter(range(len(found)))
-    numbered = _MODEL_FIELD.sub(lambda match: match[1] + b"%d" % next(numbers), body)
+    numbered = _MODEL_FIELD.sub(lambda match: match[1] + b"%d" % next(numbers), body, count=_MAX_MODEL_FIELDS)
     index = _model_read(numbered)
     if not isinstance(index, int) or not 0 <= index < len(found):
         raise BadRequest(
-            400, "invalid_model", 'the gateway renames this model: write the key "model" without escapes', "model"
+            400,
+            "invalid_model",
+            'the gateway renames this model: write the key "model" once and without escapes',
+            "model",
         )
     start, end = found[index].span(2)
     return body[:start] + msgspec.json.encode(model) + body[end:]

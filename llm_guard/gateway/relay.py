@@ -84,7 +84,7 @@ async def send(
     if request.method != "HEAD":
         response.content_length = len(body)
     await response.prepare(request)
-    await response.write_eof(body)
+    await response.write_eof(b"" if request.method == "HEAD" else body)
     return response
 
 

@@ -74,6 +74,9 @@ class Gateway:
         except ConnectionError:
             call.failure = CLIENT_LEFT
             raise
+        except BadRequest as bad:  # found only when the model was to be renamed
+            refusal = Refusal(bad.status, bad.code, bad.message, by="request", param=bad.param)
+            return await self._refuse(call, refusal, request)
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
             _log.exception("a call broke the gateway", request_id=call.id)
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
@@ -211,7 +214,7 @@ class Gateway:
             call.route = self.table.passthrough(call.dialect)
             if call.route is None:
                 return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
-        call.deadline_at = deadline_at(call.started_at, call.route.timeouts.total, None)
+        call.deadline_at = deadline_at(self._clock.now(), call.route.timeouts.total, None)
         return _wrong_dialect(call)
 
     def _unknown_model(self, model: str) -> Refusal:
@@ -234,7 +237,8 @@ class Gateway:
         """The upstream's own error, unmodified; only the word on retrying is ours, for we have done it."""
         call.sent_status = answer.status
         kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() != "x-should-retry"]
-        kept += [*header_rules.ours(call, call.attempts[-1].target.deployment.label), ("x-should-retry", "false")]
+        said_by = next(each for each in call.attempts if each.failure is call.failure)
+        kept += [*header_rules.ours(call, said_by.target.deployment.label), ("x-should-retry", "false")]
         return await send(request, answer.status, answer.reason, kept, answer.body)
 
     async def _refuse(self, call: Call, refusal: Refusal, request: web.BaseRequest) -> web.StreamResponse:
@@ -285,7 +289,8 @@ def _wrong_dialect(call: Call) -> Refusal | None:
     return Refusal(
         400,
         "wrong_dialect",
-        f"{call.route.alias!r} is served by an {served} upstream: call it by {path} with an {served} SDK",
+        f"{call.model or call.route.targets[0].deployment.upstream.name!r} speaks the {served} dialect: call {path} "
+        f"with an {served} SDK",
         by="route",
         param="model",
     )

@@ -55,6 +55,8 @@ class InflatedView(StreamView):
             except zlib.error:
                 self.watch = None  # not in the encoding it claims: for the client to read, if it can
             unread = self._inflater.unconsumed_tail
+            if self._inflater.eof and (unread := self._inflater.unused_data):
+                self._inflater = zlib.decompressobj(wbits=47)  # some servers begin anew at each flush
         return chunk
 
     def rest(self) -> bytes:

@@ -125,9 +125,11 @@ async def _read_to_commit(call: Call, exchange: Exchange, limits: _Limits) -> Op
     if exchange.status >= 400:
         return await _error_answer(exchange, limits)
     if exchange.status == 101:
+        if not call.is_upgrade:
+            raise UpstreamError(FailureKind.MALFORMED, "it switched protocols unasked")
         return _opened(exchange, b"", exchange)
     headers = header_rules.lower_names(exchange.headers)
-    if headers.get("content-type", "").startswith("text/event-stream"):
+    if headers.get("content-type", "").lower().startswith("text/event-stream"):
         limits.on_stream()
         return await _first_event(call, exchange, headers.get("content-encoding", ""))
     limits.on_unary()

@@ -48,6 +48,7 @@ class StateCollector(Collector):
         self._deployments = deployments
         self._clock = clock
         self.is_last_reload_good = True
+        self._transitions: dict[tuple[str, str], _Steady] = {}
 
     def collect(self) -> Iterator[Metric]:
         yield from self._breakers()
@@ -72,7 +73,8 @@ class StateCollector(Collector):
             worst = min((snapshot.state for snapshot in snapshots), key=_WORST_FIRST.index)
             for name in _STATES:
                 state.add_metric([label, name], float(name == worst))
-                transitions.add_metric([label, name], _transitions(snapshots, name))
+                steady = self._transitions.setdefault((label, name), _Steady())
+                transitions.add_metric([label, name], steady.of(_transitions(snapshots, name)))
             if last := max((deployment.last_success_wall or 0.0 for deployment in group), default=0.0):
                 success.add_metric([label], last)
         yield from (state, transitions, success)
@@ -83,6 +85,18 @@ class StateCollector(Collector):
         for deployment in self._deployments():
             groups.setdefault(deployment.label, []).append(deployment)
         return groups
+
+
+class _Steady:
+    """A sum whose parts may vanish (a pattern forgets its oldest names), as a counter that never falls."""
+
+    def __init__(self) -> None:
+        self._lost = self._last = 0.0
+
+    def of(self, now: float) -> float:
+        self._lost += max(0.0, self._last - now)
+        self._last = now
+        return self._lost + now
 
 
 def _transitions(snapshots: Iterable[BreakerSnapshot], to: str) -> float:

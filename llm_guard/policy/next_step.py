@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llm_guard.outcome import Failure
+from llm_guard.outcome import Failure, FailureKind
 from llm_guard.policy.backoff import RetrySettings, delay_s
 
 
@@ -57,6 +57,8 @@ def next_step(
         return GiveUp("final error")
     if failure.limit == "total" or now >= deadline_at:
         return GiveUp("deadline")
+    if kind is FailureKind.STALE and retries_done == 0:
+        return Retry(0.0)  # on another connection, whatever the rules: the request was never read (gRPC A6)
     has_next = has_next and kind.can_fall_back
 
     retry = retries_done + 1

@@ -184,15 +184,15 @@ async def test_error_event_that_no_repetition_cures_is_answered_at_once() -> Non
 
 
 @unary
-async def test_stale_connection_is_replaced_at_once_and_not_counted(form: Form) -> None:
+async def test_stale_connection_is_replaced_at_once_and_counts_against_nobody(form: Form) -> None:
     async with facing(form.ok, [Close()], form.ok) as (stand, provider):
         assert (await form.ask(stand.url)).status == 200
         reply = await form.ask(stand.url)
         assert (reply.status, reply.body) == (200, form.answer)
-        assert reply.headers["x-llm-guard-attempts"] == "1"
+        assert reply.headers["x-llm-guard-attempts"] == "2"
         assert [len(connection.requests) for connection in provider.connections] == [2, 1]
         assert stand.breaker(form.deployment).failures == 0
-        assert await stand.metric("llm_guard_retries_total") == 0
+        assert await stand.metric("llm_guard_retries_total", kind="stale") == 1
 
 
 async def test_stale_connection_is_replaced_once_only() -> None:
@@ -201,7 +201,7 @@ async def test_stale_connection_is_replaced_once_only() -> None:
         assert [reply.status for reply in first] == [200, 200]
         reply = await CHAT.ask(stand.url)
         assert reply.status == 502
-        assert CHAT.error_of(reply)["code"] == "upstream_network"
+        assert CHAT.error_of(reply)["code"] == "upstream_stale"
         assert [len(connection.requests) for connection in provider.connections] == [2, 2]
 
 

@@ -103,12 +103,24 @@ class Call:
     is_upgrade: bool = False
     choices: int = 1
     route: Route | None = None
+    is_repeatable: bool = True
+    """It may be sent again although it may have been executed."""
+    is_bound: bool = False
+    """It goes on from what one upstream keeps: no other can serve it."""
+    client_retries: int = 0
+    """How often the client has sent it before."""
+    decide_by: float = float("inf")
+    """The instant until which the client waits for a first byte."""
+    key_digest: str = ""
+    """Tells callers' own keys apart without keeping them."""
+    account_digest: str = ""
+    """Tells apart the accounts that callers choose for one key; empty: the key's own."""
     client_key: str | None = None
     """Name of the client key that admitted the call: a key of ours, which goes no further."""
     deadline_at: float = float("inf")
     attempts: list[Attempt] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    """Labels of deployments whose breaker refused."""
+    """Labels of deployments that were not asked: they rest, or a breaker refused."""
     first_token_at: float | None = None
     sent_status: int | None = None
     usage: Usage = field(default_factory=Usage)
@@ -123,6 +135,11 @@ class Call:
     """Counted as running."""
     is_draining: bool = False
     """The gateway is going away and ends this call."""
+
+    @property
+    def commit_by(self) -> float:
+        """The instant by which the client must have an answer's first byte."""
+        return min(self.deadline_at, self.decide_by)
 
     @property
     def outcome(self) -> str:

@@ -83,6 +83,7 @@ class FailureKind(Enum):
         source: Source,
     ) -> None:
         self.label = label
+        self.category = label
         self.is_retriable = is_retriable
         self.can_fall_back = can_fall_back
         self.signal = signal
@@ -113,6 +114,10 @@ class Failure:
     """The limit that was exceeded, when kind is TIMEOUT."""
     answer: Answer | None = None
     """What the upstream said, when it said something complete."""
+    is_before_sending: bool = False
+    """Nothing was sent: there was no connection. The upstream's host is at fault, and nothing was executed."""
+    is_after_head: bool = False
+    """It came inside an answer that began as a success: whatever it says, the call was executed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ what the file says (`config`), nor what becomes of a call (`gateway.attempt_loop
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -42,6 +43,11 @@ class Upstream:
     base_url: str
     api_key: str | None = field(repr=False)
     auth: Auth
+    key_digest: str = field(init=False, repr=False)
+    """Tells a key from the one that a reload puts in its place, without being one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +61,8 @@ class Deployment:
     """As the upstream is asked for it; None: whatever the body says."""
     breaker: Breaker
     budget: RetryBudget
+    host: Breaker
+    """The upstream's own, one for all its deployments: it hears of connections, not of answers."""
     last_success_wall: float | None = None
     """Seconds since the epoch."""
 
@@ -88,7 +96,7 @@ def compile_routes(config: Config, now: float, previous: RouteTable | None = Non
     A deployment that was in `previous` (the same upstream name, base_url and model) keeps its breaker, budget
     and last success, under the settings that it has now; so do the names lately found through a pattern.
     """
-    pool = _Pool(now, previous.deployments() if previous else ())
+    pool = _Pool(now, config.defaults.breaker, previous.deployments() if previous else ())
     table = RouteTable(config, pool)
     for name in previous.names() if previous else ():
         table.find(name)
@@ -229,9 +237,11 @@ class _Pool:
     breaker and its budget.
     """
 
-    def __init__(self, now: float, previous: tuple[Deployment, ...]) -> None:
+    def __init__(self, now: float, host: BreakerSettings, previous: tuple[Deployment, ...]) -> None:
         self.fixed: dict[tuple[_Identity, BreakerSettings, BudgetSettings], Deployment] = {}
         self._now = now
+        self._host = host
+        self._hosts = {(each.upstream.name, each.upstream.base_url): each.host for each in previous}
         self._previous: dict[_Identity, list[Deployment]] = {}
         for deployment in previous:
             self._previous.setdefault(_identity(deployment.upstream, deployment.model), []).append(deployment)
@@ -257,11 +267,13 @@ class _Pool:
         budget: BudgetSettings,
     ) -> Deployment:
         before = self._take(_identity(upstream, model), breaker, budget)
+        host = self._hosts.setdefault((upstream.name, upstream.base_url), Breaker(self._host))
+        host.settings = self._host
         if before is None:
-            return Deployment(label, upstream, model, Breaker(breaker), RetryBudget(budget, self._now))
+            return Deployment(label, upstream, model, Breaker(breaker), RetryBudget(budget, self._now), host)
         before.breaker.settings = breaker
         before.budget.settings = budget
-        return Deployment(label, upstream, model, before.breaker, before.budget, before.last_success_wall)
+        return Deployment(label, upstream, model, before.breaker, before.budget, host, before.last_success_wall)
 
     def _take(self, identity: _Identity, breaker: BreakerSettings, budget: BudgetSettings) -> Deployment | None:
         """Of two with one identity the one whose settings have not changed, else the first."""

@@ -79,6 +79,16 @@ class Server(Strict):
     drain_delay: Pause = 0.0
     """SIGTERM turns /readyz to 503; new connections are accepted for this long after."""
     client_keys: tuple[ClientKey, ...] = ()
+    repeat: dict[str, bool] = Field(default_factory=dict)
+    """Whether a call may be sent again once it may have been executed, by path; over the built-in rules."""
+
+    @field_validator("repeat")
+    @classmethod
+    def _check_repeat(cls, repeat: dict[str, bool]) -> dict[str, bool]:
+        for path in repeat:
+            if not path.startswith("/v1/") or "*" in path[:-1]:
+                raise _wrong(f"{path}: write a path below /v1/, with * at its end for all below it")
+        return repeat
 
 
 class Ops(Strict):

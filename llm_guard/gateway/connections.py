@@ -45,37 +45,30 @@ class Connections:
     """Connections to all upstreams, without a limit of their own on their number."""
 
     def __init__(self) -> None:
-        self._connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, timeout_ceil_threshold=1e9)
-        # aiohttp flushes a connection before it closes it: a provider that has stopped reading would keep a cancelled
-        # upload alive for ever. The factory is the only place to say otherwise.
-        self._connector._factory = partial(_AbortingHandler, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # noqa: SLF001
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_end.append(_on_connected)
-        trace.on_connection_reuseconn.append(_on_reused)
-        self._session = aiohttp.ClientSession(
-            connector=self._connector,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
-            skip_auto_headers=(hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE),
-            trace_configs=[trace],
-            max_line_size=1 << 15,
-            max_field_size=1 << 15,
-        )
-        # aiohttp sends an idempotent request twice by itself; here the attempt loop counts what is sent.
-        self._session._retry_connection = False  # noqa: SLF001
+        self._pooled = _session(force_close=False)
+        self._unpooled = _session(force_close=True)
 
     async def send(
-        self, method: str, url: str, headers: list[tuple[str, str]], body: bytes, on_connected: Callable[[], None]
+        self,
+        method: str,
+        url: str,
+        headers: list[tuple[str, str]],
+        body: bytes,
+        on_connected: Callable[[], None],
+        *,
+        is_repeatable: bool,
     ) -> Exchange:
         """Sends a request; returns when the head of the answer is here.
 
         `url` goes out as it is written. `on_connected` is called when a connection is there, before the request is
         sent. Raises UpstreamError. Cancelled, it closes the connection at once.
         """
+        # On a kept-alive connection that breaks, nobody knows whether the provider had closed it before: what must not
+        # be sent twice gets a connection of its own.
+        session = self._pooled if is_repeatable else self._unpooled
         wire = _Sending(on_connected)
         try:
-            response = await self._session.request(
+            response = await session.request(
                 method,
                 URL(url, encoded=True),
                 headers=headers,
@@ -92,11 +85,41 @@ class Connections:
     @property
     def count(self) -> int:
         """Connections in use or kept alive."""
-        return len(self._connector._acquired) + sum(map(len, self._connector._conns.values()))  # noqa: SLF001
+        return _count(self._pooled) + _count(self._unpooled)
 
     async def close(self) -> None:
         """Closes every connection."""
-        await self._session.close()
+        await self._pooled.close()
+        await self._unpooled.close()
+
+
+def _session(*, force_close: bool) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, timeout_ceil_threshold=1e9, force_close=force_close)
+    # aiohttp flushes a connection before it closes it: a provider that has stopped reading would keep a cancelled
+    # upload alive for ever. The factory is the only place to say otherwise.
+    connector._factory = partial(_AbortingHandler, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # noqa: SLF001
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_create_end.append(_on_connected)
+    trace.on_connection_reuseconn.append(_on_reused)
+    session = aiohttp.ClientSession(
+        connector=connector,
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+        skip_auto_headers=(hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE),
+        trace_configs=[trace],
+        max_line_size=1 << 15,
+        max_field_size=1 << 15,
+    )
+    # aiohttp sends an idempotent request twice by itself; here the attempt loop counts what is sent.
+    session._retry_connection = False  # noqa: SLF001
+    return session
+
+
+def _count(session: aiohttp.ClientSession) -> int:
+    connector = session.connector
+    assert connector is not None  # noqa: S101  # until it is closed
+    return len(connector._acquired) + sum(map(len, connector._conns.values()))  # noqa: SLF001
 
 
 class _Exchange:

@@ -17,6 +17,7 @@ _HOP_BY_HOP = frozenset({
 })  # fmt: skip
 _NOT_TO_UPSTREAM = _HOP_BY_HOP | {"host", "content-length", "expect"}
 _CREDENTIALS = frozenset({"authorization", "x-api-key", "api-key"})
+_ACCOUNT = ("openai-organization", "openai-project")
 _OURS = "x-llm-guard-"
 _WS_KEY = "openai-insecure-api-key."
 """A browser cannot set headers on a WebSocket: its key is one of the protocols it offers."""
@@ -103,6 +104,11 @@ def caller_keys(headers: Headers) -> list[str]:
         elif lower == "sec-websocket-protocol":
             keys += [each.strip()[len(_WS_KEY) :] for each in value.split(",") if each.strip().startswith(_WS_KEY)]
     return keys
+
+
+def account(headers: Headers) -> list[str]:
+    """What a caller says of whose account a key is to be used for; by default it is the key's own."""
+    return [f"{lower}: {value}" for name, value in headers if (lower := name.lower()) in _ACCOUNT]
 
 
 def _named_in_connection(headers: Headers) -> set[str]:

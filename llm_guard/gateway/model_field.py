@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from urllib.parse import quote, unquote_plus
@@ -47,6 +48,10 @@ class Asked:
     model: str | None = None
     is_stream: bool = False
     choices: int = 1
+    is_bound: bool = False
+    """It goes on from what one provider keeps: a previous response, a conversation."""
+    is_stateful: bool = False
+    """It asks the provider to keep it, or goes on from what is kept."""
 
 
 class _Head(msgspec.Struct):
@@ -55,9 +60,15 @@ class _Head(msgspec.Struct):
     model: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     stream: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     n: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    previous_response_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    conversation: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    background: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    store: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 _HEAD = msgspec.json.Decoder(_Head)
+_FIELDS = _Head.__struct_fields__
+_SAYS_NOTHING = (None, b"null", b"false", b'""')
 
 
 def inspect(body: bytes, content_type: str, content_encoding: str, max_bytes: int) -> Asked:
@@ -159,7 +170,7 @@ def _inspect_json(body: bytes, *, is_sure: bool) -> Asked:
         if not is_sure:
             return Asked()
         raise BadRequest(400, "invalid_json", f"the body is not valid JSON: {_reason(error)}") from None
-    return Asked(_model(_bytes(head.model)), _bytes(head.stream) == b"true", _choices(_bytes(head.n)))
+    return _asked({name: _bytes(getattr(head, name)) for name in _FIELDS})
 
 
 def _inspect_slowly(body: bytes) -> Asked | None:
@@ -171,10 +182,23 @@ def _inspect_slowly(body: bytes) -> Asked | None:
         value = json.loads(body.decode(), parse_constant=_refuse_constant)
         if not isinstance(value, dict):
             return Asked()
-        raw = {name: json.dumps(value[name]).encode() for name in ("model", "stream", "n") if name in value}
+        raw = {name: json.dumps(value[name]).encode() for name in _FIELDS if name in value}
     except (ValueError, RecursionError):
         return None
-    return Asked(_model(raw.get("model")), raw.get("stream") == b"true", _choices(raw.get("n")))
+    return _asked(raw)
+
+
+def _asked(raw: Mapping[str, bytes | None]) -> Asked:
+    """The fields as they stand in the body, each as its JSON."""
+    says = {name: raw.get(name) not in _SAYS_NOTHING for name in _FIELDS}
+    is_bound = says["previous_response_id"] or says["conversation"]
+    return Asked(
+        model=_model(raw.get("model")),
+        is_stream=raw.get("stream") == b"true",
+        choices=_choices(raw.get("n")),
+        is_bound=is_bound,
+        is_stateful=is_bound or says["background"] or says["store"],
+    )
 
 
 def _refuse_constant(name: str) -> float:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Permit
+from llm_guard.policy.breaker import Permit, Transition
 
 _log = structlog.get_logger("llm_guard")
 
@@ -34,11 +34,18 @@ def settle(attempt: Attempt, permit: Permit, signal: Signal, clock: Clock) -> No
     attempt.ended_at = now
     if signal is Signal.HEALTHY:
         deployment.last_success_wall = clock.wall()
-    transition = deployment.breaker.settle(permit, signal, now)
+    _note(deployment.breaker.settle(permit, signal, now), deployment=deployment.label)
+
+
+def settle_host(attempt: Attempt, permit: Permit, signal: Signal, clock: Clock) -> None:
+    """Gives the permit of an attempt's host back with what the attempt showed of it."""
+    deployment = attempt.target.deployment
+    _note(deployment.host.settle(permit, signal, clock.now()), upstream=deployment.upstream.name)
+
+
+def _note(transition: Transition | None, **whose: str) -> None:
     if transition is not None:
-        _log.warning(
-            "breaker", deployment=deployment.label, before=transition.before, after=transition.after, why=transition.why
-        )
+        _log.warning("breaker", **whose, before=transition.before, after=transition.after, why=transition.why)
 
 
 class Recorder:

@@ -25,10 +25,14 @@ from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.relay import CLIENT_LEFT, DRAINED, relay, send, uncancel
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
+from llm_guard.policy.bench import Bench
+from llm_guard.policy.caller import decide_within_s, patience_s, retry_count
 from llm_guard.policy.deadline import deadline_at
+from llm_guard.policy.repeat import Repeatable
 from llm_guard.routes import Deployment, RouteTable
 
 _log = structlog.get_logger("llm_guard")
+_ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
 
@@ -42,6 +46,7 @@ class Gateway:
         self._recorder = recorder
         self._clock = clock
         self._random = random
+        self._bench = Bench()
         self._running: dict[asyncio.Task[object], Call] = {}
         self.is_leaving = False
         """Asked to stop: clients are told to close their connections."""
@@ -53,6 +58,7 @@ class Gateway:
         """From the next call on, serve by these."""
         self._config = config
         self.table = table
+        self._repeatable = Repeatable(config.server.repeat)
         self._client_keys = {_digest(key.key): key.name for key in config.server.client_keys}
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -112,7 +118,7 @@ class Gateway:
             return await self._refuse(call, refusal, request)
         assert call.route is not None  # noqa: S101  # identify has found it
         self._recorder.begin(call)
-        result = await attempt(call, call.route.targets, self._upstreams, self._clock, self._random.random)
+        result = await attempt(call, call.route.targets, self._upstreams, self._bench, self._clock, self._random.random)
         if isinstance(result, Served):
             return await relay(call, result, request, self._clock)
         return await self._give_up(call, result, request)
@@ -137,6 +143,7 @@ class Gateway:
             content_encoding=names.get("content-encoding", ""),
             is_upgrade=names.get("upgrade", "").lower() == "websocket",
             closes_connection=self.is_leaving,
+            client_retries=retry_count(names),
         )
 
     # admit: before the body is read
@@ -146,7 +153,10 @@ class Gateway:
             return DRAINED
         if call.method not in _METHODS:
             return Refusal(405, "method_not_allowed", f"use one of {', '.join(_METHODS)}", by="request")
+        if account := header_rules.account(call.headers):
+            call.account_digest = _digest("\n".join(account)).hex()
         if not self._client_keys:
+            call.key_digest = _digest("\n".join(header_rules.caller_keys(call.headers))).hex()
             return None
         for key in header_rules.caller_keys(call.headers):
             call.client_key = self._client_keys.get(_digest(key))
@@ -160,10 +170,19 @@ class Gateway:
         try:
             _check_head(call)
             call.body = await self._read_body(request)
+            # SDKs begin to wait when they have sent it all, which for a slow upload is long after the head.
+            if (patience := patience_s(request.headers)) is not None:
+                call.decide_by = self._clock.now() + decide_within_s(patience)
             asked = model_field.inspect(
                 call.body, call.content_type, call.content_encoding, self._config.server.max_body
             )
             call.model, call.is_stream, call.choices = asked.model, asked.is_stream, asked.choices
+            path = _without_upstream(call.path)[1]
+            is_responses = path.startswith("/v1/responses")  # elsewhere these fields mean other things
+            call.is_bound = is_responses and asked.is_bound
+            call.is_repeatable = self._repeatable.allows(
+                call.method, path, is_stateful=is_responses and asked.is_stateful
+            )
             # Elsewhere `?model=` is a filter on a list.
             is_realtime = "/v1/realtime" in call.path
             if is_realtime and (model := model_field.model_in_query(call.query)) is not None:
@@ -230,15 +249,19 @@ class Gateway:
         assert result.failure is not None  # noqa: S101  # one of the two is set
         call.failure, call.gave_up = result.failure, result.why
         if result.failure.answer is not None:
-            return await self._pass_on(call, result.failure.answer, request)
+            return await self._pass_on(call, result.failure, result.failure.answer, request)
         return await self._refuse(call, _own_words(call, result.failure), request)
 
-    async def _pass_on(self, call: Call, answer: Answer, request: web.BaseRequest) -> web.StreamResponse:
-        """The upstream's own error, unmodified; only the word on retrying is ours, for we have done it."""
+    async def _pass_on(
+        self, call: Call, failure: Failure, answer: Answer, request: web.BaseRequest
+    ) -> web.StreamResponse:
+        """The upstream's own error, unmodified; only the words on retrying are ours, for we have done it."""
         call.sent_status = answer.status
-        kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() != "x-should-retry"]
-        said_by = next(each for each in call.attempts if each.failure is call.failure)
-        kept += [*header_rules.ours(call, said_by.target.deployment.label), ("x-should-retry", "false")]
+        kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() not in _ON_RETRYING]
+        said_by = (each.target.deployment.label for each in call.attempts if each.failure is failure)
+        kept += [*header_rules.ours(call, next(said_by, None)), ("x-should-retry", "false")]
+        if failure.retry_after_s is not None:
+            kept += header_rules.retry_after(failure.retry_after_s)
         return await send(request, answer.status, answer.reason, kept, answer.body)
 
     async def _refuse(self, call: Call, refusal: Refusal, request: web.BaseRequest) -> web.StreamResponse:
@@ -298,7 +321,8 @@ def _wrong_dialect(call: Call) -> Refusal | None:
 
 def _own_words(call: Call, failure: Failure) -> Refusal:
     """For a failure in which no upstream said anything that could be passed on."""
-    tried = f"{call.attempts[-1].target.deployment.label}: {failure.detail}"
+    asked = call.attempts[-1].target.deployment.label if call.attempts else "benched"
+    tried = f"{asked}: {failure.detail}"
     if len(call.attempts) > 1:
         tried += f" ({len(call.attempts)} attempts)"
     if failure.kind is FailureKind.TIMEOUT:

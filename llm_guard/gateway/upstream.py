@@ -54,14 +54,16 @@ class Upstreams:
         except TimeoutError:
             return limits.failure()
         except UpstreamError as error:
-            return Failure(error.kind, error.detail)
+            return Failure(error.kind, error.detail, is_before_sending=not limits.is_connected)
         finally:
             if exchange is not None:
                 exchange.abort()
 
     async def _send(self, call: Call, target: Target, on_connected: Callable[[], None]) -> Exchange:
         url, headers, body = _request(call, target)
-        return await self._connections.send(call.method, url, headers, body, on_connected)
+        return await self._connections.send(
+            call.method, url, headers, body, on_connected, is_repeatable=call.is_repeatable
+        )
 
 
 class _Limits:
@@ -74,12 +76,14 @@ class _Limits:
         self._clock = clock
         self._started_at = clock.now()
         self._connected_at = self._started_at
+        self.is_connected = False
 
     def on_start(self) -> None:
         self._set(self._started_at + self._timeouts.connect, "connect")
 
     def on_connected(self) -> None:
         self._connected_at = self._clock.now()
+        self.is_connected = True
         if self._call.is_stream or self._call.is_upgrade:
             self.on_stream()
         else:
@@ -92,13 +96,13 @@ class _Limits:
         self._set(self._started_at + self._timeouts.attempt, "attempt")
 
     def failure(self) -> Failure:
-        return timeout_failure(self.scope.name, self._timeouts)
+        return timeout_failure(self.scope.name, self._timeouts, is_before_sending=not self.is_connected)
 
     def wall(self) -> float:
         return self._clock.wall()
 
     def _set(self, at: float, name: Limit) -> None:
-        self.scope.set(*earlier(at, name, self._call.deadline_at))
+        self.scope.set(*earlier(at, name, self._call.commit_by))
 
 
 # What is sent
@@ -199,7 +203,8 @@ def _in_band_failure(call: Call, exchange: Exchange, error: bytes) -> Failure:
     is_529 = call.dialect == "anthropic" and verdict.kind is FailureKind.OVERLOADED  # Anthropic's own status for it
     kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))
     answer = Answer(529 if is_529 else verdict.status, "", (*kept, ("Content-Type", "application/json")), error)
-    return Failure(verdict.kind, f"sent an error event ({verdict.why})", verdict.retry_after_s, answer=answer)
+    detail = f"sent an error event ({verdict.why})"
+    return Failure(verdict.kind, detail, verdict.retry_after_s, answer=answer, is_after_head=True)
 
 
 def _opened(
@@ -248,14 +253,14 @@ def _legible(body: bytes, headers: dict[str, str]) -> bytes:
 # What went wrong
 
 
-def timeout_failure(name: str, timeouts: TimeoutSettings) -> Failure:
+def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: bool = False) -> Failure:
     """The failure of an exchange that ran out of time; `name` is the limit's."""
     said = {
         "connect": f"no connection within {timeouts.connect:g} s",
         "first_token": f"no first token within {timeouts.first_token:g} s",
         "idle": f"silent for {timeouts.idle:g} s in the middle of the stream",
         "attempt": f"no complete answer within {timeouts.attempt:g} s",
-        "total": "the time limit of the whole call is used up",
+        "total": "the time of the whole call, or the client's patience, is used up",
     }
     limit: Limit = name  # type: ignore[assignment]  # TimeLimit carries the name we gave it
-    return Failure(FailureKind.TIMEOUT, said[name], limit=limit)
+    return Failure(FailureKind.TIMEOUT, said[name], limit=limit, is_before_sending=is_before_sending)

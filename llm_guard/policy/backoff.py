@@ -6,6 +6,7 @@ Owns the retry settings and the length of a wait. Does not own whether to retry 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from llm_guard.outcome import FailureKind
 from llm_guard.policy.retry_budget import BudgetSettings
@@ -33,6 +34,8 @@ class RetrySettings:
     jitter: Spread = 0.3
     immediate_first: bool = True
     budget: BudgetSettings = field(default_factory=BudgetSettings)
+    fallback_on: tuple[Literal["context_length", "content_policy"], ...] = ("context_length",)
+    """What another model may answer, among what no other deployment of the same one would."""
 
 
 def delay_s(

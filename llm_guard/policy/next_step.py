@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.policy.backoff import RetrySettings, delay_s
+from llm_guard.policy.repeat import may_have_executed
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,9 @@ class Retry:
 @dataclass(frozen=True, slots=True)
 class FallBack:
     """Ask the next deployment, now."""
+
+    to_other_model: bool = False
+    """The next one of another model: for this one, every deployment would say the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ def next_step(
     settings: RetrySettings,
     previous_s: float | None,
     has_next: bool,
+    has_other_model: bool,
+    is_repeatable: bool,
     can_spend: bool,
     now: float,
     deadline_at: float,
@@ -48,15 +54,21 @@ def next_step(
 ) -> Step:
     """Decides after `failure`, with `retries_done` retries of this deployment behind it.
 
-    `has_next`: another deployment can be asked. `can_spend`: the retry budget has a token. `previous_s` and
-    `u` as in `backoff.delay_s`. A Retry always ends before `deadline_at`, and no kind is retried or sent
+    `has_next`: another deployment can be asked; `has_other_model`: one of another model. `is_repeatable`: the call may
+    be sent again although it may have been executed. `can_spend`: the retry budget has a token. `previous_s` and `u`
+    as in `backoff.delay_s`. A Retry always ends before `deadline_at`, and no kind is retried or sent
     elsewhere against its row in `outcome.FailureKind`.
     """
     kind = failure.kind
-    if not kind.is_retriable and not kind.can_fall_back:
+    is_for_other_model = kind.category in settings.fallback_on and has_other_model
+    if not kind.is_retriable and not kind.can_fall_back and not is_for_other_model:
         return GiveUp("final error")
     if failure.limit == "total" or now >= deadline_at:
         return GiveUp("deadline")
+    if not is_repeatable and may_have_executed(failure):
+        return GiveUp("it may have been executed")
+    if is_for_other_model and not kind.can_fall_back:
+        return FallBack(to_other_model=True)
     if kind is FailureKind.STALE and retries_done == 0:
         return Retry(0.0)  # on another connection, whatever the rules: the request was never read (gRPC A6)
     has_next = has_next and kind.can_fall_back

@@ -33,6 +33,15 @@ def never_accepting() -> Iterator[str]:
                 filler.close()
 
 
+@contextmanager
+def refusing() -> Iterator[tuple[str, socket.socket]]:
+    """The URL of a port that is held and does not listen: connections are refused, until a ScriptedProvider takes the
+    socket over."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}", held
+
+
 @dataclass(slots=True)
 class Unread:
     """A provider that accepts and does not read until `read_rest`."""

@@ -52,7 +52,7 @@ async def test_last_error_of_the_provider_is_passed_on_unmodified(form: Form, is
         assert (reply.status, reply.body) == (503, OVERLOADED)
         assert reply.headers["x-request-id"] == "req_7"
         assert reply.headers["x-ratelimit-remaining"] == "0"
-        assert reply.headers["retry-after"] == "0.01"
+        assert (reply.headers["retry-after"], reply.headers["retry-after-ms"]) == ("1", "10")
         assert reply.headers["x-should-retry"] == "false"
         assert "x-llm-guard-refused-by" not in reply.headers
         assert len(provider.requests) == 3

@@ -125,9 +125,11 @@ async def test_raw_response_says_what_the_gateway_did(anthropic: AsyncAnthropic)
 async def test_client_timeout_closes_the_upstream_exchange(
     anthropic: AsyncAnthropic, stand: Stand, stream: bool
 ) -> None:
+    # A client that does not say how long it waits: the SDK does.
+    unsaid = {"x-stainless-read-timeout": "None", "x-stainless-timeout": "NOT_GIVEN"}
     with pytest.raises(APITimeoutError):
         await anthropic.with_options(timeout=0.3).messages.create(
-            stream=stream, **ASKED | {"model": "claude-3-opus+silence"}
+            stream=stream, extra_headers=unsaid, **ASKED | {"model": "claude-3-opus+silence"}
         )
     await eventually(lambda: stand.provider.stats().departures)
     assert stand.upstream_requests == 1

@@ -142,9 +142,13 @@ async def test_streamed_response_carries_the_same_headers(openai: AsyncOpenAI) -
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_client_timeout_closes_the_upstream_exchange(openai: AsyncOpenAI, stand: Stand, stream: bool) -> None:
+    # A client that does not say how long it waits: the SDK does.
+    unsaid = {"x-stainless-read-timeout": "None"}
     impatient = openai.with_options(timeout=0.3)
     with pytest.raises(APITimeoutError):
-        await impatient.chat.completions.create(model="gpt-4o+silence", messages=SAID, stream=stream)
+        await impatient.chat.completions.create(
+            model="gpt-4o+silence", messages=SAID, stream=stream, extra_headers=unsaid
+        )
     await eventually(lambda: stand.provider.stats().departures)
     assert [gone.model for gone in stand.provider.stats().departures] == ["gpt-4o+silence"]
     assert stand.upstream_requests == 1

@@ -81,8 +81,11 @@ async def test_unknown_models_raise_not_found_in_both(stand: Stand) -> None:
 
 async def test_timeout_of_a_sync_client_closes_the_upstream_exchange(stand: Stand) -> None:
     def scene() -> None:
+        unsaid = {"x-stainless-read-timeout": "None"}
         with _openai(stand) as client, pytest.raises(APITimeoutError):
-            client.with_options(timeout=0.3).chat.completions.create(model="gpt-4o+silence", messages=SAID)
+            client.with_options(timeout=0.3).chat.completions.create(
+                model="gpt-4o+silence", messages=SAID, extra_headers=unsaid
+            )
 
     await asyncio.to_thread(scene)
     await eventually(lambda: stand.provider.stats().departures)

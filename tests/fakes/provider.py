@@ -103,13 +103,16 @@ class Connection:
 class ScriptedProvider:
     """`async with ScriptedProvider([whole(503)], [whole()]) as provider:` answers at `provider.url`."""
 
-    def __init__(self, *scripts: Sequence[Step], on_connect: Sequence[Step] = ()) -> None:
+    def __init__(
+        self, *scripts: Sequence[Step], on_connect: Sequence[Step] = (), sock: socket.socket | None = None
+    ) -> None:
         """`scripts`: one for each request, in the order of arrival. `on_connect` is played before the first
-        request of every connection.
+        request of every connection. It listens on `sock`, which must be bound, or on a port of its own.
         """
         self._scripts = iter(scripts)
         self._script: Sequence[Step] = (Hold(),)
         self._on_connect = on_connect
+        self._sock = sock
         self._listener: asyncio.Server | None = None
         self.connections: list[Connection] = []
         self.requests: list[bytes] = []
@@ -119,7 +122,10 @@ class ScriptedProvider:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: _Line(self), "127.0.0.1", 0)
+        if self._sock is None:
+            self._listener = await loop.create_server(lambda: _Line(self), "127.0.0.1", 0)
+        else:
+            self._listener = await loop.create_server(lambda: _Line(self), sock=self._sock)
         self.url = f"http://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
         return self
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 from llm_guard.call import Call, Exchange, Inbox, Opened, Wire
 from llm_guard.outcome import Answer, Failure, FailureKind
@@ -112,20 +113,25 @@ def new_target(
     breaker: BreakerSettings | None = None,
     api_key: str | None = None,
     model: str | None = None,
+    host: Breaker | None = None,
+    alias: str = "gpt-4",
 ) -> Target:
-    """A deployment of its own; its waits have no jitter unless `retry` says so. `model` is the label's by default."""
+    """A deployment of its own, on a `host` of its own unless one is given; its waits have no jitter unless `retry` says
+    so. `model` is the label's by default; a label without one is that of pass-through."""
     upstream = Upstream(label.partition("/")[0], "openai", "http://127.0.0.1:1/v1", api_key, "bearer")
     retry = retry or RetrySettings(jitter=0.0)
-    model = model or label.partition("/")[2]
+    model = model or label.partition("/")[2] or None
     budget = RetryBudget(retry.budget, ManualClock().now())
-    deployment = Deployment(label, upstream, model, Breaker(breaker or BreakerSettings()), budget)
-    return Target(deployment, "gpt-4", model, TimeoutSettings(), retry)
+    own = Breaker(breaker or BreakerSettings())
+    deployment = Deployment(label, upstream, model, own, budget, host or Breaker(breaker or BreakerSettings()))
+    return Target(deployment, alias, model, TimeoutSettings(), retry)
 
 
-def new_call(*targets: Target, deadline_at: float = float("inf"), alias: str = "gpt-4") -> Call:
-    """A call received at the manual clock's beginning, with a route over `targets` if there are any."""
+def new_call(*targets: Target, deadline_at: float = float("inf"), alias: str = "gpt-4", **facts: Any) -> Call:
+    """A call received at the manual clock's beginning, with a route over `targets` if there are any; `facts` are other
+    fields of it."""
     route = Route(alias, targets[0].timeouts, targets) if targets else None
     return Call(
         "lg-1", "openai", "POST", "/v1/chat/completions", "", (), 1000.0,
-        model="gpt-4", route=route, deadline_at=deadline_at,
+        model="gpt-4", route=route, deadline_at=deadline_at, **facts,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
+from llm_guard.policy.repeat import may_have_executed
 from tests.property.test_backoff import draws, retry_settings, seconds
 
 
@@ -18,6 +19,8 @@ class Facts:
     retries_done: int
     previous_s: float | None
     has_next: bool
+    has_other_model: bool
+    is_repeatable: bool
     can_spend: bool
     now: float
     time_left_s: float
@@ -34,6 +37,8 @@ class Facts:
             settings=self.settings,
             previous_s=self.previous_s,
             has_next=self.has_next,
+            has_other_model=self.has_other_model,
+            is_repeatable=self.is_repeatable,
             can_spend=self.can_spend,
             now=self.now,
             deadline_at=self.deadline_at,
@@ -49,11 +54,19 @@ facts = st.builds(
         detail=st.just("it failed"),
         retry_after_s=st.none() | seconds,
         limit=st.sampled_from([None, None, None, "total", "attempt", "connect"]),
+        is_before_sending=st.booleans(),
+        is_after_head=st.booleans(),
     ),
-    settings=retry_settings,
+    settings=st.builds(
+        replace,
+        retry_settings,
+        fallback_on=st.lists(st.sampled_from(["context_length", "content_policy"]), unique=True).map(tuple),
+    ),
     retries_done=st.integers(0, 4),
     previous_s=st.none() | seconds,
     has_next=st.booleans(),
+    has_other_model=st.booleans(),
+    is_repeatable=st.booleans(),
     can_spend=st.booleans(),
     now=st.floats(0, 1e7),
     time_left_s=st.floats(-10, 1e5) | st.floats(0, 1),
@@ -96,4 +109,28 @@ def test_call_is_given_up_only_when_nobody_else_can_be_asked(given_facts: Facts)
         assert step.why
         kind = given_facts.failure.kind
         is_over = given_facts.failure.limit == "total" or given_facts.now >= given_facts.deadline_at
-        assert is_over or not (given_facts.has_next and kind.can_fall_back)
+        is_done = not given_facts.is_repeatable and may_have_executed(given_facts.failure)
+        assert is_over or is_done or not (given_facts.has_next and kind.can_fall_back)
+        is_for_other_model = kind.label in given_facts.settings.fallback_on
+        assert is_over or is_done or not (given_facts.has_other_model and is_for_other_model)
+
+
+@settings(derandomize=True, deadline=None, max_examples=1000)
+@given(facts)
+def test_other_model_is_asked_only_where_there_is_one_and_the_route_says_so(given_facts: Facts) -> None:
+    step = given_facts.decide()
+    if isinstance(step, FallBack) and step.to_other_model:
+        assert given_facts.has_other_model
+        assert given_facts.failure.kind.label in given_facts.settings.fallback_on
+        assert not given_facts.failure.kind.can_fall_back
+        assert given_facts.now < given_facts.deadline_at
+
+
+@settings(derandomize=True, deadline=None, max_examples=1000)
+@given(facts)
+def test_repetition_is_refused_exactly_where_it_may_execute_a_call_twice(given_facts: Facts) -> None:
+    once, often = replace(given_facts, is_repeatable=False), replace(given_facts, is_repeatable=True)
+    if may_have_executed(given_facts.failure):
+        assert isinstance(once.decide(), GiveUp)
+    else:
+        assert once.decide() == often.decide()

@@ -131,7 +131,26 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
     ("text", "expected"),
     [
         ("server: {prot: 1}", "server.prot: unknown key; did you mean port?"),
-        ("server: {zzz: 1}", "server.zzz: unknown key; known: host, port, max_body, drain, drain_delay, client_keys"),
+        (
+            "server: {zzz: 1}",
+            "server.zzz: unknown key; known: host, port, max_body, drain, drain_delay, client_keys, repeat",
+        ),
+        (
+            "server: {repeat: {/files: true}}",
+            "server.repeat: /files: write a path below /v1/, with * at its end for all below it",
+        ),
+        (
+            "server: {repeat: {'/v1/*/jobs': true}}",
+            "server.repeat: /v1/*/jobs: write a path below /v1/, with * at its end for all below it",
+        ),
+        (
+            "server: {repeat: {'/v1/files': maybe}}",
+            "server.repeat./v1/files: input should be a valid boolean, unable to interpret input",
+        ),
+        (
+            "defaults: {retry: {fallback_on: [rate_limit]}}",
+            "defaults.retry.fallback_on[0]: must be 'context_length' or 'content_policy'",
+        ),
         ("modles: {}", "modles: unknown key; did you mean models?"),
         ("defaults: {retry: {budget: {ratoi: 1}}}", "defaults.retry.budget.ratoi: unknown key; did you mean ratio?"),
         ("defaults: {deployments: []}", "defaults.deployments: unknown key; known: timeout, retry, breaker"),

@@ -217,6 +217,26 @@ def test_upstreams_on_one_url_do_not_share_a_breaker() -> None:
     assert first.deployment.breaker is not second.deployment.breaker
 
 
+def test_all_deployments_of_an_upstream_have_one_host_and_no_other_upstream_has_it() -> None:
+    routes = table("""
+        a: {deployments: [{upstream: openai}, {upstream: openai, model: m}], breaker: {open_for: 7s}}
+        "gpt-*": {deployments: [{upstream: openai}, {upstream: spare}]}
+    """)
+    through = routes.upstream_route("openai")
+    assert through is not None
+    ours = [deployment(routes, "a"), route(routes, "a").targets[1].deployment, deployment(routes, "gpt-4")]
+    assert {each.host for each in ours} == {through.targets[0].deployment.host}
+    assert route(routes, "gpt-4").targets[1].deployment.host is not ours[0].host
+    assert ours[0].host not in [each.breaker for each in routes.deployments()]
+    assert ours[0].host.settings.open_for == 30.0
+
+
+def test_upstreams_on_one_url_do_not_share_a_host() -> None:
+    twins = "upstreams: {x: {dialect: openai, base_url: 'http://h'}, y: {dialect: openai, base_url: 'http://h'}}\n"
+    first, second = route(table("a: {deployments: [{upstream: x}, {upstream: y}]}", upstreams=twins), "a").targets
+    assert first.deployment.host is not second.deployment.host
+
+
 def test_each_name_that_a_pattern_finds_has_a_breaker_of_its_own() -> None:
     routes = table('"gpt-*": {deployments: [{upstream: openai}]}')
     open_breaker(deployment(routes, "gpt-4"))
@@ -290,6 +310,28 @@ def test_reload_gives_a_new_key_to_the_upstream_of_a_kept_deployment() -> None:
     assert deployment(after, "a").upstream.api_key == "k2"
     assert deployment(before, "a").upstream.api_key == "k1"
     assert deployment(after, "a").breaker is deployment(before, "a").breaker
+
+
+def test_digest_of_a_key_follows_the_key_and_is_in_no_repr() -> None:
+    models = "a: {deployments: [{upstream: openai}]}"
+    first, same = (deployment(table(models), "a").upstream for _ in range(2))
+    other = deployment(table(models, upstreams=UPSTREAMS.replace("k1", "k2")), "a").upstream
+    assert first.key_digest == same.key_digest != other.key_digest
+    assert "k1" not in first.key_digest
+    assert first.key_digest not in repr(first)
+
+
+def test_reload_keeps_the_breaker_of_a_host_under_the_settings_of_the_defaults() -> None:
+    models = "a: {deployments: [{upstream: openai}], breaker: {open_for: 7s}}"
+    before = table(models)
+    after = table(f"b: {{deployments: [{{upstream: openai, model: other}}]}}\n  {models}", before)
+    assert deployment(after, "b").host is deployment(after, "a").host is deployment(before, "a").host
+    changed = UPSTREAMS + "defaults: {breaker: {open_for: 9s}}\n"
+    again = table(models, after, changed)
+    assert deployment(again, "a").host is deployment(before, "a").host
+    assert deployment(again, "a").host.settings.open_for == 9.0
+    moved = table(models, after, UPSTREAMS.replace("api.openai", "x"))
+    assert deployment(moved, "a").host is not deployment(before, "a").host
 
 
 def test_reload_that_renames_a_model_keeps_the_breaker_of_its_deployment() -> None:

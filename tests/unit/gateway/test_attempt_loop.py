@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 import pytest
 
-from llm_guard.call import Call, GaveUp, Served
-from llm_guard.gateway.attempt_loop import attempt
+from llm_guard.call import GaveUp
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.breaker import BreakerSettings
 from llm_guard.policy.retry_budget import BudgetSettings
-from llm_guard.routes import Target
 from tests.fakes.script import (
     NETWORK_ERROR,
     OK,
@@ -21,66 +18,13 @@ from tests.fakes.script import (
     Outcome,
     Script,
     Slow,
-    new_call,
     new_target,
     open_stream,
 )
+from tests.unit.gateway.plays import Play, evidence, limited, open_breaker, play, two
 
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400 (status 400)")
-
-
-def limited(asked_s: float) -> Failure:
-    return Failure(FailureKind.RATE_LIMIT, "answered 429 (status 429)", asked_s)
-
-
-@dataclass
-class Play:
-    """One call over these targets, its upstreams answering by script; draws are 0."""
-
-    targets: tuple[Target, ...]
-    script: Script
-    call: Call = field(init=False)
-    deadline_at: float = float("inf")
-
-    def __post_init__(self) -> None:
-        self.call = new_call(*self.targets, deadline_at=self.deadline_at)
-
-    async def run(self) -> Served | GaveUp:
-        return await attempt(self.call, self.targets, self.script, self.script.clock, lambda: 0.0)
-
-    async def gives_up(self) -> GaveUp:
-        result = await self.run()
-        assert isinstance(result, GaveUp)
-        return result
-
-    async def serves(self) -> Served:
-        result = await self.run()
-        assert isinstance(result, Served)
-        return result
-
-
-def play(*outcomes: Outcome, targets: tuple[Target, ...] | None = None, deadline_at: float = float("inf")) -> Play:
-    return Play(targets or (new_target("a/x"),), Script(*outcomes), deadline_at)
-
-
-def two(breaker: BreakerSettings | None = None) -> tuple[Target, Target]:
-    return new_target("a/x", breaker=breaker), new_target("b/y", breaker=breaker)
-
-
-def open_breaker(target: Target, now: float = 1000.0) -> None:
-    breaker = target.deployment.breaker
-    for _ in range(breaker.settings.consecutive_failures):
-        permit = breaker.try_acquire(now)
-        assert permit is not None
-        breaker.settle(permit, Signal.UNHEALTHY, now)
-    assert breaker.try_acquire(now) is None
-
-
-def evidence(target: Target, now: float = 1000.0) -> tuple[int, int]:
-    """(calls, failures) that the breaker has counted."""
-    seen = target.deployment.breaker.snapshot(now)
-    return seen.calls, seen.failures
 
 
 # retry, fall back, give up

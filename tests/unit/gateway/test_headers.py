@@ -6,7 +6,16 @@ import pytest
 
 from llm_guard.call import Call, Headers
 from llm_guard.config import Auth
-from llm_guard.gateway.headers import caller_keys, lower_names, ours, retry_after, to_client, to_upstream, value_of
+from llm_guard.gateway.headers import (
+    account,
+    caller_keys,
+    lower_names,
+    ours,
+    retry_after,
+    to_client,
+    to_upstream,
+    value_of,
+)
 from llm_guard.routes import Upstream
 from tests.fakes.script import new_call
 
@@ -95,3 +104,9 @@ def test_keys_are_found_in_every_form_that_sdks_use() -> None:
     headers = (("Authorization", "bearer  k1 "), ("X-API-Key", "k2"), ("api-key", "k3"), ("authorization", "Basic k4"))
     assert caller_keys(headers) == ["k1", "k2", "k3", "Basic k4"]
     assert caller_keys((("X-Custom", "k"),)) == []
+
+
+def test_account_that_a_caller_chooses_is_read_whatever_the_names_case() -> None:
+    headers = (("OpenAI-Organization", "org-1"), ("Authorization", "Bearer k"), ("openai-project", "proj_1"))
+    assert account(headers) == ["openai-organization: org-1", "openai-project: proj_1"]
+    assert account((("Authorization", "Bearer k"),)) == []

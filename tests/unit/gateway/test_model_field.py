@@ -81,6 +81,32 @@ def test_list_or_scalar_asks_for_nothing(body: str) -> None:
     assert asked(body) == Asked()
 
 
+# what a provider is to keep
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_bound", "is_stateful"),
+    [
+        ('"previous_response_id": "resp_1"', True, True),
+        ('"conversation": "conv_1"', True, True),
+        ('"conversation": {"id": "conv_1"}', True, True),
+        ('"store": true', False, True),
+        ('"background": true', False, True),
+        ('"store": true, "previous_response_id": "resp_1"', True, True),
+        ('"store": false', False, False),
+        ('"background": false, "store": false', False, False),
+        ('"previous_response_id": null, "conversation": null, "store": null', False, False),
+        ('"previous_response_id": ""', False, False),
+        ('"input": "store", "metadata": {"store": true, "background": true, "conversation": "c"}', False, False),
+        ('"st\\u006fre": true', False, True),
+    ],
+)
+@pytest.mark.parametrize("more", ["", ', "text": "cut \\ud83d"'], ids=["fast", "slow"])
+def test_what_a_provider_keeps_or_has_kept_is_found(fields: str, is_bound: bool, is_stateful: bool, more: str) -> None:
+    what = asked(f'{{"model": "a", {fields}{more}}}')
+    assert (what.model, what.is_bound, what.is_stateful) == ("a", is_bound, is_stateful)
+
+
 def test_json_is_found_under_other_names_too() -> None:
     assert asked('{"model": "a"}', "application/vnd.api+json; charset=utf-8").model == "a"
     assert asked(' {"model": "a"}', "").model == "a"

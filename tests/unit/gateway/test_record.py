@@ -10,7 +10,7 @@ from structlog.testing import LogCapture
 
 from llm_guard.call import Attempt, Call
 from llm_guard.dialect.sse import Usage
-from llm_guard.gateway.record import Recorder, overhead_s, settle
+from llm_guard.gateway.record import Recorder, overhead_s, settle, settle_host
 from llm_guard.outcome import Answer, Failure, FailureKind, Refusal, Signal
 from llm_guard.policy.breaker import BreakerSettings
 from llm_guard.routes import Target
@@ -232,6 +232,19 @@ def test_settled_permit_ends_its_attempt_and_counts_once(records: Records) -> No
     assert breaker.snapshot(1002.0).state == "open"
     assert [(line["event"], line["deployment"], line["before"], line["after"]) for line in records.log.entries] == [
         ("breaker", "a/x", "closed", "open")
+    ]
+
+
+def test_settled_permit_of_a_host_is_logged_by_the_upstreams_name_and_ends_no_attempt(records: Records) -> None:
+    target = new_target("a/x", breaker=BreakerSettings(consecutive_failures=1))
+    host = target.deployment.host
+    attempt, permit = tried(target, 1000.0, None), host.try_acquire(1000.0)
+    assert permit is not None
+    settle_host(attempt, permit, Signal.UNHEALTHY, records.clock)
+    assert (attempt.ended_at, host.snapshot(1000.0).state) == (None, "open")
+    assert target.deployment.breaker.snapshot(1000.0).state == "closed"
+    assert [(line["upstream"], line["before"], line["after"]) for line in records.log.entries] == [
+        ("a", "closed", "open")
     ]
 
 

@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from llm_guard.outcome import Failure, FailureKind
+from llm_guard.outcome import Failure, FailureKind, Limit
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
 
 FINAL = [kind for kind in FailureKind if not kind.is_retriable and not kind.can_fall_back]
 ELSEWHERE = [kind for kind in FailureKind if not kind.is_retriable and kind.can_fall_back]
 RETRIABLE = [kind for kind in FailureKind if kind.is_retriable]
+PLAIN = RetrySettings(jitter=0.0)
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,24 @@ class Facts:
     is_total: bool = False
     retries_done: int = 0
     has_next: bool = False
+    has_other_model: bool = False
+    is_repeatable: bool = True
+    is_before_sending: bool = False
     can_spend: bool = True
     deadline_at: float = 1000.0
+    settings: RetrySettings = PLAIN
 
     def decide(self) -> Step:
-        failure = Failure(self.kind, "it failed", self.asked, "total" if self.is_total else None)
+        limit: Limit | None = "total" if self.is_total else None
+        failure = Failure(self.kind, "it failed", self.asked, limit, is_before_sending=self.is_before_sending)
         return next_step(
             failure,
             retries_done=self.retries_done,
-            settings=RetrySettings(jitter=0.0),
+            settings=self.settings,
             previous_s=None,
             has_next=self.has_next,
+            has_other_model=self.has_other_model,
+            is_repeatable=self.is_repeatable,
             can_spend=self.can_spend,
             now=100.0,
             deadline_at=self.deadline_at,
@@ -111,3 +119,71 @@ def test_call_out_of_time_ends_whatever_else_holds() -> None:
     assert Facts(FailureKind.TIMEOUT, is_total=True, has_next=True).decide() == GiveUp("deadline")
     assert Facts(deadline_at=100.0, has_next=True).decide() == GiveUp("deadline")
     assert Facts(FailureKind.AUTH, deadline_at=99.0, has_next=True).decide() == GiveUp("deadline")
+
+
+# another model
+
+ANYTHING = RetrySettings(jitter=0.0, fallback_on=("context_length", "content_policy"))
+NOTHING = RetrySettings(jitter=0.0, fallback_on=())
+TO_OTHER_MODEL = FallBack(to_other_model=True)
+
+
+def test_context_too_long_for_a_model_goes_to_another_model_only() -> None:
+    too_long = Facts(FailureKind.CONTEXT_LENGTH, has_next=True)
+    assert too_long.decide() == GiveUp("final error")
+    assert replace(too_long, has_other_model=True).decide() == TO_OTHER_MODEL
+    assert replace(too_long, has_other_model=True, settings=NOTHING).decide() == GiveUp("final error")
+
+
+def test_refusal_for_content_is_the_models_answer_unless_the_route_says_otherwise() -> None:
+    refused = Facts(FailureKind.CONTENT_POLICY, has_next=True, has_other_model=True)
+    assert refused.decide() == GiveUp("final error")
+    assert replace(refused, settings=ANYTHING).decide() == TO_OTHER_MODEL
+    assert replace(refused, settings=ANYTHING, has_other_model=False).decide() == GiveUp("final error")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FINAL if kind.label not in ANYTHING.fallback_on])
+def test_no_other_final_failure_goes_to_another_model(kind: FailureKind) -> None:
+    assert Facts(kind, has_next=True, has_other_model=True, settings=ANYTHING).decide() == GiveUp("final error")
+
+
+@pytest.mark.parametrize("kind", RETRIABLE + ELSEWHERE)
+def test_failure_that_another_deployment_may_cure_does_not_skip_it_for_another_model(kind: FailureKind) -> None:
+    step = Facts(kind, has_next=True, has_other_model=True, settings=ANYTHING, retries_done=2).decide()
+    assert step != TO_OTHER_MODEL
+
+
+def test_call_out_of_time_goes_to_no_other_model() -> None:
+    too_long = Facts(FailureKind.CONTEXT_LENGTH, has_next=True, has_other_model=True)
+    assert replace(too_long, deadline_at=100.0).decide() == GiveUp("deadline")
+    assert replace(too_long, is_total=True).decide() == GiveUp("deadline")
+
+
+# what must not be done twice
+
+
+@pytest.mark.parametrize("kind", [FailureKind.NETWORK, FailureKind.TIMEOUT, FailureKind.TRUNCATED])
+def test_call_that_may_have_been_executed_and_must_not_be_twice_is_given_up(kind: FailureKind) -> None:
+    broken = Facts(kind, has_next=True, has_other_model=True, is_repeatable=False)
+    assert broken.decide() == GiveUp("it may have been executed")
+    assert isinstance(replace(broken, is_repeatable=True).decide(), Retry)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.NETWORK, FailureKind.TIMEOUT])
+def test_call_that_was_never_sent_is_sent_again_whatever_it_is(kind: FailureKind) -> None:
+    unsent = Facts(kind, has_next=True, is_repeatable=False, is_before_sending=True)
+    assert isinstance(unsent.decide(), Retry)
+    assert replace(unsent, retries_done=2).decide() == FallBack()
+
+
+@pytest.mark.parametrize("kind", [FailureKind.RATE_LIMIT, FailureKind.OVERLOADED, FailureKind.MODEL_LOADING])
+def test_call_that_was_refused_at_the_door_is_sent_again_whatever_it_is(kind: FailureKind) -> None:
+    refused = Facts(kind, has_next=True, is_repeatable=False)
+    assert isinstance(refused.decide(), Retry)
+    assert replace(refused, retries_done=2).decide() == FallBack()
+
+
+def test_call_that_must_not_be_repeated_still_goes_to_another_credential_and_another_model() -> None:
+    once = Facts(FailureKind.QUOTA_EXHAUSTED, has_next=True, has_other_model=True, is_repeatable=False)
+    assert once.decide() == FallBack()
+    assert replace(once, kind=FailureKind.CONTEXT_LENGTH).decide() == TO_OTHER_MODEL

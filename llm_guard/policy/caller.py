@@ -1,0 +1,46 @@
+"""What a client's own headers tell of its patience and its history.
+
+Owns the reading of the official SDKs' `x-stainless-*` headers. Does not own what is made of it.
+Source: openai-python and anthropic-python `_base_client.py`, and their TypeScript siblings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+# The answer has to travel too: a client's own clock may be a round trip ahead.
+_LEAST_MARGIN_S = 0.1
+_MARGIN_SHARE = 0.1
+_MOST_MARGIN_S = 1.0
+
+
+def patience_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds of silence after which the client gives up; None when it does not say. `headers` by lower-case names.
+
+    `x-stainless-read-timeout` (Python) and `x-stainless-timeout` (TypeScript: whole seconds, cut off; anthropic-python:
+    seconds) are limits on silence, not on the call. `NOT_GIVEN`, `None` and 0 (TypeScript's 900 ms) say nothing.
+    """
+    said = [_seconds(headers.get(name)) for name in ("x-stainless-read-timeout", "x-stainless-timeout")]
+    return min((seconds for seconds in said if seconds is not None), default=None)
+
+
+def decide_within_s(patience_s: float) -> float:
+    """How long the gateway may take until its first byte, so that the client still hears it: a tenth less, by at least
+    100 ms and at most a second; by half, when that is all there is."""
+    margin_s = min(_MOST_MARGIN_S, max(_LEAST_MARGIN_S, patience_s * _MARGIN_SHARE))
+    return max(patience_s / 2, patience_s - margin_s)
+
+
+def retry_count(headers: Mapping[str, str]) -> int:
+    """How often the client itself has sent this call before: `x-stainless-retry-count`, 0 without it."""
+    said = headers.get("x-stainless-retry-count", "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 4 else 0
+
+
+def _seconds(said: str | None) -> float | None:
+    try:
+        seconds = float(said) if said is not None else 0.0
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None

@@ -1,0 +1,168 @@
+"""What is sent how often: calls that may be repeated, calls that must not, and who says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, Form, name_of
+from tests.chaos.sinks import refusing
+from tests.chaos.stand import config_of, facing, standing
+from tests.chaos.wire import Reply, ask
+from tests.fakes.provider import END, Close, Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
+
+RETRY = {"max_attempts": 3}
+OK = b'{"id": "made"}'
+FORM = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n{}\r\n--x--\r\n'
+MULTIPART = {"content-type": "multipart/form-data; boundary=x"}
+STATE: list[dict[str, Any]] = [
+    {"store": True}, {"background": True}, {"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}},
+]  # fmt: skip
+ONCE: list[tuple[str, bytes, dict[str, str]]] = [
+    ("/v1/files", FORM, MULTIPART),
+    ("/v1/batches", b'{"input_file_id": "f", "endpoint": "/v1/embeddings"}', {}),
+    ("/v1/fine_tuning/jobs", b'{"model": "gpt", "training_file": "f"}', {}),
+    ("/v1/messages/batches", b'{"requests": []}', {"anthropic-version": "2023-06-01"}),
+    ("/v1/responses/resp_1/cancel", b"", {}),
+    *(("/v1/responses", json.dumps({"model": "gpt", "input": "hi", **state}).encode(), {}) for state in STATE),
+]
+once = pytest.mark.parametrize(
+    ("path", "body", "headers"), ONCE, ids=[path.removeprefix("/v1/") + str(n) for n, (path, _, _) in enumerate(ONCE)]
+)
+often = pytest.mark.parametrize("form", [CHAT, RESPONSES, MESSAGES], ids=name_of)
+UNCLEAR: list[tuple[str, Sequence[Step]]] = [
+    ("reset", [Reset()]),
+    ("closed", [Close()]),
+    ("silent", [Hold()]),
+    ("500", [whole(500)]),
+    ("504", [whole(504)]),
+    ("cut", [whole(200, b"{", {"content-length": "9"}), Close()]),
+]
+unclear = pytest.mark.parametrize("script", [script for _, script in UNCLEAR], ids=[name for name, _ in UNCLEAR])
+LIMITS = {"attempt": "200ms", "first_token": "200ms"}
+
+
+def kind(reply: Reply) -> tuple[int, str]:
+    return reply.status, reply.headers["x-llm-guard-attempts"]
+
+
+@once
+@unclear
+async def test_call_that_changes_something_is_sent_once_when_nobody_knows_whether_it_was_executed(
+    path: str, body: bytes, headers: dict[str, str], script: Sequence[Step]
+) -> None:
+    async with facing(script, [whole(200, OK)], retry=RETRY, timeout=LIMITS) as (stand, provider):
+        reply = await ask(stand.url, path, body, headers)
+        assert reply.status >= 500
+        assert reply.headers["x-should-retry"] == "false"
+        assert len(provider.requests) == 1
+        (call,) = await stand.calls()
+        assert call["gave_up"] == "it may have been executed"
+
+
+@once
+async def test_call_that_changes_something_is_sent_once_on_a_kept_alive_connection_too(
+    path: str, body: bytes, headers: dict[str, str]
+) -> None:
+    """On a connection that was used before, a reset is taken for a stale connection and the request sent again."""
+    get = {**headers, "content-type": "application/json"}
+    async with facing([whole(200, OK)], [Reset()], [whole(200, OK)], retry=RETRY) as (stand, provider):
+        assert (await ask(stand.url, "/v1/models", headers=get, method="GET")).status == 200
+        assert (await ask(stand.url, path, body, headers)).status == 502
+        assert len(provider.requests) == 2
+        assert [len(each.requests) for each in provider.connections] == [1, 1]
+
+
+@once
+@pytest.mark.parametrize("status", [429, 503])
+async def test_call_that_changes_something_is_sent_again_after_a_refusal_at_the_door(
+    path: str, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    async with facing([whole(status)], [whole(200, OK)], retry=RETRY) as (stand, provider):
+        assert kind(await ask(stand.url, path, body, headers)) == (200, "2")
+        assert len(provider.requests) == 2
+
+
+@once
+async def test_call_that_changes_something_is_sent_again_after_a_refused_connection(
+    path: str, body: bytes, headers: dict[str, str]
+) -> None:
+    with refusing() as (url, _):
+        async with standing(config_of(url, retry=RETRY)) as stand:
+            assert kind(await ask(stand.url, path, body, headers)) == (502, "3")
+
+
+async def test_upload_reaches_a_provider_that_comes_up_between_two_attempts() -> None:
+    retry = {"max_attempts": 100, "base_delay": "50ms", "multiplier": 1}
+    with refusing() as (url, held):
+        async with standing(config_of(url, retry=retry)) as stand:
+            asking = asyncio.create_task(ask(stand.url, "/v1/files", FORM, MULTIPART))
+            await asyncio.wait([asking], timeout=0.1)
+            async with ScriptedProvider([whole(200, OK)], sock=held) as provider:
+                reply = await asking
+            assert (reply.status, reply.body) == (200, OK)
+            assert int(reply.headers["x-llm-guard-attempts"]) > 1
+            assert len(provider.requests) == 1
+            assert FORM in provider.requests[0]
+
+
+@often
+@unclear
+async def test_model_call_is_sent_again_whatever_became_of_the_first(form: Form, script: Sequence[Step]) -> None:
+    async with facing(script, form.ok, retry=RETRY, timeout=LIMITS) as (stand, provider):
+        assert kind(await form.ask(stand.url)) == (200, "2")
+        assert len(provider.requests) == 2
+
+
+async def test_response_that_failed_in_its_stream_is_not_begun_twice_where_its_state_is_kept() -> None:
+    error = b'event: error\ndata: {"type":"error","code":"server_is_overloaded","message":"busy","param":null}\n\n'
+    failing: list[Step] = [stream_head(), *map(chunk, RESPONSES.preamble), chunk(error), END]
+    async with facing(failing, RESPONSES.good_stream, retry=RETRY) as (stand, provider):
+        assert (await RESPONSES.ask(stand.url, stream=True, store=True)).status == 503
+        assert len(provider.requests) == 1
+    async with facing(failing, RESPONSES.good_stream, retry=RETRY) as (stand, provider):
+        assert kind(await RESPONSES.ask(stand.url, stream=True)) == (200, "2")
+
+
+async def test_stored_chat_completion_is_repeated_as_any_other() -> None:
+    """`store` means something else there: a log, not a state that a later call goes on from."""
+    async with facing([Reset()], CHAT.ok, retry=RETRY) as (stand, _):
+        assert kind(await CHAT.ask(stand.url, store=True)) == (200, "2")
+
+
+# server.repeat
+
+
+async def test_config_may_allow_and_forbid_repetition_by_path() -> None:
+    server = {"repeat": {"/v1/batches": True, "/v1/fine_tuning/*": True, "/v1/chat/completions": False}}
+    for path, body, attempts in (("/v1/batches", b"{}", "2"), ("/v1/fine_tuning/jobs", b'{"model": "gpt"}', "2")):
+        async with facing([Reset()], [whole(200, OK)], retry=RETRY, server=server) as (stand, _):
+            assert kind(await ask(stand.url, path, body)) == (200, attempts)
+    async with facing([Reset()], CHAT.ok, retry=RETRY, server=server) as (stand, provider):
+        assert kind(await CHAT.ask(stand.url)) == (502, "1")
+        assert len(provider.requests) == 1
+
+
+async def test_path_that_names_an_upstream_is_judged_by_what_follows_the_name() -> None:
+    async with facing([Reset()], CHAT.ok, retry=RETRY, server={"repeat": {"/v1/files": True}}) as (stand, _):
+        assert kind(await ask(stand.url, "/upstreams/one/v1/files", FORM, MULTIPART)) == (200, "2")
+    async with facing([Reset()], CHAT.ok, retry=RETRY) as (stand, _):
+        assert kind(await ask(stand.url, "/upstreams/one/v1/batches", b"{}")) == (502, "1")
+
+
+# calls that are bound to where their state is kept
+
+
+@pytest.mark.parametrize("state", STATE[2:])
+async def test_call_that_goes_on_from_kept_state_goes_to_no_other_provider(state: dict[str, Any]) -> None:
+    async with ScriptedProvider(RESPONSES.ok) as other:
+        upstreams = {"other": {"dialect": "openai", "base_url": f"{other.url}/v1"}}
+        models = {"gpt": {"deployments": [{"upstream": "one"}, {"upstream": "other"}]}}
+        async with facing([whole(503)], retry=RETRY, upstreams=upstreams, models=models) as (stand, provider):
+            assert kind(await RESPONSES.ask(stand.url, **state)) == (503, "3")
+            assert (len(provider.requests), len(other.requests)) == (3, 0)
+            assert kind(await RESPONSES.ask(stand.url, store=True)) == (200, "4")

@@ -1,0 +1,469 @@
+"""Who is left alone, for how long, and who is not: credentials, deployments, hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.bench import CREDENTIAL_S, Bench
+from llm_guard.policy.breaker import Breaker, BreakerSettings
+from llm_guard.routes import Target
+from tests.fakes.script import OK, SERVER_ERROR, Hang, Outcome, Slow, new_target
+from tests.unit.gateway.plays import Play, evidence, limited, open_breaker, open_this, play
+
+SPENT = Failure(
+    FailureKind.QUOTA_EXHAUSTED, "answered 429 (code insufficient_quota)", answer=Answer(429, "", (), b"spent")
+)
+WRONG_KEY = Failure(FailureKind.AUTH, "answered 401 (status 401)")
+REFUSED = Failure(FailureKind.NETWORK, "connecting failed: refused", is_before_sending=True)
+RESET = Failure(FailureKind.NETWORK, "the connection broke: reset")
+ONCE = RetrySettings(jitter=0.0, max_attempts=1)
+
+
+def later(this: Play, seconds: float) -> Play:
+    """The call, received this much after the beginning."""
+    this.script.clock.advance(seconds)
+    return this
+
+
+async def fail(bench: Bench, target: Target, *outcomes: Outcome, **facts: Any) -> None:
+    """One call of one target that gives up after these outcomes."""
+    this = play(*outcomes, targets=(target,), bench=bench, **facts)
+    await this.gives_up()
+    assert len(this.call.attempts) == len(outcomes)
+
+
+# credentials
+
+
+async def test_spent_credential_takes_all_its_deployments_out_without_an_attempt() -> None:
+    bench = Bench()
+    shared = [new_target(f"a/{model}", api_key="k") for model in ("x", "y", "z")]
+    await fail(bench, shared[0], SPENT)
+    await fail(bench, shared[1], SPENT)
+    third = play(OK, targets=(shared[2], new_target("b/z", api_key="other")), bench=bench)
+    await third.serves()
+    assert third.script.transcript == ["asked b/z"]
+    assert third.call.skipped == ["a/z"]
+
+
+async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_the_wait_that_is_left() -> None:
+    bench = Bench()
+    targets = (new_target("a/x", api_key="k"), new_target("a/y", api_key="k"))
+    for _ in range(2):
+        await fail(bench, targets[0], SPENT)
+    this = later(play(targets=targets, bench=bench), 12.5)
+    result = await this.gives_up()
+    assert result.failure == replace(SPENT, retry_after_s=CREDENTIAL_S - 12.5)
+    assert (result.refusal, result.why) == (None, "benched")
+    assert (this.call.attempts, this.call.skipped) == ([], ["a/x", "a/y"])
+
+
+async def test_credential_is_asked_again_after_its_rest_and_serves_as_before() -> None:
+    bench = Bench()
+    target = new_target("a/x", api_key="k")
+    for _ in range(2):
+        await fail(bench, target, SPENT)
+    for after_s in (CREDENTIAL_S, CREDENTIAL_S + 1):
+        await later(play(OK, targets=(target,), bench=bench), after_s).serves()
+    again = later(play(SPENT, targets=(target,), bench=bench), CREDENTIAL_S + 2)
+    assert (await again.gives_up()).failure is SPENT
+    await later(play(OK, targets=(target,), bench=bench), CREDENTIAL_S + 3).serves()
+
+
+async def test_success_between_two_refusals_keeps_a_credential_in_play() -> None:
+    bench = Bench()
+    target = new_target("a/x", api_key="k")
+    await fail(bench, target, SPENT)
+    await play(OK, targets=(target,), bench=bench).serves()
+    await fail(bench, target, SPENT)
+    await play(OK, targets=(target,), bench=bench).serves()
+
+
+async def test_callers_own_keys_are_benched_each_for_itself() -> None:
+    bench = Bench()
+    target = new_target("a/x")
+    for _ in range(2):
+        await fail(bench, target, WRONG_KEY, key_digest="mallory")
+    assert (await play(targets=(target,), bench=bench, key_digest="mallory").gives_up()).why == "benched"
+    await play(OK, targets=(target,), bench=bench, key_digest="alice").serves()
+
+
+async def test_upstreams_own_key_is_the_same_for_all_callers() -> None:
+    bench = Bench()
+    target = new_target("a/x", api_key="k")
+    await fail(bench, target, SPENT, key_digest="alice")
+    await fail(bench, target, SPENT, key_digest="bob")
+    assert (await play(targets=(target,), bench=bench, key_digest="carol").gives_up()).why == "benched"
+
+
+async def test_account_that_a_caller_chooses_is_benched_alone() -> None:
+    """An organization that does not exist is answered 401: it says nothing of the key that others use too."""
+    bench = Bench()
+    target = new_target("a/x", api_key="k")
+    for _ in range(2):
+        await fail(bench, target, WRONG_KEY, account_digest="nowhere")
+    assert (await play(targets=(target,), bench=bench, account_digest="nowhere").gives_up()).why == "benched"
+    await play(OK, targets=(target,), bench=bench).serves()
+
+
+async def test_key_that_a_reload_puts_in_place_of_a_spent_one_is_asked_at_once() -> None:
+    bench = Bench()
+    for _ in range(2):
+        await fail(bench, new_target("a/x", api_key="old"), SPENT)
+    await play(OK, targets=(new_target("a/x", api_key="new"),), bench=bench).serves()
+
+
+async def test_missing_permission_burns_an_attempt_of_its_own_call_only() -> None:
+    bench = Bench()
+    target = new_target("a/x", api_key="k")
+    for _ in range(5):
+        await fail(bench, target, Failure(FailureKind.PERMISSION, "answered 403"))
+    await play(OK, targets=(target,), bench=bench).serves()
+
+
+async def test_calls_that_name_no_model_bench_nobody_and_are_never_benched() -> None:
+    """A key for models is refused where an administrator's is wanted, and lists files with no balance left."""
+    bench = Bench()
+    files, model = new_target("a", api_key="k"), new_target("a/x", api_key="k")
+    for _ in range(5):
+        await fail(bench, files, WRONG_KEY)
+        await fail(bench, files, replace(limited(3600.0), kind=FailureKind.QUOTA_EXHAUSTED))
+    await play(OK, targets=(model,), bench=bench).serves()
+    for _ in range(2):
+        await fail(bench, model, SPENT)
+    await play(OK, targets=(files,), bench=bench).serves()
+    assert (await play(targets=(model,), bench=bench).gives_up()).why == "benched"
+
+
+# deployments that asked for a wait
+
+
+async def test_deployment_that_asked_for_a_minute_is_left_alone_for_that_long() -> None:
+    bench = Bench()
+    target = new_target("a/x", api_key="k")
+    await fail(bench, target, limited(60.0))
+    benched = later(play(targets=(target,), bench=bench), 59.0)
+    assert (await benched.gives_up()).failure == limited(1.0)
+    await later(play(OK, targets=(target,), bench=bench), 60.0).serves()
+
+
+async def test_other_deployments_of_the_same_credential_are_not_left_alone_with_it() -> None:
+    bench = Bench()
+    await fail(bench, new_target("a/x", api_key="k"), limited(60.0))
+    await play(OK, targets=(new_target("a/y", api_key="k"),), bench=bench).serves()
+
+
+async def test_caller_with_a_key_of_its_own_is_limited_alone() -> None:
+    """Else whoever is out of quota at the provider would take the model from everybody."""
+    bench = Bench()
+    target = new_target("a/x")
+    await fail(bench, target, limited(3600.0), key_digest="mallory")
+    await play(OK, targets=(target,), bench=bench, key_digest="alice").serves()
+    assert (await play(targets=(target,), bench=bench, key_digest="mallory").gives_up()).why == "benched"
+
+
+async def test_quota_that_names_a_time_benches_its_model_for_that_long_and_no_other() -> None:
+    bench = Bench()
+    day = Failure(FailureKind.QUOTA_EXHAUSTED, "per day and model", 39_043.0)
+    targets = [new_target(f"a/{model}", api_key="k") for model in ("x", "y")]
+    await fail(bench, targets[0], day)
+    assert (await later(play(targets=(targets[0],), bench=bench), 39_042.0).gives_up()).failure == replace(
+        day, retry_after_s=1.0
+    )
+    await play(OK, targets=(targets[1],), bench=bench).serves()
+
+
+@pytest.mark.parametrize("kind", [FailureKind.INVALID_REQUEST, FailureKind.CONTENT_POLICY, FailureKind.NOT_FOUND])
+async def test_wait_that_comes_with_a_bad_request_benches_nobody(kind: FailureKind) -> None:
+    bench = Bench()
+    target = new_target("a/x", api_key="k")
+    await fail(bench, target, Failure(kind, "answered 400", 3600.0))
+    await play(OK, targets=(target,), bench=bench).serves()
+
+
+async def test_deployment_that_was_left_for_its_fallback_is_skipped_until_it_said() -> None:
+    bench = Bench()
+    targets = (new_target("a/x", api_key="k"), new_target("b/y", api_key="k"))
+    first = play(limited(5.0), OK, targets=targets, bench=bench)
+    await first.serves()
+    second = later(play(OK, targets=targets, bench=bench), 4.9)
+    await second.serves()
+    assert second.script.transcript == ["asked b/y"]
+    third = later(play(OK, targets=targets, bench=bench), 5.0)
+    await third.serves()
+    assert third.script.transcript == ["asked a/x"]
+
+
+async def test_short_rest_does_not_cost_a_call_that_has_nobody_else_its_answer() -> None:
+    """Without the bench it would have been told to wait 5 s, and have waited."""
+    bench = Bench()
+    shared = new_target("a/x", api_key="k")
+    await play(limited(5.0), OK, targets=(shared, new_target("b/y", api_key="k")), bench=bench).serves()
+    alone = play(limited(5.0), OK, targets=(shared,), bench=bench)
+    await alone.serves()
+    assert alone.script.transcript == ["asked a/x", "slept 5", "asked a/x"]
+
+
+async def test_wait_that_is_slept_out_benches_nobody() -> None:
+    bench = Bench()
+    await play(limited(5.0), OK, targets=(new_target("a/x", api_key="k"),), bench=bench).serves()
+    assert bench.snapshot(1000.0) == {}
+
+
+# nobody can be asked
+
+
+async def test_of_a_rest_and_an_open_breaker_the_one_that_ends_sooner_is_told() -> None:
+    bench = Bench()
+    resting = new_target("a/x", api_key="k")
+    failing = new_target("b/y", breaker=BreakerSettings(open_for=7.0))
+    await fail(bench, resting, limited(60.0))
+    open_breaker(failing)
+    result = await play(targets=(resting, failing), bench=bench).gives_up()
+    assert result.refusal is not None
+    assert (result.refusal.by, result.refusal.retry_after_s) == ("breaker", 7.0)
+    failed_later = new_target("b/y", breaker=BreakerSettings(open_for=7.0))
+    open_breaker(failed_later, now=1058.0)
+    later_on = later(play(targets=(resting, failed_later), bench=bench), 58.0)
+    assert (await later_on.gives_up()).failure == limited(2.0)
+
+
+async def test_wait_of_one_that_rests_and_whose_breaker_is_open_is_the_longer() -> None:
+    bench = Bench()
+    target = new_target("a/x", api_key="k", breaker=BreakerSettings(open_for=100.0, max_open_for=100.0))
+    await fail(bench, target, limited(60.0))
+    open_breaker(target)
+    result = await play(targets=(target,), bench=bench).gives_up()
+    assert result.refusal is not None
+    assert result.refusal.retry_after_s == 100.0
+
+
+# hosts
+
+
+def on_one_host(*labels: str, host: BreakerSettings | None = None) -> tuple[Target, ...]:
+    shared = Breaker(host or BreakerSettings(consecutive_failures=2, open_for=30.0))
+    return tuple(new_target(label, host=shared, retry=ONCE) for label in labels)
+
+
+def host_of(target: Target) -> Breaker:
+    return target.deployment.host
+
+
+async def test_host_that_refuses_connections_takes_its_other_deployments_out() -> None:
+    x, y, z = on_one_host("a/x", "a/y", "a/z")
+    await fail(Bench(), x, REFUSED)
+    await fail(Bench(), y, REFUSED)
+    this = play(OK, targets=(z, new_target("b/z")))
+    await this.serves()
+    assert this.script.transcript == ["asked b/z"]
+    assert this.call.skipped == ["a/z"]
+    assert evidence(z) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [RESET, SERVER_ERROR, Failure(FailureKind.TIMEOUT, "silent", limit="attempt"), limited(1.0), WRONG_KEY],
+    ids=["reset", "500", "silence", "429", "401"],
+)
+async def test_host_is_not_blamed_for_what_one_of_its_models_answers(failure: Failure) -> None:
+    x, y = on_one_host("a/x", "a/y")
+    for _ in range(4):
+        await fail(Bench(), x, failure)
+    assert host_of(y).snapshot(1000.0).failures == 0
+    await play(OK, targets=(y,)).serves()
+
+
+async def test_failure_to_connect_counts_against_the_deployment_as_well() -> None:
+    (x,) = on_one_host("a/x")
+    await fail(Bench(), x, REFUSED)
+    assert evidence(x) == (1, 1)
+    assert host_of(x).snapshot(1000.0).failures == 1
+
+
+async def test_connection_that_was_accepted_ends_a_row_of_refused_ones() -> None:
+    x, y = on_one_host("a/x", "a/y")
+    for failure in (REFUSED, RESET, REFUSED, SERVER_ERROR):
+        await fail(Bench(), x, failure)
+    assert host_of(y).snapshot(1000.0).state == "closed"
+
+
+async def test_host_that_is_down_is_refused_with_its_own_wait() -> None:
+    x, y = on_one_host("a/x", "a/y", host=BreakerSettings(consecutive_failures=1, open_for=9.0))
+    await fail(Bench(), x, REFUSED)
+    result = await later(play(targets=(y,)), 2.0).gives_up()
+    assert result.refusal is not None
+    assert (result.refusal.by, result.refusal.retry_after_s) == ("breaker", 7.0)
+
+
+async def test_half_open_host_recovers_by_one_probe_and_lets_all_its_deployments_back() -> None:
+    x, y = on_one_host("a/x", "a/y")
+    open_this(host_of(x))
+    await later(play(OK, targets=(x,)), 30.0).serves()
+    assert host_of(x).snapshot(1030.0).state == "closed"
+    await later(play(OK, targets=(y,)), 30.0).serves()
+
+
+async def test_half_open_host_is_well_when_its_probe_is_answered_with_an_error() -> None:
+    (x,) = on_one_host("a/x")
+    open_this(host_of(x))
+    await later(play(SERVER_ERROR, targets=(x,)), 30.0).gives_up()
+    assert host_of(x).snapshot(1030.0).state == "closed"
+
+
+async def test_half_open_host_that_still_refuses_is_left_alone_for_longer() -> None:
+    (x,) = on_one_host("a/x")
+    open_this(host_of(x))
+    await later(play(REFUSED, targets=(x,)), 30.0).gives_up()
+    assert host_of(x).retry_after_s(1030.0) == 60.0
+
+
+def assert_probe_is_free(target: Target, now: float) -> None:
+    """The host is half-open as before."""
+    seen = host_of(target).snapshot(now)
+    assert (seen.state, seen.leases) == ("half_open", 0)
+    assert host_of(target).try_acquire(now) is not None
+
+
+async def test_cancelled_call_gives_the_hosts_probe_back() -> None:
+    (x,) = on_one_host("a/x")
+    open_this(host_of(x))
+    task = asyncio.ensure_future(later(play(Hang(), targets=(x,)), 30.0).run())
+    done, _ = await asyncio.wait([task], timeout=0.01)
+    assert not done
+    assert host_of(x).snapshot(1030.0).leases == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert_probe_is_free(x, 1030.0)
+
+
+async def test_bug_gives_the_hosts_probe_back() -> None:
+    (x,) = on_one_host("a/x")
+    open_this(host_of(x))
+    with pytest.raises(RuntimeError, match="a bug"):
+        await later(play(RuntimeError("a bug"), targets=(x,)), 30.0).run()
+    assert_probe_is_free(x, 1030.0)
+
+
+async def test_lack_of_our_own_resources_says_nothing_of_the_host() -> None:
+    (x,) = on_one_host("a/x")
+    open_this(host_of(x))
+    ours = Failure(FailureKind.INTERNAL, "out of sockets", is_before_sending=True)
+    await later(play(ours, targets=(x,)), 30.0).gives_up()
+    assert_probe_is_free(x, 1030.0)
+
+
+async def test_deployment_whose_breaker_refuses_gives_the_hosts_probe_back() -> None:
+    x, y = on_one_host("a/x", "a/y")
+    open_this(host_of(x))
+    open_breaker(x, now=1029.0)
+    await later(play(OK, targets=(x, y)), 30.0).serves()
+    assert host_of(y).snapshot(1030.0).state == "closed"
+    open_this(host_of(x), now=1030.0)
+    open_breaker(y, now=1059.0)
+    await later(play(targets=(y,)), 60.0).gives_up()
+    assert_probe_is_free(y, 1060.0)
+
+
+# the client's patience, its own retries, and what binds it
+
+
+async def test_impatient_caller_opens_no_breaker() -> None:
+    x, y = on_one_host("a/x", "a/y")
+    for is_before_sending in (True, False):
+        for _ in range(20):
+            late = Failure(FailureKind.TIMEOUT, "late", limit="total", is_before_sending=is_before_sending)
+            this = play(Slow(0.01, late), targets=(x,), decide_by=1000.01, deadline_at=1600.0)
+            assert (await this.gives_up()).why == "deadline"
+    assert evidence(x) == (0, 0)
+    assert host_of(y).snapshot(1000.0).failures == 0
+    await play(OK, targets=(x,)).serves()
+
+
+async def test_deployment_that_uses_up_the_time_of_the_whole_call_is_still_blamed() -> None:
+    target = new_target("a/x", retry=ONCE)
+    late = Failure(FailureKind.TIMEOUT, "late", limit="total")
+    await play(Slow(600.0, late), targets=(target,), deadline_at=1600.0).gives_up()
+    await play(Slow(600.0, late), targets=(target,), deadline_at=1600.0, decide_by=1700.0).gives_up()
+    assert evidence(target) == (2, 2)
+
+
+async def test_limit_of_an_attempt_that_ends_before_the_clients_patience_is_evidence() -> None:
+    target = new_target("a/x", retry=ONCE)
+    late = Failure(FailureKind.TIMEOUT, "late", limit="attempt")
+    await play(Slow(5.0, late), targets=(target,), decide_by=1010.0, deadline_at=1600.0).gives_up()
+    assert evidence(target) == (1, 1)
+
+
+async def test_wait_that_would_outlast_the_clients_patience_is_not_begun() -> None:
+    this = play(SERVER_ERROR, decide_by=1000.2, deadline_at=1600.0)
+    assert (await this.gives_up()).why == "deadline"
+    assert this.script.transcript == ["asked a/x"]
+
+
+async def test_clients_own_retry_brings_the_budget_nothing() -> None:
+    target = new_target("a/x")
+    for client_retries in (0, 1, 2):
+        await play(OK, targets=(target,), client_retries=client_retries).serves()
+    assert target.deployment.budget.snapshot(1000.0).calls == 1
+
+
+@pytest.mark.parametrize("failure", [SERVER_ERROR, REFUSED, limited(7.0), SPENT])
+async def test_call_that_is_bound_to_a_provider_never_falls_back(failure: Failure) -> None:
+    targets = (new_target("a/x", retry=ONCE), new_target("b/y"))
+    this = play(failure, targets=targets, is_bound=True)
+    await this.gives_up()
+    assert this.script.transcript == ["asked a/x"]
+
+
+async def test_call_that_is_bound_to_a_provider_waits_for_it_instead_of_asking_the_next() -> None:
+    this = play(limited(7.0), OK, targets=(new_target("a/x"), new_target("b/y")), is_bound=True)
+    await this.serves()
+    assert this.script.transcript == ["asked a/x", "slept 7", "asked a/x"]
+
+
+async def test_bound_call_is_refused_when_its_provider_cannot_be_asked() -> None:
+    targets = (new_target("a/x"), new_target("b/y"))
+    open_breaker(targets[0])
+    result = await play(targets=targets, is_bound=True).gives_up()
+    assert result.refusal is not None
+    assert result.refusal.message.startswith("a/x: ")
+    bench = Bench()
+    benched = (new_target("a/x", api_key="k"), new_target("b/y"))
+    await fail(bench, benched[0], limited(60.0))
+    assert (await play(targets=benched, bench=bench, is_bound=True).gives_up()).why == "benched"
+
+
+# another model
+
+
+async def test_context_too_long_skips_the_other_deployments_of_its_model() -> None:
+    too_long = Failure(FailureKind.CONTEXT_LENGTH, "answered 400")
+    targets = (new_target("a/x"), new_target("b/x"), new_target("b/large", alias="large"))
+    this = play(too_long, OK, targets=targets)
+    await this.serves()
+    assert this.script.transcript == ["asked a/x", "asked b/large"]
+
+
+async def test_context_too_long_for_the_last_model_too_is_that_ones_answer() -> None:
+    too_long = Failure(FailureKind.CONTEXT_LENGTH, "answered 400")
+    targets = (new_target("a/x"), new_target("b/large", alias="large"), new_target("c/large", alias="large"))
+    this = play(too_long, too_long, targets=targets)
+    assert (await this.gives_up()).why == "final error"
+    assert this.script.transcript == ["asked a/x", "asked b/large"]
+
+
+async def test_call_that_must_not_be_repeated_is_given_up_after_one_that_may_have_been_executed() -> None:
+    targets = (new_target("a/x"), new_target("b/y"))
+    this = play(RESET, targets=targets, is_repeatable=False)
+    assert (await this.gives_up()).why == "it may have been executed"
+    again = play(REFUSED, limited(0.1), OK, targets=targets, is_repeatable=False)
+    await again.serves()
+    assert again.script.transcript[::2] == ["asked a/x"] * 3

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from llm_guard.policy.caller import decide_within_s, patience_s, retry_count
+
+READ, WHOLE, RETRY = "x-stainless-read-timeout", "x-stainless-timeout", "x-stainless-retry-count"
+
+
+@pytest.mark.parametrize("name", [READ, WHOLE])
+@pytest.mark.parametrize(("said", "seconds"), [("600", 600.0), ("600.0", 600.0), ("0.3", 0.3), ("1", 1.0)])
+def test_client_waits_as_long_as_it_says(name: str, said: str, seconds: float) -> None:
+    assert patience_s({name: said}) == seconds
+
+
+@pytest.mark.parametrize("name", [READ, WHOLE])
+@pytest.mark.parametrize(
+    "said", ["NOT_GIVEN", "None", "0", "0.0", "-5", "nan", "inf", "-inf", "1e999", "", "soon", "5s", "Timeout(read=5)"]
+)
+def test_client_that_says_nothing_useful_waits_for_nobody_knows_how_long(name: str, said: str) -> None:
+    assert patience_s({name: said}) is None
+
+
+def test_client_without_the_headers_says_nothing() -> None:
+    assert patience_s({"timeout": "5", "x-stainless-lang": "python"}) is None
+
+
+@pytest.mark.parametrize(
+    ("read", "whole", "seconds"),
+    [("5", "60", 5.0), ("60", "5", 5.0), ("60", "NOT_GIVEN", 60.0), ("None", "5", 5.0), ("5", "0", 5.0)],
+)
+def test_shorter_of_two_waits_counts_and_nonsense_does_not(read: str, whole: str, seconds: float) -> None:
+    assert patience_s({READ: read, WHOLE: whole}) == seconds
+
+
+@pytest.mark.parametrize(
+    ("patience", "within"),
+    [
+        (600.0, 599.0),  # a second is enough
+        (10.0, 9.0),
+        (5.0, 4.5),  # a tenth
+        (1.0, 0.9),
+        (0.3, 0.2),  # at least 100 ms
+        (0.2, 0.1),
+        (0.02, 0.01),  # half, when 100 ms would leave nothing
+    ],
+)
+def test_answer_is_due_shortly_before_the_client_gives_up(patience: float, within: float) -> None:
+    assert decide_within_s(patience) == pytest.approx(within)
+
+
+@pytest.mark.parametrize("patience", [1e-9, 0.001, 0.07, 0.99, 7.0, 1e6, 1e300])
+def test_answer_is_always_due_after_some_time_and_before_the_client_gives_up(patience: float) -> None:
+    assert 0 < decide_within_s(patience) <= patience
+
+
+@pytest.mark.parametrize(("said", "count"), [("0", 0), ("1", 1), ("2", 2), ("10", 10), ("999", 999)])
+def test_count_of_a_clients_own_retries_is_read(said: str, count: int) -> None:
+    assert retry_count({RETRY: said}) == count
+
+
+@pytest.mark.parametrize("said", ["", "-1", "1.0", "one", "٣", "²", "1000", "9" * 5000, " 1"])
+def test_count_that_no_sdk_sends_is_none(said: str) -> None:
+    assert retry_count({RETRY: said}) == 0
+
+
+def test_call_without_a_count_is_the_first() -> None:
+    assert retry_count({}) == 0

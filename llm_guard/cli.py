@@ -1,4 +1,4 @@
-"""The command line: serve, check, mock, demo, bench.
+"""The command line: serve, check, classify, mock, demo, bench.
 
 Owns what is printed and the exit codes: 0 well, 1 it could not run, 2 the config or the arguments are wrong.
 """
@@ -17,7 +17,9 @@ import click
 import structlog
 
 from llm_guard import demo as scenes
+from llm_guard import explain
 from llm_guard.app import create_app, run
+from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError, load_config
 from llm_guard.log import configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
@@ -81,6 +83,36 @@ def check(path: Path) -> None:
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     click.echo(f"{path}: well, {len(config.models)} models on {len(config.upstreams)} upstreams")
+
+
+@main.command()
+@click.option("--jsonl", is_flag=True, help="Read many errors, a JSON object a line, and answer with one a line.")
+@click.option("--status", type=click.IntRange(100, 999), help="HTTP status of the answer; left out: there was none.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="May be given more than once.")
+@click.option("--provider", default="", help="Its name or its base_url, where the error alone does not tell.")
+@click.option("--body", help="What was answered, or what the HTTP client said; standard input by default.")
+def classify(jsonl: bool, status: int | None, headers: tuple[str, ...], provider: str, body: str | None) -> None:
+    """Explain a provider's error: what it means, what the gateway does about it, and why.
+
+    \b
+      curl -s ... | llm-guard classify --status 429 --provider openai
+      llm-guard classify --jsonl < errors.jsonl
+    """
+    wall = SystemClock().wall()
+    if jsonl:
+        for line in explain.report_lines((line.decode("utf-8", "replace") for line in sys.stdin.buffer), wall):
+            click.echo(line)
+        return
+    pairs = [header.partition(":") for header in headers]
+    if any(not colon or not name.strip() for name, colon, _ in pairs):
+        raise click.BadParameter("must be NAME:VALUE", param_hint="--header")
+    record = {
+        "provider": provider,
+        "status": status,
+        "headers": {name.strip(): value.strip() for name, _, value in pairs},
+        "body": body if body is not None else sys.stdin.buffer.read().decode("utf-8", "replace"),
+    }
+    click.echo(explain.explanation(explain.evidence_of(record), wall))
 
 
 @main.command()

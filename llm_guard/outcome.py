@@ -42,6 +42,14 @@ class Scope(Enum):
     CREDENTIAL = "credential"
 
 
+Category = Literal[
+    "rate_limit", "quota_exhausted", "overloaded", "server_error", "timeout", "network", "model_loading", "gpu_oom",
+    "auth", "permission", "model_not_found", "not_found", "conflict", "context_length", "content_policy",
+    "payload_too_large", "invalid_request", "client_cancelled",
+]  # fmt: skip
+"""What a failure is called in reports: several kinds that are handled differently share one."""
+
+
 class FailureKind(Enum):
     """What a failure means. One row each: a new kind is one row and its tests.
 
@@ -50,32 +58,96 @@ class FailureKind(Enum):
     `signal`: what the breaker hears. `scope`: whom it concerns. `source`: whose doing it is.
     """
 
-    #                     retry  fall back  signal to the breaker  concerns          source
-    TIMEOUT = ("timeout", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    NETWORK = ("network", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
-    STALE = ("stale", True, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
-    TRUNCATED = ("truncated", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    MALFORMED = ("malformed", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    SERVER_ERROR = ("server_error", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    OVERLOADED = ("overloaded", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    MODEL_LOADING = ("model_loading", True, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
-    RATE_LIMIT = ("rate_limit", True, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
-    QUOTA_EXHAUSTED = ("quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM)
-    AUTH = ("auth", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM)
-    PERMISSION = ("permission", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM)
-    MODEL_NOT_FOUND = ("model_not_found", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
-    NOT_FOUND = ("not_found", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    CONFLICT = ("conflict", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    CONTEXT_LENGTH = ("context_length", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    CONTENT_POLICY = ("content_policy", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    PAYLOAD_TOO_LARGE = ("payload_too_large", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    INVALID_REQUEST = ("invalid_request", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    CLIENT_CANCELLED = ("client_cancelled", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.CLIENT)
-    INTERNAL = ("internal", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
+    #               label, category                            retry  fall back  signal to the breaker  concerns  source
+    TIMEOUT = ("timeout", "timeout", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
+    CONNECT_TIMEOUT = ("connect_timeout", "timeout", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
+    NETWORK = ("network", "network", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
+    TRUNCATED = ("truncated", "network", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
+    # A connection that the other side had finished with: its next one is as good as new.
+    RETIRED = ("retired", "network", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    # Valid again when somebody renews or repairs it, not in two minutes.
+    CERTIFICATE = ("certificate", "network", False, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
+    EGRESS = ("egress", "network", True, True, Signal.NO_EVIDENCE, Scope.HOST, Source.GATEWAY)
+    MALFORMED = ("malformed", "server_error", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
+    SERVER_ERROR = ("server_error", "server_error", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
+    EDGE_ERROR = ("edge_error", "server_error", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
+    # The model wrote something that its own server could not use: the next sample may do.
+    BAD_SAMPLE = ("bad_sample", "server_error", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    # What the request points at could not be fetched just now.
+    FETCH_FAILED = ("fetch_failed", "timeout", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    # The upstream itself says that a second try is worth it, under a status that says the contrary.
+    TRANSIENT = ("transient", "server_error", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    TOO_EARLY = ("too_early", "server_error", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    OVERLOADED = ("overloaded", "overloaded", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
+    # It made room for a call of higher priority.
+    PREEMPTED = ("preempted", "overloaded", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    GPU_OOM = ("gpu_oom", "gpu_oom", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
+    MODEL_LOADING = (
+        "model_loading",
+        "model_loading",
+        True,
+        True,
+        Signal.NO_EVIDENCE,
+        Scope.DEPLOYMENT,
+        Source.UPSTREAM,
+    )
+    # From zero replicas, which takes minutes (Fireworks: 3.5 to 10).
+    SCALING_UP = ("scaling_up", "model_loading", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
+    RATE_LIMIT = ("rate_limit", "rate_limit", True, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
+    # One request that is larger than the whole window: no wait helps (OpenAI, "Request too large for ... TPM").
+    OVER_LIMIT = ("over_limit", "rate_limit", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    QUOTA_EXHAUSTED = (
+        "quota_exhausted", "quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM,
+    )  # fmt: skip
+    # A day's or a month's window of one model; the account's other models go on.
+    WINDOW_EXHAUSTED = (
+        "window_exhausted", "quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM,
+    )  # fmt: skip
+    # The account's tier has none for this model: no wait helps, though one is offered (Gemini, `limit: 0`).
+    NO_QUOTA = ("no_quota", "quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
+    AUTH = ("auth", "auth", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM)
+    ACCOUNT_BLOCKED = (
+        "account_blocked", "permission", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM,
+    )  # fmt: skip
+    # Of this model or feature: a caller can provoke it, so it must not bench the credential for everyone.
+    PERMISSION = ("permission", "permission", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
+    # A firewall, a region block, a bot challenge: the key is fine, this way in is not.
+    BLOCKED = ("blocked", "permission", False, True, Signal.NO_EVIDENCE, Scope.HOST, Source.UPSTREAM)
+    MODEL_NOT_FOUND = (
+        "model_not_found", "model_not_found", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM,
+    )  # fmt: skip
+    NOT_FOUND = ("not_found", "not_found", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    # Not what this server can answer, by its path, its method or the state it refers to; another may.
+    WRONG_PATH = ("wrong_path", "not_found", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    MISROUTED = ("misrouted", "invalid_request", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    CONFLICT = ("conflict", "conflict", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    CONTEXT_LENGTH = ("context_length", "context_length", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    # The window is a setting of this server: the same model may run with a larger one elsewhere.
+    DEPLOYMENT_CONTEXT = (
+        "deployment_context", "context_length", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
+    )  # fmt: skip
+    CONTENT_POLICY = ("content_policy", "content_policy", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    PAYLOAD_TOO_LARGE = (
+        "payload_too_large", "payload_too_large", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
+    )  # fmt: skip
+    # More than this tier's or this proxy's limit, not more than any would take.
+    DEPLOYMENT_PAYLOAD = (
+        "deployment_payload", "payload_too_large", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
+    )  # fmt: skip
+    INVALID_REQUEST = (
+        "invalid_request", "invalid_request", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
+    )  # fmt: skip
+    CLIENT_CANCELLED = (
+        "client_cancelled", "client_cancelled", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.CLIENT,
+    )  # fmt: skip
+    OWN_POOL = ("own_pool", "overloaded", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
+    OWN_RESOURCES = ("own_resources", "server_error", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
+    INTERNAL = ("internal", "server_error", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
 
     def __init__(
         self,
         label: str,
+        category: Category,
         is_retriable: bool,
         can_fall_back: bool,
         signal: Signal,
@@ -83,7 +155,7 @@ class FailureKind(Enum):
         source: Source,
     ) -> None:
         self.label = label
-        self.category = label
+        self.category = category
         self.is_retriable = is_retriable
         self.can_fall_back = can_fall_back
         self.signal = signal

@@ -17,6 +17,7 @@ from llm_guard.config import (
     Config,
     DeploymentConfig,
     Rules,
+    UpstreamConfig,
     is_name,
     is_pattern,
     matching_key,
@@ -26,7 +27,9 @@ from llm_guard.dialect import DialectName
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.policy.deadline import TimeoutSettings
+from llm_guard.policy.error_rules import UserRule
 from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.policy.vocabulary.families import family_of_url
 
 NO_ALIAS = "none"
 """The alias of calls that name no model."""
@@ -43,6 +46,10 @@ class Upstream:
     base_url: str
     api_key: str | None = field(repr=False)
     auth: Auth
+    family: str = ""
+    """Whose error words it speaks (`policy.vocabulary.families`)."""
+    errors: tuple[UserRule, ...] = ()
+    """The config's own rules for its errors."""
     key_digest: str = field(init=False, repr=False)
     """Tells a key from the one that a reload puts in its place, without being one."""
 
@@ -114,8 +121,7 @@ class RouteTable:
 
     def __init__(self, config: Config, pool: _Pool) -> None:
         self.upstreams: Mapping[str, Upstream] = {
-            name: Upstream(name, each.dialect, each.base_url, each.api_key, each.auth)
-            for name, each in config.upstreams.items()
+            name: _upstream(name, each) for name, each in config.upstreams.items()
         }
         self._models = config.models
         self._pool = pool
@@ -218,6 +224,12 @@ class RouteTable:
         deployment = self._pool.obtain(name, self.upstreams[name], None, rules, is_fixed=True)
         target = Target(deployment, NO_ALIAS, None, rules.timeout, rules.retry)
         return Route(NO_ALIAS, rules.timeout, (target,))
+
+
+def _upstream(name: str, config: UpstreamConfig) -> Upstream:
+    rules = tuple(rule.compiled() for rule in config.errors)
+    family = family_of_url(config.base_url)
+    return Upstream(name, config.dialect, config.base_url, config.api_key, config.auth, family, rules)
 
 
 def _keys_by_name(config: Config) -> dict[str, str]:

@@ -3,12 +3,15 @@
 text      YAML and ${VAR}, every value with its line
 names     how a model is found by its name
 models    the keys and their ranges
+errors    rules for an upstream's own error words
+strict    what all parts have in common
 checks    what holds between keys
 reading   file -> Config, or every problem in it
 """
 
 from __future__ import annotations
 
+from llm_guard.config.errors import ErrorRule
 from llm_guard.config.models import (
     Auth,
     ClientKey,
@@ -30,6 +33,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DeploymentConfig",
+    "ErrorRule",
     "ModelConfig",
     "Ops",
     "Problem",

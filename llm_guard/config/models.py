@@ -10,10 +10,12 @@ import re
 import urllib.parse
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from llm_guard.config.errors import ErrorRule
 from llm_guard.config.names import is_name, is_pattern
+from llm_guard.config.strict import Strict
 from llm_guard.dialect import DialectName
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.breaker import BreakerSettings
@@ -55,12 +57,6 @@ Secret = Annotated[Text, BeforeValidator(_header_value)]
 OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
 """An empty text is None: a variable that may be unset leaves one."""
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
-
-
-class Strict(BaseModel):
-    """A part of the file: frozen, and a key that it does not know is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ClientKey(Strict):
@@ -110,6 +106,8 @@ class UpstreamConfig(Strict):
     base_url: str
     api_key: OptionalSecret = Field(default=None, repr=False)
     auth: Auth = Field(default_factory=_usual_auth)
+    errors: tuple[ErrorRule, ...] = ()
+    """Asked in this order, before the built-in tables."""
 
     @field_validator("base_url")
     @classmethod

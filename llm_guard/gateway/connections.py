@@ -22,6 +22,7 @@ from yarl import URL
 
 from llm_guard.call import Exchange, Headers, Inbox, Wire
 from llm_guard.outcome import FailureKind
+from llm_guard.policy.classify import classify_network
 
 _LARGE_BODY_BYTES = 1 << 16
 _STALE_WITHIN_S = 1.0
@@ -78,7 +79,7 @@ class Connections:
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if isinstance(error, _STALE) and wire.is_stale():
-                raise UpstreamError(FailureKind.STALE, "it had closed the kept-alive connection") from error
+                raise UpstreamError(FailureKind.RETIRED, "it had closed the kept-alive connection") from error
             raise _broken(error) from error
         return _Exchange(response)
 
@@ -210,11 +211,12 @@ def _broken(error: Exception) -> UpstreamError:
     """aiohttp's errors before the head of an answer, as failure kinds."""
     match error:
         case OSError() if error.errno in _OURS:
-            return UpstreamError(FailureKind.INTERNAL, f"this machine is out of resources: {error.strerror}")
+            return UpstreamError(FailureKind.OWN_RESOURCES, f"this machine is out of resources: {error.strerror}")
         case aiohttp.ClientConnectorDNSError():
             return UpstreamError(FailureKind.NETWORK, "its host name was not found")
         case aiohttp.ClientSSLError():
-            return UpstreamError(FailureKind.NETWORK, f"TLS failed: {error}")
+            kind = classify_network("tls", str(error)).kind
+            return UpstreamError(kind, f"TLS failed: {error}")
         case aiohttp.ClientConnectorError():
             return UpstreamError(FailureKind.NETWORK, f"connecting failed: {error.os_error.strerror or error.os_error}")
         case aiohttp.ServerDisconnectedError():

@@ -23,6 +23,7 @@ from llm_guard.gateway.upstream import timeout_failure
 from llm_guard.outcome import Failure, FailureKind, Refusal, Signal, Source
 from llm_guard.policy.classify import classify_event
 from llm_guard.policy.deadline import earlier
+from llm_guard.routes import Upstream
 
 DRAINED = Refusal(
     503, "gateway_draining", "this gateway is going away", by="drain", retry_after_s=1.0, should_retry=True
@@ -134,18 +135,20 @@ async def _copy(
     except UpstreamError as error:
         broken = Failure(error.kind, error.detail)
     if view is not None:
-        broken = _judge(view.watch, broken)
+        broken = _judge(view.watch, broken, served.attempt.target.deployment.upstream)
         if broken is None and (rest := view.rest()):
             await response.write(rest)
     return broken
 
 
-def _judge(watch: StreamWatch | None, broken: Failure | None) -> Failure | None:
+def _judge(watch: StreamWatch | None, broken: Failure | None, upstream: Upstream) -> Failure | None:
     """What the stream's own events say of its end, which outweighs how the connection ended."""
     if watch is None:
         return broken
     if watch.error is not None:
-        return Failure(classify_event(watch.error).kind, "sent an error event in the middle of the stream")
+        verdict = classify_event(watch.error, 0.0, upstream.family, upstream.errors)
+        detail = f"sent an error event in the middle of the stream ({verdict.why})"
+        return Failure(verdict.kind, detail, verdict.retry_after_s)
     if watch.has_ended:
         return None
     if broken is None and not watch.may_end:
@@ -185,6 +188,6 @@ def _error_event(call: Call, served: Served, failure: Failure) -> bytes:
     dialect = DIALECTS[call.dialect]
     if call.is_draining:
         return dialect.error_event(DRAINED, call.id)
-    status = 504 if failure.kind is FailureKind.TIMEOUT else 502
+    status = 504 if failure.kind.category == "timeout" else 502
     message = f"{served.attempt.target.deployment.label}: {failure.detail}"
     return dialect.error_event(Refusal(status, f"upstream_{failure.kind.label}", message, by=None), call.id)

@@ -325,7 +325,7 @@ def _own_words(call: Call, failure: Failure) -> Refusal:
     tried = f"{asked}: {failure.detail}"
     if len(call.attempts) > 1:
         tried += f" ({len(call.attempts)} attempts)"
-    if failure.kind is FailureKind.TIMEOUT:
+    if failure.kind.category == "timeout":
         return Refusal(504, "upstream_timeout", tried, by="deadline" if failure.limit == "total" else None)
     return Refusal(502, f"upstream_{failure.kind.label}", tried, by=None, retry_after_s=failure.retry_after_s)
 

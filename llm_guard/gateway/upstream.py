@@ -23,7 +23,7 @@ from llm_guard.gateway.stream_view import StreamView, view_of
 from llm_guard.outcome import Answer, Failure, FailureKind, Limit
 from llm_guard.policy.classify import classify_answer, classify_event
 from llm_guard.policy.deadline import TimeoutSettings, earlier
-from llm_guard.routes import Target
+from llm_guard.routes import Target, Upstream
 
 COMMIT_BYTES = 1 << 20
 """A unary body up to this size is read whole before commit, so that a cut one is retried; a larger one commits here."""
@@ -47,7 +47,7 @@ class Upstreams:
             async with limits.scope:
                 limits.on_start()
                 exchange = await self._send(call, target, limits.on_connected)
-                outcome = await _read_to_commit(call, exchange, limits)
+                outcome = await _read_to_commit(call, target.deployment.upstream, exchange, limits)
             if isinstance(outcome, Opened) and outcome.exchange is not None:
                 exchange = None  # the relay's to end
             return outcome
@@ -125,9 +125,9 @@ def _request(call: Call, target: Target) -> tuple[str, list[tuple[str, str]], by
 # What comes back, up to commit
 
 
-async def _read_to_commit(call: Call, exchange: Exchange, limits: _Limits) -> Opened | Failure:
+async def _read_to_commit(call: Call, upstream: Upstream, exchange: Exchange, limits: _Limits) -> Opened | Failure:
     if exchange.status >= 400:
-        return await _error_answer(exchange, limits)
+        return await _error_answer(upstream, exchange, limits)
     if exchange.status == 101:
         if not call.is_upgrade:
             raise UpstreamError(FailureKind.MALFORMED, "it switched protocols unasked")
@@ -135,15 +135,19 @@ async def _read_to_commit(call: Call, exchange: Exchange, limits: _Limits) -> Op
     headers = header_rules.lower_names(exchange.headers)
     if headers.get("content-type", "").lower().startswith("text/event-stream"):
         limits.on_stream()
-        return await _first_event(call, exchange, headers.get("content-encoding", ""))
-    limits.on_unary()
-    return await _whole_body(call, exchange, headers)
+        opened = await _first_event(call, exchange, headers.get("content-encoding", ""))
+    else:
+        limits.on_unary()
+        opened = await _whole_body(call, exchange, headers)
+    return opened if isinstance(opened, Opened) else _in_band_failure(upstream, exchange, opened, limits.wall())
 
 
-async def _error_answer(exchange: Exchange, limits: _Limits) -> Failure:
+async def _error_answer(upstream: Upstream, exchange: Exchange, limits: _Limits) -> Failure:
     body, is_whole = await _error_body(exchange)
     headers = header_rules.lower_names(exchange.headers)
-    verdict = classify_answer(exchange.status, headers, _legible(body, headers), limits.wall())
+    verdict = classify_answer(
+        exchange.status, headers, _legible(body, headers), limits.wall(), upstream.family, upstream.errors
+    )
     answer = Answer(exchange.status, exchange.reason, exchange.headers, body) if is_whole else None
     detail = f"answered {exchange.status} ({verdict.why})"
     return Failure(verdict.kind, detail, verdict.retry_after_s, answer=answer)
@@ -162,8 +166,9 @@ async def _error_body(exchange: Exchange) -> tuple[bytes, bool]:
     return body, True
 
 
-async def _first_event(call: Call, exchange: Exchange, encoding: str) -> Opened | Failure:
-    """Holds a stream back until its first useful event: until then it may still turn out to be a failure."""
+async def _first_event(call: Call, exchange: Exchange, encoding: str) -> Opened | bytes:
+    """Holds a stream back until its first useful event: until then it may still turn out to be an error, which is
+    what it returns then."""
     view = view_of(DIALECTS[call.dialect].stream_reader(call.path, call.choices), encoding)
     held = b""
     while chunk := await exchange.read():
@@ -172,7 +177,7 @@ async def _first_event(call: Call, exchange: Exchange, encoding: str) -> Opened 
         if watch is None:
             return _opened(exchange, held, exchange, view=view)
         if watch.error is not None:
-            return _in_band_failure(call, exchange, watch.error)
+            return watch.error
         if watch.malformed:
             raise UpstreamError(FailureKind.MALFORMED, "the stream began with an event that is not JSON")
         if watch.has_token or len(held) > COMMIT_BYTES:
@@ -182,7 +187,8 @@ async def _first_event(call: Call, exchange: Exchange, encoding: str) -> Opened 
     return _opened(exchange, held + view.rest(), None, view=view)
 
 
-async def _whole_body(call: Call, exchange: Exchange, headers: dict[str, str]) -> Opened:
+async def _whole_body(call: Call, exchange: Exchange, headers: dict[str, str]) -> Opened | bytes:
+    """The answer, or the error that stands in its place: xAI and OpenRouter send one under 200."""
     chunks = []
     size = 0
     while chunk := await exchange.read():
@@ -191,19 +197,23 @@ async def _whole_body(call: Call, exchange: Exchange, headers: dict[str, str]) -
         if size > COMMIT_BYTES:
             return _opened(exchange, b"".join(chunks), exchange)
     body = b"".join(chunks)
-    usage = None
-    if call.model is not None and headers.get("content-type", "").startswith("application/json"):
-        usage = _usage_of(call, _legible(body, headers))
+    if call.model is None or not headers.get("content-type", "").startswith("application/json"):
+        return _opened(exchange, body, None)
+    legible = _legible(body, headers)
+    answer = _unary(legible)
+    if answer is not None and answer.is_error:
+        return legible
+    usage = DIALECTS[call.dialect].usage_in({"usage": answer.usage}) if answer is not None else None
     return _opened(exchange, body, None, usage=usage)
 
 
-def _in_band_failure(call: Call, exchange: Exchange, error: bytes) -> Failure:
-    """Before commit an error event can still become what it should have been: an error answer."""
-    verdict = classify_event(error)
-    is_529 = call.dialect == "anthropic" and verdict.kind is FailureKind.OVERLOADED  # Anthropic's own status for it
+def _in_band_failure(upstream: Upstream, exchange: Exchange, error: bytes, wall: float) -> Failure:
+    """Before commit an error inside a success can still become what it should have been: an error answer."""
+    verdict = classify_event(error, wall, upstream.family, upstream.errors)
+    is_529 = upstream.dialect == "anthropic" and verdict.kind is FailureKind.OVERLOADED  # Anthropic's own status for it
     kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))
     answer = Answer(529 if is_529 else verdict.status, "", (*kept, ("Content-Type", "application/json")), error)
-    detail = f"sent an error event ({verdict.why})"
+    detail = f"sent an error under {exchange.status} ({verdict.why})"
     return Failure(verdict.kind, detail, verdict.retry_after_s, answer=answer, is_after_head=True)
 
 
@@ -222,22 +232,28 @@ class _Body(msgspec.Struct):
     """What is read of a unary JSON answer; reading it also shows whether the JSON is whole."""
 
     usage: Any = None
+    error: Any = None
+    object: Any = None
+
+    @property
+    def is_error(self) -> bool:
+        """`"error": null` is what every Responses object has, and a failed one carries its error to the client."""
+        return self.object == "error" or (bool(self.error) and self.object != "response")
 
 
 _BODY = msgspec.json.Decoder(_Body)
 
 
-def _usage_of(call: Call, body: bytes) -> Usage | None:
-    """The tokens counted in a unary answer; raises UpstreamError when its JSON ends too early."""
+def _unary(body: bytes) -> _Body | None:
+    """What is read of a unary answer; raises UpstreamError when its JSON ends too early."""
     try:
-        answer = _BODY.decode(body)
+        return _BODY.decode(body)
     except msgspec.MsgspecError as error:
         if "truncated" in str(error):
             raise UpstreamError(FailureKind.TRUNCATED, "the JSON of the answer was cut") from None
         return None  # odd, or not an object: the client's to judge
     except RecursionError:
         return None
-    return DIALECTS[call.dialect].usage_in({"usage": answer.usage})
 
 
 def _legible(body: bytes, headers: dict[str, str]) -> bytes:
@@ -263,4 +279,5 @@ def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: 
         "total": "the time of the whole call, or the client's patience, is used up",
     }
     limit: Limit = name  # type: ignore[assignment]  # TimeLimit carries the name we gave it
-    return Failure(FailureKind.TIMEOUT, said[name], limit=limit, is_before_sending=is_before_sending)
+    kind = FailureKind.CONNECT_TIMEOUT if name == "connect" else FailureKind.TIMEOUT
+    return Failure(kind, said[name], limit=limit, is_before_sending=is_before_sending)

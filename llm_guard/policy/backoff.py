@@ -15,7 +15,9 @@ from llm_guard.policy.units import Count, Factor, Seconds, Spread
 IMMEDIATE_S = 0.05
 """The first retry after a flap waits no longer than this."""
 
-_FLAPS = frozenset({FailureKind.NETWORK, FailureKind.TRUNCATED, FailureKind.TIMEOUT})
+_FLAPS = frozenset({
+    FailureKind.NETWORK, FailureKind.TRUNCATED, FailureKind.TIMEOUT, FailureKind.CONNECT_TIMEOUT, FailureKind.RETIRED,
+})  # fmt: skip
 """Kinds that a second exchange often cures at once; a timed-out attempt has waited long enough already."""
 
 # Clients that were all told "in 20 s" shall not come back in the same instant.

@@ -1,94 +1,67 @@
 """From what an upstream said to what it means.
 
-Owns the reading of an error's status, headers and body. Does not own what is done about it (`policy.next_step`).
-The order of evidence: the provider's own code, then its error type, then the status. Nothing is matched over a whole
-body: request ids, echoed prompts and masked keys contain "429" and "timeout" too.
+Owns the order of evidence: rules of the config, the provider's codewords, its sentence, words that repeat the status,
+the status. Does not own how a body is read (`policy.envelope`, `policy.in_band`), what words mean
+(`policy.vocabulary`), nor what is done about it (`policy.next_step`). Nothing is matched over a whole body: request
+ids, echoed prompts and masked keys contain "429" and "timeout" too.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from llm_guard.outcome import FailureKind
+from llm_guard.outcome import FailureKind, Signal, Source
+from llm_guard.policy.envelope import MAX_BODY_BYTES, Layer, Said, plain_code, read_body, read_value, sentence_of
+from llm_guard.policy.error_rules import Rule, UserRule
+from llm_guard.policy.in_band import error_in, error_in_answer, error_in_events
+from llm_guard.policy.phrases import words_of
+from llm_guard.policy.vocabulary import RULES
+from llm_guard.policy.vocabulary.engines import MARKS, SELF_HOSTED
+from llm_guard.policy.vocabulary.families import family_of_headers
+from llm_guard.policy.vocabulary.statuses import OF_STATUS, STATUS_OF
+from llm_guard.policy.vocabulary.transport import OF_KIND as KIND_OF_NETWORK
+from llm_guard.policy.vocabulary.transport import RULES as NETWORK_RULES
+from llm_guard.policy.waits import hint_s, retry_after
 
-MAX_BODY_BYTES = 8192
-"""No more of an error body is read."""
+__all__ = [
+    "MAX_BODY_BYTES",
+    "Evidence",
+    "Verdict",
+    "classify",
+    "classify_answer",
+    "classify_event",
+    "classify_network",
+    "retry_after",
+]
 
-_EPOCH_S = 1e9
-"""A Retry-After above this is an instant, not a duration."""
+LONGEST_RETRY_S = 120.0
+"""Beyond this a wait is a reason to go elsewhere (openai-python's own limit)."""
 
-_BY_CODE = {
-    "insufficient_quota": FailureKind.QUOTA_EXHAUSTED,
-    "billing_hard_limit_reached": FailureKind.QUOTA_EXHAUSTED,
-    "billing_not_active": FailureKind.QUOTA_EXHAUSTED,
-    "credit_balance_exhausted": FailureKind.QUOTA_EXHAUSTED,
-    "organization_spend_limit_exceeded": FailureKind.QUOTA_EXHAUSTED,
-    "organization_usage_limit_exceeded": FailureKind.QUOTA_EXHAUSTED,
-    "project_spend_limit_exceeded": FailureKind.QUOTA_EXHAUSTED,
-    "rate_limit_exceeded": FailureKind.RATE_LIMIT,
-    "server_is_overloaded": FailureKind.OVERLOADED,
-    "slow_down": FailureKind.OVERLOADED,
-    "server_error": FailureKind.SERVER_ERROR,
-    "model_not_found": FailureKind.MODEL_NOT_FOUND,
-    "DeploymentNotFound": FailureKind.MODEL_NOT_FOUND,
-    "context_length_exceeded": FailureKind.CONTEXT_LENGTH,
-    "content_filter": FailureKind.CONTENT_POLICY,
-    "content_policy_violation": FailureKind.CONTENT_POLICY,
-    "invalid_api_key": FailureKind.AUTH,
-}
-"""`error.code` (OpenAI API reference, "Error codes"; Azure OpenAI)."""
-
-_BY_TYPE = {
-    "insufficient_quota": FailureKind.QUOTA_EXHAUSTED,
-    "billing_error": FailureKind.QUOTA_EXHAUSTED,
-    "rate_limit_error": FailureKind.RATE_LIMIT,
-    "overloaded_error": FailureKind.OVERLOADED,
-    "service_unavailable_error": FailureKind.OVERLOADED,
-    "timeout_error": FailureKind.TIMEOUT,
-    "api_error": FailureKind.SERVER_ERROR,
-    "server_error": FailureKind.SERVER_ERROR,
-    "authentication_error": FailureKind.AUTH,
-    "permission_error": FailureKind.PERMISSION,
-    "request_too_large": FailureKind.PAYLOAD_TOO_LARGE,
-    "not_found_error": FailureKind.NOT_FOUND,
-}
-"""`error.type` (Anthropic API reference, "Errors"; OpenAI)."""
-
-_BY_STATUS = {
-    401: FailureKind.AUTH,
-    402: FailureKind.QUOTA_EXHAUSTED,
-    403: FailureKind.PERMISSION,
-    404: FailureKind.NOT_FOUND,
-    408: FailureKind.TIMEOUT,
-    409: FailureKind.CONFLICT,
-    413: FailureKind.PAYLOAD_TOO_LARGE,
-    425: FailureKind.SERVER_ERROR,
-    429: FailureKind.RATE_LIMIT,
-    503: FailureKind.OVERLOADED,
-    504: FailureKind.TIMEOUT,
-    524: FailureKind.TIMEOUT,
-    529: FailureKind.OVERLOADED,
-}
+_LIMITS = frozenset({
+    FailureKind.RATE_LIMIT, FailureKind.QUOTA_EXHAUSTED, FailureKind.WINDOW_EXHAUSTED, FailureKind.OVERLOADED,
+})  # fmt: skip
+_LONG_WINDOW_S = 3600.0
+"""No window of a minute makes anyone wait so long, whatever it is called (Azure, "retry after 86400 seconds")."""
+_WRAPPERS = frozenset({424, 500, 502})
+"""Statuses under which a gateway passes on an error that has a status of its own."""
+_QUOTES_ECHO = frozenset({400, 413, 422})
 
 
-_STATUS_OF_KIND = {
-    FailureKind.AUTH: 401,
-    FailureKind.PERMISSION: 403,
-    FailureKind.MODEL_NOT_FOUND: 404,
-    FailureKind.PAYLOAD_TOO_LARGE: 413,
-    FailureKind.RATE_LIMIT: 429,
-    FailureKind.QUOTA_EXHAUSTED: 429,
-    FailureKind.CONTEXT_LENGTH: 400,
-    FailureKind.CONTENT_POLICY: 400,
-    FailureKind.INVALID_REQUEST: 400,
-    FailureKind.OVERLOADED: 503,
-    FailureKind.TIMEOUT: 504,
-}
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that there is to know of one failed exchange. `headers` with lower-case names."""
+
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | str = b""
+    events: Sequence[str] | None = None
+    """Of a stream, as they came; `<EOF>` where the connection ended."""
+    network_kind: str | None = None
+    """What broke, when there is no answer: a key of `vocabulary.transport.OF_KIND`, or "" when that is not known."""
+    family: str = ""
+    """Whose words the upstream speaks (`vocabulary.families`); "" when that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,98 +75,227 @@ class Verdict:
     """The evidence that decided, for people."""
     status: int
     """The HTTP status that says it: the answer's own, or for an error event the one it should have had."""
+    is_final: bool = False
+    """The answer says `x-should-retry: false`, which both official SDKs obey before the status."""
+    message: str = ""
+    """The provider's own sentence."""
+
+    @property
+    def is_retriable(self) -> bool:
+        """Whether the same deployment can be expected to answer within two minutes."""
+        return not self.is_final and self.kind.is_retriable and (self.retry_after_s or 0) <= LONGEST_RETRY_S
+
+    @property
+    def counts_against_breaker(self) -> bool:
+        """Whether it is evidence that the deployment is unhealthy for everyone."""
+        return self.kind.signal is Signal.UNHEALTHY and self.kind.source is Source.UPSTREAM
 
 
-def classify_answer(status: int, headers: Mapping[str, str], body: bytes, wall: float) -> Verdict:
-    """The meaning of an HTTP error answer. `headers` with lower-case names; `wall` in epoch seconds. Never raises."""
-    kind, why = _kind_of(status, _facts(body))
-    return Verdict(kind, retry_after(headers, wall), why, status)
+def classify(evidence: Evidence, wall: float, rules: Sequence[UserRule] = ()) -> Verdict | None:
+    """The meaning of an exchange, or None: nothing in it is an error. `wall` in epoch seconds. Never raises."""
+    if evidence.network_kind is not None:
+        return _network_verdict(evidence)
+    status = evidence.status or 200
+    if evidence.events is not None and status < 400:
+        found = error_in_events(evidence.events, family=evidence.family)
+    elif status < 300:
+        found = error_in_answer(evidence.body, status, family=evidence.family)
+    elif status < 400:
+        return Verdict(FailureKind.MISROUTED, None, f"status {status}", status)
+    else:
+        return _verdict(evidence, read_body(evidence.body), wall, rules)
+    if found is None:
+        return None
+    if found.kind is not None:
+        return Verdict(found.kind, None, found.why, STATUS_OF.get(found.kind, 500))
+    if found.is_transport:
+        return _network_verdict(Evidence(body=str(found.payload)))
+    said = read_body(found.payload) if isinstance(found.payload, str) else read_value(found.payload)
+    return _verdict(evidence, said, wall, rules)
 
 
-def classify_event(data: bytes) -> Verdict:
-    """The meaning of an error inside a stream that began as a success. Never raises."""
-    facts = _facts(data)
-    kind, why = _kind_of(facts.status or (400 if facts.type == "invalid_request_error" else 500), facts)
-    return Verdict(kind, None, why, facts.status or _STATUS_OF_KIND.get(kind, 500))
+def classify_network(network_kind: str, message: str) -> Verdict:
+    """The meaning of an exchange without an answer: what broke (a key of `transport.OF_KIND`, or ""), and the HTTP
+    client's words for it. Never raises."""
+    return _network_verdict(Evidence(body=message, network_kind=network_kind))
 
 
-def retry_after(headers: Mapping[str, str], wall: float) -> float | None:
-    """Seconds to wait by `retry-after-ms`, `x-ms-retry-after-ms` or `retry-after` (RFC 9110, section 10.2.3, and
-    the fractions and epochs that providers send); None without a usable hint."""
-    for name, scale in (("retry-after-ms", 0.001), ("x-ms-retry-after-ms", 0.001), ("retry-after", 1.0)):
-        value = headers.get(name)
-        if value is None:
-            continue
-        seconds = _number(value)
-        if seconds is None:
-            seconds = _until(value, headers.get("date"), wall)
-        elif scale == 1.0 and seconds > _EPOCH_S:
-            seconds = (seconds / 1000 if seconds > _EPOCH_S * 1000 else seconds) - wall
-        else:
-            seconds *= scale
-        if seconds is not None and seconds > 0:
-            return seconds
-    return None
+def classify_answer(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    wall: float,
+    family: str = "",
+    rules: Sequence[UserRule] = (),
+) -> Verdict:
+    """The meaning of an HTTP error answer (status >= 400). `headers` with lower-case names; `wall` in epoch seconds."""
+    return _verdict(Evidence(status, headers, body, family=family), read_body(body), wall, rules)
+
+
+def classify_event(data: bytes, wall: float = 0.0, family: str = "", rules: Sequence[UserRule] = ()) -> Verdict:
+    """The meaning of an error inside a stream, or of a 200 body, that is known to be one. Never raises."""
+    text = data[: MAX_BODY_BYTES * 4].decode("utf-8", "replace")
+    evidence = Evidence(200, body=text, family=family)
+    try:
+        found = error_in(json.loads(text))
+    except (ValueError, RecursionError):
+        found = None
+    if found is not None and found.kind is not None:
+        return Verdict(found.kind, None, found.why, STATUS_OF.get(found.kind, 500))
+    said = read_body(text) if found is None else read_value(found.payload)
+    return _verdict(evidence, said, wall, rules)
+
+
+def _verdict(evidence: Evidence, said: Said, wall: float, rules: Sequence[UserRule]) -> Verdict:
+    headers = evidence.headers
+    status = _status(evidence.status or 200, said)
+    family = _family(evidence, said)
+    _add_header_codes(headers, said)
+    layers = [(layer, sentence_of(layer, without_quotes=status in _QUOTES_ECHO)) for layer in said.layers]
+    reading = _by_rule(layers, status, family, rules)
+    if reading is None:
+        reading = _by_status(status, family, said, evidence.headers) or _UNKNOWN
+    kind, why = reading.kind, reading.why
+    if kind is FailureKind.CONTEXT_LENGTH and family in SELF_HOSTED and not why.startswith("code "):
+        kind = FailureKind.DEPLOYMENT_CONTEXT  # by its words; engines' own codes have rows of their own
+    wait_s = _wait_s(kind, headers, said, wall)
+    if reading.soon is not None and wait_s is not None and wait_s <= LONGEST_RETRY_S:
+        kind = reading.soon
+    elif kind is FailureKind.RATE_LIMIT and wait_s is not None and wait_s >= _LONG_WINDOW_S:
+        kind = FailureKind.WINDOW_EXHAUSTED
+    says = headers.get("x-should-retry", "").strip().lower()
+    if says == "true" and reading.is_weak and not kind.is_retriable:
+        kind, why = FailureKind.TRANSIENT, f"x-should-retry: true, against {why}"
+    return Verdict(kind, wait_s, why, _status_to_say(evidence.status, status, kind), says == "false", said.message)
+
+
+def _status_to_say(answered: int | None, named: int | None, kind: FailureKind) -> int:
+    """An answer keeps its status; an error without one gets the one it names, unless that says "do not retry" of
+    what is worth a retry (vLLM reports a dead engine as code 400 inside a stream)."""
+    if answered is not None and answered >= 400:
+        return answered
+    if named is None or (kind.is_retriable and named in (400, 422)):
+        return STATUS_OF.get(kind, 500)
+    return named
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
-    code: str = ""
-    type: str = ""
-    status: int | None = None
+class _Reading:
+    kind: FailureKind
+    why: str
+    is_weak: bool = False
+    """The evidence is no more than the status, or a word that repeats it."""
+    soon: FailureKind | None = None
+    """The kind instead, if the wait turns out to be short."""
 
 
-def _kind_of(status: int, facts: _Facts) -> tuple[FailureKind, str]:
-    if facts.code in _BY_CODE:
-        return _BY_CODE[facts.code], f"code {facts.code}"
-    if facts.type in _BY_TYPE:
-        return _BY_TYPE[facts.type], f"type {facts.type}"
-    if status in _BY_STATUS:
-        return _BY_STATUS[status], f"status {status}"
-    kind = FailureKind.SERVER_ERROR if status >= 500 else FailureKind.INVALID_REQUEST
-    return kind, f"status {status}"
+_UNKNOWN = _Reading(FailureKind.SERVER_ERROR, "an error without a word that is known", is_weak=True)
 
 
-def _facts(body: bytes) -> _Facts:
-    try:
-        value: Any = json.loads(body[:MAX_BODY_BYTES])
-    except (ValueError, RecursionError):
-        return _Facts()
-    if not isinstance(value, dict):
-        return _Facts()
-    response = value.get("response")
-    inner = value.get("error") or (response.get("error") if isinstance(response, dict) else None)
-    error = inner if isinstance(inner, dict) else value
-    code = error.get("code")
-    return _Facts(
-        code=code if isinstance(code, str) else "",
-        type=_text(error.get("type")),
-        status=code if isinstance(code, int) and 400 <= code <= 599 else None,
-    )
+def _by_rule(
+    layers: Sequence[tuple[Layer, str]], status: int | None, family: str, rules: Sequence[UserRule]
+) -> _Reading | None:
+    for user_rule in rules:
+        for layer, words in layers or ((Layer(), ""),):
+            if user_rule.fits(layer, words, status):
+                return _Reading(user_rule.kind, "a rule of the config")
+    rule = RULES.find(layers, status, family)
+    return None if rule is None else _Reading(rule.kind, _why(rule), rule.is_weak, rule.soon)
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _number(value: str) -> float | None:
-    try:
-        number = float(value)
-    except ValueError:
+def _by_status(status: int | None, family: str, said: Said, headers: Mapping[str, str]) -> _Reading | None:
+    if status is None:
         return None
-    return number if math.isfinite(number) else None
+    return _Reading(_kind_of_status(status, family, said, headers), f"status {status}", is_weak=True)
 
 
-def _until(value: str, date: str | None, wall: float) -> float | None:
-    """Seconds until an HTTP date, measured against the answer's own `date` where it has one."""
-    at = _instant(value)
-    if at is None:
+def _status(answered: int, said: Said) -> int | None:
+    """The status that counts: the answer's, but under a wrapper's, or a success, the one named inside."""
+    if answered < 400:
+        return said.status
+    return said.status or answered if answered in _WRAPPERS else answered
+
+
+def _kind_of_status(status: int, family: str, said: Said, headers: Mapping[str, str]) -> FailureKind:
+    is_from_edge = said.shape != "json"
+    if status == 404 and is_from_edge and said.shape != "empty":
+        return FailureKind.WRONG_PATH
+    if status == 404 and [layer.message for layer in said.layers] in (["Not Found"], ["404 Not Found"]):
+        return FailureKind.WRONG_PATH  # a framework's own, not an API's (FastAPI, Flask)
+    if status == 413 and is_from_edge and (not family or family in SELF_HOSTED):
+        return FailureKind.DEPLOYMENT_PAYLOAD
+    if status == 503 and said.shape == "html" and "nginx" in headers.get("server", said.message).lower():
+        return FailureKind.OVERLOADED
+    if status in (502, 503, 520) and said.shape == "html":
+        return FailureKind.EDGE_ERROR
+    default = FailureKind.SERVER_ERROR if status >= 500 else FailureKind.INVALID_REQUEST
+    return OF_STATUS.get(status, default)
+
+
+def _add_header_codes(headers: Mapping[str, str], said: Said) -> None:
+    """Codewords that stand in headers."""
+    codes = set()
+    if error_type := headers.get("x-amzn-errortype"):
+        plain = plain_code(error_type.partition(":")[0])
+        codes |= {plain, f"aws{plain}"}
+    if headers.get("cf-mitigated"):
+        codes.add("cloudflare1020")
+    if headers.get("x-envoy-overloaded"):
+        codes.add("overloaded")
+    if not codes:
+        return
+    if not said.layers:
+        said.layers.append(Layer())
+    said.layers[0].codes |= codes
+
+
+def _family(evidence: Evidence, said: Said) -> str:
+    for layer in said.layers:
+        for mark, family in MARKS.items():
+            if mark in layer.codes and evidence.family in ("", "local", "edge"):
+                return family
+    return evidence.family or family_of_headers(evidence.headers)
+
+
+def _wait_s(kind: FailureKind, headers: Mapping[str, str], said: Said, wall: float) -> float | None:
+    if not (kind.is_retriable or kind in _LIMITS):
         return None
-    return at - ((_instant(date) if date else None) or wall)
+    wait_s = hint_s(headers, said, wall, is_limit=kind in _LIMITS)
+    return (round(wait_s, 6) or None) if wait_s else None
 
 
-def _instant(value: str) -> float | None:
-    try:
-        return parsedate_to_datetime(value).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
+def _why(rule: Rule) -> str:
+    words = f"code {rule.code}" if rule.code else ""
+    phrase = f'the words "{rule.message.strip("* ")}"' if rule.message else ""
+    return " and ".join(part for part in (words, phrase) if part)
+
+
+# No answer
+
+
+def _network_verdict(evidence: Evidence) -> Verdict:
+    body = evidence.body
+    message = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+    known = KIND_OF_NETWORK.get(evidence.network_kind or "")
+    layer = Layer(message=message[:2000])
+    rule = NETWORK_RULES.find([(layer, words_of(message))], None, evidence.network_kind or "")
+    kind = known or (rule.kind if rule else FailureKind.NETWORK)
+    why = f"network: {evidence.network_kind}" if evidence.network_kind else "no answer"
+    if rule is not None and _refines(rule.kind, kind):
+        kind, why = rule.kind, _why(rule)
+    return Verdict(kind, None, why, STATUS_OF.get(kind, 502), message=message[:300])
+
+
+def _refines(said: FailureKind, known: FailureKind) -> bool:
+    """Whether the sentence may correct the phase: a certificate is a TLS failure, a timeout is not a DNS failure."""
+    return (known, said) in _REFINEMENTS
+
+
+_REFINEMENTS = frozenset({
+    (FailureKind.NETWORK, FailureKind.CERTIFICATE),
+    (FailureKind.NETWORK, FailureKind.MISROUTED),
+    (FailureKind.NETWORK, FailureKind.RETIRED),
+    (FailureKind.NETWORK, FailureKind.OWN_RESOURCES),
+    (FailureKind.EGRESS, FailureKind.PERMISSION),
+    (FailureKind.EGRESS, FailureKind.AUTH),
+})  # fmt: skip

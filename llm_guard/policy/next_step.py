@@ -69,7 +69,7 @@ def next_step(
         return GiveUp("it may have been executed")
     if is_for_other_model and not kind.can_fall_back:
         return FallBack(to_other_model=True)
-    if kind is FailureKind.STALE and retries_done == 0:
+    if kind is FailureKind.RETIRED and retries_done == 0:
         return Retry(0.0)  # on another connection, whatever the rules: the request was never read (gRPC A6)
     has_next = has_next and kind.can_fall_back
 

@@ -192,7 +192,7 @@ async def test_stale_connection_is_replaced_at_once_and_counts_against_nobody(fo
         assert reply.headers["x-llm-guard-attempts"] == "2"
         assert [len(connection.requests) for connection in provider.connections] == [2, 1]
         assert stand.breaker(form.deployment).failures == 0
-        assert await stand.metric("llm_guard_retries_total", kind="stale") == 1
+        assert await stand.metric("llm_guard_retries_total", kind="retired") == 1
 
 
 async def test_stale_connection_is_replaced_once_only() -> None:
@@ -201,7 +201,7 @@ async def test_stale_connection_is_replaced_once_only() -> None:
         assert [reply.status for reply in first] == [200, 200]
         reply = await CHAT.ask(stand.url)
         assert reply.status == 502
-        assert CHAT.error_of(reply)["code"] == "upstream_stale"
+        assert CHAT.error_of(reply)["code"] == "upstream_retired"
         assert [len(connection.requests) for connection in provider.connections] == [2, 2]
 
 

@@ -57,7 +57,8 @@ async def check_counted(stand: Stand, form: Form, limit: str) -> None:
     name = "llm_guard_timeouts_total"
     assert await stand.metric(name) == 1
     assert await stand.metric(name, deployment=form.deployment, limit=limit) == 1
-    assert await stand.metric("llm_guard_calls_total", model=form.model, outcome="timeout") == 1
+    outcome = "connect_timeout" if limit == "connect" else "timeout"
+    assert await stand.metric("llm_guard_calls_total", model=form.model, outcome=outcome) == 1
     assert stand.breaker(form.deployment).failures == 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.classify import classify_answer, classify_event, retry_after
+from llm_guard.policy.classify import classify_answer, classify_event
 
 WALL = 1_800_000_000.0
 
@@ -54,7 +54,6 @@ def test_every_answer_has_a_meaning(status: int, headers: dict[str, str], body: 
     assert verdict.why
     hint = verdict.retry_after_s
     assert hint is None or (hint > 0 and math.isfinite(hint))
-    assert hint == retry_after(headers, WALL)
 
 
 @settings(max_examples=300, deadline=None)

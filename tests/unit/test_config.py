@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from llm_guard.config import Config, ConfigError, Ops, Rules, Server, load_config, parse_config
+from llm_guard.outcome import FailureKind
 
 CONFIG_FOLDER = Path(__file__).parents[2] / "config"
 
@@ -348,3 +349,71 @@ def test_config_never_shows_its_secrets() -> None:
     )
     assert config.upstreams["a"].api_key == config.ops.token == config.server.client_keys[0].key == SECRET
     assert "5ecret" not in repr(config) + str(config) + repr(config.server.client_keys)
+
+
+# errors of an upstream
+
+
+def with_errors(rule: str) -> str:
+    return f"  a:\n    dialect: openai\n    base_url: 'http://a'\n    errors:\n      - {rule}\n" + MODELS
+
+
+def test_rule_for_an_upstreams_errors_is_read_in_all_its_parts() -> None:
+    rule = "{when: {status: [429, 5xx], code: foo, type: bar, message: '*pool is empty*'}, means: rate_limit}"
+    (read,) = parse(with_errors(rule)).upstreams["a"].errors
+    assert read.means is FailureKind.RATE_LIMIT
+    assert read.when.status == frozenset({429, *range(500, 600)})
+    assert (read.when.code, read.when.type, read.when.message) == ("foo", "bar", "*pool is empty*")
+    compiled = read.compiled()
+    assert (compiled.kind, compiled.code, compiled.type) == (FailureKind.RATE_LIMIT, "foo", "bar")
+    assert compiled.message is not None
+    assert compiled.message.pattern == "*pool is empty*"
+
+
+def test_upstream_has_no_rules_for_errors_by_default() -> None:
+    assert parse(MODELS).upstreams["openai"].errors == ()
+
+
+def test_status_of_a_rule_may_come_from_a_variable() -> None:
+    rule = "{when: {status: '${CODE}'}, means: auth}"
+    (read,) = parse(with_errors(rule), CODE="403").upstreams["a"].errors
+    assert read.when.status == {403}
+
+
+WRONG_STATUS = "must be an error status such as 429, a class such as 5xx, or a list of them"
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("{when: {}, means: auth}", "8: upstreams.a.errors[0].when: says nothing: give status, code, type or message"),
+        ("{when: {message: '**'}, means: auth}", "8: upstreams.a.errors[0].when: has no word to look for"),
+        ("{when: {status: 200}, means: auth}", f"8: upstreams.a.errors[0].when.status: {WRONG_STATUS}"),
+        ("{when: {status: 6xx}, means: auth}", f"8: upstreams.a.errors[0].when.status: {WRONG_STATUS}"),
+        ("{when: {status: []}, means: auth}", f"8: upstreams.a.errors[0].when.status: {WRONG_STATUS}"),
+        ("{when: {status: true}, means: auth}", f"8: upstreams.a.errors[0].when.status: {WRONG_STATUS}"),
+        ("{when: {code: a}}", "8: upstreams.a.errors[0].means: is missing"),
+        ("{means: auth}", "8: upstreams.a.errors[0].when: is missing"),
+        ("{when: {code: ''}, means: auth}", "8: upstreams.a.errors[0].when.code: must not be empty"),
+        (
+            "{when: {code: a}, means: rate_limits}",
+            "8: upstreams.a.errors[0].means: is no kind of failure; did you mean rate_limit?",
+        ),
+        (
+            "{when: {cod: a}, means: auth}",
+            "8: upstreams.a.errors[0].when.cod: unknown key; did you mean code?",
+        ),
+        (
+            "{when: {code: a}, mean: auth}",
+            "8: upstreams.a.errors[0].mean: unknown key; did you mean means?",
+        ),
+    ],
+)
+def test_rule_that_cannot_work_is_named_with_its_line(rule: str, expected: str) -> None:
+    assert expected in problems(BASE + with_errors(rule))
+
+
+@pytest.mark.parametrize("means", ["client_cancelled", "own_pool", "internal", "egress", "network", "truncated", "[]"])
+def test_rule_cannot_mean_what_no_answer_can_say(means: str) -> None:
+    (found,) = problems(BASE + with_errors(f"{{when: {{code: a}}, means: {means}}}"))
+    assert "is no kind of failure" in found

@@ -12,7 +12,13 @@ PLAIN = RetrySettings(jitter=0.0)
 LAST = 1 - 2**-53
 """The largest draw."""
 
-FLAPS = (FailureKind.NETWORK, FailureKind.TRUNCATED, FailureKind.TIMEOUT)
+FLAPS = (
+    FailureKind.NETWORK,
+    FailureKind.TRUNCATED,
+    FailureKind.TIMEOUT,
+    FailureKind.CONNECT_TIMEOUT,
+    FailureKind.RETIRED,
+)
 
 
 def wait(

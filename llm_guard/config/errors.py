@@ -1,0 +1,84 @@
+"""`upstreams.X.errors`: what an upstream's own error words mean, where the built-in tables do not know them.
+
+Owns the shape of such a rule in the file and its ranges. Does not own how it is matched (`policy.error_rules`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from llm_guard.config.names import did_you_mean
+from llm_guard.config.strict import Strict
+from llm_guard.outcome import FailureKind, Source
+from llm_guard.policy.error_rules import UserRule, user_rule
+
+_NOT_AN_ANSWER = ("timeout", "network", "truncated", "malformed")
+MEANINGS = {
+    kind.label: kind
+    for kind in FailureKind
+    if kind.source is Source.UPSTREAM and kind.label not in _NOT_AN_ANSWER
+} | {"timeout": FailureKind.TIMEOUT}  # fmt: skip
+"""What an answer can mean; a connection that broke has no words of its own."""
+
+
+def _meaning(value: object) -> FailureKind:
+    kind = MEANINGS.get(value) if isinstance(value, str) else None
+    if kind is None:
+        hint = did_you_mean(value, MEANINGS) if isinstance(value, str) else f"; known: {', '.join(MEANINGS)}"
+        raise PydanticCustomError("config", "{reason}", {"reason": f"is no kind of failure{hint}"})
+    return kind
+
+
+def _statuses(value: object) -> object:
+    """`429`, `5xx`, or a list of them."""
+    found: set[int] = set()
+    for each in value if isinstance(value, list) and value else [value]:
+        text = str(each)
+        if re.fullmatch("[45]xx", text):
+            found.update(range(int(text[0]) * 100, int(text[0]) * 100 + 100))
+        elif re.fullmatch("[45][0-9][0-9]", text) and not isinstance(each, bool):
+            found.add(int(text))
+        else:
+            reason = "must be an error status such as 429, a class such as 5xx, or a list of them"
+            raise PydanticCustomError("config", "{reason}", {"reason": reason})
+    return frozenset(found)
+
+
+Word = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class ErrorWhen(Strict):
+    """What must hold, all of it: status, the body's `code` and `type` in any spelling, a pattern of its sentence."""
+
+    status: Annotated[frozenset[int], BeforeValidator(_statuses)] = frozenset()
+    code: Word | None = None
+    type: Word | None = None
+    message: Word | None = None
+    """Words, and `*` for any text; case and punctuation do not matter. No regular expression."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            _rule(self, FailureKind.SERVER_ERROR)
+        except ValueError as error:
+            raise PydanticCustomError("config", "{reason}", {"reason": str(error)}) from None
+        return self
+
+
+class ErrorRule(Strict):
+    when: ErrorWhen
+    means: Annotated[FailureKind, BeforeValidator(_meaning)]
+
+    def compiled(self) -> UserRule:
+        """The rule as the classifier takes it."""
+        return _rule(self.when, self.means)
+
+
+def _rule(when: ErrorWhen, kind: FailureKind) -> UserRule:
+    return user_rule(
+        kind, statuses=when.status, code=when.code or "", type_=when.type or "", message=when.message or ""
+    )

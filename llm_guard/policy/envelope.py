@@ -1,0 +1,330 @@
+"""What an error body says, whatever it is wrapped in.
+
+Owns the shapes: object, string, array, top-level fields, `detail`, JSON in JSON, Python repr, HTML, plain text, cut or
+empty. Does not own what the words mean (`policy.vocabulary`). Only known fields are opened: what a provider echoes of
+the request (`input`, `failed_generation`, `param`) is never read.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from llm_guard.policy.loose_json import embedded, loads
+from llm_guard.policy.phrases import MAX_MESSAGE_CHARS, words_of
+
+MAX_BODY_BYTES = 8192
+"""No more of an error body is read."""
+
+_DEEPEST = 6
+_MAX_LAYERS = 12
+
+_MESSAGE_FIELDS = (
+    "message", "Message", "msg", "error_message", "errorMessage", "error_msg", "errmsg", "detail", "description",
+    "error_description", "status_msg", "status_message", "originalMessage", "title", "finishMessage", "text",
+)  # fmt: skip
+_CODE_FIELDS = ("code", "error_code", "errorCode", "err_code", "status_code", "statusCode", "Code", "ret_code")
+_TYPE_FIELDS = ("type", "error_type", "errorType", "__type", "status", "status_name", "statusText", "reason", "name")
+_NESTED_FIELDS = (
+    "error", "errors", "fault", "response", "innererror", "inner_error", "metadata", "details", "detail", "raw",
+    "cause", "base_resp", "last_error", "incomplete_details", "status_details", "body", "exception", "Error",
+    "originalMessage", "data", "output", "param",
+)  # fmt: skip
+_WAIT_FIELDS = ("retryDelay", "retry_after", "retry_after_seconds", "retryAfter", "estimated_time", "retry_after_s")
+
+_STATUS_FIRST = re.compile(
+    r"\W{0,2}(?:(?:error(?: code)?|http(?: error| status)?|status(?: code)?|upstream error"
+    r"|request failed with status code)[:=]?\s*)?"
+    r"([45]\d\d)\b(?![.,]\d)(?!\s*(?:tokens|characters|bytes|images|messages))",
+    re.IGNORECASE,
+)
+_STATUS_SAID = re.compile(
+    r"\b(?:with status code|error code|returned|status)[: ]\s*([45]\d\d)\b(?!\.\d)", re.IGNORECASE
+)
+_EXCEPTION_FIRST = re.compile(r"(?:[\w.]{0,40}\.)?(\w{3,60}(?:Error|Exception|Exceeded|Failed))\b\s*[:\-(]")
+_AWS_FIRST = re.compile(r"An error occurred \((\w{3,60})\)")
+_CODE_FIRST = re.compile(r"\W?\[([\w.]{3,40})\]")
+_CODE_LAST = re.compile(r"\((\d{4})\)\s*$")
+_CLOUDFLARE = re.compile(r"error(?:\s+code)?:?\s*(1\d{3})\b", re.IGNORECASE)
+_LIKE_JSON = re.compile(r"""\{|\[\s*(?:[{\["']|$)|"[^"]""")
+_TITLE = re.compile(r"<title[^<>]{0,100}>([^<]{0,300})", re.IGNORECASE)
+_HEADING = re.compile(r"<h[12][^<>]{0,100}>(.{0,200})", re.IGNORECASE)
+_TAG = re.compile(r"<[^<>]{0,200}>")
+
+Shape = Literal["json", "html", "text", "empty"]
+
+
+@dataclass(slots=True)
+class Layer:
+    """One error as one party has put it; an error that quotes another has a layer for each."""
+
+    code: str = ""
+    """`error.code` as written; "" without one that is text."""
+    type: str = ""
+    message: str = ""
+    status: int | None = None
+    """An HTTP status that the layer names itself."""
+    codes: frozenset[str] = frozenset()
+    """Every machine-readable word of the layer, as `plain_code` makes it."""
+
+
+@dataclass(slots=True)
+class Said:
+    """What a body says. `layers` from the outermost to the innermost."""
+
+    shape: Shape
+    layers: list[Layer] = field(default_factory=list)
+    waits: list[object] = field(default_factory=list)
+    """Values of fields that name a wait, as written."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Headers of the answer behind this one, where a gateway passes them on in the body (OpenRouter)."""
+
+    @property
+    def status(self) -> int | None:
+        """The status of the innermost error that names one."""
+        return next((layer.status for layer in reversed(self.layers) if layer.status), None)
+
+    @property
+    def message(self) -> str:
+        """The innermost sentence, for people."""
+        return next((layer.message for layer in reversed(self.layers) if layer.message), "")
+
+
+def read_body(body: bytes | str) -> Said:
+    """What a body says. Never raises; reads MAX_BODY_BYTES of it."""
+    raw = body[: MAX_BODY_BYTES + 4]
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    text = text[:MAX_BODY_BYTES].strip().lstrip("\ufeff")
+    if not text:
+        return Said("empty")
+    if text[0] == "<":
+        return _read_html(text)
+    if _LIKE_JSON.match(text):
+        try:
+            return read_value(loads(text))
+        except ValueError:
+            pass
+    said = Said("text")
+    _open(said, text, 0)
+    return said
+
+
+def read_value(value: object) -> Said:
+    """What a body says that has been parsed."""
+    said = Said("json")
+    _open(said, value, 0)
+    return said
+
+
+def plain_code(code: str) -> str:
+    """A machine-readable word without its spelling: RateLimitError, rate_limit_error and rate-limit are one."""
+    if "://" in code or "#" in code:
+        code = code.partition(":")[0].rpartition("#")[2]  # x-amzn-errortype: ThrottlingException:http://...
+    prefix, dot, last = code.rpartition(".")
+    if dot and prefix.islower():
+        code = last  # litellm.RateLimitError
+    plain = "".join(filter(str.isalnum, code.lower()))
+    for ending in ("exception", "error"):
+        plain = plain.removesuffix(ending)
+    return plain
+
+
+def _read_html(text: str) -> Said:
+    found = [*_TITLE.findall(text), *_HEADING.findall(text)[:2]]
+    message = html.unescape(" | ".join(" ".join(_TAG.sub(" ", part).split()) for part in found))
+    said = Said("html")
+    code = _CLOUDFLARE.search(message)
+    codes = frozenset({f"cloudflare{code[1]}"} if code else ())
+    said.layers.append(Layer(message=message, status=_status_first(message), codes=codes))
+    return said
+
+
+def _open(said: Said, value: object, depth: int) -> None:
+    if depth > _DEEPEST or len(said.layers) >= _MAX_LAYERS:
+        return
+    if isinstance(value, dict):
+        _open_object(said, value, depth)
+    elif isinstance(value, list):
+        for item in value[:4]:
+            _open(said, item, depth + 1)
+    elif isinstance(value, str):
+        _open_text(said, value, depth)
+
+
+def _open_text(said: Said, value: str, depth: int) -> None:
+    text = value.strip()
+    if _LIKE_JSON.match(text):
+        try:
+            inner = loads(text[:MAX_BODY_BYTES])
+        except ValueError:
+            inner = None
+        if isinstance(inner, dict | list | str) and inner != value:
+            _open(said, inner, depth + 1)
+            return
+    quoted = embedded(text[:MAX_BODY_BYTES])
+    if quoted is not None:
+        before, inner = quoted
+        said.layers.append(_text_layer(before))
+        _open(said, inner, depth + 1)
+        return
+    if text:
+        said.layers.append(_text_layer(text))
+
+
+def _text_layer(text: str) -> Layer:
+    text = text[:MAX_MESSAGE_CHARS]
+    return Layer(message=text, status=_status_first(text), codes=frozenset(_codes_in(text)))
+
+
+def _open_object(said: Said, value: dict[str, Any], depth: int) -> None:
+    said.waits += [value[name] for name in _WAIT_FIELDS if value.get(name) is not None]
+    if isinstance(value.get("headers"), dict):
+        said.headers.update({str(k).lower(): str(v) for k, v in list(value["headers"].items())[:50]})
+    error = value.get("error", value.get("Error"))
+    message, taken = _message_of(value, error)
+    code, kind, status, codes = _labels_of(value, error, said_elsewhere=message is not error)
+    inner = _text_of(message) if message is not None else None
+    if inner is not None:
+        codes |= set(_codes_in(inner))
+    if codes or status or inner:
+        status = status or (_status_first(inner) if inner else None)
+        said.layers.append(Layer(code, kind, inner or "", status, frozenset(codes)))
+    if isinstance(message, str) and inner is None:
+        _open(said, message, depth + 1)
+    for name in _NESTED_FIELDS:
+        nested = value.get(name)
+        if name == "param" and not isinstance(nested, dict):
+            continue  # the caller's field, unless a gateway has put the error behind it there (Vercel)
+        if nested and name != taken and isinstance(nested, dict | list | str):
+            _open_nested(said, name, nested, depth)
+    if isinstance(value.get(taken), dict | list) and taken not in _NESTED_FIELDS:
+        _open(said, value[taken], depth + 1)  # Mistral: the message itself is an object
+
+
+def _open_nested(said: Said, name: str, nested: object, depth: int) -> None:
+    if isinstance(nested, str) and name in ("data", "output", "response", "metadata", "details", "status_details"):
+        return
+    if name == "raw" and isinstance(nested, str):
+        nested = nested[:MAX_BODY_BYTES]
+    _open(said, nested, depth + 1)
+
+
+def _message_of(value: dict[str, Any], error: object) -> tuple[object, str]:
+    """The object's own sentence and the field it stands in."""
+    for name in _MESSAGE_FIELDS:
+        said = value.get(name)
+        if isinstance(said, str) and said:
+            return said, name
+        if name == "message" and isinstance(said, dict | list) and said:
+            return None, name
+    if isinstance(error, str) and error:
+        return error, "error" if "error" in value else "Error"
+    return None, ""
+
+
+def _text_of(message: object) -> str | None:
+    """The message when it is a sentence; None when it is another error, written as text."""
+    if not isinstance(message, str):
+        return None
+    text = message.strip()
+    if _LIKE_JSON.match(text) and text[0] != '"':
+        try:
+            if isinstance(loads(text[:MAX_BODY_BYTES]), dict | list):
+                return None
+        except ValueError:
+            pass
+    if text[:1] == '"' and text[-1:] == '"':
+        return text[1:-1][:MAX_MESSAGE_CHARS]
+    return None if embedded(text[:MAX_BODY_BYTES]) else text[:MAX_MESSAGE_CHARS]
+
+
+def _labels_of(value: dict[str, Any], error: object, *, said_elsewhere: bool) -> tuple[str, str, int | None, set[str]]:
+    codes: set[str] = set()
+    code = kind = ""
+    status: int | None = None
+    for name in _CODE_FIELDS:
+        found = value.get(name)
+        status = status or _status_of(found)
+        if isinstance(found, str | int) and not isinstance(found, bool) and _status_of(found) is None:
+            code = code or str(found)
+            codes.add(plain_code(str(found)))
+    for name in _TYPE_FIELDS:
+        found = value.get(name)
+        if name in ("status", "type") and status is None:
+            status = _status_of(found)
+        if isinstance(found, str):
+            kind = kind or found
+            codes.add(plain_code(found[:200]))
+            if name == "__type":
+                codes.add(f"aws{plain_code(found[:200])}")
+    if isinstance(error, str) and said_elsewhere:
+        kind = kind or error
+        codes.add(plain_code(error[:200]))
+    status = _status_of(value.get("originalStatusCode")) or _status_of(value.get("http_code")) or status
+    codes.update(_google_codes(value))
+    codes.update(_marks(value))
+    codes.discard("")
+    return code[:200], kind[:200], status, codes
+
+
+def _google_codes(value: dict[str, Any]) -> Iterator[str]:
+    """QuotaFailure names the windows in identifiers: GenerateRequestsPerDayPerProjectPerModel-FreeTier."""
+    violations = value.get("violations")
+    for violation in violations[:10] if isinstance(violations, list) else ():
+        name = violation.get("quotaId") if isinstance(violation, dict) else None
+        if isinstance(name, str):
+            for window in ("PerMinute", "PerDay", "PerSecond", "PerHour"):
+                if window in name:
+                    yield f"quota{window.lower()}"
+
+
+def _marks(value: dict[str, Any]) -> Iterator[str]:
+    """Fields whose presence says something."""
+    if value.get("object") == "error" and isinstance(value.get("type"), str) and value["type"][:1].isupper():
+        yield "markvllm"
+    if "error_type" in value and isinstance(value.get("error"), str):
+        yield "marktgi"
+    if isinstance(value.get("n_ctx"), int):
+        yield "markllamacpp"
+    if isinstance(value.get("reasons"), list) and "flagged_input" in value:
+        yield "flagged"
+    if isinstance(value.get("limit_source"), str):
+        yield plain_code(value["limit_source"])
+    if value.get("blockReason"):
+        yield "blockreason"
+
+
+def _codes_in(text: str) -> Iterator[str]:
+    """Machine-readable words at fixed places of a sentence."""
+    for pattern in (_EXCEPTION_FIRST, _AWS_FIRST, _CODE_FIRST):
+        found = pattern.match(text)
+        if found and _status_of(found[1]) is None:
+            yield plain_code(found[1])
+    if found := _CODE_LAST.search(text[-12:]):
+        yield f"minimax{found[1]}"
+    if found := _CLOUDFLARE.match(text):
+        yield f"cloudflare{found[1]}"
+
+
+def _status_first(text: str) -> int | None:
+    found = _STATUS_FIRST.match(text) or _STATUS_SAID.search(text[:120])
+    return int(found[1]) if found else None
+
+
+def _status_of(value: object) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) == 3:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599:
+        return value
+    return None
+
+
+def sentence_of(layer: Layer, *, without_quotes: bool) -> str:
+    """The layer's sentence as `Phrase.matches` takes it. A code that is a sentence (xAI) counts as one."""
+    text = layer.message
+    if " " in layer.code:
+        text = f"{layer.code} | {text}"
+    return words_of(text, without_quotes=without_quotes)

@@ -1,0 +1,252 @@
+"""Rules by which words become a failure kind, and how the one that decides is found.
+
+Owns what a rule can say, which statuses its kind is believed under, and the order of rules. Does not own the rules
+(`policy.vocabulary`, and `upstreams.X.errors` in the config).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from llm_guard.outcome import FailureKind as Kind
+from llm_guard.policy.envelope import Layer, plain_code
+from llm_guard.policy.phrases import Phrase
+
+MAX_PATTERN_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """All that is given must hold of one and the same error."""
+
+    kind: Kind
+    code: str = ""
+    """The provider's code or type or reason, spelled in any way."""
+    message: str = ""
+    """A `Phrase` pattern."""
+    statuses: frozenset[int] = frozenset()
+    """HTTP statuses under which the rule is believed; empty: those of its kind."""
+    families: frozenset[str] = frozenset()
+    """Provider families that it holds for; empty: for all."""
+    is_weak: bool = False
+    """A word that repeats the status: any phrase says more."""
+    is_firm: bool = False
+    """A sentence that outweighs the others, as a codeword does."""
+    soon: Kind | None = None
+    """The kind instead, when the provider says that a short wait will do: a window that rolls."""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UserRule:
+    """One entry of `upstreams.X.errors`: what is given must hold, and outweighs all that is built in."""
+
+    kind: Kind
+    statuses: frozenset[int] = frozenset()
+    code: str = ""
+    type: str = ""
+    message: Phrase | None = None
+
+    def fits(self, layer: Layer, words: str, status: int | None) -> bool:
+        """Whether the error is meant, `words` being the layer's sentence as `words_of` gives it."""
+        return (
+            (not self.statuses or status in self.statuses)
+            and (not self.code or plain_code(self.code) in layer.codes or self.code.lower() == layer.code.lower())
+            and (not self.type or plain_code(self.type) == plain_code(layer.type))
+            and (self.message is None or self.message.matches(words))
+        )
+
+
+def user_rule(
+    kind: Kind,
+    *,
+    statuses: frozenset[int] = frozenset(),
+    code: str = "",
+    type_: str = "",
+    message: str = "",
+) -> UserRule:
+    """A checked rule; raises ValueError where it says nothing, or has a pattern without a word."""
+    if not (statuses or code or type_ or message):
+        raise ValueError("says nothing: give status, code, type or message")
+    if message and not any(character.isalnum() for character in message):
+        raise ValueError("has no word to look for")
+    if len(message) > MAX_PATTERN_CHARS:
+        raise ValueError(f"is longer than {MAX_PATTERN_CHARS} characters")
+    return UserRule(kind, statuses, code, type_, Phrase(message) if message else None)
+
+
+def said(
+    kind: Kind,
+    phrases: str,
+    *,
+    statuses: Iterable[int] = (),
+    families: str = "",
+    is_firm: bool = False,
+    soon: Kind | None = None,
+) -> tuple[Rule, ...]:
+    """Rules for sentences that have one of the phrases, `a phrase | another`, anywhere in them, in whole words."""
+    return tuple(
+        Rule(
+            kind,
+            message=_anywhere(phrase),
+            statuses=frozenset(statuses),
+            families=frozenset(families.split()),
+            is_firm=is_firm,
+            soon=soon,
+        )
+        for phrase in _listed(phrases)
+    )
+
+
+def exactly(kind: Kind, sentences: str, *, statuses: Iterable[int] = ()) -> tuple[Rule, ...]:
+    """Rules for errors that say one of these, `a sentence | another`, and not a word more."""
+    return tuple(Rule(kind, message=sentence, statuses=frozenset(statuses)) for sentence in _listed(sentences))
+
+
+def coded(
+    kind: Kind,
+    codes: str,
+    *,
+    message: str = "",
+    statuses: Iterable[int] = (),
+    families: str = "",
+    is_weak: bool = False,
+) -> tuple[Rule, ...]:
+    """Rules for machine-readable words, spaces between them; `message` is a phrase that must be there too."""
+    return tuple(
+        Rule(
+            kind,
+            plain_code(code),
+            _anywhere(message) if message else "",
+            frozenset(statuses),
+            frozenset(families.split()),
+            is_weak,
+        )
+        for code in codes.split()
+    )
+
+
+def cited(source: str, *groups: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Rules and where they were seen."""
+    return tuple(replace(rule, source=source) for group in groups for rule in group)
+
+
+def _anywhere(phrase: str) -> str:
+    return f"* {phrase} *" if phrase.isascii() and phrase[0] != "*" else f"*{phrase.strip('*')}*"
+
+
+def _listed(phrases: str) -> Iterator[str]:
+    return (" ".join(phrase.split()) for phrase in phrases.split("|"))
+
+
+# Which rule decides
+
+IN_BAND = 0
+"""Stands for "no HTTP error status" in a set of statuses."""
+
+_CLIENT = frozenset(range(400, 500))
+_SERVER = frozenset(range(500, 600))
+_ANY = _CLIENT | _SERVER | {IN_BAND}
+_BELIEVED_UNDER = {
+    Kind.RATE_LIMIT: _SERVER | {403, 408, 425, 429, IN_BAND},
+    Kind.OVERLOADED: _SERVER | {408, 424, 429, 498, IN_BAND},
+    Kind.SERVER_ERROR: _SERVER | {408, 424, IN_BAND},
+    Kind.EDGE_ERROR: _SERVER | {IN_BAND},
+    Kind.TIMEOUT: _SERVER | {408, 424, 429, 499, IN_BAND},
+    Kind.CONNECT_TIMEOUT: _SERVER | {408, IN_BAND},
+    Kind.NETWORK: _SERVER | {424, IN_BAND},
+    Kind.MODEL_LOADING: _SERVER | {404, 424, 425, 429, IN_BAND},
+    Kind.AUTH: _SERVER | {400, 401, 403, 404, 407, 422, IN_BAND},
+    Kind.PERMISSION: _SERVER | {400, 401, 403, 404, 451, IN_BAND},
+    Kind.ACCOUNT_BLOCKED: _SERVER | {400, 401, 402, 403, 412, 429, IN_BAND},
+    Kind.BLOCKED: _SERVER | {400, 401, 403, 404, 429, 451, IN_BAND},
+    Kind.QUOTA_EXHAUSTED: _SERVER | {400, 401, 402, 403, 412, 424, 429, IN_BAND},
+    Kind.WINDOW_EXHAUSTED: _SERVER | {400, 402, 403, 429, IN_BAND},
+    Kind.NO_QUOTA: _SERVER | {400, 402, 403, 429, IN_BAND},
+    Kind.CONTEXT_LENGTH: _SERVER | {400, 403, 413, 422, 424, IN_BAND},
+    Kind.DEPLOYMENT_CONTEXT: _SERVER | {400, 403, 413, 422, 424, IN_BAND},
+    Kind.CONTENT_POLICY: _SERVER | {400, 403, 406, 422, 424, 446, 451, IN_BAND},
+    Kind.MODEL_NOT_FOUND: _SERVER | {400, 401, 403, 404, 410, 422, 424, IN_BAND},
+    Kind.WRONG_PATH: frozenset({400, 403, 404, IN_BAND}),
+    Kind.CLIENT_CANCELLED: _SERVER | {400, 408, 499, IN_BAND},
+}
+"""A phrase means what it says only where its kind can be: "rate limit" under a 400 is somebody's prompt."""
+
+_PRECEDENCE = (
+    Kind.CLIENT_CANCELLED, Kind.PREEMPTED, Kind.BAD_SAMPLE, Kind.CONTENT_POLICY, Kind.DEPLOYMENT_CONTEXT,
+    Kind.CONTEXT_LENGTH, Kind.DEPLOYMENT_PAYLOAD, Kind.OVER_LIMIT, Kind.FETCH_FAILED, Kind.GPU_OOM, Kind.NO_QUOTA,
+    Kind.QUOTA_EXHAUSTED, Kind.ACCOUNT_BLOCKED, Kind.WINDOW_EXHAUSTED, Kind.BLOCKED, Kind.SCALING_UP,
+    Kind.MODEL_LOADING, Kind.AUTH, Kind.INVALID_REQUEST, Kind.MODEL_NOT_FOUND, Kind.PERMISSION, Kind.WRONG_PATH,
+    Kind.OVERLOADED, Kind.RATE_LIMIT, Kind.CONNECT_TIMEOUT, Kind.TIMEOUT, Kind.NETWORK,
+)  # fmt: skip
+"""When a sentence says two things, the one that more depends on."""
+
+
+def _rank(rule: Rule) -> tuple[bool, bool, int, int]:
+    conditions = bool(rule.code) + bool(rule.message) + bool(rule.families) + bool(rule.statuses)
+    precedence = _PRECEDENCE.index(rule.kind) if rule.kind in _PRECEDENCE else len(_PRECEDENCE)
+    is_sentence = not rule.code and not rule.is_firm
+    return rule.is_weak, is_sentence, 0 if is_sentence and not rule.families else -conditions, precedence
+
+
+class RuleBook:
+    """All built-in rules, looked up by their codes and by one word of each phrase.
+
+    A codeword outweighs a sentence, a rule with more conditions one with fewer, a weak word nothing but the status.
+    """
+
+    __slots__ = ("_by_code", "_by_word", "_in_parts", "_phrases", "_rules", "_wordless")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = tuple(sorted(rules, key=_rank))
+        self._phrases = tuple(Phrase(rule.message) if rule.message else None for rule in self._rules)
+        self._by_code: dict[str, list[int]] = {}
+        self._by_word: dict[str, list[int]] = {}
+        self._wordless: list[int] = []
+        self._in_parts: list[int] = []
+        often = Counter(word for phrase in self._phrases if phrase for word in set(phrase.anchors))
+        for index, (rule, phrase) in enumerate(zip(self._rules, self._phrases, strict=True)):
+            if rule.code:
+                self._by_code.setdefault(rule.code, []).append(index)
+            elif phrase is not None and phrase.anchors:
+                self._by_word.setdefault(min(phrase.anchors, key=often.__getitem__), []).append(index)
+            elif phrase is not None and phrase.pattern.isascii():
+                self._in_parts.append(index)
+            else:
+                self._wordless.append(index)
+
+    def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Rule | None:
+        """The rule that decides, or None. Each layer with its sentence as `words_of` gives it."""
+        believed = status if status is not None and status >= 400 else IN_BAND
+        best = len(self._rules)
+        for layer, words in layers:
+            for index in self._candidates(layer, words):
+                if index < best and self._holds(index, words, believed, family):
+                    best = index
+        return self._rules[best] if best < len(self._rules) else None
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self._rules)
+
+    # A word that is in a phrase with others is looked up by its rarest; a part of a word, or a script without spaces,
+    # is tried on every sentence that may have it.
+    def _candidates(self, layer: Layer, words: str) -> Iterable[int]:
+        by_code, by_word = self._by_code, self._by_word
+        for code in layer.codes:
+            yield from by_code.get(code, ())
+        for word in set(words.split()):
+            yield from by_word.get(word, ())
+        if words:
+            yield from self._in_parts
+        if not words.isascii():
+            yield from self._wordless
+
+    def _holds(self, index: int, words: str, believed: int, family: str) -> bool:
+        rule, phrase = self._rules[index], self._phrases[index]
+        if rule.families and family not in rule.families:
+            return False
+        if believed not in (rule.statuses or (_ANY if rule.code else _BELIEVED_UNDER.get(rule.kind, _ANY))):
+            return False
+        return phrase is None or phrase.matches(words)

@@ -14,7 +14,7 @@ from typing import Protocol
 from llm_guard.call import Attempt, Call, GaveUp, Opened, Served
 from llm_guard.clock import Clock
 from llm_guard.gateway.record import settle, settle_host
-from llm_guard.outcome import Failure, FailureKind, Refusal, Scope, Signal, Source
+from llm_guard.outcome import Failure, FailureKind, Refusal, Scope, Signal
 from llm_guard.policy.bench import Bench, Benched, Key, as_of
 from llm_guard.policy.breaker import Permit
 from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
@@ -126,7 +126,8 @@ async def _one(
     if isinstance(outcome, Failure):
         this.failure = outcome
         signal = _evidence(call, outcome)
-        settle_host(this, leave.host, signal if _is_of_host(outcome) else Signal.HEALTHY, clock)
+        # A host is well when it accepts connections, whatever it answers.
+        settle_host(this, leave.host, signal if outcome.is_before_sending else Signal.HEALTHY, clock)
         settle(this, leave.deployment, signal, clock)
         return outcome
     settle_host(this, leave.host, Signal.HEALTHY, clock)
@@ -144,11 +145,6 @@ def _evidence(call: Call, failure: Failure) -> Signal:
     waits for 10 ms must not open a breaker for everybody."""
     is_impatience = failure.limit == "total" and call.decide_by < call.deadline_at
     return Signal.NO_EVIDENCE if is_impatience else failure.kind.signal
-
-
-def _is_of_host(failure: Failure) -> bool:
-    """A host is well when it accepts connections, whatever it answers."""
-    return failure.is_before_sending or failure.kind.source is not Source.UPSTREAM
 
 
 def _decide(

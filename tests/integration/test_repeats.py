@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, Form, name_of
-from tests.chaos.sinks import refusing
+from tests.chaos.sinks import never_accepting, refusing
 from tests.chaos.stand import config_of, facing, standing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import END, Close, Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
@@ -96,6 +97,13 @@ async def test_call_that_changes_something_is_sent_again_after_a_refused_connect
             assert kind(await ask(stand.url, path, body, headers)) == (502, "3")
 
 
+async def test_call_that_changes_something_is_sent_again_after_a_connection_that_never_came() -> None:
+    with never_accepting() as url:
+        async with standing(config_of(url, retry={"max_attempts": 2}, timeout={"connect": "100ms"})) as stand:
+            assert kind(await ask(stand.url, "/v1/files", FORM, MULTIPART)) == (504, "2")
+            assert stand.deployment("one").host.snapshot(time.monotonic()).failures == 2
+
+
 async def test_upload_reaches_a_provider_that_comes_up_between_two_attempts() -> None:
     retry = {"max_attempts": 100, "base_delay": "50ms", "multiplier": 1}
     with refusing() as (url, held):
@@ -166,3 +174,15 @@ async def test_call_that_goes_on_from_kept_state_goes_to_no_other_provider(state
             assert kind(await RESPONSES.ask(stand.url, **state)) == (503, "3")
             assert (len(provider.requests), len(other.requests)) == (3, 0)
             assert kind(await RESPONSES.ask(stand.url, store=True)) == (200, "4")
+            assert kind(await CHAT.ask(stand.url, conversation="a field of its own", store=True)) == (200, "4")
+
+
+# a client's own retries
+
+
+async def test_clients_own_retry_brings_the_retry_budget_nothing() -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        for count in ("0", "1", "2"):
+            reply = await ask(stand.url, CHAT.path, CHAT.body(), {"X-Stainless-Retry-Count": count})
+            assert reply.status == 200
+        assert stand.deployment(CHAT.deployment).budget.snapshot(time.monotonic()).calls == 1

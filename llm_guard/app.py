@@ -64,7 +64,8 @@ class App:
         registry = new_registry()
         self._connections = Connections()
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
-        table = compile_routes(self.config, self._clock.now())
+        self._draw = random.random
+        table = compile_routes(self.config, self._clock.now(), draw=self._draw)
         recorder = Recorder(registry, self._clock)
         self.gateway = Gateway(
             self.config, table, Upstreams(self._connections, self._clock), recorder, self._clock, random
@@ -107,7 +108,7 @@ class App:
         ):  # fmt: skip
             _log.warning("a changed address, or ops section, needs a restart")
         self.config = config
-        self.gateway.adopt(config, compile_routes(config, self._clock.now(), self.gateway.table))
+        self.gateway.adopt(config, compile_routes(config, self._clock.now(), self.gateway.table, self._draw))
         _log.info("reloaded", models=len(config.models), upstreams=len(config.upstreams))
 
     def heed_signals(self) -> None:

@@ -6,13 +6,19 @@ Owns the facts of one call, from its receipt to its record. Decides nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.outcome import Failure, Refusal
-from llm_guard.policy.breaker import Permit
+from llm_guard.policy.breaker import BreakerState, Permit
+from llm_guard.policy.gate import Gate
+from llm_guard.policy.itinerary import WaitedFor
+from llm_guard.policy.line import Slot
+from llm_guard.policy.rate_hints import RateHint
+from llm_guard.policy.retry_budget import RetryBudget
 from llm_guard.routes import Route, Target
 
 Headers = tuple[tuple[str, str], ...]
@@ -68,16 +74,64 @@ class Attempt:
 
     target: Target
     started_at: float
+    budgets: tuple[RetryBudget, ...] = ()
+    """That hear how it ends."""
     waited_s: float = 0.0
-    """The backoff before it."""
+    """Before it: for a backoff, or for its turn."""
+    waited_for: WaitedFor = ""
+    is_stream: bool = False
+    is_retry: bool = False
+    """This deployment has been asked before."""
+    is_fallback: bool = False
+    """Another deployment was to be asked before it: it failed, or was skipped."""
+    is_hedge: bool = False
+    """It ran beside another attempt, which was slow."""
+    is_superseded: bool = False
+    """It is ended because another attempt has answered."""
+    breaker: BreakerState = "closed"
+    """When it began."""
+    first_token_s: float = 0.0
+    """Its limit, as configured or as learned."""
+    ends_by: float = float("inf")
+    """It has to be decided by then, so that one more attempt still fits."""
+    answered_at: float | None = None
+    """When its first token, or its whole answer, was there."""
     ended_at: float | None = None
     failure: Failure | None = None
     status: int | None = None
+    next_step: str = ""
+    """What was decided after it failed."""
+    budget_left: float | None = None
+    """Retries that could still have been made then, as far as budgets go."""
 
     @property
     def outcome(self) -> str:
         """`ok`, or the failure kind's label."""
         return self.failure.kind.label if self.failure else "ok"
+
+
+@dataclass(slots=True, eq=False)
+class Leave:
+    """What one attempt holds of others; given back once, whatever became of it (`gateway.record`)."""
+
+    permit: Permit
+    """The deployment's breaker's."""
+    host: Permit
+    gate: Gate
+    slot: Slot
+    breaker: BreakerState
+    """Its state when it gave the permit."""
+    advance: Callable[[Gate], None]
+    """Lets in whose turn it is: to be called whenever something has changed at the gate."""
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A deployment that was not asked, and why: a phrase for the log line."""
+
+    deployment: str
+    why: str
 
 
 @dataclass(slots=True)
@@ -109,6 +163,8 @@ class Call:
     """It goes on from what one upstream keeps: no other can serve it."""
     client_retries: int = 0
     """How often the client has sent it before."""
+    priority: int = 1
+    """0 goes first where calls wait for their turn, 2 last."""
     decide_by: float = float("inf")
     """The instant until which the client waits for a first byte."""
     key_digest: str = ""
@@ -119,8 +175,7 @@ class Call:
     """Name of the client key that admitted the call: a key of ours, which goes no further."""
     deadline_at: float = float("inf")
     attempts: list[Attempt] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    """Labels of deployments that were not asked: they rest, or a breaker refused."""
+    skipped: list[Skipped] = field(default_factory=list)
     first_token_at: float | None = None
     sent_status: int | None = None
     usage: Usage = field(default_factory=Usage)
@@ -164,15 +219,17 @@ class Opened:
     """Over an event stream; None for anything else."""
     usage: Usage | None = None
     """Counted in a whole unary body."""
+    rate: RateHint | None = None
+    """What the answer's headers say of the provider's limits."""
 
 
 @dataclass(slots=True)
 class Served:
-    """The attempt loop's good end: what to relay, from whom, and the permit that is settled when the relay ends."""
+    """The attempt loop's good end: what to relay, from whom, and what is given back when the relay ends."""
 
     opened: Opened
     attempt: Attempt
-    permit: Permit
+    leave: Leave
 
 
 @dataclass(slots=True)

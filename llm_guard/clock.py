@@ -24,8 +24,18 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Returns after `seconds` (>= 0)."""
 
+    def call_at(self, at: float, act: Callable[[], None]) -> Alarm:
+        """Calls `act` at the instant `at`, or at once if that has passed."""
+
     def limit(self) -> TimeLimit:
         """A scope that is cancelled when its deadline passes; it starts without one."""
+
+
+class Alarm(Protocol):
+    """A call to come."""
+
+    def cancel(self) -> None:
+        """It does not come."""
 
 
 class TimeLimit:
@@ -112,6 +122,9 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    def call_at(self, at: float, act: Callable[[], None]) -> Alarm:
+        return asyncio.get_running_loop().call_later(max(0.0, at - self.now()), act)
 
     def limit(self) -> TimeLimit:
         return TimeLimit(self.now)

@@ -54,6 +54,7 @@ _MEANING = {
     FailureKind.DEPLOYMENT_PAYLOAD: "the request is larger than this tier or this proxy takes",
     FailureKind.INVALID_REQUEST: "the request is wrong in itself",
     FailureKind.CLIENT_CANCELLED: "the client has left",
+    FailureKind.SUPERSEDED: "another attempt of the call was quicker",
     FailureKind.OWN_POOL: "this gateway's own connection pool is full",
     FailureKind.OWN_RESOURCES: "this machine is out of resources",
     FailureKind.INTERNAL: "this gateway failed itself",

@@ -140,6 +140,10 @@ class FailureKind(Enum):
     CLIENT_CANCELLED = (
         "client_cancelled", "client_cancelled", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.CLIENT,
     )  # fmt: skip
+    # Another attempt of the same call was quicker.
+    SUPERSEDED = (
+        "superseded", "client_cancelled", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY,
+    )  # fmt: skip
     OWN_POOL = ("own_pool", "overloaded", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
     OWN_RESOURCES = ("own_resources", "server_error", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
     INTERNAL = ("internal", "server_error", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
@@ -188,6 +192,8 @@ class Failure:
     """What the upstream said, when it said something complete."""
     is_before_sending: bool = False
     """Nothing was sent: there was no connection. The upstream's host is at fault, and nothing was executed."""
+    is_early: bool = False
+    """It was cut off before its own limit, for the sake of the call's deadline: that is no evidence."""
     is_after_head: bool = False
     """It came inside an answer that began as a success: whatever it says, the call was executed."""
 

@@ -6,14 +6,12 @@ what the file says (`config`), nor what becomes of a call (`gateway.attempt_loop
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from llm_guard.config import (
-    Auth,
     Config,
     DeploymentConfig,
     Rules,
@@ -23,11 +21,14 @@ from llm_guard.config import (
     matching_key,
     near_names,
 )
+from llm_guard.deployment import Deployment, Gates, Upstream
 from llm_guard.dialect import DialectName
 from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.balance import Balance
 from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.policy.error_rules import UserRule
+from llm_guard.policy.gate import CapacitySettings
+from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
 from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
 from llm_guard.policy.vocabulary.families import family_of_url
 
@@ -35,43 +36,6 @@ NO_ALIAS = "none"
 """The alias of calls that name no model."""
 
 _NAMES_PER_PATTERN = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """A provider endpoint; `base_url` has no slash at its end, `api_key` None passes the caller's on."""
-
-    name: str
-    dialect: DialectName
-    base_url: str
-    api_key: str | None = field(repr=False)
-    auth: Auth
-    family: str = ""
-    """Whose error words it speaks (`policy.vocabulary.families`)."""
-    errors: tuple[UserRule, ...] = ()
-    """The config's own rules for its errors."""
-    key_digest: str = field(init=False, repr=False)
-    """Tells a key from the one that a reload puts in its place, without being one."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
-
-
-@dataclass(slots=True, eq=False)
-class Deployment:
-    """One callable target: an upstream and a model, with what is known of its health."""
-
-    label: str
-    """`openai/gpt-4-turbo`; of a pattern `openai/gpt-*`, of pass-through `openai`. No client chooses it."""
-    upstream: Upstream
-    model: str | None
-    """As the upstream is asked for it; None: whatever the body says."""
-    breaker: Breaker
-    budget: RetryBudget
-    host: Breaker
-    """The upstream's own, one for all its deployments: it hears of connections, not of answers."""
-    last_success_wall: float | None = None
-    """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +49,19 @@ class Target:
     """The model name to send; None leaves the body alone."""
     timeouts: TimeoutSettings
     retry: RetrySettings
+    queue_wait_s: float = 30.0
+    """The longest a call waits for its turn."""
+    weight: float = 1.0
+    group: int = 0
+    """Targets of one group may be tried in another order; those of a lower group come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hedging:
+    """A route's second attempts."""
+
+    settings: HedgeSettings
+    budget: HedgeBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +72,23 @@ class Route:
     """The key in `models`, for a pattern its text; `none` for pass-through. A metric's label."""
     timeouts: TimeoutSettings
     targets: tuple[Target, ...]
+    """By group."""
+    budget: RetryBudget
+    """Of all its calls together, whichever deployments they are sent to."""
+    balance: Balance = "order"
+    hedging: Hedging | None = None
 
 
-def compile_routes(config: Config, now: float, previous: RouteTable | None = None) -> RouteTable:
-    """A table with every deployment of the config; `now` is when their retry budgets begin.
+def compile_routes(
+    config: Config, now: float, previous: RouteTable | None = None, draw: Callable[[], float] = lambda: 0.0
+) -> RouteTable:
+    """A table with every deployment of the config; `now` is when their retry budgets begin, `draw` gives each breaker
+    where its jitter begins.
 
-    A deployment that was in `previous` (the same upstream name, base_url and model) keeps its breaker, budget
-    and last success, under the settings that it has now; so do the names lately found through a pattern.
+    A deployment that was in `previous` (the same upstream name, base_url and model) keeps all that is known of it,
+    under the settings that it has now; so do the names lately found through a pattern, and the routes' budgets.
     """
-    pool = _Pool(now, config.defaults.breaker, previous.deployments() if previous else ())
+    pool = _Pool(now, config.defaults.breaker, draw, previous)
     table = RouteTable(config, pool)
     for name in previous.names() if previous else ():
         table.find(name)
@@ -117,14 +102,14 @@ class RouteTable:
     It never changes, but for the names that a pattern stands for: it keeps those lately asked for.
     """
 
-    __slots__ = ("_keys", "_live", "_models", "_pass_through", "_pool", "_recent", "_routes", "upstreams")
+    __slots__ = ("_keys", "_live", "_models", "_pass_through", "_recent", "_routes", "pool", "upstreams")
 
     def __init__(self, config: Config, pool: _Pool) -> None:
         self.upstreams: Mapping[str, Upstream] = {
             name: _upstream(name, each) for name, each in config.upstreams.items()
         }
         self._models = config.models
-        self._pool = pool
+        self.pool = pool
         self._live: dict[str, Route] = {}
         self._recent = {key: OrderedDict[str, None]() for key in config.models if is_pattern(key)}
         self._keys = _keys_by_name(config)
@@ -164,7 +149,7 @@ class RouteTable:
         same deployment under different breaker or budget settings.
         """
         live = (target.deployment for route in self._live.values() for target in route.targets)
-        return tuple(dict.fromkeys(chain(self._pool.fixed.values(), live)))
+        return tuple(dict.fromkeys(chain(self.pool.fixed.values(), live)))
 
     def names(self) -> tuple[str, ...]:
         """Every name that has a route by now; of those that a pattern stands for, the latest last."""
@@ -187,15 +172,27 @@ class RouteTable:
 
     def _route(self, key: str, name: str) -> Route:
         targets: dict[tuple[str, str], Target] = {}
+        groups: dict[tuple[str, int], int] = {}
         for step_key, step_name in self._steps(key, name):
-            model = self._models[step_key]
-            for each in model.deployments:
+            for each in sorted(self._models[step_key].deployments, key=lambda each: each.priority):
                 sent = each.model or step_name
                 if (each.upstream, sent) not in targets:
-                    deployment = self._deployment(step_key, step_name, each)
-                    target = Target(deployment, step_key, sent, model.timeout, model.retry)
-                    targets[each.upstream, sent] = target
-        return Route(key, self._models[key].timeout, tuple(targets.values()))
+                    group = groups.setdefault((step_key, each.priority), len(groups))
+                    targets[each.upstream, sent] = self._target(step_key, step_name, each, group)
+        return self.pool.route(key, self._models[key], tuple(targets.values()))
+
+    def _target(self, key: str, name: str, config: DeploymentConfig, group: int) -> Target:
+        model = self._models[key]
+        return Target(
+            self._deployment(key, name, config),
+            key,
+            config.model or name,
+            model.timeout,
+            model.retry,
+            model.capacity.queue_wait,
+            config.weight,
+            group,
+        )
 
     def _steps(self, key: str, name: str) -> Iterator[tuple[str, str]]:
         """Key and name of the model, then of its fallbacks, each followed by its own."""
@@ -212,7 +209,7 @@ class RouteTable:
         upstream = self.upstreams[config.upstream]
         label = f"{upstream.name}/{config.model or key}"
         is_fixed = config.model is not None or name in self._keys
-        return self._pool.obtain(label, upstream, config.model or name, self._models[key], is_fixed=is_fixed)
+        return self.pool.obtain(label, upstream, config.model or name, self._models[key], is_fixed=is_fixed)
 
     def _make_fixed(self, pattern: str) -> None:
         """Those of a pattern's deployments that do not wait for a name to be asked for."""
@@ -221,9 +218,9 @@ class RouteTable:
                 self._deployment(pattern, pattern, each)
 
     def _route_through(self, name: str, rules: Rules) -> Route:
-        deployment = self._pool.obtain(name, self.upstreams[name], None, rules, is_fixed=True)
-        target = Target(deployment, NO_ALIAS, None, rules.timeout, rules.retry)
-        return Route(NO_ALIAS, rules.timeout, (target,))
+        deployment = self.pool.obtain(name, self.upstreams[name], None, rules, is_fixed=True)
+        target = Target(deployment, NO_ALIAS, None, rules.timeout, rules.retry, rules.capacity.queue_wait)
+        return replace(self.pool.route(f"{NO_ALIAS}/{name}", rules, (target,)), alias=NO_ALIAS)
 
 
 def _upstream(name: str, config: UpstreamConfig) -> Upstream:
@@ -240,52 +237,71 @@ def _keys_by_name(config: Config) -> dict[str, str]:
 
 
 _Identity = tuple[str, str, str | None]
+_Share = tuple[_Identity, BreakerSettings, BudgetSettings, CapacitySettings]
 
 
 class _Pool:
-    """Makes deployments, each with the breaker that it had before if nobody else has taken that one.
+    """Makes deployments, each with what was known of it before if nobody else has taken that; and routes.
 
-    `fixed` are those that the config names; models that name the same one share it if they agree on its
-    breaker and its budget.
+    `fixed` are the deployments that the config names; models that name the same one share it if they agree on its
+    breaker, its budget and its capacity.
     """
 
-    def __init__(self, now: float, host: BreakerSettings, previous: tuple[Deployment, ...]) -> None:
-        self.fixed: dict[tuple[_Identity, BreakerSettings, BudgetSettings], Deployment] = {}
+    def __init__(
+        self, now: float, host: BreakerSettings, draw: Callable[[], float], previous: RouteTable | None
+    ) -> None:
+        self.fixed: dict[_Share, Deployment] = {}
         self._now = now
+        self._draw = draw
         self._host = host
-        self._hosts = {(each.upstream.name, each.upstream.base_url): each.host for each in previous}
+        before = previous.deployments() if previous else ()
+        self._hosts = {(each.upstream.name, each.upstream.base_url): each.host for each in before}
+        self.budgets: dict[str, RetryBudget] = dict(previous.pool.budgets) if previous else {}
+        """Of the routes' retries, by their aliases."""
+        self.hedges: dict[str, HedgeBudget] = dict(previous.pool.hedges) if previous else {}
         self._previous: dict[_Identity, list[Deployment]] = {}
-        for deployment in previous:
+        for deployment in before:
             self._previous.setdefault(_identity(deployment.upstream, deployment.model), []).append(deployment)
 
     def forget_previous(self) -> None:
         self._previous.clear()
 
+    def route(self, key: str, rules: Rules, targets: tuple[Target, ...]) -> Route:
+        """All names under one pattern share their budget."""
+        budget = self.budgets.setdefault(key, RetryBudget(rules.retry.budget, self._now))
+        budget.settings = rules.retry.budget
+        return Route(key, rules.timeout, targets, budget, rules.balance, self._hedging(key, rules.hedge))
+
+    def _hedging(self, key: str, settings: HedgeSettings | None) -> Hedging | None:
+        if settings is None:
+            return None
+        budget = self.hedges.setdefault(key, HedgeBudget(settings))
+        budget.settings = settings
+        return Hedging(settings, budget)
+
     def obtain(self, label: str, upstream: Upstream, model: str | None, rules: Rules, *, is_fixed: bool) -> Deployment:
-        share = (_identity(upstream, model), rules.breaker, rules.retry.budget)
+        share = (_identity(upstream, model), rules.breaker, rules.retry.budget, rules.capacity)
         deployment = self.fixed.get(share)
         if deployment is None:
-            deployment = self._make(label, upstream, model, rules.breaker, rules.retry.budget)
+            deployment = self._make(label, upstream, model, rules)
             if is_fixed:
                 self.fixed[share] = deployment
         return deployment
 
-    def _make(
-        self,
-        label: str,
-        upstream: Upstream,
-        model: str | None,
-        breaker: BreakerSettings,
-        budget: BudgetSettings,
-    ) -> Deployment:
-        before = self._take(_identity(upstream, model), breaker, budget)
-        host = self._hosts.setdefault((upstream.name, upstream.base_url), Breaker(self._host))
+    def _make(self, label: str, upstream: Upstream, model: str | None, rules: Rules) -> Deployment:
+        before = self._take(_identity(upstream, model), rules.breaker, rules.retry.budget)
+        host = self._hosts.get((upstream.name, upstream.base_url))
+        if host is None:
+            host = self._hosts[upstream.name, upstream.base_url] = Breaker(self._host, self._draw())
         host.settings = self._host
         if before is None:
-            return Deployment(label, upstream, model, Breaker(breaker), RetryBudget(budget, self._now), host)
-        before.breaker.settings = breaker
-        before.budget.settings = budget
-        return Deployment(label, upstream, model, before.breaker, before.budget, host, before.last_success_wall)
+            budget = RetryBudget(rules.retry.budget, self._now)
+            breaker = Breaker(rules.breaker, self._draw())
+            return Deployment(label, upstream, model, breaker, budget, host, Gates(rules.capacity))
+        before.breaker.settings = rules.breaker
+        before.budget.settings = rules.retry.budget
+        before.gates.adopt(rules.capacity)
+        return replace(before, label=label, upstream=upstream, model=model, host=host)
 
     def _take(self, identity: _Identity, breaker: BreakerSettings, budget: BudgetSettings) -> Deployment | None:
         """Of two with one identity the one whose settings have not changed, else the first."""

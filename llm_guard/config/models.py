@@ -18,9 +18,12 @@ from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.strict import Strict
 from llm_guard.dialect import DialectName
 from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.balance import Balance, Priority, Weight
 from llm_guard.policy.breaker import BreakerSettings
 from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.policy.units import Seconds, Size, parse_duration
+from llm_guard.policy.gate import CapacitySettings
+from llm_guard.policy.hedge import HedgeSettings
+from llm_guard.policy.units import Pause, Seconds, Size
 
 
 def _wrong(reason: str) -> PydanticCustomError:
@@ -35,10 +38,6 @@ def _port(value: object) -> int:
     return number
 
 
-def _pause(value: object) -> float:
-    return 0.0 if value in ("0ms", "0s", "0m", "0h") else parse_duration(value)
-
-
 def _header_value(value: object) -> object:
     if isinstance(value, str) and not re.fullmatch("[\x21-\x7e]*", value):
         raise _wrong("must be printable ASCII without spaces and line breaks: it travels in an HTTP header")
@@ -51,8 +50,6 @@ def _optional_secret(value: object) -> object:
 
 Text = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, BeforeValidator(_port)]
-Pause = Annotated[float, BeforeValidator(_pause)]
-"""Seconds, >= 0."""
 Secret = Annotated[Text, BeforeValidator(_header_value)]
 OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
 """An empty text is None: a variable that may be unset leaves one."""
@@ -62,6 +59,8 @@ Auth = Literal["bearer", "x-api-key", "api-key", "none"]
 class ClientKey(Strict):
     name: Text
     key: Secret = Field(repr=False)
+    priority: Literal["high", "normal", "low"] = "high"
+    """The highest that its calls may ask for."""
 
 
 class Server(Strict):
@@ -139,12 +138,18 @@ class Rules(Strict):
     timeout: TimeoutSettings = TimeoutSettings()
     retry: RetrySettings = RetrySettings()
     breaker: BreakerSettings = BreakerSettings()
+    capacity: CapacitySettings = CapacitySettings()
+    balance: Balance = "order"
+    hedge: HedgeSettings | None = None
+    """None: never two attempts at once."""
 
 
 class DeploymentConfig(Strict):
     upstream: Text
     model: Text | None = None
     """The model to ask the upstream for; None: the name that the client asked for."""
+    weight: Weight = 1.0
+    priority: Priority = 0
 
     @field_validator("model")
     @classmethod

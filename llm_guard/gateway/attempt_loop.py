@@ -1,246 +1,241 @@
 """Attempt, classify, decide: until one deployment answers well, or nothing more would help.
 
-Owns the order of attempts and the only sleep of the data path. Every decision it takes is `policy.next_step`'s or a
-breaker's; every failure it sees is `gateway.upstream`'s.
+Owns the order of these steps. Every decision it takes is `policy.next_step`'s; who is asked next, and every wait, is
+`gateway.way`'s; an exchange is `gateway.race`'s.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
-from llm_guard.call import Attempt, Call, GaveUp, Opened, Served
+from llm_guard.call import Attempt, Call, GaveUp, Leave, Served
 from llm_guard.clock import Clock
+from llm_guard.deployment import Deployment
+from llm_guard.gateway.entrance import Entrance, Full, Shut, deployment_key
+from llm_guard.gateway.race import Beside, Opener, Race, more_useful
 from llm_guard.gateway.record import settle, settle_host
-from llm_guard.outcome import Failure, FailureKind, Refusal, Scope, Signal
-from llm_guard.policy.bench import Bench, Benched, Key, as_of
-from llm_guard.policy.breaker import Permit
+from llm_guard.gateway.way import Entered, Way
+from llm_guard.outcome import Failure, Refusal, Scope, Signal
+from llm_guard.policy.bench import Bench
+from llm_guard.policy.deadline import attempt_ends_at, first_token_s, reserve_s
+from llm_guard.policy.hedge import hedge_delay_s
+from llm_guard.policy.itinerary import Stop
+from llm_guard.policy.latency import Latency
 from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
-from llm_guard.routes import Target
+from llm_guard.policy.retry_budget import try_spend_all
+from llm_guard.routes import Route, Target
+
+# Deciding and sending take time too, where answers take hardly any.
+_SLACK_S = 0.02
 
 
-class Opener(Protocol):
-    """What the loop asks of `upstream.Upstreams`."""
+class AttemptLoop:
+    """Asks the deployments of a call's route, each as often as its rules allow."""
 
-    async def open(self, call: Call, target: Target) -> Opened | Failure:
-        """One exchange, up to the point where it is known to be good or to have failed."""
+    def __init__(self, upstreams: Opener, bench: Bench, clock: Clock, draw: Callable[[], float]) -> None:
+        """`draw` gives a uniform number in [0, 1)."""
+        self._entrance = Entrance(bench, clock)
+        self._race = Race(upstreams, bench, clock)
+        self._bench = bench
+        self._clock = clock
+        self._draw = draw
 
+    async def run(self, call: Call, route: Route) -> Served | GaveUp:
+        """The first good answer, or why there is none. Cancelled, it leaves nothing behind."""
+        way = Way(call, route, self._entrance, self._clock, self._draw)
+        self._deposit(call, route)
+        last: Failure | None = None
+        why = "nobody could be asked"
+        while (entered := await way.next()) is not None:
+            begun = len(call.attempts)
+            outcome = await self._attempt(way, entered)
+            if isinstance(outcome, Served):
+                return outcome
+            last = more_useful(last, outcome)
+            self._put_back(way, entered.stop, call.attempts[begun:])
+            step = self._decide(way, entered.stop, _decisive(call.attempts[begun], outcome))
+            match step:
+                case Retry():
+                    try_spend_all(way.budgets(entered.stop), self._clock.now())
+                    way.line.retry(entered.stop, step, self._clock.now())
+                    why = "it could not be asked again"
+                case FallBack():
+                    way.line.fall_back(entered.stop, step, self._clock.now())
+                    why = "no other could be asked"
+                case GiveUp(why):
+                    break
+        return GaveUp(last, None, why) if last is not None else _nobody_asked(way)
 
-async def attempt(
-    call: Call, targets: tuple[Target, ...], upstreams: Opener, bench: Bench, clock: Clock, draw: Callable[[], float]
-) -> Served | GaveUp:
-    """Asks the targets in their order, each as often as its rules allow. Cancelled, it leaves nothing behind.
+    def adopt(self, deployments: Iterable[Deployment]) -> None:
+        """Their settings may have changed: lets in whoever waits and now may pass."""
+        for deployment in deployments:
+            for gate in deployment.gates.all():
+                self._entrance.advance(gate)
 
-    `draw` gives a uniform number in [0, 1).
-    """
-    if call.is_bound:
-        targets = targets[:1]
-    last: Failure | None = None
-    why = "nobody could be asked"
-    place, retries, waited_s = 0, 0, 0.0
-    while place < len(targets):
-        target = targets[place]
-        now = clock.now()
-        leave = _try_enter(call, target, bench, now, is_last=place + 1 == len(targets))
+    def _deposit(self, call: Call, route: Route) -> None:
+        """What a call brings; one that its client has sent before brings nothing again."""
+        if call.client_retries == 0:
+            route.budget.deposit(self._clock.now())
+            if route.hedging is not None:
+                route.hedging.budget.deposit()
+
+    # attempt
+
+    async def _attempt(self, way: Way, entered: Entered) -> Served | Failure:
+        call, stop = way.call, entered.stop
+        attempt = self._new(way, stop, entered.leave)
+        attempt.waited_s, attempt.waited_for = entered.waited_s, entered.waited_for
+        if not attempt.is_retry and call.client_retries == 0:
+            attempt.target.deployment.budget.deposit(attempt.started_at)
+        delay_s = self._hedge_delay_s(way, attempt)
+        if delay_s is None:
+            return await self._race.ask(call, attempt, entered.leave)
+        return await self._race.ask_hedged(call, attempt, entered.leave, delay_s, lambda: self._beside(way, stop))
+
+    def _new(self, way: Way, stop: Stop, leave: Leave) -> Attempt:
+        """An attempt that begins now, with its limits."""
+        call, target, now = way.call, way.target(stop), self._clock.now()
+        deployment = target.deployment
+        first_s = first_token_s(target.timeouts, deployment.first_tokens, now)
+        limit_s = first_s if call.is_stream else target.timeouts.attempt
+        left_s = call.commit_by - now
+        ends_by = call.commit_by
+        if left_s < 2 * limit_s:  # else this attempt leaves the next one time enough by itself
+            own, following = deployment.latency_of(call.is_stream), _following(way, stop)
+            kept_s = reserve_s(left_s, limit_s, own, following, now)
+            ends_by = attempt_ends_at(now, left_s, call.commit_by, kept_s + _SLACK_S if kept_s else 0.0)
+        is_retry = any(each.target is target for each in call.attempts)
+        return Attempt(
+            target,
+            now,
+            budgets=way.budgets(stop),
+            is_stream=call.is_stream,
+            is_retry=is_retry,
+            is_fallback=not is_retry and bool(call.attempts or call.skipped),
+            breaker=leave.breaker,
+            first_token_s=first_s,
+            ends_by=ends_by,
+        )
+
+    def _hedge_delay_s(self, way: Way, attempt: Attempt) -> float | None:
+        """When another attempt may run beside this one; None: not at all."""
+        hedging, call = way.route.hedging, way.call
+        if hedging is None or not call.is_repeatable or call.is_upgrade:
+            return None
+        return hedge_delay_s(hedging.settings, attempt.target.deployment.latency_of(call.is_stream), self._clock.now())
+
+    def _beside(self, way: Way, stop: Stop) -> Beside | None:
+        """A second attempt on another deployment of the same model, or on the same one, if there are tokens for it."""
+        others = [each for each in way.free(stop) if each.alias == stop.alias]
+        second = others[0] if others else stop
+        hedging, leave, now = way.route.hedging, way.try_enter(second), self._clock.now()
         if leave is None:
-            call.skipped.append(target.deployment.label)
-            place, retries, waited_s = place + 1, 0, 0.0
-            continue
-        if retries == 0 and call.client_retries == 0:
-            target.deployment.budget.deposit(now)
-
-        outcome = await _one(call, target, leave, waited_s, upstreams, clock)
-        if isinstance(outcome, Served):
-            _note_accepted(call, target, bench, clock.now())
-            return outcome
-        last = _more_useful(last, outcome)
-
-        now = clock.now()
-        step = _decide(call, outcome, targets, place, retries, waited_s, now, draw())
-        _note_rest(call, outcome, target, step, bench, now)
-        match step:
-            case Retry(after_s):
-                target.deployment.budget.try_spend(now)
-                retries, waited_s = retries + 1, after_s
-                await clock.sleep(after_s)
-            case FallBack(to_other_model):
-                place, retries, waited_s = _next_place(targets, place, to_other_model), 0, 0.0
-                why = "no other could be asked"
-            case GiveUp(why):
-                break
-    if last is None:
-        return _nobody_asked(call, targets, bench, clock.now())
-    return GaveUp(last, None, why)
-
-
-@dataclass(frozen=True, slots=True)
-class _Leave:
-    """Permits for one attempt, of the deployment's breaker and of its host's."""
-
-    deployment: Permit
-    host: Permit
-
-
-def _try_enter(call: Call, target: Target, bench: Bench, now: float, *, is_last: bool) -> _Leave | None:
-    """Leave to ask a target, or None: it rests, or it or its host is failing."""
-    deployment = target.deployment
-    if _is_left_alone(call, target, bench, now, is_last):
+            return None
+        attempt = self._new(way, second, leave)
+        attempt.is_hedge = True
+        budgets = way.budgets(second)
+        can_retry = all(budget.can_spend(now) for budget in budgets)
+        if hedging is not None and can_retry and hedging.budget.try_spend() and try_spend_all(budgets, now):
+            return attempt, leave
+        settle_host(attempt, leave, Signal.NO_EVIDENCE, self._clock)
+        settle(attempt, leave, Signal.NO_EVIDENCE, self._clock)
         return None
-    host = deployment.host.try_acquire(now)
-    if host is None:
+
+    # decide
+
+    def _put_back(self, way: Way, stop: Stop, raced: list[Attempt]) -> None:
+        """What follows for another deployment that failed beside this one: it may be asked again after all others."""
+        for hedge in raced[1:]:
+            if hedge.failure is None or _is_final(hedge.failure) or hedge.target is way.target(stop):
+                continue
+            other = next(each for each in way.line.others(stop) if way.target(each) is hedge.target)
+            step = self._decide(way, other, hedge.failure)
+            if isinstance(step, Retry):
+                step = FallBack(back_after_s=step.after_s, is_hint=step.is_hint)
+            if isinstance(step, FallBack):
+                way.line.fall_back(other, step, self._clock.now())
+            else:
+                way.line.drop(other)
+
+    def _decide(self, way: Way, stop: Stop, failure: Failure) -> Step:
+        call, target, now = way.call, way.target(stop), self._clock.now()
+        others, budgets = way.line.others(stop), way.budgets(stop)
+        step = next_step(
+            failure,
+            retries_done=stop.retries,
+            settings=target.retry,
+            previous_s=stop.previous_s,
+            has_next=bool(others),
+            has_free_next=bool(others) and bool(way.free(stop)),
+            has_other_model=any(each.alias != stop.alias for each in others),
+            is_repeatable=call.is_repeatable,
+            can_spend=all(budget.can_spend(now) for budget in budgets),
+            failure_share=budgets[0].recent.failure_share(now),
+            now=now,
+            deadline_at=call.commit_by,
+            u=self._draw(),
+        )
+        _note_decision(call, failure, step, min(budget.snapshot(now).tokens for budget in budgets))
+        self._note_rest(call, target, failure, step, now)
+        return step
+
+    def _note_rest(self, call: Call, target: Target, failure: Failure, step: Step, now: float) -> None:
+        """Benches a deployment that asked for a wait and is not waited for."""
+        wait_s = failure.retry_after_s
+        # What is wrong with one call is nobody else's to wait for.
+        if target.model is None or wait_s is None or failure.kind.scope is Scope.CALL:
+            return
+        if isinstance(step, FallBack) or wait_s > target.retry.max_delay:
+            self._bench.note_wait(deployment_key(call, target), failure, now)
+
+
+def _following(way: Way, stop: Stop) -> Latency | None:
+    """Of whom would be asked after this attempt; None: nobody."""
+    others = way.line.others(stop)
+    if not others and stop.retries + 1 >= way.target(stop).retry.max_attempts:
         return None
-    permit = deployment.breaker.try_acquire(now)
-    if permit is None:
-        deployment.host.settle(host, Signal.NO_EVIDENCE, now)
-        return None
-    return _Leave(permit, host)
+    after = way.target(others[0] if others else stop).deployment
+    return after.latency_of(way.call.is_stream)
 
 
-def _is_left_alone(call: Call, target: Target, bench: Bench, now: float, is_last: bool) -> bool:
-    """Whether its credential rests, or it rests itself and there is another, or nobody would have waited for it."""
-    if target.model is None:  # files and the like cost nothing, and have permissions of their own
-        return False
-    if bench.find((credential_of(call, target),), now) is not None:
-        return True
-    rest = bench.find((_deployment_key(call, target),), now)
-    # A call that has a fallback benches a deployment for a wait that one without would have slept out.
-    return rest is not None and (not is_last or (rest.failure.retry_after_s or 0.0) > target.retry.max_delay)
+def _decisive(first: Attempt, told: Failure) -> Failure:
+    """Of a race that was lost: what the first attempt itself has come to, unless another's failure ended both."""
+    return told if _is_final(told) or first.failure is None else first.failure
 
 
-async def _one(
-    call: Call, target: Target, leave: _Leave, waited_s: float, upstreams: Opener, clock: Clock
-) -> Served | Failure:
-    """One exchange with its permits; they are given back, or the deployment's goes along with its stream."""
-    this = Attempt(target, clock.now(), waited_s)
-    call.attempts.append(this)
-    try:
-        outcome = await upstreams.open(call, target)
-    except BaseException as error:
-        kind = FailureKind.CLIENT_CANCELLED if isinstance(error, asyncio.CancelledError) else FailureKind.INTERNAL
-        this.failure = Failure(kind, type(error).__name__)
-        settle_host(this, leave.host, Signal.NO_EVIDENCE, clock)
-        settle(this, leave.deployment, Signal.NO_EVIDENCE, clock)
-        raise
-    if isinstance(outcome, Failure):
-        this.failure = outcome
-        signal = _evidence(call, outcome)
-        # A host is well when it accepts connections, whatever it answers.
-        settle_host(this, leave.host, signal if outcome.is_before_sending else Signal.HEALTHY, clock)
-        settle(this, leave.deployment, signal, clock)
-        return outcome
-    settle_host(this, leave.host, Signal.HEALTHY, clock)
-    this.status = outcome.status
-    if outcome.view is not None:
-        call.first_token_at = clock.now()
-    # A stream's success is known at its end; but a probe has answered its question with the first token.
-    if outcome.exchange is None or leave.deployment.is_probe:
-        settle(this, leave.deployment, Signal.HEALTHY, clock)
-    return Served(outcome, this, leave.deployment)
+def _is_final(failure: Failure) -> bool:
+    """No attempt elsewhere can change it."""
+    return not (failure.kind.is_retriable or failure.kind.can_fall_back)
 
 
-def _evidence(call: Call, failure: Failure) -> Signal:
-    """What a failure tells of the deployment's health: nothing, where the client's patience ended first. A caller that
-    waits for 10 ms must not open a breaker for everybody."""
-    is_impatience = failure.limit == "total" and call.decide_by < call.deadline_at
-    return Signal.NO_EVIDENCE if is_impatience else failure.kind.signal
+def _note_decision(call: Call, failure: Failure, step: Step, budget_left: float) -> None:
+    for attempt in call.attempts:
+        if attempt.failure is failure:
+            attempt.next_step, attempt.budget_left = _said(step), round(budget_left, 1)
 
 
-def _decide(
-    call: Call,
-    failure: Failure,
-    targets: tuple[Target, ...],
-    place: int,
-    retries: int,
-    waited_s: float,
-    now: float,
-    u: float,
-) -> Step:
-    target = targets[place]
-    return next_step(
-        failure,
-        retries_done=retries,
-        settings=target.retry,
-        previous_s=waited_s if retries else None,
-        has_next=place + 1 < len(targets),
-        has_other_model=_next_place(targets, place, to_other_model=True) < len(targets),
-        is_repeatable=call.is_repeatable,
-        can_spend=target.deployment.budget.can_spend(now),
-        now=now,
-        deadline_at=call.commit_by,
-        u=u,
-    )
+def _said(step: Step) -> str:
+    match step:
+        case Retry(after_s):
+            return f"retry after {after_s:.3g} s"
+        case FallBack(_, None):
+            return "fall back"
+        case FallBack(_, back_after_s):
+            return f"fall back, and come back after {back_after_s:.3g} s"
+        case GiveUp(why):
+            return f"give up: {why}"
 
 
-def _next_place(targets: tuple[Target, ...], place: int, to_other_model: bool) -> int:
-    alias = targets[place].alias
-    place += 1
-    while to_other_model and place < len(targets) and targets[place].alias == alias:
-        place += 1
-    return place
-
-
-def _note_rest(call: Call, failure: Failure, target: Target, step: Step, bench: Bench, now: float) -> None:
-    """Benches a credential that was refused, and a deployment that asked for a wait and is not waited for."""
-    scope, wait_s = failure.kind.scope, failure.retry_after_s
-    if target.model is None:
-        return
-    if scope is Scope.CREDENTIAL:
-        bench.note_refusal(credential_of(call, target), failure, now)
-    if wait_s is None or scope is Scope.CALL:  # what is wrong with one call is nobody else's to wait for
-        return
-    if isinstance(step, FallBack) or wait_s > target.retry.max_delay:
-        bench.note_wait(_deployment_key(call, target), failure, now)
-
-
-def _note_accepted(call: Call, target: Target, bench: Bench, now: float) -> None:
-    if target.model is not None:
-        bench.note_success(credential_of(call, target), now)
-
-
-def credential_of(call: Call, target: Target) -> Key:
-    """Whose key the target is asked with, and on which account: the upstream's own key, or each caller's for itself."""
-    upstream = target.deployment.upstream
-    key = upstream.key_digest if upstream.api_key is not None else call.key_digest
-    return ("credential", upstream.name, upstream.base_url, key, call.account_digest)
-
-
-def _deployment_key(call: Call, target: Target) -> Key:
-    """A provider counts what it limits by model and by account."""
-    return ("deployment", *credential_of(call, target), target.model or "")
-
-
-def _nobody_asked(call: Call, targets: tuple[Target, ...], bench: Bench, now: float) -> GaveUp:
-    """Every target rests, or its breaker or its host's is open: said is what keeps the one that is back soonest."""
-    soonest = min(targets, key=lambda target: max(_rest_s(call, target, bench, now), _refusing_s(target, now)))
-    wait_s = _refusing_s(soonest, now)
-    rest = _rest(call, soonest, bench, now)
-    if rest is not None and rest.until - now >= wait_s:
-        return GaveUp(as_of(rest, now), None, "benched")
-    names = ", ".join(target.deployment.label for target in targets)
-    message = f"{names}: failing, and left alone for {wait_s:.1f} s more"
-    return GaveUp(None, Refusal(503, "breaker_open", message, by="breaker", retry_after_s=wait_s), "breakers open")
-
-
-def _rest(call: Call, target: Target, bench: Bench, now: float) -> Benched | None:
-    if target.model is None:
-        return None
-    return bench.find((credential_of(call, target), _deployment_key(call, target)), now)
-
-
-def _rest_s(call: Call, target: Target, bench: Bench, now: float) -> float:
-    rest = _rest(call, target, bench, now)
-    return rest.until - now if rest is not None else 0.0
-
-
-def _refusing_s(target: Target, now: float) -> float:
-    deployment = target.deployment
-    return max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now))
-
-
-def _more_useful(last: Failure | None, new: Failure) -> Failure:
-    """The failure that the client is told: the newest in which an upstream said something, else the newest."""
-    if last is not None and last.answer is not None and new.answer is None:
-        return last
-    return new
+def _nobody_asked(way: Way) -> GaveUp:
+    """Everybody rests, fails or has no room: said is what keeps the one that is back soonest."""
+    soonest = min(way.left_out, key=lambda each: each.wait_s)
+    if isinstance(soonest, Shut) and soonest.rest is not None:
+        return GaveUp(soonest.rest, None, "benched")
+    names = ", ".join(each.deployment for each in way.call.skipped)
+    if isinstance(soonest, Full):
+        message = f"{names}: too many calls wait already; there may be room in {soonest.wait_s:.1f} s"
+        refusal = Refusal(429, "at_capacity", message, by="limit", retry_after_s=soonest.wait_s, should_retry=True)
+        return GaveUp(None, refusal, "no room")
+    message = f"{names}: failing, and left alone for {soonest.wait_s:.1f} s more"
+    refusal = Refusal(503, "breaker_open", message, by="breaker", retry_after_s=soonest.wait_s)
+    return GaveUp(None, refusal, "breakers open")

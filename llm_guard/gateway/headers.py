@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 
 from llm_guard.call import Call, Headers
-from llm_guard.routes import Upstream
+from llm_guard.deployment import Upstream
 
 _HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",

@@ -12,14 +12,22 @@ from typing import Any, TypeVar
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from llm_guard.call import Attempt, Call
+from llm_guard.call import Attempt, Call, Leave
 from llm_guard.clock import Clock
-from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Permit, Transition
+from llm_guard.outcome import FailureKind, Signal
+from llm_guard.policy.breaker import Transition
+from llm_guard.policy.gate import Gate
+from llm_guard.policy.limiter import Ending
 
 _log = structlog.get_logger("llm_guard")
 
 _Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
+
+_CUT = frozenset({FailureKind.TIMEOUT, FailureKind.SUPERSEDED, FailureKind.CLIENT_CANCELLED})
+"""Ends of exchanges that would have taken longer."""
+_WORTH_HOLDING_S = 2.0
+"""Shorter waits are the pace's to find: all that were told to wait a second would come back together."""
+_OVERLOADS = frozenset({FailureKind.OVERLOADED, FailureKind.TIMEOUT, FailureKind.GPU_OOM})
 
 _DURATION_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -27,20 +35,81 @@ _DELAY_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _OVERHEAD_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1)
 
 
-def settle(attempt: Attempt, permit: Permit, signal: Signal, clock: Clock) -> None:
-    """Ends an attempt: gives its permit back with what it showed. For each permit the first call counts."""
+def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
+    """Ends an attempt: gives back what it holds, and notes what it showed of its deployment. Only once."""
+    if leave.is_over:
+        return
+    leave.is_over = True
     deployment = attempt.target.deployment
-    now = clock.now()
-    attempt.ended_at = now
+    now = attempt.ended_at = clock.now()
     if signal is Signal.HEALTHY:
         deployment.last_success_wall = clock.wall()
-    _note(deployment.breaker.settle(permit, signal, now), deployment=deployment.label)
+    settle_breaker(attempt, leave, signal, clock)
+    _note_latency(attempt, signal, now)
+    ending = _ending(attempt, signal)
+    if ending != "ignored":
+        for budget in attempt.budgets:
+            budget.recent.note(ending != "ok", now)
+    deployment.gates.in_flight -= 1
+    leave.gate.exit(leave.slot, now, ending, _took_s(attempt) if ending == "ok" else None)
+    _hold(attempt, leave.gate, now)
+    leave.advance(leave.gate)
 
 
-def settle_host(attempt: Attempt, permit: Permit, signal: Signal, clock: Clock) -> None:
+def settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
+    """Gives the breaker its permit back, before the attempt's end where that is known early enough."""
+    deployment = attempt.target.deployment
+    now = clock.now()
+    transition = deployment.breaker.settle(leave.permit, signal, now, _took_s(attempt))
+    if transition is not None and (transition.before, transition.after) == ("half_open", "closed"):
+        deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
+    _note(transition, deployment=deployment.label)
+
+
+def settle_host(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
     """Gives the permit of an attempt's host back with what the attempt showed of it."""
     deployment = attempt.target.deployment
-    _note(deployment.host.settle(permit, signal, clock.now()), upstream=deployment.upstream.name)
+    _note(deployment.host.settle(leave.host, signal, clock.now()), upstream=deployment.upstream.name)
+
+
+def _hold(attempt: Attempt, gate: Gate, now: float) -> None:
+    """A wait that was asked for twice with no answer in between is not one large request's: everybody keeps it."""
+    wait_s = attempt.failure.retry_after_s if attempt.failure is not None else None
+    if wait_s is not None and wait_s >= _WORTH_HOLDING_S and gate.rate_limited_in_a_row >= 2:
+        gate.hold(now + wait_s)
+
+
+def _took_s(attempt: Attempt) -> float | None:
+    """Until the first token or the whole answer was there; else to the failure, if the attempt has come to one."""
+    ended_at = attempt.answered_at if attempt.answered_at is not None else attempt.ended_at
+    return None if ended_at is None else ended_at - attempt.started_at
+
+
+def _note_latency(attempt: Attempt, signal: Signal, now: float) -> None:
+    deployment, took_s = attempt.target.deployment, _took_s(attempt)
+    if attempt.target.model is None or took_s is None:
+        return
+    latency = deployment.latency_of(attempt.is_stream)
+    if attempt.answered_at is not None:
+        latency.note(took_s, now)
+        deployment.cost.note(took_s, now)
+    elif attempt.failure is not None and attempt.failure.kind in _CUT:
+        latency.note_cut(took_s, now)
+        deployment.cost.note_cut(took_s, now)
+    elif signal is Signal.UNHEALTHY:
+        deployment.cost.note_failure(took_s, now)
+
+
+def _ending(attempt: Attempt, signal: Signal) -> Ending:
+    """What an attempt's end tells of its deployment's capacity."""
+    kind = attempt.failure.kind if attempt.failure is not None else None
+    if signal is Signal.HEALTHY:
+        return "ok"
+    if kind is FailureKind.RATE_LIMIT:
+        return "rate_limited"
+    if signal is Signal.NO_EVIDENCE:
+        return "ignored"
+    return "overloaded" if kind in _OVERLOADS else "failed"
 
 
 def _note(transition: Transition | None, **whose: str) -> None:
@@ -72,6 +141,10 @@ class Recorder:
         self._overhead = _histogram(
             registry, "overhead", "A call's time that was neither upstream nor backoff.", "model", _OVERHEAD_S
         )
+        self._hedges = _counter(
+            registry, "hedges", "Attempts beside a slow one: won when they answered first.", "model", "outcome"
+        )
+        self._queued = _histogram(registry, "queue_wait", "Waits for a turn at a deployment.", "deployment", _DELAY_S)
         self._delay = _histogram(registry, "retry_delay", "Waits before retries.", "deployment", _DELAY_S)
         self._in_flight = _memoised(
             Gauge("llm_guard_in_flight_calls", "Calls running now.", ["model"], registry=registry)
@@ -109,19 +182,27 @@ class Recorder:
             self._overhead(model).observe(overhead_s(call, now))
 
     def _count_attempts(self, call: Call, model: str, now: float) -> None:
-        before: Attempt | None = None
         for attempt in call.attempts:
             deployment = attempt.target.deployment.label
             self._attempts(deployment, attempt.outcome).inc()
             self._upstream(deployment).observe((attempt.ended_at or now) - attempt.started_at)
             if attempt.failure is not None and attempt.failure.limit is not None:
                 self._timeouts(deployment, attempt.failure.limit).inc()
-            if before is not None and before.target is attempt.target:
-                self._retries(deployment, before.outcome).inc()
+            if attempt.is_hedge:
+                self._hedges(model, "lost" if attempt.failure is not None else "won").inc()
+            elif attempt.is_retry:
+                self._retries(deployment, _reason(call, attempt)).inc()
                 self._delay(deployment).observe(attempt.waited_s)
-            elif call.route is not None and attempt.target is not call.route.targets[0]:
+            elif attempt.is_fallback:
                 self._fallbacks(model, deployment).inc()
-            before = attempt
+            if attempt.waited_for == "queue":
+                self._queued(deployment).observe(attempt.waited_s)
+
+
+def _reason(call: Call, retry: Attempt) -> str:
+    """How the attempt before on the same deployment ended."""
+    before = call.attempts[: call.attempts.index(retry)]
+    return next(each.outcome for each in reversed(before) if each.target is retry.target)
 
 
 def overhead_s(call: Call, now: float) -> float:
@@ -152,7 +233,7 @@ def _line(call: Call, now: float) -> dict[str, Any]:
     if call.first_token_at is not None:
         line["ttft_s"] = round(call.first_token_at - call.started_at, 4)
     if call.skipped:
-        line["skipped"] = call.skipped
+        line["skipped"] = [{"deployment": each.deployment, "why": each.why} for each in call.skipped]
     if call.client_key is not None:
         line["client"] = call.client_key
     if call.refusal is not None:
@@ -171,8 +252,17 @@ def _attempt_line(attempt: Attempt, now: float) -> dict[str, Any]:
         "waited_s": round(attempt.waited_s, 4),
         "duration_s": round((attempt.ended_at or now) - attempt.started_at, 4),
     }
+    if attempt.waited_for:
+        line["waited_for"] = attempt.waited_for
+    if attempt.breaker != "closed":
+        line["breaker"] = attempt.breaker
+    if attempt.is_hedge:
+        line["hedge"] = True
     if attempt.failure is not None:
         line["why"] = attempt.failure.detail
+    if attempt.next_step:
+        line["then"] = attempt.next_step
+        line["budget_left"] = attempt.budget_left
     return line
 
 

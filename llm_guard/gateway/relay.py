@@ -13,6 +13,7 @@ from aiohttp import web
 
 from llm_guard.call import Call, Exchange, Served
 from llm_guard.clock import Clock
+from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
 from llm_guard.dialect.sse import StreamWatch
 from llm_guard.gateway import headers as header_rules
@@ -23,7 +24,6 @@ from llm_guard.gateway.upstream import timeout_failure
 from llm_guard.outcome import Failure, FailureKind, Refusal, Signal, Source
 from llm_guard.policy.classify import classify_event
 from llm_guard.policy.deadline import earlier
-from llm_guard.routes import Upstream
 
 DRAINED = Refusal(
     503, "gateway_draining", "this gateway is going away", by="drain", retry_after_s=1.0, should_retry=True
@@ -164,7 +164,7 @@ def _conclude(call: Call, served: Served, failure: Failure | None, clock: Clock)
         if watch.has_ended and watch.error is None:
             failure = None  # SDKs leave at the terminal event, before the end of the body
     call.failure = served.attempt.failure = failure
-    settle(served.attempt, served.permit, failure.kind.signal if failure else Signal.HEALTHY, clock)
+    settle(served.attempt, served.leave, failure.kind.signal if failure else Signal.HEALTHY, clock)
 
 
 async def _break_off(call: Call, served: Served, request: web.BaseRequest, response: web.StreamResponse) -> None:

@@ -16,20 +16,21 @@ from aiohttp import web
 from llm_guard.call import Call, GaveUp, Served
 from llm_guard.clock import Clock
 from llm_guard.config import Config
+from llm_guard.deployment import Deployment
 from llm_guard.dialect import DIALECTS, dialect_of
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway import model_field
-from llm_guard.gateway.attempt_loop import attempt
+from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.model_field import BadRequest
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.relay import CLIENT_LEFT, DRAINED, relay, send, uncancel
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
 from llm_guard.policy.bench import Bench
-from llm_guard.policy.caller import decide_within_s, patience_s, retry_count
+from llm_guard.policy.caller import PRIORITIES, decide_within_s, patience_s, priority, retry_count
 from llm_guard.policy.deadline import deadline_at
 from llm_guard.policy.repeat import Repeatable
-from llm_guard.routes import Deployment, RouteTable
+from llm_guard.routes import RouteTable
 
 _log = structlog.get_logger("llm_guard")
 _ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
@@ -42,11 +43,10 @@ class Gateway:
     def __init__(
         self, config: Config, table: RouteTable, upstreams: Upstreams, recorder: Recorder, clock: Clock, random: Random
     ) -> None:
-        self._upstreams = upstreams
+        self._loop = AttemptLoop(upstreams, Bench(), clock, random.random)
         self._recorder = recorder
         self._clock = clock
         self._random = random
-        self._bench = Bench()
         self._running: dict[asyncio.Task[object], Call] = {}
         self.is_leaving = False
         """Asked to stop: clients are told to close their connections."""
@@ -59,7 +59,8 @@ class Gateway:
         self._config = config
         self.table = table
         self._repeatable = Repeatable(config.server.repeat)
-        self._client_keys = {_digest(key.key): key.name for key in config.server.client_keys}
+        self._client_keys = {_digest(key.key): key for key in config.server.client_keys}
+        self._loop.adopt(table.deployments())
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """One call, from its head to its record."""
@@ -118,7 +119,7 @@ class Gateway:
             return await self._refuse(call, refusal, request)
         assert call.route is not None  # noqa: S101  # identify has found it
         self._recorder.begin(call)
-        result = await attempt(call, call.route.targets, self._upstreams, self._bench, self._clock, self._random.random)
+        result = await self._loop.run(call, call.route)
         if isinstance(result, Served):
             return await relay(call, result, request, self._clock)
         return await self._give_up(call, result, request)
@@ -153,14 +154,21 @@ class Gateway:
             return DRAINED
         if call.method not in _METHODS:
             return Refusal(405, "method_not_allowed", f"use one of {', '.join(_METHODS)}", by="request")
+        asked = priority(header_rules.value_of(call.headers, "x-llm-guard-priority") or None)
+        if asked is None:
+            message = f"x-llm-guard-priority must be one of {', '.join(PRIORITIES)}"
+            return Refusal(400, "invalid_priority", message, by="request")
+        call.priority = asked
         if account := header_rules.account(call.headers):
             call.account_digest = _digest("\n".join(account)).hex()
         if not self._client_keys:
             call.key_digest = _digest("\n".join(header_rules.caller_keys(call.headers))).hex()
             return None
         for key in header_rules.caller_keys(call.headers):
-            call.client_key = self._client_keys.get(_digest(key))
-            if call.client_key is not None:
+            known = self._client_keys.get(_digest(key))
+            if known is not None:
+                call.client_key = known.name
+                call.priority = max(call.priority, PRIORITIES[known.priority])
                 return None
         return Refusal(401, "invalid_api_key", "this gateway does not know the API key that was sent", by="auth")
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from llm_guard.call import Call, Exchange, Opened
+from llm_guard.call import Attempt, Call, Exchange, Opened
 from llm_guard.clock import Clock, TimeLimit
+from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
 from llm_guard.dialect.sse import Usage
 from llm_guard.gateway import headers as header_rules
@@ -23,7 +25,8 @@ from llm_guard.gateway.stream_view import StreamView, view_of
 from llm_guard.outcome import Answer, Failure, FailureKind, Limit
 from llm_guard.policy.classify import classify_answer, classify_event
 from llm_guard.policy.deadline import TimeoutSettings, earlier
-from llm_guard.routes import Target, Upstream
+from llm_guard.policy.rate_hints import rate_hint
+from llm_guard.routes import Target
 
 COMMIT_BYTES = 1 << 20
 """A unary body up to this size is read whole before commit, so that a cut one is retried; a larger one commits here."""
@@ -36,12 +39,13 @@ class Upstreams:
         self._connections = connections
         self._clock = clock
 
-    async def open(self, call: Call, target: Target) -> Opened | Failure:
+    async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
         """One attempt, up to the point where its answer is known to be good, or known to have failed.
 
         Cancelled, or out of time, it closes the exchange at once.
         """
-        limits = _Limits(call, target, self._clock)
+        target = attempt.target
+        limits = _Limits(call, attempt, self._clock)
         exchange: Exchange | None = None
         try:
             async with limits.scope:
@@ -69,14 +73,16 @@ class Upstreams:
 class _Limits:
     """The one time limit of an attempt: connect, then first_token or attempt, never beyond the call's deadline."""
 
-    def __init__(self, call: Call, target: Target, clock: Clock) -> None:
+    def __init__(self, call: Call, attempt: Attempt, clock: Clock) -> None:
         self.scope: TimeLimit = clock.limit()
         self._call = call
-        self._timeouts = target.timeouts
+        self._attempt = attempt
+        self._timeouts = attempt.target.timeouts
         self._clock = clock
         self._started_at = clock.now()
         self._connected_at = self._started_at
         self.is_connected = False
+        self._is_early = False
 
     def on_start(self) -> None:
         self._set(self._started_at + self._timeouts.connect, "connect")
@@ -90,19 +96,26 @@ class _Limits:
             self.on_unary()
 
     def on_stream(self) -> None:
-        self._set(self._connected_at + self._timeouts.first_token, "first_token")
+        self._set(self._connected_at + self._attempt.first_token_s, "first_token")
 
     def on_unary(self) -> None:
         self._set(self._started_at + self._timeouts.attempt, "attempt")
 
     def failure(self) -> Failure:
-        return timeout_failure(self.scope.name, self._timeouts, is_before_sending=not self.is_connected)
+        timeouts = replace(self._timeouts, first_token=self._attempt.first_token_s)
+        failure = timeout_failure(self.scope.name, timeouts, is_before_sending=not self.is_connected)
+        if not self._is_early:
+            return failure
+        took_s = self._clock.now() - self._started_at
+        detail = f"no answer within {took_s:.2g} s, when time was left for one more attempt"
+        return replace(failure, detail=detail, is_early=True)
 
     def wall(self) -> float:
         return self._clock.wall()
 
     def _set(self, at: float, name: Limit) -> None:
-        self.scope.set(*earlier(at, name, self._call.commit_by))
+        self._is_early = self._attempt.ends_by < min(at, self._call.commit_by)
+        self.scope.set(*earlier(min(at, self._attempt.ends_by), name, self._call.commit_by))
 
 
 # What is sent
@@ -139,6 +152,8 @@ async def _read_to_commit(call: Call, upstream: Upstream, exchange: Exchange, li
     else:
         limits.on_unary()
         opened = await _whole_body(call, exchange, headers)
+    if isinstance(opened, Opened):
+        opened.rate = rate_hint(headers, limits.wall()) if call.model is not None else None
     return opened if isinstance(opened, Opened) else _in_band_failure(upstream, exchange, opened, limits.wall())
 
 

@@ -18,11 +18,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from llm_guard.clock import Clock
-from llm_guard.policy.breaker import BreakerSnapshot
-from llm_guard.routes import Deployment
+from llm_guard.deployment import Deployment
+from llm_guard.policy.breaker import BreakerSnapshot, BreakerState
 
-_STATES = ("closed", "open", "half_open")
-_WORST_FIRST = ("open", "half_open", "closed")
+_STATES: tuple[BreakerState, ...] = (
+    "closed", "open", "half_open", "forced_open", "forced_closed", "metrics_only", "disabled",
+)  # fmt: skip
+_WORST_FIRST: tuple[BreakerState, ...] = (
+    "forced_open", "open", "half_open", "closed", "forced_closed", "metrics_only", "disabled",
+)  # fmt: skip
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

@@ -1,6 +1,7 @@
-"""How long to wait before a retry.
+"""How long to wait before a retry: of a call, a probe, a webhook, whatever is tried again.
 
-Owns the retry settings and the length of a wait. Does not own whether to retry at all (`policy.next_step`).
+Owns the retry settings and the length of a wait. Does not own whether to retry at all (`policy.next_step`), nor how
+much failed lately (`policy.recent`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Literal
 
 from llm_guard.outcome import FailureKind
 from llm_guard.policy.retry_budget import BudgetSettings
-from llm_guard.policy.units import Count, Factor, Seconds, Spread
+from llm_guard.policy.units import Count, Factor, OptionalSeconds, Seconds, Spread
 
 IMMEDIATE_S = 0.05
 """The first retry after a flap waits no longer than this."""
@@ -25,12 +26,35 @@ _RETRY_AFTER_SPREAD = 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class BaseDelays:
+    """Seconds before the first retry by category of failure; None: `base_delay`."""
+
+    rate_limit: OptionalSeconds = None
+    overloaded: OptionalSeconds = None
+    network: OptionalSeconds = None
+
+    def of(self, kind: FailureKind | None) -> float | None:
+        match kind.category if kind is not None else None:
+            case "rate_limit":
+                return self.rate_limit
+            case "overloaded":
+                return self.overloaded
+            case "network":
+                return self.network
+            case _:
+                return None
+
+
+@dataclass(frozen=True, slots=True)
 class RetrySettings:
     """Durations in seconds."""
 
     max_attempts: Count = 3
     """Exchanges with one deployment, the first included."""
     base_delay: Seconds = 0.2
+    base_delays: BaseDelays = field(default_factory=BaseDelays)
+    adaptive: bool = True
+    """Waits grow with the share of attempts that failed lately, up to twice as long."""
     multiplier: Factor = 2.0
     max_delay: Seconds = 30.0
     jitter: Spread = 0.3
@@ -44,51 +68,61 @@ def delay_s(
     settings: RetrySettings,
     *,
     retry: int,
-    kind: FailureKind,
+    kind: FailureKind | None,
     retry_after_s: float | None,
     previous_s: float | None,
     u: float,
+    failure_share: float = 0.0,
 ) -> float:
     """Seconds to wait before retry number `retry` (1 is the first), from a uniform draw `u` in [0, 1).
 
-    At most `max_delay`, unless the upstream asked for more by `retry_after_s`: that is a floor (RFC 9110,
-    10.2.3), exceeded by a tenth at most. `previous_s` is the wait before the previous retry, or None; only
-    decorrelated jitter looks at it.
+    At most `max_delay`, unless the other side asked for more by `retry_after_s`: that is a floor (RFC 9110,
+    10.2.3), exceeded by a tenth at most. `kind` is what failed, None where no upstream was asked. `previous_s` is
+    the wait before the previous retry, or None; only decorrelated jitter looks at it. `failure_share`, 0 to 1, is
+    what `recent.Recent` says of who is asked.
     """
-    wait_s = _own_delay_s(settings, retry, kind, previous_s, u)
+    wait_s = _own_delay_s(settings, retry, kind, previous_s, u, failure_share)
     if retry_after_s is None:
         return wait_s
     return max(wait_s, retry_after_s * (1 + _RETRY_AFTER_SPREAD * u))
 
 
-def _own_delay_s(settings: RetrySettings, retry: int, kind: FailureKind, previous_s: float | None, u: float) -> float:
+def _own_delay_s(
+    settings: RetrySettings, retry: int, kind: FailureKind | None, previous_s: float | None, u: float, share: float
+) -> float:
     if retry == 1 and settings.immediate_first and kind in _FLAPS:
         return u * min(IMMEDIATE_S, settings.max_delay)
+    base_s = _base_s(settings, kind, share)
     match settings.jitter:
         case "full":
-            return u * _exponential_s(settings, retry, settings.max_delay)
+            return u * _exponential_s(settings, base_s, retry, settings.max_delay)
         case "equal":
-            return (0.5 + u * 0.5) * _exponential_s(settings, retry, settings.max_delay)
+            return (0.5 + u * 0.5) * _exponential_s(settings, base_s, retry, settings.max_delay)
         case "decorrelated":
-            return _decorrelated_s(settings, previous_s, u)
-        case share:
+            return _decorrelated_s(settings, base_s, previous_s, u)
+        case spread:
             # The ceiling is lowered so that jitter ends at max_delay: cut off there instead, half of all
             # clients would wait exactly max_delay and come back together.
-            middle_s = _exponential_s(settings, retry, settings.max_delay / (1 + share))
-            return min(settings.max_delay, middle_s * (1 + share * (2 * u - 1)))
+            middle_s = _exponential_s(settings, base_s, retry, settings.max_delay / (1 + spread))
+            return min(settings.max_delay, middle_s * (1 + spread * (2 * u - 1)))
 
 
-def _exponential_s(settings: RetrySettings, retry: int, ceiling_s: float) -> float:
+def _base_s(settings: RetrySettings, kind: FailureKind | None, failure_share: float) -> float:
+    own_s = settings.base_delays.of(kind)
+    base_s = settings.base_delay if own_s is None else own_s
+    return base_s * (1 + failure_share**2) if settings.adaptive else base_s
+
+
+def _exponential_s(settings: RetrySettings, base_s: float, retry: int, ceiling_s: float) -> float:
     try:
-        grown_s = settings.base_delay * settings.multiplier ** (retry - 1)
+        grown_s = base_s * settings.multiplier ** (retry - 1)
     except OverflowError:  # 2.0 ** 1024, the 1,025th retry (Polly issue 2163)
         return ceiling_s
     return min(ceiling_s, grown_s)
 
 
-def _decorrelated_s(settings: RetrySettings, previous_s: float | None, u: float) -> float:
+def _decorrelated_s(settings: RetrySettings, base_s: float, previous_s: float | None, u: float) -> float:
     """M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015."""
-    base_s = settings.base_delay
     # An immediate first retry must not pull the next wait below the base.
     previous_s = max(base_s, previous_s or 0.0)
     return min(settings.max_delay, base_s + u * (3 * previous_s - base_s))

@@ -1,50 +1,76 @@
 """When a deployment is left alone, and how it is let back.
 
-Owns one deployment's state, its evidence and its probes. Does not own what counts as healthy
-(`outcome.FailureKind`) nor what a refused call does instead (`gateway.attempt_loop`).
+Owns one deployment's state and its probes. Does not own what counts as healthy (`outcome.FailureKind`), when
+failures are more than chance (`policy.evidence`), nor what a refused call does instead (`gateway.attempt_loop`).
 
-    closed     everything passes; opens when the evidence is enough
-    open       nothing passes until open_for is over; the next to ask then finds it half-open
-    half_open  a few probes pass; enough successes close it, one failure opens it for twice as long
+    closed         everything passes; opens when the evidence is enough
+    open           nothing passes until the opening is over; the next to ask then finds it half-open
+    half_open      a few probes pass; enough successes close it, one failure opens it again
+    forced_open    an operator's word: nothing passes, however long it takes
+    forced_closed  an operator's word: everything passes and is counted, and nothing opens it
+    metrics_only   as forced_closed; the name says that it is there to be watched before it is trusted
+    disabled       everything passes, nothing is counted
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from llm_guard.outcome import Signal
-from llm_guard.policy.units import Count, Ratio, Seconds
+from llm_guard.policy.evidence import Run, Window, is_run_evidence, is_share_significant
+from llm_guard.policy.opening import Opening
+from llm_guard.policy.units import Count, OptionalCount, OptionalSeconds, Pause, Ratio, Seconds
 
-BreakerState = Literal["closed", "open", "half_open"]
+BreakerState = Literal["closed", "open", "half_open", "forced_open", "forced_closed", "metrics_only", "disabled"]
+BreakerMode = Literal["auto", "forced_open", "forced_closed", "metrics_only", "disabled"]
 
-# A run of failures is evidence when a deployment that merely fails now and then would show one as long less
-# often than once in a thousand windows.
-_CHANCE = 0.001
-# Fewer calls than this outside the run say nothing about how often the deployment fails otherwise.
-_FEW_CALLS = 20
-# Weight of the last call in the moving average of failures: its memory is some twenty calls.
-_RECENT_SHARE = 1 / 20
-_SLOTS = 10
+_AUTOMATIC: tuple[BreakerState, ...] = ("closed", "open", "half_open")
+_PASSING: tuple[BreakerState, ...] = ("closed", "forced_closed", "metrics_only", "disabled")
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """Durations in seconds."""
+    """Durations in seconds.
+
+    Two minima hold for each rate, and the stricter wins: `min_calls`, and as many as make the share significant
+    (`evidence.is_share_significant`: at a failure_rate of 0.5 it takes 204 calls of which 60 % fail, 36 of 80 %,
+    12 of 100 %).
+    """
 
     consecutive_failures: Count = 5
+    """In a row, where they are no chance at the rate observed otherwise (`evidence.is_run_evidence`)."""
     failure_rate: Ratio = 0.5
+    """At this share of failed calls it opens, and above."""
+    slow_call: OptionalSeconds = None
+    """A call is slow when it took longer than this; None: none is."""
+    slow_call_rate: Ratio = 0.8
+    """At this share of slow calls, failed or not, it opens, and above."""
     window: Seconds = 60.0
+    window_calls: OptionalCount = None
+    """Only so many of the window's calls count, the last ones. Once there are that many, `min_calls` or not, the
+    share alone decides, because no more evidence can come: few open it by chance (of 10, at 20 % random failures,
+    once in some 120 calls)."""
     min_calls: Count = 20
-    """Calls in the window before failure_rate is looked at."""
+    """Calls in the window before a rate is looked at."""
     open_for: Seconds = 30.0
+    """The first opening of an outage; later ones are an eighth of the outage so far, if that is longer."""
     max_open_for: Seconds = 300.0
+    open_jitter: Ratio = 0.1
+    """By up to this share of itself an opening is shorter, so that breakers that opened together part."""
+    early_probes: bool = True
+    """In an outage's first opening one call is let through after 250 ms, 1 s, 4 s and so on: it may have been a blip,
+    and half a minute of refusals would be the longer outage."""
     half_open_calls: Count = 1
     """Probes out at the same time."""
     success_threshold: Count = 1
+    slow_start: Pause = 10.0
+    """Once closed again, calls return by and by (`policy.limiter`), for so long; 0s: all at once."""
+    state: BreakerMode = "auto"
+    """auto: by the evidence; all else is an operator's word."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,14 +100,21 @@ class Transition:
 @dataclass(frozen=True, slots=True)
 class BreakerSnapshot:
     state: BreakerState
+    is_forced: bool
+    """The state is an operator's word."""
     consecutive_failures: int
     calls: int
     failures: int
-    """Both within the window."""
+    slow_calls: int
+    """All three within the window."""
+    failure_share: float
+    """Of the window's calls, 0 to 1; 0 when there are none."""
+    outage_at: float | None
+    """When it opened first since it was last closed; None while it is not open or half-open."""
     opened_at: float | None
-    """When it last opened; None while closed."""
+    """When it opened last; None likewise."""
     probe_at: float | None
-    """From when on probes pass; None while closed."""
+    """From when on the next call is let through, a light probe apart; None likewise."""
     generation: int
     leases: int
     transitions: Mapping[BreakerState, int]
@@ -99,179 +132,183 @@ class Breaker:
     """
 
     __slots__ = (
-        "_failed_recoveries", "_generation", "_leases", "_open_s", "_opened_at", "_recent_rate", "_run",
-        "_state", "_successes", "_transitions", "_window", "settings",
+        "_generation", "_leases", "_opening", "_run", "_settings", "_state", "_successes", "_transitions", "_window",
     )  # fmt: skip
 
-    def __init__(self, settings: BreakerSettings) -> None:
-        self.settings = settings
-        self._state: BreakerState = "closed"
+    def __init__(self, settings: BreakerSettings, phase: float = 0.0) -> None:
+        """`phase`, 0 <= phase < 1, is drawn once for each breaker: it sets its jitter apart from the others'."""
+        self._settings = settings
+        self._state: BreakerState = "closed" if settings.state == "auto" else settings.state
         self._generation = 0
-        self._transitions: dict[BreakerState, int] = {"closed": 0, "open": 0, "half_open": 0}
-        self._window = _Window()
-        self._run = 0
-        self._recent_rate = 0.0
-        self._opened_at = 0.0
-        self._open_s = 0.0
-        self._failed_recoveries = 0
+        self._transitions: dict[BreakerState, int] = dict.fromkeys(get_args(BreakerState), 0)
+        self._window = Window()
+        self._run = Run()
+        self._opening = Opening(phase)
         self._leases: dict[Permit, float] = {}
         self._successes = 0
 
+    @property
+    def settings(self) -> BreakerSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: BreakerSettings) -> None:
+        """They hold from now on, but not for an opening that has begun. A `state` that is not what it was before is
+        entered at once; a config that is read again without a change there leaves what `force` has set."""
+        is_other = settings.state != self._settings.state
+        self._settings = settings
+        if is_other and (state := self._under(settings.state)) != self._state:
+            self._enter(state)
+
+    @property
+    def state(self) -> BreakerState:
+        """As the last call left it: an opening that is over stays `open` until somebody asks."""
+        return self._state
+
     def try_acquire(self, now: float) -> Permit | None:
         """A permit to be settled, or None: do not ask this deployment now."""
-        if self._state == "closed":
+        if self._state in _PASSING:
             return Permit(self._generation, is_probe=False)
+        if self._state == "forced_open":
+            return None
         if self._state == "open":
-            if now < self._opened_at + self._open_s:
+            if now < self._opening.probe_at():
                 return None
-            self._change("half_open", now, "open_for is over")
+            self._change("half_open", now, "it is time to ask again")
         self._leases = {permit: ends_at for permit, ends_at in self._leases.items() if ends_at > now}
-        if len(self._leases) >= self.settings.half_open_calls:
+        if len(self._leases) >= self._settings.half_open_calls:
             return None
         permit = Permit(self._generation, is_probe=True)
-        self._leases[permit] = now + max(1.0, self._open_s)
+        self._leases[permit] = now + max(1.0, self._opening.length_s)
         return permit
 
-    def settle(self, permit: Permit, signal: Signal, now: float) -> Transition | None:
-        """Gives the permit back and takes its evidence; a second time for the same permit does nothing."""
+    def settle(
+        self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None
+    ) -> Transition | None:  # fmt: skip
+        """Gives the permit back and takes its evidence; a second time for the same permit does nothing.
+
+        `duration_s` is how long the call took, for the slow-call rate; None: not known, so it was not slow.
+        """
         if not permit.claim() or permit.generation != self._generation:
             return None
         self._leases.pop(permit, None)
-        if signal is Signal.NO_EVIDENCE:
+        if signal is Signal.NO_EVIDENCE or self._state == "disabled":
             return None
+        slow_call = self._settings.slow_call
+        is_slow = slow_call is not None and duration_s is not None and duration_s > slow_call
         if permit.is_probe:
-            return self._judge_probe(signal, now)
-        return self._count(signal, now)
+            return self._judge_probe(signal, is_slow, now)
+        return self._count(signal is Signal.UNHEALTHY, is_slow, now)
+
+    def note_probe(self, is_ok: bool, now: float) -> Transition | None:
+        """What a light probe beside the traffic found. A good one ends an opening early; a bad one, or one in any
+        other state, changes nothing."""
+        if not is_ok or self._state != "open":
+            return None
+        return self._change("half_open", now, "a light probe succeeded")
+
+    def force(self, mode: BreakerMode, now: float) -> Transition | None:
+        """An operator's word. `auto` leads a forced state back to closed with an empty window, and changes nothing
+        where the evidence already decides. Holds until the next word, or the next config with another `state`."""
+        state = self._under(mode)
+        return None if state == self._state else self._change(state, now, "set by an operator")
 
     def retry_after_s(self, now: float) -> float:
-        """Seconds until `try_acquire` may grant again, unless others are quicker; 0 when it would now."""
-        if self._state == "closed":
+        """Seconds until `try_acquire` may grant again, unless others are quicker; 0 when it would now.
+
+        Forced open has no end that is known: it is `open_for` then, a guess at when to ask again.
+        """
+        if self._state in _PASSING:
             return 0.0
+        if self._state == "forced_open":
+            return self._settings.open_for
         if self._state == "open":
-            return max(0.0, self._opened_at + self._open_s - now)
+            return max(0.0, self._opening.probe_at() - now)
         ends = sorted(ends_at for ends_at in self._leases.values() if ends_at > now)
-        too_many = len(ends) - self.settings.half_open_calls
+        too_many = len(ends) - self._settings.half_open_calls
         return 0.0 if too_many < 0 else ends[too_many] - now
 
     def snapshot(self, now: float) -> BreakerSnapshot:
-        is_closed = self._state == "closed"
-        self._window.expire(now, self.settings.window)
+        window, opening = self._window, self._opening
+        is_out = opening.outage_at is not None
+        window.expire(now, self._settings.window)
         return BreakerSnapshot(
             state=self._state,
-            consecutive_failures=self._run,
-            calls=self._window.calls,
-            failures=self._window.failures,
-            opened_at=None if is_closed else self._opened_at,
-            probe_at=None if is_closed else self._opened_at + self._open_s,
+            is_forced=self._state not in _AUTOMATIC,
+            consecutive_failures=self._run.length,
+            calls=window.calls,
+            failures=window.failures,
+            slow_calls=window.slow_calls,
+            failure_share=window.failures / window.calls if window.calls else 0.0,
+            outage_at=opening.outage_at,
+            opened_at=opening.began_at if is_out else None,
+            probe_at=opening.probe_at() if is_out else None,
             generation=self._generation,
             leases=sum(ends_at > now for ends_at in self._leases.values()),
             transitions=MappingProxyType(dict(self._transitions)),
         )
 
-    def _judge_probe(self, signal: Signal, now: float) -> Transition | None:
+    def _judge_probe(self, signal: Signal, is_slow: bool, now: float) -> Transition | None:
         if signal is Signal.UNHEALTHY:
             return self._change("open", now, "a probe failed")
+        if is_slow:
+            return self._change("open", now, "a probe was slow")
         self._successes += 1
-        if self._successes < self.settings.success_threshold:
+        if self._successes < self._settings.success_threshold:
             return None
         return self._change("closed", now, "probes succeeded")
 
-    def _count(self, signal: Signal, now: float) -> Transition | None:
-        is_failure = signal is Signal.UNHEALTHY
-        self._window.add(is_failure, now, self.settings.window)
-        if not is_failure:
-            self._end_run()
+    def _count(self, is_failure: bool, is_slow: bool, now: float) -> Transition | None:
+        self._window.add(is_failure, is_slow, now, self._settings.window, self._settings.window_calls)
+        if is_failure:
+            self._run.add_failure()
+        else:
+            self._run.end()
+        if self._state != "closed" or not (is_failure or is_slow):
             return None
-        self._run += 1
-        why = self._why_open()
+        why = self._why_open(now)
         return None if why is None else self._change("open", now, why)
 
-    def _end_run(self) -> None:
-        kept = 1 - _RECENT_SHARE
-        self._recent_rate = (1 - (1 - self._recent_rate) * kept**self._run) * kept
-        self._run = 0
-
-    def _why_open(self) -> str | None:
-        settings, window = self.settings, self._window
-        if self._run >= settings.consecutive_failures and self._is_run_evidence():
-            return f"{self._run} failures in a row"
-        if window.calls >= settings.min_calls and window.failures / window.calls >= settings.failure_rate:
+    def _why_open(self, now: float) -> str | None:
+        settings, window = self._settings, self._window
+        if is_run_evidence(self._run, settings.consecutive_failures, window, settings.failure_rate, now):
+            return f"{self._run.length} failures in a row"
+        if self._is_too_many(window.failures, settings.failure_rate):
             return f"{window.failures} of {window.calls} calls failed within {settings.window:g} s"
+        if settings.slow_call is not None and self._is_too_many(window.slow_calls, settings.slow_call_rate):
+            return f"{window.slow_calls} of {window.calls} calls took longer than {settings.slow_call:g} s"
         return None
 
-    def _is_run_evidence(self) -> bool:
-        """Whether the run is too long to be chance, as five failures in a row at 40 % of 100 calls/s are.
+    def _is_too_many(self, count: int, limit: float) -> bool:
+        calls, most_calls = self._window.calls, self._settings.window_calls or inf
+        if calls < min(self._settings.min_calls, most_calls) or count / calls < limit:
+            return False
+        return calls >= most_calls or is_share_significant(count, calls, limit)
 
-        The chance of a run somewhere in the window is about calls * rate**run. The rate is what the calls
-        outside the run show: in the window (with a weak healthy prior), or lately, should that be worse,
-        because the window is slow to notice that a brownout began. It is at most `failure_rate`, the worst
-        that is tolerated anyway.
-        """
-        calls = max(0, self._window.calls - self._run)
-        failures = max(0, self._window.failures - self._run)
-        if calls < _FEW_CALLS:
-            return True
-        rate = min(max((failures + 1) / (calls + 10), self._recent_rate), self.settings.failure_rate)
-        return self._window.calls * rate**self._run < _CHANCE
+    def _under(self, mode: BreakerMode) -> BreakerState:
+        """The state that a mode leads to from here."""
+        if mode != "auto":
+            return mode
+        return self._state if self._state in _AUTOMATIC else "closed"
 
     def _change(self, after: BreakerState, now: float, why: str) -> Transition:
-        """The only place where the state changes."""
-        before, self._state = self._state, after
-        self._generation += 1
-        self._transitions[after] += 1
-        self._leases = {}
-        self._successes = 0
-        match after:
-            case "open":
-                self._failed_recoveries += before == "half_open"
-                self._opened_at = now
-                self._open_s = self._next_open_s()
-            case "closed":
-                self._failed_recoveries = 0
-                self._window = _Window()
-                self._run = 0
-                self._recent_rate = 0.0
-            case "half_open":
-                pass
+        before = self._state
+        self._enter(after)
+        if after == "open":
+            chosen = self._settings
+            self._opening.begin(
+                now, chosen.open_for, chosen.max_open_for, chosen.open_jitter, looks_early=chosen.early_probes
+            )
         return Transition(before, after, now, why)
 
-    def _next_open_s(self) -> float:
-        """Doubles with each failed recovery; an `open_for` above `max_open_for` stays as it is."""
-        settings = self.settings
-        doubled_s = settings.open_for * 2.0 ** min(self._failed_recoveries, 64)
-        return max(settings.open_for, min(doubled_s, settings.max_open_for))
-
-
-@dataclass(slots=True)
-class _Slot:
-    began_at: float
-    calls: int = 0
-    failures: int = 0
-
-
-class _Window:
-    """Calls and failures of the last `window_s` seconds, in slots of a tenth; the oldest slot leaves
-    whole."""
-
-    __slots__ = ("_slots", "calls", "failures")
-
-    def __init__(self) -> None:
-        self._slots: deque[_Slot] = deque()
-        self.calls = 0
-        self.failures = 0
-
-    def add(self, is_failure: bool, now: float, window_s: float) -> None:
-        self.expire(now, window_s)
-        if not self._slots or now >= self._slots[-1].began_at + window_s / _SLOTS:
-            self._slots.append(_Slot(now))
-        slot = self._slots[-1]
-        slot.calls += 1
-        slot.failures += is_failure
-        self.calls += 1
-        self.failures += is_failure
-
-    def expire(self, now: float, window_s: float) -> None:
-        while self._slots and self._slots[0].began_at + window_s <= now:
-            slot = self._slots.popleft()
-            self.calls -= slot.calls
-            self.failures -= slot.failures
+    def _enter(self, state: BreakerState) -> None:
+        """The only place where the state changes."""
+        self._state = state
+        self._generation += 1
+        self._transitions[state] += 1
+        self._leases = {}
+        self._successes = 0
+        if state not in ("open", "half_open"):
+            self._window = Window()
+            self._run = Run()
+            self._opening.end()

@@ -1,6 +1,6 @@
-"""What a client's own headers tell of its patience and its history.
+"""What a client's own headers tell of its patience, its history and its hurry.
 
-Owns the reading of the official SDKs' `x-stainless-*` headers. Does not own what is made of it.
+Owns the reading of the official SDKs' `x-stainless-*` headers, and of a priority. Does not own what is made of it.
 Source: openai-python and anthropic-python `_base_client.py`, and their TypeScript siblings.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+
+PRIORITIES = {"high": 0, "normal": 1, "low": 2}
 
 # The answer has to travel too: a client's own clock may be a round trip ahead.
 _LEAST_MARGIN_S = 0.1
@@ -30,6 +32,12 @@ def decide_within_s(patience_s: float) -> float:
     100 ms and at most a second; by half, when that is all there is."""
     margin_s = min(_MOST_MARGIN_S, max(_LEAST_MARGIN_S, patience_s * _MARGIN_SHARE))
     return max(patience_s / 2, patience_s - margin_s)
+
+
+def priority(said: str | None) -> int | None:
+    """The number of a priority by its name: 0 high, 1 normal (also when nothing is said), 2 low; None for any other
+    name. The lower goes first where calls wait for their turn."""
+    return 1 if said is None else PRIORITIES.get(said.strip().lower())
 
 
 def retry_count(headers: Mapping[str, str]) -> int:

@@ -1,7 +1,7 @@
 """How long a call, and each step of it, may take.
 
-Owns the five timeouts and which of two instants comes first. Does not own the timer (`clock.TimeLimit`) nor
-what is done once time is up (`policy.next_step`).
+Owns the five timeouts, how the deadline is split over attempts, and which of two instants comes first. Does not
+own the timer (`clock.TimeLimit`) nor what is done once time is up (`policy.next_step`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llm_guard.outcome import Limit
-from llm_guard.policy.units import Seconds
+from llm_guard.policy.latency import Latency, known
+from llm_guard.policy.units import Factor, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedSettings:
+    """A first_token limit learned from the deployment's own p99; the configured one stays the longest."""
+
+    factor: Factor = 3.0
+    """The limit in units of p99."""
+    min: Seconds = 1.0
+    """The shortest limit, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +37,8 @@ class TimeoutSettings:
     """Unary: one exchange, to the last byte of the answer."""
     total: Seconds = 600.0
     """The call: all attempts, waits and the whole stream."""
+    learned: LearnedSettings | None = None
+    """None: first_token is as configured."""
 
 
 def deadline_at(now: float, total_s: float, client_timeout_s: float | None) -> float:
@@ -36,3 +49,46 @@ def deadline_at(now: float, total_s: float, client_timeout_s: float | None) -> f
 def earlier(limit_at: float, name: Limit, deadline_at: float) -> tuple[float, Limit]:
     """The instant that comes first and whose it is: `name`, or "total" for the deadline (also on a tie)."""
     return (limit_at, name) if limit_at < deadline_at else (deadline_at, "total")
+
+
+def first_token_s(settings: TimeoutSettings, latency: Latency, now: float) -> float:
+    """The first_token limit in seconds; `latency` is that of the deployment's first tokens.
+
+    A deployment that is cut more often than once in a hundred times has no known p99, so a limit learned too
+    short returns to the configured one by itself.
+    """
+    learned = settings.learned
+    p99_s = known(latency.quantile(0.99, now))
+    if learned is None or p99_s is None:
+        return settings.first_token
+    return min(settings.first_token, max(learned.min, learned.factor * p99_s))
+
+
+def attempt_ends_at(now: float, limit_s: float, deadline_at: float, reserve_s: float) -> float:
+    """The instant at which an attempt begun at `now` ends, `reserve_s` being kept for one more after it.
+
+    An attempt of which this is not later than `now` is not started.
+    """
+    return min(now + limit_s, deadline_at - reserve_s)
+
+
+def reserve_s(left_s: float, limit_s: float, own: Latency, following: Latency | None, now: float) -> float:
+    """Seconds to keep of the `left_s` until the deadline, so that one more attempt would still fit.
+
+    They are p95 of `following`, the deployment that would be asked next (it may be the same one), or None when no
+    further attempt is allowed. Nothing is kept without that history, nor when the attempt at hand, limited to
+    `limit_s`, would be left with less than its own p99 or less than half of what is left.
+    """
+    expected_s = None if following is None else known(following.quantile(0.95, now))
+    if expected_s is None:
+        return 0.0
+    p99_s = known(own.quantile(0.99, now))
+    needed_s = limit_s if p99_s is None else min(limit_s, p99_s)
+    return expected_s if left_s - expected_s >= max(needed_s, left_s / 2) else 0.0
+
+
+def can_finish(now: float, deadline_at: float, latency: Latency) -> bool:
+    """Whether an attempt begun at `now` may end in time: as the deployment's fastest recent answers (p5) would."""
+    left_s = deadline_at - now
+    fastest_s = known(latency.quantile(0.05, now))
+    return left_s > 0 and (fastest_s is None or left_s >= fastest_s)

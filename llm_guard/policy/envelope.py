@@ -195,11 +195,10 @@ def _open_object(said: Said, value: dict[str, Any], depth: int) -> None:
     if isinstance(message, str) and inner is None:
         _open(said, message, depth + 1)
     for name in _NESTED_FIELDS:
-        if not (nested := value.get(name)):
-            continue
+        nested = value.get(name)
         if name == "param" and not isinstance(nested, dict):
             continue  # the caller's field, unless a gateway has put the error behind it there (Vercel)
-        if name != taken and isinstance(nested, dict | list | str):
+        if nested and name != taken and isinstance(nested, dict | list | str):
             _open_nested(said, name, nested, depth)
     if isinstance(value.get(taken), dict | list) and taken not in _NESTED_FIELDS:
         _open(said, value[taken], depth + 1)  # Mistral: the message itself is an object
@@ -247,15 +246,13 @@ def _labels_of(value: dict[str, Any], error: object, *, said_elsewhere: bool) ->
     code = kind = ""
     status: int | None = None
     for name in _CODE_FIELDS:
-        if (found := value.get(name)) is None:
-            continue
+        found = value.get(name)
         status = status or _status_of(found)
         if isinstance(found, str | int) and not isinstance(found, bool) and _status_of(found) is None:
             code = code or str(found)
             codes.add(plain_code(str(found)))
     for name in _TYPE_FIELDS:
-        if (found := value.get(name)) is None:
-            continue
+        found = value.get(name)
         if name in ("status", "type") and status is None:
             status = _status_of(found)
         if isinstance(found, str):

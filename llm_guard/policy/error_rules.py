@@ -197,12 +197,11 @@ class RuleBook:
     A codeword outweighs a sentence, a rule with more conditions one with fewer, a weak word nothing but the status.
     """
 
-    __slots__ = ("_believed", "_by_code", "_by_word", "_in_parts", "_phrases", "_rules", "_wordless")
+    __slots__ = ("_by_code", "_by_word", "_in_parts", "_phrases", "_rules", "_wordless")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(sorted(rules, key=_rank))
         self._phrases = tuple(Phrase(rule.message) if rule.message else None for rule in self._rules)
-        self._believed = tuple(_believed_under(rule) for rule in self._rules)
         self._by_code: dict[str, list[int]] = {}
         self._by_word: dict[str, list[int]] = {}
         self._wordless: list[int] = []
@@ -245,13 +244,9 @@ class RuleBook:
             yield from self._wordless
 
     def _holds(self, index: int, words: str, believed: int, family: str) -> bool:
-        if believed not in self._believed[index]:
+        rule, phrase = self._rules[index], self._phrases[index]
+        if rule.families and family not in rule.families:
             return False
-        families, phrase = self._rules[index].families, self._phrases[index]
-        if families and family not in families:
+        if believed not in (rule.statuses or (_ANY if rule.code else _BELIEVED_UNDER.get(rule.kind, _ANY))):
             return False
         return phrase is None or phrase.matches(words)
-
-
-def _believed_under(rule: Rule) -> frozenset[int]:
-    return rule.statuses or (_ANY if rule.code else _BELIEVED_UNDER.get(rule.kind, _ANY))

@@ -1,7 +1,7 @@
-"""What follows a failed attempt: the same deployment again, the next one, or the end.
+"""What follows a failed attempt: the same deployment again, another one, or the end.
 
 Owns the decision alone. Does not own its inputs: what failed (`policy.classify`), the length of a wait
-(`policy.backoff`), tokens (`policy.retry_budget`).
+(`policy.backoff`), tokens (`policy.retry_budget`), who is left to be asked (`policy.itinerary`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,31 @@ from llm_guard.outcome import Failure, FailureKind
 from llm_guard.policy.backoff import RetrySettings, delay_s
 from llm_guard.policy.repeat import may_have_executed
 
+_SLOW = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECT_TIMEOUT})
+"""Who has let a call wait for nothing is asked again only when there is nobody else."""
+_BUSY = frozenset({FailureKind.RATE_LIMIT, FailureKind.OVERLOADED})
+"""Who has no room now is asked again after those that have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Ask the same deployment again, after a wait in seconds, >= 0."""
 
     after_s: float
+    is_hint: bool = False
+    """The upstream asked for the wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class FallBack:
-    """Ask the next deployment, now."""
+    """Ask another deployment, now."""
 
     to_other_model: bool = False
-    """The next one of another model: for this one, every deployment would say the same."""
+    """One of another model: for this one, every deployment would say the same."""
+    back_after_s: float | None = None
+    """After this wait the same one may be asked again, if no other has served the call; None: it may not."""
+    is_hint: bool = False
+    """The upstream asked for that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +56,21 @@ def next_step(
     settings: RetrySettings,
     previous_s: float | None,
     has_next: bool,
+    has_free_next: bool,
     has_other_model: bool,
     is_repeatable: bool,
     can_spend: bool,
+    failure_share: float,
     now: float,
     deadline_at: float,
     u: float,
 ) -> Step:
     """Decides after `failure`, with `retries_done` retries of this deployment behind it.
 
-    `has_next`: another deployment can be asked; `has_other_model`: one of another model. `is_repeatable`: the call may
-    be sent again although it may have been executed. `can_spend`: the retry budget has a token. `previous_s` and `u`
-    as in `backoff.delay_s`. A Retry always ends before `deadline_at`, and no kind is retried or sent
-    elsewhere against its row in `outcome.FailureKind`.
+    `has_next`: another deployment can be asked, now or later; `has_free_next`: now; `has_other_model`: one of another
+    model. `is_repeatable`: the call may be sent again although it may have been executed. `can_spend`: the retry
+    budgets have a token. `previous_s`, `failure_share` and `u` as in `backoff.delay_s`. A wait always ends before
+    `deadline_at`, and no kind is retried or sent elsewhere against its row in `outcome.FailureKind`.
     """
     kind = failure.kind
     is_for_other_model = kind.category in settings.fallback_on and has_other_model
@@ -74,16 +87,26 @@ def next_step(
     has_next = has_next and kind.can_fall_back
 
     retry = retries_done + 1
-    own_s = delay_s(settings, retry=retry, kind=kind, retry_after_s=None, previous_s=previous_s, u=u)
     asked_s = failure.retry_after_s
-    wait_s = delay_s(settings, retry=retry, kind=kind, retry_after_s=asked_s, previous_s=previous_s, u=u)
-
-    if has_next and asked_s is not None and asked_s > own_s:
-        return FallBack()
+    own_s, wait_s = (
+        delay_s(
+            settings,
+            retry=retry,
+            kind=kind,
+            retry_after_s=hint_s,
+            previous_s=previous_s,
+            u=u,
+            failure_share=failure_share,
+        )
+        for hint_s in (None, asked_s)
+    )
+    is_hint = wait_s > own_s
     obstacle = _obstacle(failure, retry, settings, can_spend, now + wait_s >= deadline_at)
-    if obstacle is None:
-        return Retry(wait_s)
-    return FallBack() if has_next else GiveUp(obstacle)
+    if obstacle is not None:
+        return FallBack() if has_next else GiveUp(obstacle)
+    if has_next and (is_hint or kind in _SLOW or (kind in _BUSY and has_free_next)):
+        return FallBack(back_after_s=wait_s, is_hint=is_hint)
+    return Retry(wait_s, is_hint)
 
 
 def _obstacle(

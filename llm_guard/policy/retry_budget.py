@@ -6,8 +6,10 @@ Owns the tokens. Does not own who retries, nor when (`policy.next_step`, `policy
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llm_guard.policy.recent import Recent
 from llm_guard.policy.units import Rate, Ratio
 
 MEMORY_S = 10.0
@@ -16,13 +18,35 @@ MEMORY_S = 10.0
 # A refill computed in floats may end a hair below the whole token that it is.
 _ONE = 1.0 - 1e-9
 
+# Shares of successful attempts. From the first on retries cure what they are spent on: three of them turn 50 % into
+# 94 %. Below the second they mostly add load to an outage.
+_CURABLE = 0.5
+_FADING = 0.3
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetSettings:
-    """`ratio`: retries per call, 0 to 1. `min_per_second`: retries a second that are free even so, >= 0."""
+    """`ratio`: retries per call, 0 to 1. `min_per_second`: retries a second that are free even so, >= 0.
+
+    With `adaptive` the ratio follows the recent share of successful attempts: `max_ratio` (>= 0) where half of them
+    or more succeed, `ratio` at three tenths, nothing where none does. A `ratio` of 0 stays 0.
+    """
 
     ratio: Ratio = 0.2
     min_per_second: Rate = 10.0
+    adaptive: bool = True
+    max_ratio: Rate = 1.0
+
+    def effective_ratio(self, failure_share: float) -> float:
+        """Retries that a call brings when `failure_share` of the recent attempts failed."""
+        if not self.adaptive or self.ratio == 0:
+            return self.ratio
+        success = 1.0 - failure_share
+        fading = min(self.ratio, self.max_ratio)
+        if success < _FADING:
+            return fading * success / _FADING
+        generous = min(1.0, (success - _FADING) / (_CURABLE - _FADING))
+        return fading + (self.max_ratio - fading) * generous
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +56,38 @@ class RetryBudgetSnapshot:
     calls: int
     spent: int
     """Counts since the start."""
+    ratio: float
+    """Retries that a call brings now."""
 
 
 class RetryBudget:
-    """A token bucket after finagle's `RetryBudget`: a call brings `ratio` tokens, a retry takes one.
+    """A token bucket after finagle's `RetryBudget`: a call brings `ratio` tokens, a retry or a hedge takes one.
 
     `min_per_second` is a floor, not a surcharge: it flows when calls bring less than that, so 10,000 failing
-    calls cost 2,000 retries and the reserve, however long they take. The floor fills up to a reserve of ten
-    seconds of itself; what calls bring beyond the reserve fades with a time constant of ten seconds. Finagle
-    keeps ten slots and drops the oldest; the fading needs one number and refills evenly. `settings` may be
-    replaced at any moment.
+    calls cost 2,000 retries at most and the reserve, however long they take. The floor fills up to a reserve of
+    ten seconds of itself; what calls bring beyond the reserve fades with a time constant of ten seconds. Finagle
+    keeps ten slots and drops the oldest; the fading needs one number and refills evenly. A call that brings more
+    than `ratio` brings what fades faster by as much, so that no more is saved up for the moment when a healthy
+    deployment dies. `recent` is for its user to feed, with each attempt; `settings` may be replaced at any moment.
     """
 
-    __slots__ = ("_calls", "_floor_since_call", "_spent", "_tokens", "_updated_at", "settings")
+    __slots__ = ("_brought", "_calls", "_floor_since_call", "_spent", "_tokens", "_updated_at", "recent", "settings")
 
     def __init__(self, settings: BudgetSettings, now: float) -> None:
         self.settings = settings
+        self.recent = Recent(now)
         self._tokens = self._reserve()
         self._updated_at = now
         self._floor_since_call = 0.0
+        self._brought = 0.0
         self._calls = 0
         self._spent = 0
 
     def deposit(self, now: float) -> None:
         """A call began."""
         self._update(now)
-        self._tokens += max(0.0, self.settings.ratio - self._floor_since_call)
+        self._brought = self._ratio(now)
+        self._tokens += max(0.0, self._brought - self._floor_since_call)
         self._floor_since_call = 0.0
         self._calls += 1
 
@@ -76,7 +106,10 @@ class RetryBudget:
 
     def snapshot(self, now: float) -> RetryBudgetSnapshot:
         self._update(now)
-        return RetryBudgetSnapshot(self._tokens, self._calls, self._spent)
+        return RetryBudgetSnapshot(self._tokens, self._calls, self._spent, self._ratio(now))
+
+    def _ratio(self, now: float) -> float:
+        return self.settings.effective_ratio(self.recent.failure_share(now))
 
     def _reserve(self) -> float:
         """A floor below one retry in ten seconds still saves up for a whole one."""
@@ -85,11 +118,27 @@ class RetryBudget:
 
     def _update(self, now: float) -> None:
         passed_s = now - self._updated_at
+        if passed_s <= 0:
+            return
         self._updated_at = now
         above = self._tokens - self._reserve()
         if above > 0:
-            self._tokens -= above * -math.expm1(-passed_s / MEMORY_S)
+            self._tokens -= above * -math.expm1(-passed_s / MEMORY_S * self._haste())
         else:
             refill = min(-above, self.settings.min_per_second * passed_s)
             self._tokens += refill
             self._floor_since_call += refill
+
+    def _haste(self) -> float:
+        """How many times as fast as usual savings fade."""
+        ratio = self.settings.ratio
+        return max(1.0, self._brought / ratio) if ratio > 0 else 1.0
+
+
+def try_spend_all(budgets: Sequence[RetryBudget], now: float) -> bool:
+    """Takes the token of one retry from each of several different budgets, or from none."""
+    if not all(budget.can_spend(now) for budget in budgets):
+        return False
+    for budget in budgets:
+        budget.try_spend(now)
+    return True

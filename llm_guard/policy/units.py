@@ -31,6 +31,16 @@ def parse_duration(value: object) -> float:
     return seconds
 
 
+def parse_pause(value: object) -> float:
+    """Seconds, >= 0: a duration, or `0s`; raises ValueError."""
+    return 0.0 if value in ("0ms", "0s", "0m", "0h") else parse_duration(value)
+
+
+def or_none(parse: Callable[[object], Any]) -> Callable[[object], Any]:
+    """A parser that takes null for None, and leaves all else to `parse`."""
+    return lambda value: None if value is None else parse(value)
+
+
 def parse_size(value: object) -> int:
     """Bytes, > 0, from `64MiB`, `512KiB`, `1000`; raises ValueError."""
     match = _SIZE.fullmatch(str(value).strip()) if _is_plain(value, int, str) else None
@@ -97,9 +107,25 @@ class Unit:
 
 
 Seconds = Annotated[float, Unit(parse_duration)]
+Pause = Annotated[float, Unit(parse_pause)]
+"""Seconds, >= 0."""
+OptionalSeconds = Annotated[float | None, Unit(or_none(parse_duration))]
 Size = Annotated[int, Unit(parse_size)]
 Ratio = Annotated[float, Unit(parse_ratio)]
 Count = Annotated[int, Unit(parse_count)]
+OptionalCount = Annotated[int | None, Unit(or_none(parse_count))]
 Spread = Annotated[float | Literal["full", "equal", "decorrelated"], Unit(parse_spread)]
 Factor = Annotated[float, Unit(at_least(1))]
 Rate = Annotated[float, Unit(at_least(0))]
+
+
+def parse_concurrency(value: object) -> int | str | None:
+    """A whole number of at least 1, `adaptive`, or None for no limit; raises ValueError."""
+    if value is None or value == "adaptive":
+        return value
+    if not _is_plain(value, int) or value < 1:  # type: ignore[operator]
+        raise ValueError(f"not a concurrency: {_show(value)}; write a whole number of at least 1, adaptive or null")
+    return value  # type: ignore[return-value]
+
+
+Concurrency = Annotated[int | Literal["adaptive"] | None, Unit(parse_concurrency)]

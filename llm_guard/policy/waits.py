@@ -51,7 +51,7 @@ def hint_s(headers: Mapping[str, str], said: Said, wall: float, *, is_limit: boo
     is about a window, so the headers that describe windows are evidence, and what the sentence says as well.
     """
     asked = retry_after(headers, wall)
-    now = _now(headers, wall)
+    now = sender_now(headers, wall)
     if is_limit:
         asked = _longer(asked, _subscription_s(headers, now))
         asked = asked or _window_s(headers, said, now)
@@ -65,11 +65,11 @@ def retry_after(headers: Mapping[str, str], wall: float) -> float | None:
     """Seconds to wait by `retry-after-ms`, `x-ms-retry-after-ms` or `retry-after` (RFC 9110, section 10.2.3, and
     the fractions, epochs and durations that providers send); None without a usable hint."""
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
-        milliseconds = _number(headers.get(name, ""))
+        milliseconds = plain_number(headers.get(name, ""))
         if milliseconds is not None and (found := _usable(milliseconds / 1000)):
             return found
     for name in ("retry-after", "x-retry-after"):
-        if (value := headers.get(name)) is not None and (found := _reset_s(value, _now(headers, wall))):
+        if (value := headers.get(name)) is not None and (found := reset_s(value, sender_now(headers, wall))):
             return found
     return None
 
@@ -98,7 +98,7 @@ def _window_s(headers: Mapping[str, str], said: Said, now: float) -> float | Non
     for name, value in headers.items():
         if "reset" not in name or "unified" in name:
             continue
-        wait_s = _reset_s(value, now)
+        wait_s = reset_s(value, now)
         if wait_s is None:
             continue
         left = _remaining(headers, name)
@@ -123,7 +123,7 @@ def _remaining(headers: Mapping[str, str], reset_name: str) -> float | None:
         # Mistral: ratelimitbysize-reset beside x-ratelimitbysize-remaining-minute.
         near = [name for name in headers if stem in name and "remaining" in name]
         value = headers[near[0]] if len(near) == 1 else None
-    number = _number(value or "")
+    number = plain_number(value or "")
     return number if number is not None and number >= 0 else None
 
 
@@ -139,17 +139,17 @@ def _named_dimension(said: Said) -> str | None:
 def _subscription_s(headers: Mapping[str, str], now: float) -> float | None:
     """Anthropic's subscriptions: the reset of a rejected window, which retry-after may fall short of by hours."""
     waits = [
-        _reset_s(headers.get(name.removesuffix("status") + "reset", ""), now)
+        reset_s(headers.get(name.removesuffix("status") + "reset", ""), now)
         for name, value in headers.items()
         if name.startswith("anthropic-ratelimit-unified-") and name.endswith("status") and value == "rejected"
     ]
     return max((wait for wait in waits if wait), default=None)
 
 
-def _reset_s(value: str, now: float) -> float | None:
+def reset_s(value: str, now: float) -> float | None:
     """Seconds until what a header names: seconds, an epoch in seconds or milliseconds, a duration, a date."""
     value = value.strip()
-    number = _number(value)
+    number = plain_number(value)
     if number is not None:
         if number > _EPOCH_S:
             number = (number / 1000 if number > _EPOCH_S * 1000 else number) - now
@@ -160,7 +160,7 @@ def _reset_s(value: str, now: float) -> float | None:
     return None if at is None else _usable(at - now)
 
 
-def _now(headers: Mapping[str, str], wall: float) -> float:
+def sender_now(headers: Mapping[str, str], wall: float) -> float:
     """The clock of whoever wrote the headers."""
     date = headers.get("date")
     return (_instant(date) if date else None) or wall
@@ -186,12 +186,12 @@ def _field_s(said: Said, now: float) -> float | None:
     waits = []
     for value in said.waits:
         if isinstance(value, str):
-            waits.append(_reset_s(value, now))
+            waits.append(reset_s(value, now))
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            waits.append(_reset_s(f"{value:.6f}" if abs(value) < _EPOCH_S**2 else "", now))
+            waits.append(reset_s(f"{value:.6f}" if abs(value) < _EPOCH_S**2 else "", now))
         elif isinstance(value, dict):
             seconds = value.get("seconds")  # google.protobuf.Duration in full
-            waits.append(_reset_s(str(seconds), now))
+            waits.append(reset_s(str(seconds), now))
     return max((wait for wait in waits if wait), default=None)
 
 
@@ -207,7 +207,7 @@ def _sentence_s(messages: Iterable[str]) -> float | None:
 # Numbers
 
 
-def _number(value: str) -> float | None:
+def plain_number(value: str) -> float | None:
     value = value.strip()
     return float(value) if _NUMBER.fullmatch(value) else None
 

@@ -157,7 +157,7 @@ def check_refused(form: Form, reply: Reply, stand: Stand, open_for_s: float) -> 
 
 @both
 async def test_breaker_of_a_dead_provider_refuses_in_milliseconds(form: Form, is_stream: bool) -> None:
-    breaker = {"consecutive_failures": 3, "open_for": "20s"}
+    breaker = {"consecutive_failures": 3, "open_for": "20s", "early_probes": False}
     async with facing([Close()], breaker=breaker) as (stand, provider):
         for _ in range(3):
             assert (await form.ask(stand.url, stream=is_stream)).status == 502
@@ -193,7 +193,7 @@ async def test_probe_that_succeeds_closes_the_breaker(form: Form, is_stream: boo
         assert (await form.ask(stand.url, stream=is_stream)).status == 200
 
 
-async def test_probe_that_fails_opens_the_breaker_for_twice_as_long() -> None:
+async def test_probe_that_fails_opens_the_breaker_again() -> None:
     breaker = {"consecutive_failures": 1, "open_for": "150ms"}
     async with facing([whole(503)], breaker=breaker) as (stand, provider):
         assert (await CHAT.ask(stand.url)).status == 503
@@ -201,7 +201,7 @@ async def test_probe_that_fails_opens_the_breaker_for_twice_as_long() -> None:
         assert "x-llm-guard-refused-by" not in (await CHAT.ask(stand.url)).headers
         refused = await CHAT.ask(stand.url)
         assert refused.headers["x-llm-guard-refused-by"] == "breaker"
-        assert 150 < int(refused.headers["retry-after-ms"]) <= 300
+        assert 0 < int(refused.headers["retry-after-ms"]) <= 150
         assert len(provider.requests) == 2
 
 

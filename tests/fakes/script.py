@@ -9,14 +9,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from llm_guard.call import Call, Exchange, Inbox, Opened, Wire
+from llm_guard.call import Attempt, Call, Exchange, Inbox, Opened, Wire
+from llm_guard.deployment import Deployment, Gates, Upstream
 from llm_guard.outcome import Answer, Failure, FailureKind
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.policy.retry_budget import RetryBudget
-from llm_guard.routes import Deployment, Route, Target, Upstream
-from tests.fakes.clock import ManualClock
+from llm_guard.policy.gate import CapacitySettings
+from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.routes import Route, Target
+from tests.fakes.clock import ManualClock, SteppedClock
 
 OK = Opened(200, "OK", (("content-type", "application/json"),), b"{}", None)
 SERVER_ERROR = Failure(FailureKind.SERVER_ERROR, "answered 500 (status 500)")
@@ -52,7 +54,8 @@ class Script:
         self.asked: list[Target] = []
         self.clock = _NotingClock(self.transcript, is_cancelled_asleep)
 
-    async def open(self, call: Call, target: Target) -> Opened | Failure:
+    async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
+        target = attempt.target
         self.transcript.append(f"asked {target.deployment.label}")
         self.asked.append(target)
         assert self._outcomes, f"not in the script: {self.transcript}"
@@ -82,10 +85,49 @@ class _NotingClock(ManualClock):
         await super().sleep(seconds)
 
 
+class TimedScript:
+    """As `Script`, for calls that run at the same time on one clock that is moved step by step: each deployment has
+    outcomes of its own, and a slow one takes its time on that clock.
+
+    The transcript says what was asked and what was broken off, and when, in seconds from the beginning.
+    """
+
+    def __init__(self, **outcomes: list[Outcome]) -> None:
+        """By the names of deployments, as far as they go before `/`."""
+        self._outcomes = {name: list(each) for name, each in outcomes.items()}
+        self.transcript: list[str] = []
+        self.clock = SteppedClock()
+        self._began_at = self.clock.now()
+
+    async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
+        label = attempt.target.deployment.label
+        self._note(f"asked {label}")
+        outcomes = self._outcomes.get(label.partition("/")[0])
+        assert outcomes, f"not in the script: {self.transcript}"
+        outcome = outcomes.pop(0)
+        try:
+            if isinstance(outcome, Hang):
+                await asyncio.Event().wait()
+            if isinstance(outcome, Slow):
+                await self.clock.sleep(outcome.seconds)
+                outcome = outcome.outcome
+        except asyncio.CancelledError:
+            self._note(f"broke off {label}")
+            raise
+        if isinstance(outcome, BaseException):
+            raise outcome
+        assert isinstance(outcome, Opened | Failure)
+        return outcome
+
+    def _note(self, what: str) -> None:
+        self.transcript.append(f"{round(self.clock.now() - self._began_at, 6):g} {what}")
+
+
 class OpenExchange:
     """Has the surface of `call.Exchange`: an answer whose rest is never read."""
 
     def __init__(self) -> None:
+        self.is_aborted = False
         self.status = 200
         self.reason = "OK"
         self.headers: tuple[tuple[str, str], ...] = ()
@@ -94,7 +136,7 @@ class OpenExchange:
         return b""
 
     def abort(self) -> None:
-        pass
+        self.is_aborted = True
 
     def take_over(self, inbox: Inbox) -> Wire:
         raise AssertionError("nothing was upgraded")
@@ -115,22 +157,37 @@ def new_target(
     model: str | None = None,
     host: Breaker | None = None,
     alias: str = "gpt-4",
+    capacity: CapacitySettings | None = None,
+    timeouts: TimeoutSettings | None = None,
+    weight: float = 1.0,
+    group: int = 0,
 ) -> Target:
-    """A deployment of its own, on a `host` of its own unless one is given; its waits have no jitter unless `retry` says
-    so. `model` is the label's by default; a label without one is that of pass-through."""
+    """A deployment of its own, on a `host` of its own unless one is given; its waits have no jitter and do not grow
+    with failures unless `retry` says so, nobody waits for a turn unless `capacity` does, and an open breaker lets no
+    early probe through unless `breaker` does. `model` is the label's by default; a label without one is that of
+    pass-through."""
     upstream = Upstream(label.partition("/")[0], "openai", "http://127.0.0.1:1/v1", api_key, "bearer")
-    retry = retry or RetrySettings(jitter=0.0)
+    retry = retry or RetrySettings(jitter=0.0, adaptive=False)
     model = model or label.partition("/")[2] or None
     budget = RetryBudget(retry.budget, ManualClock().now())
-    own = Breaker(breaker or BreakerSettings())
-    deployment = Deployment(label, upstream, model, own, budget, host or Breaker(breaker or BreakerSettings()))
-    return Target(deployment, alias, model, TimeoutSettings(), retry)
+    capacity = capacity or CapacitySettings(pacing=False)
+    breaker = breaker or BreakerSettings(early_probes=False)
+    deployment = Deployment(label, upstream, model, Breaker(breaker), budget, host or Breaker(breaker), Gates(capacity))
+    return Target(
+        deployment, alias, model, timeouts or TimeoutSettings(), retry, capacity.queue_wait, weight=weight, group=group
+    )
+
+
+def new_route(*targets: Target, alias: str = "gpt-4", **facts: Any) -> Route:
+    """A route over `targets`, with a retry budget of its own that has tokens enough."""
+    plenty = RetryBudget(BudgetSettings(min_per_second=1000.0), ManualClock().now())
+    return Route(alias, targets[0].timeouts, targets, plenty, **facts)
 
 
 def new_call(*targets: Target, deadline_at: float = float("inf"), alias: str = "gpt-4", **facts: Any) -> Call:
     """A call received at the manual clock's beginning, with a route over `targets` if there are any; `facts` are other
     fields of it."""
-    route = Route(alias, targets[0].timeouts, targets) if targets else None
+    route = new_route(*targets, alias=alias) if targets else None
     return Call(
         "lg-1", "openai", "POST", "/v1/chat/completions", "", (), 1000.0,
         model="gpt-4", route=route, deadline_at=deadline_at, **facts,

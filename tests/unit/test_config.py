@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,9 @@ def test_annotated_file_lists_every_default() -> None:
 def test_annotated_file_names_every_key() -> None:
     text = (CONFIG_FOLDER / "llm_guard.yaml").read_text(encoding="utf-8")
     rules = Rules()
-    settings = (rules.timeout, rules.retry, rules.retry.budget, rules.breaker)
+    settings: tuple[Any, ...] = (
+        rules.timeout, rules.retry, rules.retry.base_delays, rules.retry.budget, rules.breaker, rules.capacity,
+    )  # fmt: skip
     keys = [field.name for each in settings for field in dataclasses.fields(each)]
     missing = {key for key in (*Server.model_fields, *Ops.model_fields, *keys) if f" {key}:" not in text}
     assert not missing
@@ -154,12 +157,15 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
         ),
         ("modles: {}", "modles: unknown key; did you mean models?"),
         ("defaults: {retry: {budget: {ratoi: 1}}}", "defaults.retry.budget.ratoi: unknown key; did you mean ratio?"),
-        ("defaults: {deployments: []}", "defaults.deployments: unknown key; known: timeout, retry, breaker"),
+        (
+            "defaults: {deployments: []}",
+            "defaults.deployments: unknown key; known: timeout, retry, breaker, capacity, balance, hedge",
+        ),
         (
             "server: {client_keys: [{nam: a, name: a, key: k}]}",
             "server.client_keys[0].nam: unknown key; did you mean name?",
         ),
-        ("defaults: {zzz: 1}", "defaults.zzz: unknown key; known: timeout, retry, breaker"),
+        ("defaults: {zzz: 1}", "defaults.zzz: unknown key; known: timeout, retry, breaker, capacity, balance, hedge"),
         ("server: {port: true}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
         ("server: {port: 65536}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
         ("server: {host: 1}", "server.host: must be text, not a number; put it in quotes"),

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from llm_guard.config import parse_config
+from llm_guard.deployment import Deployment
 from llm_guard.outcome import Signal
-from llm_guard.routes import Deployment, Route, RouteTable, compile_routes
+from llm_guard.routes import Route, RouteTable, compile_routes
 
 UPSTREAMS = """\
 upstreams:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from llm_guard.call import Call, GaveUp, Served
-from llm_guard.gateway.attempt_loop import attempt
+from llm_guard.gateway.attempt_loop import AttemptLoop
+from llm_guard.gateway.record import settle
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.routes import Target
-from tests.fakes.script import Outcome, Script, new_call, new_target
+from llm_guard.policy.latency import ENOUGH, Latency
+from llm_guard.routes import Route, Target
+from tests.fakes.script import Outcome, Script, TimedScript, new_call, new_route, new_target
 
 
 def limited(asked_s: float) -> Failure:
@@ -34,7 +38,9 @@ class Play:
         self.call = new_call(*self.targets, deadline_at=self.deadline_at, **self.facts)
 
     async def run(self) -> Served | GaveUp:
-        return await attempt(self.call, self.targets, self.script, self.bench, self.script.clock, lambda: 0.0)
+        loop = AttemptLoop(self.script, self.bench, self.script.clock, lambda: 0.0)
+        assert self.call.route is not None
+        return await loop.run(self.call, self.call.route)
 
     async def gives_up(self) -> GaveUp:
         result = await self.run()
@@ -57,6 +63,82 @@ def play(
     return Play(targets or (new_target("a/x"),), Script(*outcomes), deadline_at, bench or Bench(), facts)
 
 
+class Stage:
+    """Calls of one route that run at the same time, their upstreams answering by a timed script; draws are 0."""
+
+    def __init__(
+        self,
+        *targets: Target,
+        draw: Callable[[], float] = lambda: 0.0,
+        route: Route | None = None,
+        **outcomes: list[Outcome],
+    ) -> None:
+        """`outcomes` as in `TimedScript`."""
+        self.targets = targets
+        self.route = route or new_route(*targets)
+        self.script = TimedScript(**outcomes)
+        self.clock = self.script.clock
+        self.bench = Bench()
+        self.loop = AttemptLoop(self.script, self.bench, self.clock, draw)
+        self._running: dict[str, asyncio.Task[Served | GaveUp]] = {}
+
+    async def start(self, **facts: Any) -> Call:
+        """A call that begins now, and runs until it waits for something."""
+        call = new_call(**facts)
+        call.id, call.route, call.started_at = f"lg-{len(self._running)}", self.route, self.clock.now()
+        self._running[call.id] = asyncio.ensure_future(self.loop.run(call, self.route))
+        await self.clock.pass_s(0.0)
+        return call
+
+    async def pass_s(self, seconds: float) -> None:
+        await self.clock.pass_s(seconds)
+
+    def cancel(self, call: Call) -> None:
+        """Its client leaves; it hears of it when it runs next."""
+        self._running[call.id].cancel()
+
+    def is_running(self, call: Call) -> bool:
+        return not self._running[call.id].done()
+
+    def was_cancelled(self, call: Call) -> bool:
+        return self._running[call.id].cancelled()
+
+    def served(self, call: Call) -> Served:
+        result = self._running[call.id].result()
+        assert isinstance(result, Served)
+        return result
+
+    def gave_up(self, call: Call) -> GaveUp:
+        result = self._running[call.id].result()
+        assert isinstance(result, GaveUp)
+        return result
+
+    def end_streams(self) -> None:
+        """The relays of all that was served are over."""
+        for task in self._running.values():
+            result = task.result() if task.done() and not task.cancelled() else None
+            if isinstance(result, Served):
+                settle(result.attempt, result.leave, Signal.HEALTHY, self.clock)
+
+    def assert_nothing_is_held(self) -> None:
+        """No slot, no place in a line, no lease of a breaker, no alarm."""
+        now = self.clock.now()
+        for target in self.targets:
+            deployment = target.deployment
+            assert deployment.gates.in_flight == 0
+            for gate in deployment.gates.all():
+                seen = gate.snapshot(now)
+                assert (seen.in_flight, dict(seen.waiting)) == (0, {})
+            assert (deployment.breaker.snapshot(now).leases, deployment.host.snapshot(now).leases) == (0, 0)
+        assert [alarm.at for alarm in self.clock.alarms if not alarm.is_cancelled and not alarm.has_rung] == []
+
+
+def learn(latency: Latency, seconds: float, now: float = 1000.0, count: int = ENOUGH) -> None:
+    """So many exchanges that took this long."""
+    for _ in range(count):
+        latency.note(seconds, now)
+
+
 def two(breaker: BreakerSettings | None = None) -> tuple[Target, Target]:
     return new_target("a/x", breaker=breaker), new_target("b/y", breaker=breaker)
 
@@ -72,6 +154,11 @@ def open_this(breaker: Breaker, now: float = 1000.0) -> None:
         assert permit is not None
         breaker.settle(permit, Signal.UNHEALTHY, now)
     assert breaker.try_acquire(now) is None
+
+
+def skipped(this: Play) -> list[str]:
+    """Who was not asked."""
+    return [each.deployment for each in this.call.skipped]
 
 
 def evidence(target: Target, now: float = 1000.0) -> tuple[int, int]:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from llm_guard.call import GaveUp
+from llm_guard.gateway.record import settle
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.breaker import BreakerSettings
@@ -21,7 +22,7 @@ from tests.fakes.script import (
     new_target,
     open_stream,
 )
-from tests.unit.gateway.plays import Play, evidence, limited, open_breaker, play, two
+from tests.unit.gateway.plays import Play, evidence, limited, open_breaker, play, skipped, two
 
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400 (status 400)")
@@ -49,9 +50,9 @@ async def test_failed_attempt_is_repeated_after_a_growing_wait() -> None:
 
 async def test_each_deployment_is_asked_in_order_as_often_as_its_own_rules_allow() -> None:
     targets = (
-        new_target("a/x", retry=RetrySettings(jitter=0.0, max_attempts=1)),
-        new_target("b/y", retry=RetrySettings(jitter=0.0, max_attempts=2)),
-        new_target("c/z", retry=RetrySettings(jitter=0.0, max_attempts=1)),
+        new_target("a/x", retry=RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)),
+        new_target("b/y", retry=RetrySettings(jitter=0.0, adaptive=False, max_attempts=2)),
+        new_target("c/z", retry=RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)),
     )
     this = play(*[SERVER_ERROR] * 4, targets=targets)
     result = await this.gives_up()
@@ -84,14 +85,14 @@ async def test_failure_that_concerns_the_credential_moves_on_without_a_retry() -
 
 
 async def test_empty_budget_ends_the_retries() -> None:
-    none = RetrySettings(jitter=0.0, budget=BudgetSettings(ratio=0.0, min_per_second=0.0))
+    none = RetrySettings(jitter=0.0, adaptive=False, budget=BudgetSettings(ratio=0.0, min_per_second=0.0))
     this = play(SERVER_ERROR, targets=(new_target("a/x", retry=none),))
     assert (await this.gives_up()).why == "retry budget empty"
     assert this.script.transcript == ["asked a/x"]
 
 
 async def test_a_retry_costs_a_token_and_a_call_brings_its_share_once() -> None:
-    settings = RetrySettings(jitter=0.0, budget=BudgetSettings(ratio=1.0, min_per_second=0.0))
+    settings = RetrySettings(jitter=0.0, adaptive=False, budget=BudgetSettings(ratio=1.0, min_per_second=0.0))
     this = play(SERVER_ERROR, SERVER_ERROR, targets=(new_target("a/x", retry=settings),))
     assert (await this.gives_up()).why == "retry budget empty"
     assert this.script.transcript == ["asked a/x", "slept 0.2", "asked a/x"]
@@ -107,14 +108,14 @@ async def test_open_breaker_is_skipped_without_a_sleep() -> None:
     open_breaker(this.targets[0])
     await this.serves()
     assert this.script.transcript == ["asked b/y"]
-    assert this.call.skipped == ["a/x"]
+    assert skipped(this) == ["a/x"]
 
 
 async def test_all_breakers_open_is_a_refusal_with_the_soonest_return() -> None:
     targets = (
-        new_target("a/x", breaker=BreakerSettings(open_for=30.0)),
-        new_target("b/y", breaker=BreakerSettings(open_for=7.0)),
-        new_target("c/z", breaker=BreakerSettings(open_for=60.0)),
+        new_target("a/x", breaker=BreakerSettings(early_probes=False, open_for=30.0)),
+        new_target("b/y", breaker=BreakerSettings(early_probes=False, open_for=7.0)),
+        new_target("c/z", breaker=BreakerSettings(early_probes=False, open_for=60.0)),
     )
     for target in targets:
         open_breaker(target)
@@ -125,15 +126,17 @@ async def test_all_breakers_open_is_a_refusal_with_the_soonest_return() -> None:
     assert result.failure is None
     assert result.refusal is not None
     assert (result.refusal.status, result.refusal.by, result.refusal.retry_after_s) == (503, "breaker", 5.0)
-    assert this.call.skipped == ["a/x", "b/y", "c/z"]
+    assert skipped(this) == ["a/x", "b/y", "c/z"]
     assert this.call.attempts == []
 
 
 async def test_breaker_that_opens_between_retries_ends_them() -> None:
-    this = play(SERVER_ERROR, SERVER_ERROR, OK, targets=two(BreakerSettings(consecutive_failures=2)))
+    this = play(
+        SERVER_ERROR, SERVER_ERROR, OK, targets=two(BreakerSettings(early_probes=False, consecutive_failures=2))
+    )
     await this.serves()
     assert this.script.transcript == ["asked a/x", "slept 0.2", "asked a/x", "slept 0.4", "asked b/y"]
-    assert this.call.skipped == ["a/x"]
+    assert skipped(this) == ["a/x"]
 
 
 async def test_failure_is_told_even_when_the_next_breaker_is_open() -> None:
@@ -255,7 +258,7 @@ async def test_permit_of_a_stream_is_not_settled_before_its_relay_ends() -> None
     served = await this.serves()
     assert served.attempt.ended_at is None
     assert evidence(this.targets[0]) == (0, 0)
-    this.targets[0].deployment.breaker.settle(served.permit, Signal.UNHEALTHY, 1000.0)
+    settle(served.attempt, served.leave, Signal.UNHEALTHY, this.script.clock)
     assert evidence(this.targets[0]) == (1, 1)
 
 

@@ -14,7 +14,7 @@ from llm_guard.policy.bench import CREDENTIAL_S, Bench
 from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.routes import Target
 from tests.fakes.script import OK, SERVER_ERROR, Hang, Outcome, Slow, new_target
-from tests.unit.gateway.plays import Play, evidence, limited, open_breaker, open_this, play
+from tests.unit.gateway.plays import Play, evidence, limited, open_breaker, open_this, play, skipped
 
 SPENT = Failure(
     FailureKind.QUOTA_EXHAUSTED, "answered 429 (code insufficient_quota)", answer=Answer(429, "", (), b"spent")
@@ -22,7 +22,7 @@ SPENT = Failure(
 WRONG_KEY = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 REFUSED = Failure(FailureKind.NETWORK, "connecting failed: refused", is_before_sending=True)
 RESET = Failure(FailureKind.NETWORK, "the connection broke: reset")
-ONCE = RetrySettings(jitter=0.0, max_attempts=1)
+ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)
 
 
 def later(this: Play, seconds: float) -> Play:
@@ -49,7 +49,7 @@ async def test_spent_credential_takes_all_its_deployments_out_without_an_attempt
     third = play(OK, targets=(shared[2], new_target("b/z", api_key="other")), bench=bench)
     await third.serves()
     assert third.script.transcript == ["asked b/z"]
-    assert third.call.skipped == ["a/z"]
+    assert skipped(third) == ["a/z"]
 
 
 async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_the_wait_that_is_left() -> None:
@@ -61,7 +61,7 @@ async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_th
     result = await this.gives_up()
     assert result.failure == replace(SPENT, retry_after_s=CREDENTIAL_S - 12.5)
     assert (result.refusal, result.why) == (None, "benched")
-    assert (this.call.attempts, this.call.skipped) == ([], ["a/x", "a/y"])
+    assert (this.call.attempts, skipped(this)) == ([], ["a/x", "a/y"])
 
 
 async def test_credential_is_asked_again_after_its_rest_and_serves_as_before() -> None:
@@ -222,13 +222,13 @@ async def test_wait_that_is_slept_out_benches_nobody() -> None:
 async def test_of_a_rest_and_an_open_breaker_the_one_that_ends_sooner_is_told() -> None:
     bench = Bench()
     resting = new_target("a/x", api_key="k")
-    failing = new_target("b/y", breaker=BreakerSettings(open_for=7.0))
+    failing = new_target("b/y", breaker=BreakerSettings(early_probes=False, open_for=7.0))
     await fail(bench, resting, limited(60.0))
     open_breaker(failing)
     result = await play(targets=(resting, failing), bench=bench).gives_up()
     assert result.refusal is not None
     assert (result.refusal.by, result.refusal.retry_after_s) == ("breaker", 7.0)
-    failed_later = new_target("b/y", breaker=BreakerSettings(open_for=7.0))
+    failed_later = new_target("b/y", breaker=BreakerSettings(early_probes=False, open_for=7.0))
     open_breaker(failed_later, now=1058.0)
     later_on = later(play(targets=(resting, failed_later), bench=bench), 58.0)
     assert (await later_on.gives_up()).failure == limited(2.0)
@@ -236,7 +236,9 @@ async def test_of_a_rest_and_an_open_breaker_the_one_that_ends_sooner_is_told() 
 
 async def test_wait_of_one_that_rests_and_whose_breaker_is_open_is_the_longer() -> None:
     bench = Bench()
-    target = new_target("a/x", api_key="k", breaker=BreakerSettings(open_for=100.0, max_open_for=100.0))
+    target = new_target(
+        "a/x", api_key="k", breaker=BreakerSettings(early_probes=False, open_for=100.0, max_open_for=100.0)
+    )
     await fail(bench, target, limited(60.0))
     open_breaker(target)
     result = await play(targets=(target,), bench=bench).gives_up()
@@ -248,7 +250,7 @@ async def test_wait_of_one_that_rests_and_whose_breaker_is_open_is_the_longer() 
 
 
 def on_one_host(*labels: str, host: BreakerSettings | None = None) -> tuple[Target, ...]:
-    shared = Breaker(host or BreakerSettings(consecutive_failures=2, open_for=30.0))
+    shared = Breaker(host or BreakerSettings(early_probes=False, consecutive_failures=2, open_for=30.0))
     return tuple(new_target(label, host=shared, retry=ONCE) for label in labels)
 
 
@@ -263,7 +265,7 @@ async def test_host_that_refuses_connections_takes_its_other_deployments_out() -
     this = play(OK, targets=(z, new_target("b/z")))
     await this.serves()
     assert this.script.transcript == ["asked b/z"]
-    assert this.call.skipped == ["a/z"]
+    assert skipped(this) == ["a/z"]
     assert evidence(z) == (0, 0)
 
 
@@ -295,7 +297,7 @@ async def test_connection_that_was_accepted_ends_a_row_of_refused_ones() -> None
 
 
 async def test_host_that_is_down_is_refused_with_its_own_wait() -> None:
-    x, y = on_one_host("a/x", "a/y", host=BreakerSettings(consecutive_failures=1, open_for=9.0))
+    x, y = on_one_host("a/x", "a/y", host=BreakerSettings(early_probes=False, consecutive_failures=1, open_for=9.0))
     await fail(Bench(), x, REFUSED)
     result = await later(play(targets=(y,)), 2.0).gives_up()
     assert result.refusal is not None
@@ -317,11 +319,11 @@ async def test_half_open_host_is_well_when_its_probe_is_answered_with_an_error()
     assert host_of(x).snapshot(1030.0).state == "closed"
 
 
-async def test_half_open_host_that_still_refuses_is_left_alone_for_longer() -> None:
+async def test_half_open_host_that_still_refuses_is_left_alone_again() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
     await later(play(REFUSED, targets=(x,)), 30.0).gives_up()
-    assert host_of(x).retry_after_s(1030.0) == 60.0
+    assert 27.0 <= host_of(x).retry_after_s(1030.0) <= 30.0
 
 
 def assert_probe_is_free(target: Target, now: float) -> None:
@@ -466,4 +468,4 @@ async def test_call_that_must_not_be_repeated_is_given_up_after_one_that_may_hav
     assert (await this.gives_up()).why == "it may have been executed"
     again = play(REFUSED, limited(0.1), OK, targets=targets, is_repeatable=False)
     await again.serves()
-    assert again.script.transcript[::2] == ["asked a/x"] * 3
+    assert again.script.transcript == ["asked a/x", "asked a/x", "asked b/y"]

@@ -6,6 +6,7 @@ import pytest
 
 from llm_guard.call import Call, Headers
 from llm_guard.config import Auth
+from llm_guard.deployment import Upstream
 from llm_guard.gateway.headers import (
     account,
     caller_keys,
@@ -16,7 +17,6 @@ from llm_guard.gateway.headers import (
     to_upstream,
     value_of,
 )
-from llm_guard.routes import Upstream
 from tests.fakes.script import new_call
 
 UPSTREAM = Upstream("openai", "openai", "https://api.openai.com/v1", None, "bearer")

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from llm_guard.deployment import Deployment
 from llm_guard.ops.metrics import CONTENT_TYPE, StateCollector, new_registry, render
 from llm_guard.outcome import Signal
 from llm_guard.policy.breaker import BreakerSettings
-from llm_guard.routes import Deployment
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_target
 
@@ -28,7 +28,9 @@ class Scrape:
 
 
 def new_deployment(label: str = "a/x") -> Deployment:
-    return new_target(label, breaker=BreakerSettings(consecutive_failures=1, open_for=30.0)).deployment
+    return new_target(
+        label, breaker=BreakerSettings(early_probes=False, consecutive_failures=1, open_for=30.0)
+    ).deployment
 
 
 def fail(deployment: Deployment, now: float = 1000.0) -> None:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Literal
 
 import pytest
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.backoff import RetrySettings, delay_s
+from llm_guard.policy.backoff import BaseDelays, RetrySettings, delay_s
+from llm_guard.policy.recent import Recent
 
-PLAIN = RetrySettings(jitter=0.0)
+PLAIN = RetrySettings(jitter=0.0, adaptive=False)
 LAST = 1 - 2**-53
 """The largest draw."""
 
@@ -25,12 +27,13 @@ def wait(
     settings: RetrySettings,
     retry: int = 1,
     *,
-    kind: FailureKind = FailureKind.SERVER_ERROR,
+    kind: FailureKind | None = FailureKind.SERVER_ERROR,
     asked: float | None = None,
     previous: float | None = None,
     u: float = 0.5,
+    share: float = 0.0,
 ) -> float:
-    return delay_s(settings, retry=retry, kind=kind, retry_after_s=asked, previous_s=previous, u=u)
+    return delay_s(settings, retry=retry, kind=kind, retry_after_s=asked, previous_s=previous, u=u, failure_share=share)
 
 
 def test_wait_doubles_up_to_the_longest() -> None:
@@ -124,3 +127,62 @@ def test_retry_after_may_exceed_the_longest_wait() -> None:
 
 def test_retry_after_holds_for_an_immediate_retry_too() -> None:
     assert wait(PLAIN, 1, kind=FailureKind.NETWORK, asked=2.0, u=0.0) == 2.0
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.3, "full", "equal", "decorrelated"])
+def test_wait_grows_with_the_recent_failure_share(jitter: float | Literal["full", "equal", "decorrelated"]) -> None:
+    settings = RetrySettings(jitter=jitter)
+    assert wait(settings, 2, share=0.4) == pytest.approx(1.16 * wait(settings, 2))
+    assert wait(settings, 2, share=1.0) == pytest.approx(2 * wait(settings, 2))
+    fixed = replace(settings, adaptive=False)
+    assert wait(fixed, 2, share=1.0) == wait(settings, 2)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.3, "full", "equal", "decorrelated"])
+def test_grown_wait_is_no_longer_than_the_longest(jitter: float | Literal["full", "equal", "decorrelated"]) -> None:
+    settings = RetrySettings(jitter=jitter, base_delay=20.0)
+    assert wait(settings, 3, previous=29.0, u=LAST, share=1.0) == pytest.approx(30.0)
+
+
+def test_immediate_retry_stays_immediate_however_much_fails() -> None:
+    assert wait(RetrySettings(), 1, kind=FailureKind.NETWORK, u=LAST, share=1.0) <= 0.05
+
+
+def test_base_goes_by_category_where_one_is_set() -> None:
+    settings = replace(PLAIN, base_delays=BaseDelays(rate_limit=1.0, overloaded=0.5, network=0.1))
+    waits = {kind: wait(settings, 2, kind=kind) for kind in FailureKind}
+    expected = {"rate_limit": 2.0, "overloaded": 1.0, "network": 0.2}
+    assert waits == pytest.approx({kind: expected.get(kind.category, 0.4) for kind in FailureKind})
+    assert wait(replace(settings, adaptive=True), 2, kind=FailureKind.RATE_LIMIT, share=0.5) == pytest.approx(2.5)
+    one = replace(PLAIN, base_delays=BaseDelays(rate_limit=1.0))
+    assert wait(one, 1, kind=FailureKind.OVERLOADED) == pytest.approx(0.2)
+
+
+def test_base_of_a_category_is_capped_like_any_other() -> None:
+    settings = RetrySettings(max_delay=2.0, base_delays=BaseDelays(rate_limit=5.0))
+    assert wait(settings, 1, kind=FailureKind.RATE_LIMIT, u=LAST) == pytest.approx(2.0)
+
+
+def test_retry_of_something_that_is_no_call_waits_the_base() -> None:
+    settings = replace(PLAIN, base_delays=BaseDelays(1.0, 1.0, 1.0))
+    assert [wait(settings, n, kind=None) for n in (1, 2)] == pytest.approx([0.2, 0.4])
+
+
+def test_four_attempts_in_a_brownout_wait_less_than_2300_ms_in_99_of_100_calls() -> None:
+    """40 % of attempts fail with 503; the waits of a call are summed up, and calls that lose are counted too."""
+    dice = random.Random(7)
+    recent = Recent(0.0)
+    sums = []
+    for i in range(20_000):
+        waited_s, retry, now = 0.0, 0, i / 100
+        while dice.random() < 0.4:
+            recent.note(True, now)
+            retry += 1
+            if retry == 4:
+                break
+            share = recent.failure_share(now)
+            waited_s += wait(RetrySettings(), retry, kind=FailureKind.OVERLOADED, u=dice.random(), share=share)
+        else:
+            recent.note(False, now)
+        sums.append(waited_s)
+    assert sorted(sums)[int(0.99 * len(sums))] < 2.3

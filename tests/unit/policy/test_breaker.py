@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit, Transition
+from llm_guard.policy.breaker import Breaker, BreakerMode, BreakerSettings, BreakerState, Permit, Transition
 
 HEALTHY, UNHEALTHY, NO_EVIDENCE = Signal.HEALTHY, Signal.UNHEALTHY, Signal.NO_EVIDENCE
 
@@ -30,7 +30,7 @@ def calls(breaker: Breaker, pattern: str, now: float = 0.0) -> Transition | None
 
 
 def opened(settings: BreakerSettings | None = None, now: float = 0.0) -> Breaker:
-    breaker = Breaker(settings or BreakerSettings())
+    breaker = Breaker(settings or BreakerSettings(early_probes=False))
     calls(breaker, "U" * breaker.settings.consecutive_failures, now)
     assert breaker.snapshot(now).state == "open"
     return breaker
@@ -42,22 +42,41 @@ def state(breaker: Breaker, now: float = 0.0) -> str:
 
 @pytest.mark.parametrize("threshold", [1, 2, 3, 5, 8])
 def test_quiet_deployment_opens_at_exactly_the_threshold(threshold: int) -> None:
-    breaker = Breaker(BreakerSettings(consecutive_failures=threshold))
+    breaker = Breaker(BreakerSettings(early_probes=False, consecutive_failures=threshold))
     assert calls(breaker, "U" * (threshold - 1)) is None
     transition = call(breaker, UNHEALTHY, 1.0)
     assert transition == Transition("closed", "open", 1.0, f"{threshold} failures in a row")
 
 
 def test_success_ends_a_run() -> None:
-    breaker = Breaker(BreakerSettings())
-    calls(breaker, "UUUUHUUUU")
-    assert state(breaker) == "closed"
-    calls(breaker, "U")
-    assert state(breaker) == "open"
+    breaker = Breaker(BreakerSettings(early_probes=False))
+    calls(breaker, "UUUUH")
+    assert breaker.snapshot(0.0).consecutive_failures == 0
+    assert calls(breaker, "UUUU", 60.0) is None
+    assert calls(breaker, "H", 600.0) is None
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("successes", [0, 1, 2, 3, 7, 40])
+def test_quiet_deployment_opens_at_exactly_the_threshold_after_any_successes(threshold: int, successes: int) -> None:
+    breaker = Breaker(BreakerSettings(early_probes=False, consecutive_failures=threshold))
+    for i in range(successes):
+        call(breaker, HEALTHY, float(i))
+    assert calls(breaker, "U" * (threshold - 1), 50.0) is None
+    assert calls(breaker, "U", 50.0) is not None
+
+
+def test_few_calls_of_which_one_failed_ask_for_more_than_the_threshold() -> None:
+    """From the first calls on a brownout shows: five in a row are no surprise where two of four failed."""
+    breaker = Breaker(BreakerSettings(early_probes=False))
+    assert calls(breaker, "UHUHUUUUUUUU") is None
+    while state(breaker) == "closed":
+        calls(breaker, "U")
+    assert 8 < breaker.snapshot(0.0).consecutive_failures < 20
 
 
 def test_run_does_not_age() -> None:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     for day in range(4):
         call(breaker, UNHEALTHY, day * 86_400.0)
     assert breaker.snapshot(400_000.0).calls == 0
@@ -65,19 +84,36 @@ def test_run_does_not_age() -> None:
 
 
 def healthy_minute(calls_per_s: float) -> Breaker:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     for i in range(int(60 * calls_per_s)):
         call(breaker, HEALTHY, i / calls_per_s)
     return breaker
 
 
-@pytest.mark.parametrize("calls_per_s", [0.5, 1, 10, 100])
-def test_outage_after_healthy_traffic_opens_at_the_fifth_failure(calls_per_s: float) -> None:
+@pytest.mark.parametrize(
+    ("calls_per_s", "failures"), [(0.5, 5), (1, 5), (10, 5), (20, 5), (50, 13), (100, 25), (400, 101)]
+)
+def test_outage_after_healthy_traffic_opens_at_the_fifth_failure_or_after_a_quarter_of_a_second(
+    calls_per_s: float, failures: int
+) -> None:
     breaker = healthy_minute(calls_per_s)
-    calls(breaker, "UUUU", 60.0)
-    assert state(breaker) == "closed"
-    calls(breaker, "U", 60.0)
-    assert state(breaker) == "open"
+    for i in range(failures - 1):
+        assert call(breaker, UNHEALTHY, 60 + i / calls_per_s) is None
+    assert call(breaker, UNHEALTHY, 60 + failures / calls_per_s) is not None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_brownout_from_a_cold_start_does_not_open_by_chance_but_in_its_very_first_calls(seed: int) -> None:
+    """A minute of 160 attempts/s, 40 % failing; the first 20 calls alternate, so that they are not all failures."""
+    dice = random.Random(seed)
+    breaker = Breaker(BreakerSettings(early_probes=False))
+    for i in range(9600):
+        is_failure = i % 2 == 0 if i < 20 else dice.random() < 0.4
+        assert call(breaker, UNHEALTHY if is_failure else HEALTHY, i / 160) is None
+    for i in range(48):
+        if call(breaker, UNHEALTHY, 60 + i / 160) is not None:
+            return
+    raise AssertionError("0.3 s of outage left it closed")
 
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.4])
@@ -99,50 +135,144 @@ def test_outage_that_ends_a_brownout_still_opens_soon() -> None:
         call(breaker, UNHEALTHY if dice.random() < 0.4 else HEALTHY, 60 + i / 100)
     failures = 0
     while state(breaker, 180.0) == "closed":
-        calls(breaker, "U", 180.0)
+        calls(breaker, "U", 180 + failures / 100)
         failures += 1
-    assert 5 < failures <= 25
+    assert 5 < failures <= 26
 
 
 def test_outage_after_a_brownout_above_the_tolerated_rate_opens_as_soon_as_after_one_at_it() -> None:
     """Most calls fail, but not five in a row, and the window is still mostly healthy; then all fail."""
     breaker = healthy_minute(100)
     assert calls(breaker, "UUUH" * 20, 60.0) is None
-    assert calls(breaker, "U" * 22, 60.0) is None
+    assert calls(breaker, "U" * 28, 60.0) is None
     assert calls(breaker, "U", 60.0) is not None
 
 
-def test_few_calls_outside_the_run_are_no_sign_of_a_brownout() -> None:
-    breaker = Breaker(BreakerSettings(failure_rate=1.0))
-    assert calls(breaker, "UUUUH" * 3 + "HHHH" + "UUUU") is None
-    assert calls(breaker, "U") is not None
-
-
 def test_brownout_before_an_opening_is_forgotten_after_it() -> None:
-    breaker = Breaker(BreakerSettings(failure_rate=1.0))
+    breaker = Breaker(BreakerSettings(early_probes=False, failure_rate=1.0))
     calls(breaker, "UUUUH" * 30)
     while state(breaker) == "closed":
         calls(breaker, "U")
     call(breaker, HEALTHY, 30.0)
-    calls(breaker, "H" * 20 + "UUUUU", 30.0)
+    calls(breaker, "H" * 15 + "UUUUU", 30.0)
     assert state(breaker, 30.0) == "open"
 
 
-def test_rate_opens_once_there_are_enough_calls() -> None:
-    breaker = Breaker(BreakerSettings())
-    assert calls(breaker, "HU" * 9 + "H") is None
-    transition = calls(breaker, "U")
-    assert transition == Transition("closed", "open", 0.0, "10 of 20 calls failed within 60 s")
+def by_rate(**changed: object) -> Breaker:
+    """A breaker that no run opens."""
+    return Breaker(replace(BreakerSettings(early_probes=False, consecutive_failures=10_000), **changed))  # type: ignore[arg-type]
+
+
+def test_all_calls_failing_opens_by_rate_once_there_are_enough() -> None:
+    breaker = by_rate()
+    assert calls(breaker, "U" * 19) is None
+    assert calls(breaker, "U") == Transition("closed", "open", 0.0, "20 of 20 calls failed within 60 s")
+
+
+def test_of_the_minimum_and_what_is_significant_the_stricter_wins() -> None:
+    breaker = by_rate(min_calls=2)
+    assert calls(breaker, "U" * 11) is None
+    assert calls(breaker, "U") is not None
+
+
+def test_share_of_exactly_the_limit_opens_once_it_is_significant() -> None:
+    """A02: at the limit, not only above it; but not in so few calls as 10 of 20."""
+    breaker = by_rate()
+    assert calls(breaker, "HU" * 916) is None
+    transition = calls(breaker, "HU")
+    assert transition == Transition("closed", "open", 0.0, "917 of 1834 calls failed within 60 s")
+
+
+@pytest.mark.parametrize(("pattern", "most_calls"), [("UUUHH", 210), ("UUUUH", 40)])
+def test_brownout_above_the_limit_opens_within_so_many_calls(pattern: str, most_calls: int) -> None:
+    breaker = by_rate()
+    calls(breaker, pattern * (most_calls // 5 // 2))
+    assert state(breaker) == "closed"
+    for letter in pattern * (most_calls // 5):
+        if state(breaker) == "closed":
+            calls(breaker, letter)
+    assert state(breaker) == "open"
+    assert breaker.snapshot(0.0).calls <= most_calls
+
+
+def test_count_window_opens_at_its_minimum_and_not_before() -> None:
+    """A01: window 100, minimum 100."""
+    breaker = by_rate(window_calls=100, min_calls=100)
+    assert calls(breaker, "U" * 99) is None
+    assert calls(breaker, "U") is not None
+
+
+@pytest.mark.parametrize(("pattern", "after"), [("HHHHHUUUUU", "open"), ("HHHHHHUUUU", "closed")])
+def test_full_count_window_decides_by_the_share_alone(pattern: str, after: str) -> None:
+    """A02: window 10, minimum 10."""
+    breaker = by_rate(window_calls=10, min_calls=10)
+    calls(breaker, pattern)
+    assert state(breaker) == after
+
+
+def test_minimum_is_no_larger_than_the_count_window() -> None:
+    """A03: window 10, minimum 100."""
+    breaker = by_rate(window_calls=10, min_calls=100)
+    assert calls(breaker, "U" * 9) is None
+    assert calls(breaker, "U") is not None
+
+
+def slow_calls(breaker: Breaker, durations: list[float], signal: Signal = HEALTHY) -> list[Transition | None]:
+    return [breaker.settle(acquire(breaker, 0.0), signal, 0.0, duration_s=each) for each in durations]
+
+
+def test_slow_calls_open_it_though_none_failed() -> None:
+    """A04: 6 of 10 took 2.1 s."""
+    settings = {"slow_call": 2.0, "slow_call_rate": 0.6, "window_calls": 10, "min_calls": 10}
+    breaker = by_rate(**settings)
+    assert slow_calls(breaker, [0.1] * 4 + [2.1] * 5) == [None] * 9
+    (transition,) = slow_calls(breaker, [2.1])
+    assert transition == Transition("closed", "open", 0.0, "6 of 10 calls took longer than 2 s")
+    assert slow_calls(by_rate(**settings), [2.0] * 100) == [None] * 100
+
+
+def test_slow_calls_need_significance_where_the_window_is_of_time() -> None:
+    breaker = by_rate(slow_call=2.0)
+    assert slow_calls(breaker, [3.0] * 28) == [None] * 28
+    assert slow_calls(breaker, [3.0]) != [None]
+
+
+def test_call_both_slow_and_failed_counts_in_both_rates() -> None:
+    breaker = by_rate(slow_call=2.0)
+    slow_calls(breaker, [2.1, 1.0], UNHEALTHY)
+    breaker.settle(acquire(breaker, 0.0), UNHEALTHY, 0.0)
+    seen = breaker.snapshot(0.0)
+    assert (seen.calls, seen.failures, seen.slow_calls, seen.failure_share) == (3, 3, 1, 1.0)
+
+
+def test_nothing_is_slow_unless_asked_for() -> None:
+    breaker = by_rate()
+    assert slow_calls(breaker, [1e6] * 100) == [None] * 100
+    assert breaker.snapshot(0.0).slow_calls == 0
+
+
+def test_slow_success_ends_a_run() -> None:
+    breaker = Breaker(BreakerSettings(early_probes=False, slow_call=2.0))
+    calls(breaker, "UUUU")
+    slow_calls(breaker, [3.0])
+    assert breaker.snapshot(0.0).consecutive_failures == 0
+
+
+@pytest.mark.parametrize(("duration_s", "after"), [(2.0, "closed"), (2.1, "open"), (None, "closed")])
+def test_slow_probe_counts_as_a_failed_one(duration_s: float | None, after: str) -> None:
+    breaker = opened(BreakerSettings(early_probes=False, slow_call=2.0))
+    breaker.settle(acquire(breaker, 30.0), HEALTHY, 33.0, duration_s)
+    assert state(breaker, 33.0) == after
 
 
 def test_rate_below_the_limit_stays_closed() -> None:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     assert calls(breaker, "HHU" * 100) is None
     assert state(breaker) == "closed"
 
 
 def test_rate_looks_at_the_window_only() -> None:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "HU" * 9, 0.0)
     assert calls(breaker, "HU" * 9, 60.0) is None
     seen = breaker.snapshot(60.0)
@@ -150,7 +280,7 @@ def test_rate_looks_at_the_window_only() -> None:
 
 
 def test_window_slides_by_tenths() -> None:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     for second in range(60):
         call(breaker, HEALTHY, float(second))
     assert [breaker.snapshot(now).calls for now in (59.9, 60.0, 65.9, 66.0, 113.9, 114.0)] == [
@@ -159,9 +289,9 @@ def test_window_slides_by_tenths() -> None:
 
 
 def test_success_never_opens() -> None:
-    breaker = Breaker(BreakerSettings(consecutive_failures=100))
-    calls(breaker, "U" * 15)
-    assert calls(breaker, "H" * 5) is None
+    breaker = Breaker(BreakerSettings(early_probes=False, consecutive_failures=100))
+    calls(breaker, "U" * 19)
+    assert calls(breaker, "H") is None, "though now there are calls enough, and 95 % of them failed"
     assert state(breaker) == "closed"
 
 
@@ -170,7 +300,7 @@ def test_outcomes_that_are_not_the_deployments_doing_count_for_nothing() -> None
     ignored = [kind for kind in FailureKind if kind.signal is NO_EVIDENCE]
     assert FailureKind.INVALID_REQUEST in ignored
     assert FailureKind.CLIENT_CANCELLED in ignored
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     for kind in ignored:
         for _ in range(1000):
             assert call(breaker, kind.signal, 0.0) is None
@@ -179,7 +309,7 @@ def test_outcomes_that_are_not_the_deployments_doing_count_for_nothing() -> None
 
 
 def test_outcome_without_evidence_does_not_end_a_run() -> None:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "UUUU")
     call(breaker, NO_EVIDENCE, 0.0)
     assert calls(breaker, "U") is not None
@@ -187,7 +317,7 @@ def test_outcome_without_evidence_does_not_end_a_run() -> None:
 
 def test_open_refuses_until_its_time_then_lets_exactly_the_probes_through() -> None:
     """A05: 1,000 calls in 4.9 s, then 50 at 5.01 s with three probes allowed."""
-    breaker = opened(BreakerSettings(open_for=5.0, half_open_calls=3))
+    breaker = opened(BreakerSettings(early_probes=False, open_for=5.0, half_open_calls=3))
     for i in range(1000):
         now = i * 0.0049
         assert breaker.try_acquire(now) is None
@@ -201,7 +331,7 @@ def test_open_refuses_until_its_time_then_lets_exactly_the_probes_through() -> N
 
 def test_opening_lasts_its_time_on_the_clock_it_is_given() -> None:
     """A16: no other clock is read, so a wall clock that jumps an hour cannot matter."""
-    breaker = opened(BreakerSettings(open_for=5.0), now=1e6)
+    breaker = opened(BreakerSettings(early_probes=False, open_for=5.0), now=1e6)
     assert breaker.try_acquire(1e6 + 4.999) is None
     assert breaker.try_acquire(1e6 + 5.0) is not None
 
@@ -215,7 +345,7 @@ def test_half_open_begins_with_the_first_to_ask() -> None:
 
 
 def test_enough_successful_probes_close_it_with_an_empty_window() -> None:
-    breaker = opened(BreakerSettings(success_threshold=2))
+    breaker = opened(BreakerSettings(early_probes=False, success_threshold=2))
     assert call(breaker, HEALTHY, 30.0) is None
     assert call(breaker, HEALTHY, 31.0) == Transition("half_open", "closed", 31.0, "probes succeeded")
     seen = breaker.snapshot(31.0)
@@ -226,39 +356,62 @@ def test_enough_successful_probes_close_it_with_an_empty_window() -> None:
 
 
 def test_one_failed_probe_opens_it_again_and_forgets_the_successes() -> None:
-    breaker = opened(BreakerSettings(success_threshold=2))
+    breaker = opened(BreakerSettings(early_probes=False, success_threshold=2))
     call(breaker, HEALTHY, 30.0)
     assert call(breaker, UNHEALTHY, 31.0) == Transition("half_open", "open", 31.0, "a probe failed")
     assert call(breaker, HEALTHY, 91.0) is None
     assert call(breaker, HEALTHY, 91.0) is not None
 
 
-def test_each_failed_recovery_doubles_the_time_up_to_the_longest() -> None:
-    breaker = opened()
-    now = 0.0
-    waits = []
-    for _ in range(6):
+def failed_recoveries(breaker: Breaker, count: int) -> list[float]:
+    """The openings, each ended by a probe that fails at once."""
+    now, waits = 0.0, []
+    for _ in range(count):
         waits.append(breaker.retry_after_s(now))
         now += waits[-1]
         call(breaker, UNHEALTHY, now)
-    assert waits == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
-    now += 300.0
-    call(breaker, HEALTHY, now)
-    calls(breaker, "UUUUU", now)
-    assert breaker.retry_after_s(now) == 30.0
+    return waits
 
 
-def test_two_thousand_failed_recoveries_do_not_overflow() -> None:
-    breaker = opened(BreakerSettings(open_for=30.0, max_open_for=300.0))
-    now = 0.0
-    for _ in range(2000):
-        now += 300.0
-        call(breaker, UNHEALTHY, now)
-    assert breaker.retry_after_s(now) == 300.0
+def test_openings_grow_with_the_outage_up_to_the_longest() -> None:
+    waits = failed_recoveries(opened(BreakerSettings(early_probes=False, open_jitter=0.0)), 60)
+    assert waits[:9] == [30.0] * 9
+    assert waits[9] == pytest.approx(270 / 8)
+    assert all(wait_s == pytest.approx(min(300.0, max(30.0, sum(waits[:i]) / 8))) for i, wait_s in enumerate(waits))
+    assert waits[-1] == 300.0
+
+
+def test_outage_begins_with_the_first_opening_since_it_was_closed() -> None:
+    breaker = opened(BreakerSettings(early_probes=False, open_jitter=0.0))
+    call(breaker, UNHEALTHY, 400.0)
+    assert breaker.retry_after_s(400.0) == pytest.approx(50.0)
+    seen = breaker.snapshot(400.0)
+    assert (seen.outage_at, seen.opened_at, seen.probe_at) == (0.0, 400.0, 450.0)
+    call(breaker, HEALTHY, 450.0)
+    assert breaker.snapshot(450.0).outage_at is None
+    calls(breaker, "UUUUU", 450.0)
+    assert (breaker.retry_after_s(450.0), breaker.snapshot(450.0).outage_at) == (30.0, 450.0)
+
+
+def test_jitter_only_shortens_and_spreads_evenly() -> None:
+    waits = failed_recoveries(opened(BreakerSettings(early_probes=False, max_open_for=30.0)), 100)
+    assert waits[0] == 30.0
+    assert all(27.0 < wait_s <= 30.0 for wait_s in waits)
+    tenths = [int((30.0 - wait_s) / 0.3) for wait_s in waits]
+    assert all(8 <= tenths.count(tenth) <= 12 for tenth in range(10))
+
+
+def test_phase_sets_breakers_that_open_together_apart() -> None:
+    waits = []
+    for phase in (0.0, 0.25, 0.5):
+        breaker = Breaker(BreakerSettings(early_probes=False), phase)
+        calls(breaker, "UUUUU")
+        waits.append(breaker.retry_after_s(0.0))
+    assert waits == pytest.approx([30.0, 29.25, 28.5])
 
 
 def test_opening_longer_than_the_longest_is_kept() -> None:
-    assert opened(BreakerSettings(open_for=600.0, max_open_for=300.0)).retry_after_s(0.0) == 600.0
+    assert opened(BreakerSettings(early_probes=False, open_for=600.0, max_open_for=300.0)).retry_after_s(0.0) == 600.0
 
 
 def test_cancelled_probe_returns_its_permit() -> None:
@@ -285,13 +438,13 @@ def test_lost_probe_frees_its_place_when_its_lease_ends() -> None:
 
 
 def test_lease_is_as_long_as_the_opening_before_it_and_a_second_at_least() -> None:
-    breaker = opened(BreakerSettings(open_for=0.2))
+    breaker = opened(BreakerSettings(early_probes=False, open_for=0.2))
     acquire(breaker, 0.2)
     assert breaker.retry_after_s(0.2) == pytest.approx(1.0)
-    breaker = opened()
-    call(breaker, UNHEALTHY, 30.0)
-    acquire(breaker, 90.0)
-    assert breaker.retry_after_s(90.0) == pytest.approx(60.0)
+    breaker = opened(BreakerSettings(early_probes=False, open_jitter=0.0))
+    call(breaker, UNHEALTHY, 800.0)
+    acquire(breaker, 900.0)
+    assert breaker.retry_after_s(900.0) == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize(("signal", "after"), [(HEALTHY, "closed"), (UNHEALTHY, "open")])
@@ -317,7 +470,7 @@ def test_slow_probe_that_tells_nothing_does_not_free_the_place_of_the_next() -> 
 @pytest.mark.parametrize("late", [HEALTHY, UNHEALTHY, NO_EVIDENCE])
 def test_stragglers_change_nothing(late: Signal) -> None:
     """A09: 50 calls admitted while closed end after it opened, and after it went half-open."""
-    breaker = Breaker(BreakerSettings(half_open_calls=2, success_threshold=2))
+    breaker = Breaker(BreakerSettings(early_probes=False, half_open_calls=2, success_threshold=2))
     early = [acquire(breaker, 0.0) for _ in range(50)]
     calls(breaker, "UUUUU")
     before = breaker.snapshot(1.0)
@@ -333,7 +486,7 @@ def test_stragglers_change_nothing(late: Signal) -> None:
 
 @pytest.mark.parametrize("late", [HEALTHY, UNHEALTHY])
 def test_probe_of_an_earlier_half_open_state_changes_nothing(late: Signal) -> None:
-    breaker = opened(BreakerSettings(half_open_calls=2))
+    breaker = opened(BreakerSettings(early_probes=False, half_open_calls=2))
     first = acquire(breaker, 30.0)
     call(breaker, UNHEALTHY, 31.0)
     acquire(breaker, 91.0)
@@ -343,7 +496,7 @@ def test_probe_of_an_earlier_half_open_state_changes_nothing(late: Signal) -> No
 
 
 def test_straggler_from_before_the_outage_does_not_count_after_it() -> None:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     early = [acquire(breaker, 0.0) for _ in range(5)]
     calls(breaker, "UUUUU")
     call(breaker, HEALTHY, 30.0)
@@ -352,12 +505,12 @@ def test_straggler_from_before_the_outage_does_not_count_after_it() -> None:
 
 
 def test_permit_counts_once() -> None:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     permit = acquire(breaker, 0.0)
     for _ in range(10):
         breaker.settle(permit, UNHEALTHY, 0.0)
     assert breaker.snapshot(0.0).consecutive_failures == 1
-    breaker = opened(BreakerSettings(success_threshold=2))
+    breaker = opened(BreakerSettings(early_probes=False, success_threshold=2))
     probe = acquire(breaker, 30.0)
     breaker.settle(probe, HEALTHY, 30.0)
     assert breaker.settle(probe, HEALTHY, 30.0) is None
@@ -370,8 +523,10 @@ def test_snapshot_tells_the_whole_story_and_cannot_be_changed() -> None:
     assert (seen.state, seen.opened_at, seen.probe_at, seen.generation) == ("open", 7.0, 37.0, 1)
     assert (seen.consecutive_failures, seen.calls, seen.failures, seen.leases) == (5, 5, 5, 0)
     call(breaker, HEALTHY, 37.0)
-    assert seen.transitions == {"closed": 0, "open": 1, "half_open": 0}
-    assert breaker.snapshot(37.0).transitions == {"closed": 1, "open": 1, "half_open": 1}
+    assert (seen.is_forced, seen.failure_share, seen.slow_calls, seen.outage_at) == (False, 1.0, 0, 7.0)
+    never: dict[BreakerState, int] = dict.fromkeys(("forced_open", "forced_closed", "metrics_only", "disabled"), 0)
+    assert seen.transitions == {"closed": 0, "open": 1, "half_open": 0} | never
+    assert breaker.snapshot(37.0).transitions == {"closed": 1, "open": 1, "half_open": 1} | never
     with pytest.raises(FrozenInstanceError):
         seen.state = "closed"  # type: ignore[misc]
     with pytest.raises(TypeError):
@@ -379,7 +534,7 @@ def test_snapshot_tells_the_whole_story_and_cannot_be_changed() -> None:
 
 
 def test_new_settings_hold_from_the_next_call_on() -> None:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "UU")
     breaker.settings = replace(breaker.settings, consecutive_failures=3)
     assert calls(breaker, "U") is not None
@@ -393,7 +548,7 @@ def test_opening_keeps_its_length_through_a_reload() -> None:
 
 
 def test_fewer_probes_after_a_reload_are_granted_once_the_others_are_back() -> None:
-    breaker = opened(BreakerSettings(half_open_calls=3, success_threshold=9))
+    breaker = opened(BreakerSettings(early_probes=False, half_open_calls=3, success_threshold=9))
     probes = [acquire(breaker, 30.0 + i) for i in range(3)]
     breaker.settings = replace(breaker.settings, half_open_calls=1)
     assert breaker.retry_after_s(32.0) == pytest.approx(30.0)
@@ -405,8 +560,95 @@ def test_fewer_probes_after_a_reload_are_granted_once_the_others_are_back() -> N
 
 
 def test_shorter_window_after_a_reload_forgets_what_is_older() -> None:
-    breaker = Breaker(BreakerSettings())
+    breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "H" * 10, 0.0)
     calls(breaker, "H" * 10, 30.0)
     breaker.settings = replace(breaker.settings, window=10.0)
     assert breaker.snapshot(35.0).calls == 10
+
+
+def test_good_light_probe_ends_an_opening_early() -> None:
+    breaker = opened()
+    assert breaker.note_probe(True, 4.0) == Transition("open", "half_open", 4.0, "a light probe succeeded")
+    assert breaker.retry_after_s(4.0) == 0.0
+    assert acquire(breaker, 4.0).is_probe
+    assert breaker.note_probe(True, 4.0) is None
+
+
+def test_light_probe_changes_nothing_when_it_fails_or_nothing_is_open() -> None:
+    breaker = opened()
+    before = breaker.snapshot(4.0)
+    assert breaker.note_probe(False, 4.0) is None
+    assert breaker.snapshot(4.0) == before
+    breaker = Breaker(BreakerSettings(early_probes=False))
+    for mode in ("auto", "forced_open", "forced_closed", "metrics_only", "disabled"):
+        breaker.force(mode, 5.0)
+        before = breaker.snapshot(5.0)
+        assert [breaker.note_probe(is_ok, 5.0) for is_ok in (True, False)] == [None, None]
+        assert breaker.snapshot(5.0) == before
+
+
+def test_forced_open_refuses_everything_for_ever() -> None:
+    """A10."""
+    breaker = Breaker(BreakerSettings(early_probes=False, state="forced_open"))
+    for now in range(0, 10**6, 1000):
+        assert breaker.try_acquire(float(now)) is None
+        assert breaker.retry_after_s(float(now)) == 30.0
+    seen = breaker.snapshot(1e6)
+    assert (seen.state, seen.is_forced, seen.generation, seen.opened_at) == ("forced_open", True, 0, None)
+
+
+@pytest.mark.parametrize(("mode", "counted"), [("forced_closed", 1000), ("metrics_only", 1000), ("disabled", 0)])
+def test_forced_states_that_pass_never_open(mode: BreakerMode, counted: int) -> None:
+    """A10: 1,000 calls, all failing."""
+    breaker = Breaker(BreakerSettings(early_probes=False, state=mode))
+    assert calls(breaker, "U" * 1000) is None
+    seen = breaker.snapshot(0.0)
+    assert (seen.state, seen.calls, seen.failures, seen.consecutive_failures) == (mode, counted, counted, counted)
+    assert seen.failure_share == (1.0 if counted else 0.0)
+    assert (seen.generation, breaker.retry_after_s(0.0)) == (0, 0.0)
+
+
+def test_operators_word_is_told_once_and_taken_back_to_an_empty_window() -> None:
+    breaker = opened()
+    assert breaker.force("metrics_only", 1.0) == Transition("open", "metrics_only", 1.0, "set by an operator")
+    assert breaker.force("metrics_only", 1.0) is None
+    calls(breaker, "U" * 9, 1.0)
+    seen = breaker.snapshot(1.0)
+    assert (seen.calls, seen.consecutive_failures, seen.outage_at, seen.generation) == (9, 9, None, 2)
+    assert breaker.force("auto", 2.0) == Transition("metrics_only", "closed", 2.0, "set by an operator")
+    seen = breaker.snapshot(2.0)
+    assert (seen.state, seen.calls, seen.consecutive_failures, seen.outage_at) == ("closed", 0, 0, None)
+
+
+def test_word_that_the_evidence_decides_leaves_an_opening_as_it_is() -> None:
+    breaker = opened()
+    assert breaker.force("auto", 1.0) is None
+    assert breaker.retry_after_s(1.0) == 29.0
+
+
+def test_permits_from_before_an_operators_word_count_for_nothing() -> None:
+    breaker = Breaker(BreakerSettings(early_probes=False))
+    early = acquire(breaker, 0.0)
+    breaker.force("forced_closed", 1.0)
+    assert breaker.settle(early, UNHEALTHY, 1.0) is None
+    assert breaker.snapshot(1.0).calls == 0
+
+
+def test_changed_state_of_a_reload_holds_at_once_and_an_unchanged_one_leaves_the_operators_word() -> None:
+    breaker = opened()
+    breaker.force("forced_open", 1.0)
+    breaker.settings = replace(breaker.settings, open_for=7.0)
+    assert (breaker.state, breaker.retry_after_s(1.0)) == ("forced_open", 7.0)
+    breaker.settings = replace(breaker.settings, state="disabled")
+    assert breaker.state == "disabled"
+    breaker.settings = replace(breaker.settings, state="auto")
+    assert (breaker.state, breaker.snapshot(1.0).generation) == ("closed", 4)
+
+
+def test_reload_to_automatic_does_not_reset_what_already_is() -> None:
+    breaker = Breaker(BreakerSettings(early_probes=False, state="disabled"))
+    breaker.force("auto", 0.0)
+    calls(breaker, "UUUUU")
+    breaker.settings = BreakerSettings(early_probes=False)
+    assert (breaker.state, breaker.retry_after_s(0.0)) == ("open", 30.0)

@@ -11,7 +11,7 @@ from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
 FINAL = [kind for kind in FailureKind if not kind.is_retriable and not kind.can_fall_back]
 ELSEWHERE = [kind for kind in FailureKind if not kind.is_retriable and kind.can_fall_back]
 RETRIABLE = [kind for kind in FailureKind if kind.is_retriable]
-PLAIN = RetrySettings(jitter=0.0)
+PLAIN = RetrySettings(jitter=0.0, adaptive=False)
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,12 @@ class Facts:
     is_total: bool = False
     retries_done: int = 0
     has_next: bool = False
+    has_free_next: bool = False
     has_other_model: bool = False
     is_repeatable: bool = True
     is_before_sending: bool = False
     can_spend: bool = True
+    failure_share: float = 0.0
     deadline_at: float = 1000.0
     settings: RetrySettings = PLAIN
 
@@ -37,19 +39,54 @@ class Facts:
             settings=self.settings,
             previous_s=None,
             has_next=self.has_next,
+            has_free_next=self.has_free_next,
             has_other_model=self.has_other_model,
             is_repeatable=self.is_repeatable,
             can_spend=self.can_spend,
+            failure_share=self.failure_share,
             now=100.0,
             deadline_at=self.deadline_at,
             u=0.5,
         )
 
 
+SLOW = (FailureKind.TIMEOUT, FailureKind.CONNECT_TIMEOUT)
+BUSY = (FailureKind.RATE_LIMIT, FailureKind.OVERLOADED)
+
+
 @pytest.mark.parametrize("kind", RETRIABLE)
 def test_retriable_failure_is_retried_before_anyone_else_is_asked(kind: FailureKind) -> None:
     assert isinstance(Facts(kind).decide(), Retry)
-    assert isinstance(Facts(kind, has_next=True).decide(), Retry)
+    if kind not in SLOW:
+        assert isinstance(Facts(kind, has_next=True).decide(), Retry)
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_after_a_timeout_another_comes_first_and_the_same_one_again_after_it(kind: FailureKind) -> None:
+    assert Facts(kind, has_next=True).decide() == FallBack(back_after_s=0.025)
+    assert Facts(kind, has_next=True, retries_done=2).decide() == FallBack()
+    assert Facts(kind, has_next=True, can_spend=False).decide() == FallBack()
+
+
+@pytest.mark.parametrize("kind", BUSY)
+def test_who_has_no_room_waits_while_one_that_is_free_is_asked(kind: FailureKind) -> None:
+    assert Facts(kind, has_next=True, has_free_next=True).decide() == FallBack(back_after_s=0.2)
+    assert Facts(kind, has_next=True, has_free_next=False).decide() == Retry(0.2)
+
+
+def test_request_that_was_never_read_goes_out_again_whatever_the_rules() -> None:
+    retired = Facts(FailureKind.RETIRED, can_spend=False, has_next=True, settings=replace(PLAIN, max_attempts=1))
+    assert retired.decide() == Retry(0.0)
+    assert replace(retired, retries_done=1).decide() == FallBack()
+
+
+def test_flap_is_retried_in_place_though_another_is_free() -> None:
+    assert Facts(FailureKind.NETWORK, has_next=True, has_free_next=True).decide() == Retry(0.025)
+
+
+def test_wait_grows_with_the_share_of_attempts_that_failed_lately() -> None:
+    grown = Facts(failure_share=0.5, settings=replace(PLAIN, adaptive=True)).decide()
+    assert waits(grown) == pytest.approx(0.2 * 1.25)
 
 
 def waits(step: Step) -> float:
@@ -104,7 +141,8 @@ def test_conflict_is_never_sent_to_another_deployment() -> None:
 def test_upstream_that_asks_to_wait_is_left_for_the_next() -> None:
     limited = Facts(FailureKind.RATE_LIMIT, asked=5.0)
     assert waits(limited.decide()) == pytest.approx(5.25)
-    assert replace(limited, has_next=True).decide() == FallBack()
+    left = replace(limited, has_next=True).decide()
+    assert left == FallBack(back_after_s=waits(limited.decide()), is_hint=True)
 
 
 def test_upstream_that_asks_for_less_than_we_wait_anyway_is_retried() -> None:
@@ -123,8 +161,8 @@ def test_call_out_of_time_ends_whatever_else_holds() -> None:
 
 # another model
 
-ANYTHING = RetrySettings(jitter=0.0, fallback_on=("context_length", "content_policy"))
-NOTHING = RetrySettings(jitter=0.0, fallback_on=())
+ANYTHING = RetrySettings(jitter=0.0, adaptive=False, fallback_on=("context_length", "content_policy"))
+NOTHING = RetrySettings(jitter=0.0, adaptive=False, fallback_on=())
 TO_OTHER_MODEL = FallBack(to_other_model=True)
 
 
@@ -166,13 +204,13 @@ def test_call_out_of_time_goes_to_no_other_model() -> None:
 def test_call_that_may_have_been_executed_and_must_not_be_twice_is_given_up(kind: FailureKind) -> None:
     broken = Facts(kind, has_next=True, has_other_model=True, is_repeatable=False)
     assert broken.decide() == GiveUp("it may have been executed")
-    assert isinstance(replace(broken, is_repeatable=True).decide(), Retry)
+    assert not isinstance(replace(broken, is_repeatable=True).decide(), GiveUp)
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NETWORK, FailureKind.TIMEOUT])
 def test_call_that_was_never_sent_is_sent_again_whatever_it_is(kind: FailureKind) -> None:
     unsent = Facts(kind, has_next=True, is_repeatable=False, is_before_sending=True)
-    assert isinstance(unsent.decide(), Retry)
+    assert not isinstance(unsent.decide(), GiveUp)
     assert replace(unsent, retries_done=2).decide() == FallBack()
 
 

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget, try_spend_all
+
+FIXED = BudgetSettings(adaptive=False)
 
 
 def exchanges(calls: Iterable[float], fails: Callable[[], bool], budget: RetryBudget) -> tuple[int, int]:
@@ -26,20 +28,21 @@ def exchanges(calls: Iterable[float], fails: Callable[[], bool], budget: RetryBu
 @pytest.mark.parametrize("calls_per_s", [100, 1000, 1e9])
 def test_total_outage_costs_a_fifth_more_and_the_reserve(calls_per_s: float) -> None:
     """A18: 20 % of 10,000 calls and 10/s x 10 s in reserve: 1.21 times the load, at any pace."""
-    budget = RetryBudget(BudgetSettings(), 0.0)
+    budget = RetryBudget(FIXED, 0.0)
     made, _ = exchanges((i / calls_per_s for i in range(10_000)), lambda: True, budget)
     assert 12_090 <= made <= 12_100
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05])
 @pytest.mark.parametrize("calls_per_s", [1, 1000])
-def test_budget_is_invisible_at_few_failures(share: float, calls_per_s: int) -> None:
+@pytest.mark.parametrize("chosen", [FIXED, BudgetSettings()], ids=["fixed", "adaptive"])
+def test_budget_is_invisible_at_few_failures(share: float, calls_per_s: int, chosen: BudgetSettings) -> None:
     """A21: the load is that of unlimited retries, 1 + p + p**2, and no call is refused its retry."""
     dice = random.Random(7)
     outcomes = [dice.random() < share for _ in range(31_000)]
     calls = [i / calls_per_s for i in range(10_000)]
     replay = iter(outcomes)
-    budgeted = exchanges(calls, lambda: next(replay), RetryBudget(BudgetSettings(), 0.0))
+    budgeted = exchanges(calls, lambda: next(replay), RetryBudget(chosen, 0.0))
     replay = iter(outcomes)
     unlimited = exchanges(calls, lambda: next(replay), RetryBudget(BudgetSettings(1.0, 1e9), 0.0))
     assert budgeted == unlimited
@@ -72,7 +75,7 @@ def test_floor_fills_no_further_than_ten_seconds_of_itself() -> None:
 
 
 def test_floor_is_not_added_to_what_busy_traffic_brings() -> None:
-    budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=10.0), 0.0)
+    budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=10.0, adaptive=False), 0.0)
     while budget.try_spend(0.0):
         pass
     spent = 0
@@ -82,8 +85,10 @@ def test_floor_is_not_added_to_what_busy_traffic_brings() -> None:
     assert spent == pytest.approx(200, abs=1)
 
 
-def test_saved_deposits_amount_to_ten_seconds_of_traffic() -> None:
-    budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=0.0), 0.0)
+@pytest.mark.parametrize("is_adaptive", [False, True])
+def test_saved_deposits_amount_to_ten_seconds_of_traffic(is_adaptive: bool) -> None:
+    """Generous or not: what a brownout is given must not wait for the moment when a healthy deployment dies."""
+    budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=0.0, adaptive=is_adaptive), 0.0)
     for i in range(100_000):
         budget.deposit(i / 1000)
     assert budget.snapshot(100.0).tokens == pytest.approx(0.2 * 1000 * 10, rel=0.01)
@@ -98,7 +103,7 @@ def test_saved_deposits_fade() -> None:
 
 
 def test_without_floor_retries_come_from_calls_alone() -> None:
-    budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=0.0), 0.0)
+    budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=0.0, adaptive=False), 0.0)
     assert not budget.try_spend(100.0)
     for _ in range(5):
         budget.deposit(100.0)
@@ -122,10 +127,91 @@ def test_new_settings_hold_from_the_next_question_on() -> None:
 
 
 def test_snapshot_counts_calls_and_retries() -> None:
-    budget = RetryBudget(BudgetSettings(), 0.0)
+    budget = RetryBudget(FIXED, 0.0)
     budget.deposit(0.0)
     budget.deposit(0.0)
     assert budget.try_spend(0.0)
     seen = budget.snapshot(0.0)
     assert (seen.calls, seen.spent) == (2, 1)
     assert seen.tokens == pytest.approx(99.4)
+    assert seen.ratio == 0.2
+
+
+@pytest.mark.parametrize(
+    ("success", "ratio"),
+    [(1.0, 1.0), (0.6, 1.0), (0.5, 1.0), (0.4, 0.6), (0.3, 0.2), (0.15, 0.1), (0.0, 0.0)],
+)
+def test_ratio_falls_as_success_fades(success: float, ratio: float) -> None:
+    assert BudgetSettings().effective_ratio(1 - success) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
+def test_ratio_is_what_it_is_when_not_adaptive_or_nothing(share: float) -> None:
+    assert FIXED.effective_ratio(share) == 0.2
+    assert BudgetSettings(ratio=0.0).effective_ratio(share) == 0.0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6, 0.7, 0.9])
+def test_ratio_stays_below_a_lower_maximum(share: float) -> None:
+    assert BudgetSettings(ratio=0.2, max_ratio=0.1).effective_ratio(share) <= 0.1
+    assert BudgetSettings(ratio=0.2, max_ratio=0.0).effective_ratio(share) == 0.0
+
+
+def run_at_100_per_s(budget: RetryBudget, begin_s: int, end_s: int, *, is_failing: bool) -> int:
+    """Retries granted, when each call asks for three of them if it fails."""
+    spent = budget.snapshot(begin_s).spent
+    for i in range(begin_s * 100, end_s * 100):
+        now = i / 100
+        budget.deposit(now)
+        budget.recent.note(is_failing, now)
+        for _ in range(3):
+            if is_failing and budget.try_spend(now):
+                budget.recent.note(True, now)
+    return budget.snapshot(end_s).spent - spent
+
+
+def test_death_at_full_speed_costs_what_was_saved_and_the_floor() -> None:
+    """The reserve of 100 and 200 saved, as when it is not adaptive, and what came before it was noticed."""
+    budget = RetryBudget(BudgetSettings(), 0.0)
+    run_at_100_per_s(budget, 0, 60, is_failing=False)
+    assert run_at_100_per_s(budget, 60, 70, is_failing=True) <= 100 + 200 + 10 * 10 + 20
+    assert run_at_100_per_s(budget, 70, 80, is_failing=True) == pytest.approx(100, abs=2)
+
+
+def test_recovery_opens_the_budget_again() -> None:
+    budget = RetryBudget(BudgetSettings(), 0.0)
+    run_at_100_per_s(budget, 0, 60, is_failing=True)
+    assert budget.snapshot(60.0).ratio == pytest.approx(0.0, abs=1e-6)
+    run_at_100_per_s(budget, 60, 62, is_failing=False)
+    assert budget.snapshot(62.0).ratio == 1.0
+
+
+def test_quiet_caller_gets_its_retries_however_much_fails() -> None:
+    budget = RetryBudget(BudgetSettings(), 0.0)
+    run_at_100_per_s(budget, 0, 60, is_failing=True)
+    for minute in range(2, 60):
+        now = minute * 60.0
+        budget.deposit(now)
+        for _ in range(3):
+            budget.recent.note(True, now)
+            assert budget.try_spend(now)
+
+
+def test_retry_is_paid_by_all_budgets_or_by_none() -> None:
+    small, large = (RetryBudget(BudgetSettings(0.0, floor), 0.0) for floor in (0.1, 1.0))
+    assert try_spend_all((large, small), 0.0)
+    assert (small.snapshot(0.0).spent, large.snapshot(0.0).spent) == (1, 1)
+    for order in ((small, large), (large, small)):
+        assert not try_spend_all(order, 0.0)
+    assert (small.snapshot(0.0).spent, large.snapshot(0.0).spent) == (1, 1)
+    assert large.snapshot(0.0).tokens == 9
+    assert try_spend_all((small, large), 10.0)
+
+
+def test_earlier_instant_neither_brings_nor_takes_anything() -> None:
+    budget = RetryBudget(BudgetSettings(0.0, 1.0), 10.0)
+    while budget.try_spend(10.0):
+        pass
+    assert budget.snapshot(9.0).tokens == 0
+    assert not budget.can_spend(10.0)
+    assert budget.can_spend(11.0)

@@ -1,0 +1,112 @@
+"""Upstream and Deployment: whom a call can be sent to, and what is known of each.
+
+Owns what is kept of a deployment between calls, all of it in memory. Does not own which calls go there (`routes`), nor
+what is concluded (`policy`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from llm_guard.config import Auth
+from llm_guard.dialect import DialectName
+from llm_guard.policy.breaker import Breaker
+from llm_guard.policy.error_rules import UserRule
+from llm_guard.policy.gate import CapacitySettings, Gate
+from llm_guard.policy.latency import Latency, PeakEwma
+from llm_guard.policy.retry_budget import RetryBudget
+
+_CALLERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A provider endpoint; `base_url` has no slash at its end, `api_key` None passes the caller's on."""
+
+    name: str
+    dialect: DialectName
+    base_url: str
+    api_key: str | None = field(repr=False)
+    auth: Auth
+    family: str = ""
+    """Whose error words it speaks (`policy.vocabulary.families`)."""
+    errors: tuple[UserRule, ...] = ()
+    """The config's own rules for its errors."""
+    key_digest: str = field(init=False, repr=False)
+    """Tells a key from the one that a reload puts in its place, without being one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
+
+
+class Gates:
+    """The gates before one deployment.
+
+    A limit of calls at once is the deployment's, and has one gate for everybody. Without one a gate does nothing but
+    keep to the rate of the account that it is asked on, and each account has its own.
+    """
+
+    __slots__ = ("_by_account", "_settings", "in_flight")
+
+    def __init__(self, settings: CapacitySettings) -> None:
+        self.in_flight = 0
+        """Attempts running now, on all accounts."""
+        self._settings = settings
+        self._by_account: OrderedDict[str, Gate] = OrderedDict()
+
+    def of(self, account: str, now: float) -> Gate:
+        """The gate for calls on an account: `account` tells one from the other, and may be anything."""
+        if self._settings.concurrency is not None:
+            account = ""
+        gate = self._by_account.get(account)
+        if gate is None:
+            gate = self._by_account[account] = Gate(self._settings, now)
+            # Callers choose their keys: whoever has not been seen for longest begins anew.
+            if len(self._by_account) > _CALLERS:
+                self._by_account.popitem(last=False)
+        else:
+            self._by_account.move_to_end(account)
+        return gate
+
+    def adopt(self, settings: CapacitySettings) -> None:
+        """From now on these settings hold, also for who is waiting."""
+        self._settings = settings
+        for gate in self._by_account.values():
+            gate.settings = settings
+
+    def ramp(self, now: float, seconds: float) -> None:
+        """The deployment is back: calls return by and by."""
+        for gate in self._by_account.values():
+            gate.ramp(now, seconds)
+
+    def all(self) -> tuple[Gate, ...]:
+        return tuple(self._by_account.values())
+
+
+@dataclass(slots=True, eq=False)
+class Deployment:
+    """One callable target: an upstream and a model, with what is known of its health."""
+
+    label: str
+    """`openai/gpt-4-turbo`; of a pattern `openai/gpt-*`, of pass-through `openai`. No client chooses it."""
+    upstream: Upstream
+    model: str | None
+    """As the upstream is asked for it; None: whatever the body says."""
+    breaker: Breaker
+    budget: RetryBudget
+    """Its `recent` is how many of the last attempts failed."""
+    host: Breaker
+    """The upstream's own, one for all its deployments: it hears of connections, not of answers."""
+    gates: Gates
+    latency: Latency = field(default_factory=Latency)
+    """Of whole answers."""
+    first_tokens: Latency = field(default_factory=Latency)
+    """Of streams, to their first token."""
+    cost: PeakEwma = field(default_factory=PeakEwma)
+    last_success_wall: float | None = None
+    """Seconds since the epoch."""
+
+    def latency_of(self, is_stream: bool) -> Latency:
+        return self.first_tokens if is_stream else self.latency

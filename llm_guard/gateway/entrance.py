@@ -1,0 +1,184 @@
+"""Who may be asked now: nobody that rests or is failing, and whoever has room; and waiting for one's turn.
+
+Owns the order of these questions, and the timers of calls that wait. Does not own the answers (`policy.bench`,
+`policy.breaker`, `policy.gate`), nor who is asked first (`gateway.attempt_loop`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from llm_guard.call import Call, Leave
+from llm_guard.clock import Alarm, Clock
+from llm_guard.outcome import Failure, Signal
+from llm_guard.policy.bench import Bench, Benched, Key, as_of
+from llm_guard.policy.gate import Gate
+from llm_guard.policy.line import Slot, Ticket
+from llm_guard.routes import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """Not to be asked now: it rests, or it or its host is failing."""
+
+    why: str
+    """A phrase for the log line."""
+    wait_s: float
+    rest: Failure | None = None
+    """Why it rests, as it may be told to this call; None: a breaker refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """It would be asked, but has no room: calls wait before it."""
+
+    wait_s: float
+    """As estimated."""
+    has_place: bool
+    """One more may wait."""
+
+    @property
+    def why(self) -> str:
+        return "no room in time" if self.has_place else "no room to wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A call's turn has come. The slot is of this gate, also where others would be sent to another one by now."""
+
+    gate: Gate
+    ticket: Ticket
+
+
+class Entrance:
+    """The way in to every deployment."""
+
+    def __init__(self, bench: Bench, clock: Clock) -> None:
+        self.bench = bench
+        self._clock = clock
+        self._alarms: dict[Gate, tuple[float, Alarm]] = {}
+
+    def try_enter(self, call: Call, target: Target, *, is_last: bool, turn: Turn | None = None) -> Leave | Shut | Full:
+        """Leave to ask a target now. `is_last`: there is no other; `turn`: it has come already.
+
+        Where the answer is not leave, the turn is given back.
+        """
+        now = self._clock.now()
+        gate = turn.gate if turn is not None else gate_of(call, target, now)
+        found = self._admitted(call, target, gate, turn.ticket.slot if turn is not None else None, now, is_last)
+        if turn is not None and not isinstance(found, Leave):
+            self.give_back(turn)
+        return found
+
+    def is_free(self, call: Call, target: Target) -> bool:
+        """Whether `try_enter` would give leave now."""
+        now = self._clock.now()
+        deployment = target.deployment
+        return (
+            self._resting(call, target, now, is_last=False) is None
+            and max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
+            and gate_of(call, target, now).wait_s(now, call.priority) == 0.0
+        )
+
+    async def wait_turn(self, call: Call, target: Target, until: float) -> Turn | Full:
+        """As soon as it is this call's turn; not before `until`, or another has taken its place: what it would wait
+        now. Cancelled, it leaves nothing behind."""
+        gate = gate_of(call, target, self._clock.now())
+        turn = asyncio.Event()
+        ticket = gate.join(self._clock.now(), call.priority, turn.set)
+        if ticket is None:
+            return Full(gate.drain_s(self._clock.now(), call.priority), has_place=False)
+        taken: Turn | None = None
+        limit = self._clock.limit()
+        try:
+            async with limit:
+                limit.set(until, "total")
+                self.advance(gate)
+                await turn.wait()
+            if not ticket.is_evicted:
+                taken = Turn(gate, ticket)
+        except TimeoutError:
+            pass
+        finally:
+            if taken is None:
+                self.give_back(Turn(gate, ticket))
+        return taken or Full(gate.drain_s(self._clock.now(), call.priority), has_place=not ticket.is_evicted)
+
+    def give_back(self, turn: Turn) -> None:
+        """It is not used, or not waited for any more."""
+        turn.gate.leave(turn.ticket, self._clock.now())
+        self.advance(turn.gate)
+
+    def advance(self, gate: Gate) -> None:
+        """Lets in whose turn it is, and looks again when the next may come."""
+        now = self._clock.now()
+        next_at = gate.advance(now)
+        alarm = self._alarms.get(gate)
+        if alarm is not None:
+            if next_at is not None and alarm[0] <= next_at:
+                return
+            alarm[1].cancel()
+            del self._alarms[gate]
+        if next_at is not None:
+            self._alarms[gate] = (next_at, self._clock.call_at(next_at, lambda: self._on_alarm(gate)))
+
+    def _on_alarm(self, gate: Gate) -> None:
+        del self._alarms[gate]
+        self.advance(gate)
+
+    def _admitted(
+        self, call: Call, target: Target, gate: Gate, slot: Slot | None, now: float, is_last: bool
+    ) -> Leave | Shut | Full:
+        deployment = target.deployment
+        rest = self._resting(call, target, now, is_last=is_last)
+        if rest is not None:
+            refused_s = max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now))
+            if rest.until - now >= refused_s:
+                return Shut("benched", rest.until - now, as_of(rest, now))
+            return Shut("benched", refused_s)
+        host = deployment.host.try_acquire(now)
+        if host is None:
+            return Shut("its host fails", deployment.host.retry_after_s(now))
+        permit = deployment.breaker.try_acquire(now)
+        if permit is None:
+            deployment.host.settle(host, Signal.NO_EVIDENCE, now)
+            return Shut(f"breaker {deployment.breaker.state}", deployment.breaker.retry_after_s(now))
+        slot = slot or gate.try_enter(now, call.priority)
+        if slot is None:
+            deployment.host.settle(host, Signal.NO_EVIDENCE, now)
+            deployment.breaker.settle(permit, Signal.NO_EVIDENCE, now)
+            has_place = gate.wait_s(now, call.priority) is not None
+            return Full(gate.drain_s(now, call.priority), has_place=has_place)
+        deployment.gates.in_flight += 1
+        return Leave(permit, host, gate, slot, deployment.breaker.state, self.advance)
+
+    def _resting(self, call: Call, target: Target, now: float, *, is_last: bool) -> Benched | None:
+        """Whether its credential rests, or it rests itself and there is another, or nobody would have waited for it."""
+        if target.model is None:  # files and the like cost nothing, and have permissions of their own
+            return None
+        if (rest := self.bench.find((credential_of(call, target),), now)) is not None:
+            return rest
+        rest = self.bench.find((deployment_key(call, target),), now)
+        # A call that has a fallback benches a deployment for a wait that one without would have slept out.
+        is_obeyed = rest is not None and (not is_last or (rest.failure.retry_after_s or 0.0) > target.retry.max_delay)
+        return rest if is_obeyed else None
+
+
+def gate_of(call: Call, target: Target, now: float) -> Gate:
+    """A provider limits the rate of an account: callers with keys of their own wait for themselves alone."""
+    deployment = target.deployment
+    key = "" if deployment.upstream.api_key is not None else call.key_digest
+    return deployment.gates.of(f"{key} {call.account_digest}", now)
+
+
+def credential_of(call: Call, target: Target) -> Key:
+    """Whose key the target is asked with, and on which account: the upstream's own key, or each caller's for itself."""
+    upstream = target.deployment.upstream
+    key = upstream.key_digest if upstream.api_key is not None else call.key_digest
+    return ("credential", upstream.name, upstream.base_url, key, call.account_digest)
+
+
+def deployment_key(call: Call, target: Target) -> Key:
+    """A provider counts what it limits by model and by account."""
+    return ("deployment", *credential_of(call, target), target.model or "")

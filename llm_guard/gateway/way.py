@@ -1,0 +1,182 @@
+"""One call's way along its route: to the next deployment that lets it in, now or after a wait.
+
+Owns who is asked next, and every wait of a call: for a backoff, or for its turn. Does not own what follows a failure
+(`policy.next_step`), nor who lets a call in (`gateway.entrance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llm_guard.call import Call, Leave, Skipped
+from llm_guard.clock import Clock
+from llm_guard.gateway.entrance import Entrance, Full, Shut, Turn
+from llm_guard.policy.balance import Candidate, arranged
+from llm_guard.policy.deadline import can_finish
+from llm_guard.policy.itinerary import Itinerary, Stop, WaitedFor
+from llm_guard.policy.retry_budget import RetryBudget, try_spend_all
+from llm_guard.routes import Route, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A deployment that may be asked now, and what the call has waited for it."""
+
+    stop: Stop
+    leave: Leave
+    waited_s: float
+    waited_for: WaitedFor
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    seconds: float
+    stop: Stop
+    is_for_turn: bool
+
+
+class Way:
+    """From deployment to deployment, until one has answered well or nobody is left."""
+
+    def __init__(self, call: Call, route: Route, entrance: Entrance, clock: Clock, draw: Callable[[], float]) -> None:
+        self.call = call
+        self.route = route
+        self.left_out: list[Shut | Full] = []
+        """Why deployments were not asked."""
+        self._entrance = entrance
+        self._clock = clock
+        targets = route.targets[:1] if call.is_bound else route.targets
+        order = _order(targets, route, clock.now(), draw)
+        self.line = Itinerary(Stop(place, targets[place].alias) for place in order)
+
+    def target(self, stop: Stop) -> Target:
+        return self.route.targets[stop.place]
+
+    def budgets(self, stop: Stop) -> tuple[RetryBudget, RetryBudget]:
+        """A retry takes a token from each: the deployment's, and the route's."""
+        return self.target(stop).deployment.budget, self.route.budget
+
+    async def next(self) -> Entered | None:
+        """Leave to ask the next deployment; None: nobody is left."""
+        since = self._clock.now()
+        waited_for: WaitedFor = ""
+        while stops := self.line.next():
+            waits: list[_Wait] = []
+            for stop in stops:
+                found = self._try(stop)
+                if isinstance(found, Leave):
+                    self._pass_over(waits)
+                    return Entered(stop, found, round(self._clock.now() - since, 9), waited_for)
+                if found is not None:
+                    waits.append(found)
+            if any(wait.is_for_turn for wait in waits) and self.line.release():
+                continue  # rather than wait for a turn here, ask the others whether they have room
+            if waits:
+                wait = min(waits, key=lambda each: each.seconds)
+                waited_for = "queue" if wait.is_for_turn else wait.stop.waited_for
+                leave = await self._pass(wait)
+                if leave is not None:
+                    return Entered(wait.stop, leave, round(self._clock.now() - since, 9), waited_for)
+        return None
+
+    def free(self, stop: Stop) -> tuple[Stop, ...]:
+        """The others that would let the call in at once."""
+        now = self._clock.now()
+        return tuple(
+            other
+            for other in self.line.others(stop)
+            if other.not_before <= now and self._entrance.is_free(self.call, self.target(other))
+        )
+
+    def try_enter(self, stop: Stop) -> Leave | None:
+        """Leave to ask a deployment beside another, at once."""
+        found = self._entrance.try_enter(self.call, self.target(stop), is_last=False)
+        return found if isinstance(found, Leave) else None
+
+    def _try(self, stop: Stop) -> Leave | _Wait | None:
+        """Leave, or what to wait for; None: it is asked no more."""
+        now = self._clock.now()
+        if stop.not_before > now and self._is_in_time(stop, stop.not_before):
+            return _Wait(stop.not_before - now, stop, is_for_turn=False)
+        return self._ask_entrance(stop, None) if self._is_worth_asking(stop, now) else None
+
+    def _is_worth_asking(self, stop: Stop, now: float) -> bool:
+        """Whether there are time and tokens for it; else it is asked no more."""
+        if not self._is_in_time(stop, max(now, stop.not_before)):
+            self._drop(stop, "deadline")
+        elif _is_owed(stop) and not all(budget.can_spend(now) for budget in self.budgets(stop)):
+            self._drop(stop, "retry budget empty")
+        else:
+            return True
+        return False
+
+    def _ask_entrance(self, stop: Stop, turn: Turn | None) -> Leave | _Wait | None:
+        is_last = not self.line.others(stop)
+        found = self._entrance.try_enter(self.call, self.target(stop), is_last=is_last, turn=turn)
+        if isinstance(found, Leave):
+            if _is_owed(stop):
+                stop.is_paid = try_spend_all(self.budgets(stop), self._clock.now())
+            return found
+        if isinstance(found, Full) and found.has_place and found.wait_s <= self._patience_s(stop):
+            return _Wait(found.wait_s, stop, is_for_turn=True)
+        self._leave_out(stop, found)
+        return None
+
+    async def _pass(self, wait: _Wait) -> Leave | None:
+        """Waits; leave when it was for a turn that has come."""
+        if not wait.is_for_turn:
+            await self._clock.sleep(wait.seconds)
+            return None
+        until = self._clock.now() + self._patience_s(wait.stop)
+        turn = await self._entrance.wait_turn(self.call, self.target(wait.stop), until)
+        if isinstance(turn, Full):
+            self._leave_out(wait.stop, turn)
+            return None
+        if not self._is_worth_asking(wait.stop, self._clock.now()):
+            self._entrance.give_back(turn)
+            return None
+        found = self._ask_entrance(wait.stop, turn)
+        return found if isinstance(found, Leave) else None
+
+    def _patience_s(self, stop: Stop) -> float:
+        """How long the call may wait for its turn."""
+        return min(self.target(stop).queue_wait_s, self.call.commit_by - self._clock.now())
+
+    def _is_in_time(self, stop: Stop, at: float) -> bool:
+        """Whether an attempt begun then could end before the deadline. The first is made whatever is known."""
+        if not self.call.attempts:
+            return True
+        deployment = self.target(stop).deployment
+        latency = deployment.first_tokens if self.call.is_stream else deployment.latency
+        return can_finish(at, self.call.commit_by, latency)
+
+    def _pass_over(self, waits: list[_Wait]) -> None:
+        """Those that had no room, when another has: they may still be asked."""
+        for wait in waits:
+            if wait.is_for_turn:
+                self.call.skipped.append(Skipped(self.target(wait.stop).deployment.label, "no room now"))
+
+    def _leave_out(self, stop: Stop, why: Shut | Full) -> None:
+        self.left_out.append(why)
+        self._drop(stop, why.why)
+
+    def _drop(self, stop: Stop, why: str) -> None:
+        self.call.skipped.append(Skipped(self.target(stop).deployment.label, why))
+        self.line.drop(stop)
+
+
+def _is_owed(stop: Stop) -> bool:
+    """It is put back, and pays its tokens when it is asked again."""
+    return stop.retries > 0 and not stop.is_paid
+
+
+def _order(targets: tuple[Target, ...], route: Route, now: float, draw: Callable[[], float]) -> tuple[int, ...] | range:
+    if route.balance == "order" or len(targets) == 1:
+        return range(len(targets))
+    return arranged([_candidate(target, now) for target in targets], route.balance, draw)
+
+
+def _candidate(target: Target, now: float) -> Candidate:
+    deployment = target.deployment
+    return Candidate(target.group, target.weight, deployment.gates.in_flight, deployment.cost.cost_s(now))

@@ -1,0 +1,101 @@
+"""In which order a call's targets are tried.
+
+Owns the choice among candidates. Does not own who is a candidate (breakers, benches: `gateway.attempt_loop`), nor
+how latency is measured (`policy.latency`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from llm_guard.policy.units import Unit, at_least
+
+Balance = Literal["order", "weighted", "least_loaded", "latency"]
+"""order: as written; weighted: by lot; least_loaded: by calls in flight; latency: by cost and calls in flight."""
+
+Draw = Callable[[], float]
+"""Uniform draws from [0, 1)."""
+
+
+def parse_priority(value: object) -> int:
+    """A whole number of at least 0; raises ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"not a priority: {value!r:.60}; write a whole number, 0 for the first")
+    return value
+
+
+Weight = Annotated[float, Unit(at_least(0.001))]
+"""A share of the traffic, relative to the other deployments'."""
+Priority = Annotated[int, Unit(parse_priority)]
+"""0 is asked first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One target of a call."""
+
+    group: int
+    """Lower ones come first, whatever their load: one number for each alias of the call and priority therein."""
+    weight: float = 1.0
+    """> 0."""
+    in_flight: int = 0
+    cost_s: float | None = None
+    """`PeakEwma.cost_s`; None: not known."""
+
+
+def arranged(candidates: Sequence[Candidate], how: Balance, draw: Draw) -> tuple[int, ...]:
+    """Indices of all candidates in the order in which to try them; no group is mixed with another."""
+    groups: dict[int, list[int]] = {}
+    for index, candidate in enumerate(candidates):
+        groups.setdefault(candidate.group, []).append(index)
+    order: list[int] = []
+    for group in sorted(groups):
+        members = groups[group]
+        order += members if len(members) == 1 else _within(members, candidates, how, draw)
+    return tuple(order)
+
+
+def _within(members: list[int], candidates: Sequence[Candidate], how: Balance, draw: Draw) -> list[int]:
+    match how:
+        case "order":
+            return members
+        case "weighted":
+            return _by_lot(members, candidates, draw)
+        case "least_loaded":
+            lots = _by_lot(members, candidates, draw)
+            return sorted(lots, key=lambda index: candidates[index].in_flight / candidates[index].weight)
+        case "latency":
+            return _by_latency(_by_lot(members, candidates, draw), candidates)
+
+
+def _by_lot(members: list[int], candidates: Sequence[Candidate], draw: Draw) -> list[int]:
+    """A random order in which each comes first as often as its weight says.
+
+    Efraimidis and Spirakis, "Weighted random sampling with a reservoir" (2006): the keys u ** (1 / weight), here
+    their logarithms, which do not underflow.
+    """
+    keys = {index: -math.log(1.0 - draw()) / candidates[index].weight for index in members}
+    return sorted(members, key=keys.__getitem__)
+
+
+def _by_latency(lots: list[int], candidates: Sequence[Candidate]) -> list[int]:
+    """The better of the first two by lot, then all others, best first.
+
+    Two choices suffice (Mitzenmacher 2001), and unlike the best of all they are not the same for all who look at
+    the same moment. Without a cost of its own a deployment counts as the best that is known: it gets traffic at
+    once, and as its calls in flight count too, no more than the best would get. Finagle lets one call through and
+    then waits for its answer, tower assumes a second: with answers of half a minute either is a guess too far.
+    """
+    known = [cost_s for index in lots if (cost_s := candidates[index].cost_s) is not None]
+    best_s = min(known, default=1.0)
+
+    def load(index: int) -> float:
+        candidate = candidates[index]
+        cost_s = best_s if candidate.cost_s is None else candidate.cost_s
+        return cost_s * (candidate.in_flight + 1) / candidate.weight
+
+    first = min(lots[:2], key=load)
+    return [first, *sorted((index for index in lots if index != first), key=load)]

@@ -1,0 +1,147 @@
+"""What a deployment's recent calls prove: a sliding window, a run of failures, and when either is more than chance.
+
+Owns the counting and the statistics. Does not own what follows from them (`policy.breaker`), and knows no settings.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import inf, log
+
+# The weak healthy prior: before the first call a deployment is taken for one that fails once in ten times, and
+# that is worth no more than two calls: the first failures of a brownout outweigh it.
+_PRIOR_RATE = 0.1
+_PRIOR_CALLS = 2
+# A brownout worse than this is as good as an outage, whatever rate is tolerated.
+_WORST_RATE = 0.9
+# What a busy deployment can spend on certainty, as a stretch of its traffic.
+_PATIENCE_S = 0.25
+# A window younger than this knows no pace: a few calls at one instant are not heavy traffic.
+_YOUNG_S = 1.0
+# How far below a limit a share is surely tolerated, and how seldom it may be taken for one above.
+_TOLERATED = 0.9
+_CHANCE = 1e-4
+# Weight of the last call in the moving average of failures: its memory is some twenty calls.
+_RECENT_SHARE = 1 / 20
+_SLOTS = 10
+
+
+@dataclass(slots=True)
+class _Slot:
+    began_at: float
+    calls: int = 0
+    failures: int = 0
+    slow_calls: int = 0
+
+
+class Window:
+    """Calls of the last `window_s` seconds, of these the last `most_calls` when it is not None.
+
+    By time alone it is kept in slots of a tenth, and the oldest slot leaves whole; with `most_calls` each call
+    is a slot of its own, so memory is one slot for each.
+    """
+
+    __slots__ = ("_slots", "calls", "failures", "slow_calls")
+
+    def __init__(self) -> None:
+        self._slots: deque[_Slot] = deque()
+        self.calls = 0
+        self.failures = 0
+        self.slow_calls = 0
+
+    def add(self, is_failure: bool, is_slow: bool, now: float, window_s: float, most_calls: int | None) -> None:
+        self.expire(now, window_s)
+        slot_s = window_s / _SLOTS if most_calls is None else 0.0
+        if not self._slots or now >= self._slots[-1].began_at + slot_s:
+            self._slots.append(_Slot(now))
+        slot = self._slots[-1]
+        slot.calls += 1
+        slot.failures += is_failure
+        slot.slow_calls += is_slow
+        self.calls += 1
+        self.failures += is_failure
+        self.slow_calls += is_slow
+        while most_calls is not None and self.calls > most_calls:
+            self._drop_oldest()
+
+    def expire(self, now: float, window_s: float) -> None:
+        while self._slots and self._slots[0].began_at + window_s <= now:
+            self._drop_oldest()
+
+    def calls_per_s(self, now: float) -> float:
+        """Mean pace since the oldest call that is still counted."""
+        return self.calls / max(_YOUNG_S, now - self._slots[0].began_at) if self._slots else 0.0
+
+    def _drop_oldest(self) -> None:
+        slot = self._slots.popleft()
+        self.calls -= slot.calls
+        self.failures -= slot.failures
+        self.slow_calls -= slot.slow_calls
+
+
+class Run:
+    """Failures since the last success, and the share of failures lately, the present run left out.
+
+    It does not age: a deployment that is asked once a day fails as surely as one that is asked all the time.
+    """
+
+    __slots__ = ("length", "recent_rate")
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.recent_rate = 0.0
+
+    def add_failure(self) -> None:
+        self.length += 1
+
+    def end(self) -> None:
+        """A success: the moving average takes the whole run in, and then the success."""
+        kept = 1 - _RECENT_SHARE
+        self.recent_rate = (1 - (1 - self.recent_rate) * kept**self.length) * kept
+        self.length = 0
+
+
+def is_run_evidence(run: Run, threshold: int, window: Window, failure_rate: float, now: float) -> bool:
+    """Whether `threshold` or more failures in a row are an outage, not chance at the rate observed otherwise.
+
+    Among n calls that fail independently at rate r, about n * r**k runs of k failures begin (first moment; Feller,
+    An Introduction to Probability Theory, vol. 1, XIII.7). The run is evidence when that expectation is no higher
+    than that of `threshold` failures under the prior alone, 2 * 0.1**threshold. So without another failure in
+    memory exactly `threshold` are enough, after no call or after any number, and at a steady 40 % of 9,600 calls
+    in the window 22 are needed instead of 5, at 50 % 29. What this cannot tell apart: a brownout of rate p whose very
+    first calls fail (five in a row before any other failure: p**4, 0.8 % at 30 %, 2.6 % at 40 %).
+
+    The rate is what the calls outside the run show: in the window, with the prior, or lately, should that be worse,
+    because the window is slow to notice that a brownout began. It is at most `failure_rate`, the worst that is
+    tolerated anyway. And where calls are frequent certainty is cheap: the run has to fill a quarter of a second
+    of the window's mean pace, so that neither a brownout's first calls nor a blip are taken for an outage.
+    """
+    if run.length < max(threshold, _PATIENCE_S * window.calls_per_s(now)):
+        return False
+    calls = _PRIOR_CALLS + max(0, window.calls - run.length)
+    failures = _PRIOR_CALLS * _PRIOR_RATE + max(0, window.failures - run.length)
+    rate = min(max(failures / calls, run.recent_rate), failure_rate, _WORST_RATE)
+    expected_runs: float = calls * rate**run.length
+    # With a threshold of 1 and no other failure both sides are equal, but for rounding.
+    return expected_runs <= _PRIOR_CALLS * _PRIOR_RATE**threshold * (1 + 1e-9)
+
+
+def is_share_significant(count: int, calls: int, limit: float) -> bool:
+    """Whether `count` of `calls` > 0 (a share of at least `limit`) would hardly be seen at 0.9 times `limit`.
+
+    Hardly: less than once in 10,000, by Chernoff's bound on the binomial tail, exp(-calls * D), where D is the
+    relative entropy of the two shares (Hoeffding 1963, theorem 1). A bound and not an estimate, because the
+    question is asked anew at each failure. At a limit of 0.5 it takes 204 calls of which 60 % count, 36 of 80 %,
+    12 of 100 %; of exactly the limit 1,833. At a limit of 0.8 it takes 95 calls of 90 % and 29 of 100 %.
+    """
+    return calls * _relative_entropy(count / calls, _TOLERATED * limit) >= -log(_CHANCE)
+
+
+def _relative_entropy(share: float, rate: float) -> float:
+    """Of one share against a rate < 1, in nats per call."""
+    if rate == 0:
+        return inf if share > 0 else 0.0
+    counted = share * log(share / rate) if share > 0 else 0.0
+    rest = (1 - share) * log((1 - share) / (1 - rate)) if share < 1 else 0.0
+    return counted + rest

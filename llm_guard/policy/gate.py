@@ -1,0 +1,210 @@
+"""Whether one deployment can take another call now, and who waits until it can.
+
+Owns the slots, and joins limit, pace and line. Does not own the laws of the limit (`policy.limiter`) and the pace
+(`policy.pacer`), nor how long a call can afford to wait (`gateway.attempt_loop`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from llm_guard.policy.limiter import Ending, Limiter, LimiterSettings
+from llm_guard.policy.line import Line, Slot, Ticket
+from llm_guard.policy.pacer import Pacer
+from llm_guard.policy.rate_hints import RateHint
+from llm_guard.policy.units import Count, Seconds
+
+__all__ = ["CapacitySettings", "Ending", "Gate", "GateSnapshot", "Slot", "Ticket"]
+
+NORMAL = 1
+"""The priority of a call that names none; lower numbers go first."""
+
+# How long a slot is used, until the first has come back.
+_GUESSED_USE_S = 1.0
+_USE_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CapacitySettings(LimiterSettings):
+    """Durations in seconds."""
+
+    pacing: bool = True
+    """Learn the provider's rate from its headers and 429s, and keep below it."""
+    queue: Count = 1000
+    """Calls that wait at most."""
+    queue_wait: Seconds = 30.0
+    """The longest a call waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateSnapshot:
+    limit: int | None
+    """Calls that may be in flight now; None: no limit."""
+    in_flight: int
+    waiting: Mapping[int, int]
+    """How many wait, by priority."""
+    rate: float | None
+    """Calls a second; None: unlimited as far as is known."""
+    held_until: float | None
+    """Nothing passes before this instant; None: not held."""
+
+
+class Gate:
+    """The way in to one deployment. A call enters at once (`try_enter`), or joins the line and is let in by
+    `advance`; it gives its slot back with `exit`, or with `leave` if it goes without having used it.
+
+    Whoever changes something (join, exit, leave, a hint, a hold, a ramp, settings) calls `advance` afterwards, and
+    calls it again at the instant that it returns: nobody else lets the line in.
+    """
+
+    __slots__ = ("_in_flight", "_limiter", "_line", "_pacer", "_settings", "_use_s", "rate_limited_in_a_row")
+
+    def __init__(self, settings: CapacitySettings, now: float) -> None:
+        self._settings = settings
+        self._limiter = Limiter(settings)
+        self._pacer = Pacer(now)
+        self._line = Line()
+        self._in_flight = 0
+        self._use_s: float | None = None
+        """How long a slot is used on average; None until the first has come back."""
+        self.rate_limited_in_a_row = 0
+        """Calls that came back with a rate limit since one was answered."""
+
+    @property
+    def settings(self) -> CapacitySettings:
+        """May be replaced at any moment; a smaller queue evicts nobody."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: CapacitySettings) -> None:
+        self._settings = self._limiter.settings = settings
+        if not settings.pacing:
+            self._pacer.release()
+
+    def try_enter(self, now: float, priority: int = NORMAL) -> Slot | None:
+        """A slot at once, unless there is no room, or somebody of the same or higher priority waits for it."""
+        if (self._line.length and self._line.count_ahead(priority)) or self._opens_at(now) > now:
+            return None
+        return self._grant(now)
+
+    def wait_s(self, now: float, priority: int = NORMAL) -> float | None:
+        """About how long a newcomer would wait, 0 when not at all; None: it would not be let into the line."""
+        ahead = self._line.count_ahead(priority)
+        opens_at = self._opens_at(now)
+        if opens_at <= now and not ahead:
+            return 0.0
+        return self.drain_s(now, priority) if self._has_place(priority) else None
+
+    def drain_s(self, now: float, priority: int = NORMAL) -> float:
+        """About how long until all before a newcomer have passed, whether it would be let into the line or not."""
+        ahead = self._line.count_ahead(priority)
+        return max(self._pace_wait_s(ahead, now), self._limit_wait_s(ahead, now))
+
+    def join(self, now: float, priority: int, notify: Callable[[], None]) -> Ticket | None:
+        """A place behind those of the same priority; None: the line is full. Who is evicted to make room is the
+        newest of the lowest priority, if that is lower than this one."""
+        if not self._has_place(priority):
+            return None
+        if self._line.length >= self._settings.queue and (evicted := self._line.last()) is not None:
+            self._line.remove(evicted)
+            evicted.is_evicted = True
+            evicted.notify()
+        ticket = Ticket(priority, now, notify)
+        self._line.add(ticket)
+        return ticket
+
+    def leave(self, ticket: Ticket, now: float) -> None:
+        """Its holder will not use it: it leaves the line, or returns the slot that it was granted. A second time
+        does nothing."""
+        if self._line.remove(ticket) or ticket.slot is None or ticket.slot.is_back:
+            return
+        ticket.slot.is_back = True
+        self._in_flight -= 1
+        self._pacer.put_back(ticket.slot.entered_at, now)
+
+    def advance(self, now: float) -> float | None:
+        """Lets in whose turn it is (sets their `slot`, then calls `notify`); from when on it is worth calling again
+        though nothing else happens, > `now`; None: only if something does."""
+        while (ticket := self._line.first()) is not None:
+            opens_at = self._opens_at(now)
+            if opens_at > now:
+                return None if opens_at == inf else opens_at
+            self._line.remove(ticket)
+            ticket.slot = self._grant(now)
+            ticket.notify()
+        return None
+
+    def exit(self, slot: Slot, now: float, outcome: Ending, latency_s: float | None) -> None:
+        """Gives a slot back, with what became of the call; a second time does nothing.
+
+        `latency_s`: until the answer, or its first token; None: not known. A rate limit tells the pace, an overload
+        and a success the limit, `ignored` (the client left) nothing.
+        """
+        if slot.is_back:
+            return
+        slot.is_back = True
+        in_flight, self._in_flight = self._in_flight, self._in_flight - 1
+        if outcome == "ignored":
+            return
+        used_s = now - slot.entered_at
+        self._use_s = used_s if self._use_s is None else self._use_s + _USE_SHARE * (used_s - self._use_s)
+        self._limiter.note(outcome, slot.entered_at, now, latency_s, in_flight)
+        if outcome == "rate_limited":
+            self.rate_limited_in_a_row += 1
+            if self._settings.pacing:
+                self._pacer.note_rate_limited(slot.entered_at, now)
+        elif outcome == "ok":
+            self.rate_limited_in_a_row = 0
+
+    def note_hint(self, hint: RateHint, now: float) -> None:
+        """What the headers of an answer said."""
+        if self._settings.pacing:
+            self._pacer.note_hint(hint, self._in_flight, now)
+
+    def hold(self, until: float) -> None:
+        """Nobody passes before that instant: the deployment asked everybody to wait (Retry-After)."""
+        self._pacer.hold(until)
+
+    def ramp(self, now: float, seconds: float) -> None:
+        """Its breaker has just closed: a slow start, for so long at most."""
+        self._limiter.ramp(now, seconds)
+
+    def snapshot(self, now: float) -> GateSnapshot:
+        pace = self._pacer.snapshot(now)
+        return GateSnapshot(self._limiter.limit(now), self._in_flight, self._line.counts(), pace.rate, pace.held_until)
+
+    def _opens_at(self, now: float) -> float:
+        """From when on the next may pass; an instant in the past: now; inf: when somebody is out."""
+        at = self._limiter.opens_at(self._in_flight, now)
+        return at if at > now else self._pacer.opens_at(now)
+
+    def _grant(self, now: float) -> Slot:
+        self._in_flight += 1
+        self._pacer.take(now)
+        return Slot(now)
+
+    def _has_place(self, priority: int) -> bool:
+        if self._line.length < self._settings.queue:
+            return True
+        last = self._line.last()
+        return last is not None and last.priority > priority
+
+    def _pace_wait_s(self, ahead: int, now: float) -> float:
+        rate = self._pacer.snapshot(now).rate
+        return max(0.0, self._pacer.opens_at(now) - now) + (ahead / rate if rate is not None else 0.0)
+
+    def _limit_wait_s(self, ahead: int, now: float) -> float:
+        wait_s = self._turnover_s(ahead, self._limiter.limit(now))
+        ramp_until = self._limiter.snapshot(now).ramp_until
+        if ramp_until is None:
+            return wait_s
+        # A ramp grows, and ends: its two slots of the beginning are not all that there will be.
+        return min(wait_s, ramp_until - now + self._turnover_s(ahead, self._limiter.limit(ramp_until)))
+
+    def _turnover_s(self, ahead: int, limit: int | None) -> float:
+        """By Little's law: `limit` slots come back once per mean use."""
+        if limit is None or self._in_flight + ahead < limit:
+            return 0.0
+        return (self._in_flight + ahead - limit + 1) * (self._use_s or _GUESSED_USE_S) / limit

@@ -1,0 +1,88 @@
+"""Whom a call may still ask, in which order, and from when.
+
+Owns the deployments left to one call. Does not own why one is left (`policy.next_step`), nor who rests, is failing or
+has no room (`gateway.entrance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from llm_guard.policy.next_step import FallBack, Retry
+
+WaitedFor = Literal["", "backoff", "retry-after", "queue"]
+"""What set a wait: nothing, our own backoff, the upstream's hint, or other calls before this one."""
+
+
+@dataclass(slots=True, eq=False)
+class Stop:
+    """One deployment on a call's way."""
+
+    place: int
+    """Of its target on the route."""
+    alias: str
+    retries: int = 0
+    """Made or decided on."""
+    previous_s: float | None = None
+    """The wait before the last retry."""
+    not_before: float = -inf
+    waited_for: WaitedFor = ""
+    is_paid: bool = False
+    """The retry that comes next has taken its tokens."""
+
+
+class Itinerary:
+    """The stops of one call: those not asked yet in the route's order, then those that may be asked again."""
+
+    __slots__ = ("_current", "_stops")
+
+    def __init__(self, stops: Iterable[Stop]) -> None:
+        self._stops = list(stops)
+        self._current: Stop | None = None
+
+    def next(self) -> tuple[Stop, ...]:
+        """Who may be asked now or later, the preferred one first; nobody: the call has come to its end. The one that
+        is to be asked again before all others stands alone."""
+        return (self._current,) if self._current is not None else tuple(self._stops)
+
+    def others(self, stop: Stop) -> tuple[Stop, ...]:
+        """All but this one."""
+        return tuple(each for each in self._stops if each is not stop)
+
+    def retry(self, stop: Stop, step: Retry, now: float) -> None:
+        """Asks it again before all others."""
+        self._await(stop, step.after_s, step.is_hint, now)
+        stop.is_paid = True
+        self._current = stop
+
+    def fall_back(self, stop: Stop, step: FallBack, now: float) -> None:
+        """Asks the others first, and this one again after them, if ever."""
+        self._current = None
+        self._stops.remove(stop)
+        if step.to_other_model:
+            self._stops = [each for each in self._stops if each.alias != stop.alias]
+        if step.back_after_s is not None:
+            self._await(stop, step.back_after_s, step.is_hint, now)
+            self._stops.append(stop)
+
+    def drop(self, stop: Stop) -> None:
+        """Asks it no more."""
+        self._current = None
+        self._stops.remove(stop)
+
+    def release(self) -> bool:
+        """Nobody stands before the others any more; False: nobody did, or there are no others."""
+        did_stand = self._current is not None and len(self._stops) > 1
+        self._current = None
+        return did_stand
+
+    @staticmethod
+    def _await(stop: Stop, wait_s: float, is_hint: bool, now: float) -> None:
+        stop.retries += 1
+        stop.previous_s = wait_s
+        stop.not_before = now + wait_s
+        stop.waited_for = "retry-after" if is_hint else "backoff"
+        stop.is_paid = False

@@ -1,0 +1,162 @@
+"""How long a deployment takes: a sample of its last answers, and one number to compare deployments by.
+
+Owns what was seen. Does not own what is decided from it (`policy.hedge`, `policy.balance`, `policy.deadline`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+
+CAPACITY = 512
+WINDOW_S = 300.0
+ENOUGH = 20
+"""Exchanges below which a quantile would be an anecdote."""
+
+DECAY_S = 10.0
+"""Time constant of `PeakEwma`, as in finagle's balancer."""
+FORGOTTEN_S = 30.0
+"""After so long a silence a deployment is as good as unknown: its cost has decayed to a twentieth, and would draw
+everybody at once before the first answer corrects it."""
+PENALTY = 10.0
+"""A failure counts as an answer of so many times the usual length."""
+
+# A product such as 0.95 * 20 may end a hair above the whole number that it is.
+_HAIR = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySnapshot:
+    """Quantiles in seconds; None: too few exchanges, or so many were cut that the quantile is not known."""
+
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    count: int
+    """Exchanges in the window, those that were cut included."""
+    cut: int
+
+
+class Latency:
+    """Durations of a deployment's last 512 exchanges within five minutes: whole ones, or up to the first token.
+
+    An exchange that was cut while unfinished (a timeout, the loser of a hedge) is longer than all that finished:
+    without it the sample would hold survivors only, and the quantiles of a deployment that hangs would fall. One
+    that was cut before the median says nothing (the twin of a hedged call that answered at once) and is left out.
+    """
+
+    __slots__ = ("_finished", "_recent")
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, float]] = deque()
+        """When, and how long: infinite for a cut one. Oldest first."""
+        self._finished: list[float] = []
+        """The finite ones, sorted."""
+
+    def note(self, duration_s: float, now: float) -> None:
+        """An exchange ended by itself."""
+        self._recent.append((now, duration_s))
+        insort(self._finished, duration_s)
+        self._forget(now)
+
+    def note_cut(self, at_least_s: float, now: float) -> None:
+        """An exchange was cut, unfinished, after `at_least_s`."""
+        self._forget(now)
+        finished = self._finished
+        if finished and at_least_s < finished[len(finished) // 2]:
+            return
+        self._recent.append((now, inf))
+        self._forget(now)
+
+    def quantile(self, q: float, now: float) -> float | None:
+        """Seconds within which a share `q`, in (0, 1], of the exchanges ended: the nearest rank, not interpolated.
+
+        Infinite when it falls among those that were cut; None below 20 exchanges.
+        """
+        self._forget(now)
+        count = len(self._recent)
+        if count < ENOUGH:
+            return None
+        rank = math.ceil(q * count - _HAIR) - 1
+        return self._finished[rank] if rank < len(self._finished) else inf
+
+    def snapshot(self, now: float) -> LatencySnapshot:
+        p50_s, p95_s, p99_s = (known(self.quantile(q, now)) for q in (0.5, 0.95, 0.99))
+        count = len(self._recent)
+        return LatencySnapshot(p50_s, p95_s, p99_s, count, count - len(self._finished))
+
+    def _forget(self, now: float) -> None:
+        recent = self._recent
+        while recent and (recent[0][0] <= now - WINDOW_S or len(recent) > CAPACITY):
+            _, duration_s = recent.popleft()
+            if duration_s < inf:
+                del self._finished[bisect_left(self._finished, duration_s)]
+
+
+@dataclass(frozen=True, slots=True)
+class PeakEwmaSnapshot:
+    """Seconds; None: not known."""
+
+    cost_s: float | None
+    usual_s: float | None
+    """A mean of the good answers alone."""
+
+
+class PeakEwma:
+    """A mean of latency that rises at once and falls slowly (after finagle's `PeakEwma`, decay 10 s).
+
+    It decays while nothing is heard, so that a slow deployment is asked again; reading it changes nothing. A
+    failure costs as much as an answer ten times as long as usual: an error of 5 ms must not look fast. The
+    penalty is relative, so that where all fail now and then the slow one still looks slow.
+    """
+
+    __slots__ = ("_answered_at", "_heard_at", "_peak_s", "_usual_s")
+
+    def __init__(self) -> None:
+        self._peak_s = 0.0
+        self._heard_at = -inf
+        self._usual_s = 0.0
+        self._answered_at = -inf
+
+    def note(self, duration_s: float, now: float) -> None:
+        """A good answer."""
+        kept = _kept(now - self._answered_at)
+        self._usual_s = self._usual_s * kept + duration_s * (1 - kept)
+        self._answered_at = now
+        self._follow(duration_s, now)
+
+    def note_failure(self, duration_s: float, now: float) -> None:
+        """A failure after `duration_s`, a timeout included; 10 s at least while there was no good answer."""
+        self._follow(max(duration_s, PENALTY * (self._usual_s or 1.0)), now)
+
+    def note_cut(self, at_least_s: float, now: float) -> None:
+        """An exchange was cut for no fault of its own: it would have taken longer. It can only raise the cost."""
+        if at_least_s > self._peak_s * _kept(now - self._heard_at):
+            self._follow(at_least_s, now)
+
+    def cost_s(self, now: float) -> float | None:
+        """Seconds that an answer is feared to take; None: nothing heard for 30 s."""
+        silent_s = now - self._heard_at
+        return None if silent_s > FORGOTTEN_S else self._peak_s * _kept(silent_s)
+
+    def snapshot(self, now: float) -> PeakEwmaSnapshot:
+        return PeakEwmaSnapshot(self.cost_s(now), self._usual_s if self._answered_at > -inf else None)
+
+    def _follow(self, duration_s: float, now: float) -> None:
+        kept = _kept(now - self._heard_at)
+        rises = duration_s > self._peak_s
+        self._peak_s = duration_s if rises else self._peak_s * kept + duration_s * (1 - kept)
+        self._heard_at = now
+
+
+def known(quantile_s: float | None) -> float | None:
+    """The quantile, if it is known and finite."""
+    return None if quantile_s is None or quantile_s == inf else quantile_s
+
+
+def _kept(passed_s: float) -> float:
+    """The share of an old value that is left; 0 before there was one (`passed_s` infinite)."""
+    return math.exp(-passed_s / DECAY_S)

@@ -1,0 +1,201 @@
+"""What 429s are evidence of: how many of the recent calls met one, and how many meet one however slowly they go.
+
+Owns the counts and the tests of chance. Does not own what is made of them (`policy.pacer`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, sqrt
+
+_DEVIATIONS = 3.0
+# A share of some eight calls is told from another, or two 429s at once; over a second at least.
+_TELLING_CALLS = 8
+_TELLING_429S = 2
+_STRETCH_S = 1.0
+_STALE_S = 60.0
+
+_EPOCHS = 3
+_HELPED_SHARE = 0.03
+_HELPED_DEVIATIONS = 2.0
+_TOO_FAST_SHARE = 0.6
+_REFINED_OVER = 50
+_KNOWN_S = 60.0
+_MOST_KNOWN_S = 960.0
+
+
+def most_by_chance(calls: float, share: float) -> float:
+    """429s, when `share` of the calls meets one: the mean and three standard deviations of Poisson's law."""
+    expected = share * calls
+    return expected + _DEVIATIONS * sqrt(expected)
+
+
+class Recent:
+    """The calls of the last one or two stretches, each of a second and eight calls, or of a minute.
+
+    A 429 counts when its call went, not when it came back: good answers may take a minute longer.
+    """
+
+    __slots__ = ("_first", "_last", "_previous", "calls", "due_at", "limited")
+
+    def __init__(self, now: float) -> None:
+        self.calls = 0
+        self.limited = 0
+        self.due_at = now
+        self.restart(now)
+
+    @property
+    def accepted(self) -> int:
+        """Calls that went and met no 429 so far, ever."""
+        return self.calls - self.limited
+
+    def restart(self, now: float) -> None:
+        """What was before is not recent any more."""
+        self._previous = self._last = _Mark(now, self.calls, self.limited)
+        self._first: _Mark | None = None
+        self.due_at = now + _STRETCH_S
+
+    def turn(self, now: float) -> None:
+        """A stretch may be over: from `due_at` on."""
+        passed_s = now - self._last.at
+        if self.calls - self._last.calls < _TELLING_CALLS and passed_s < _STALE_S:
+            return
+        latest = _Mark(now, self.calls, self.limited)
+        self._previous, self._last = (self._last if passed_s < _STALE_S else latest), latest
+        self.due_at = now + _STRETCH_S
+        if self._previous.limited == self.limited:
+            self._first = None
+
+    def note_limited(self, entered_at: float, now: float) -> None:
+        self._shift(entered_at, 0, 1)
+        if self._first is None:
+            self._first = _Mark(now, self.calls, self.limited)
+
+    def uncount(self, entered_at: float) -> None:
+        """The call did not go after all."""
+        self._shift(entered_at, -1, 0)
+
+    def is_more_than(self, share: float) -> bool:
+        """Whether more calls met a 429 than chance makes of that share."""
+        previous = self._previous
+        return self.limited - previous.limited > most_by_chance(self.calls - previous.calls, share)
+
+    def is_telling(self) -> bool:
+        """Whether there are calls or 429s enough to tell one share from another."""
+        previous = self._previous
+        return self.calls - previous.calls >= _TELLING_CALLS or self.limited - previous.limited >= _TELLING_429S
+
+    def has_lasted(self, least_s: float, now: float) -> bool:
+        """Whether the first 429 is so long ago."""
+        return self._first is not None and now - self._first.at >= least_s
+
+    def accepted_rate(self, now: float, least_s: float) -> float:
+        """Calls a second that met no 429, one for luck among them."""
+        return self._rate_since(self._previous, now, least_s)
+
+    def accepted_rate_at_most(self, now: float, least_s: float) -> float:
+        """The same, or since the first 429 if that is more: there may have been silence before."""
+        since_first = 0.0 if self._first is None else self._rate_since(self._first, now, least_s)
+        return max(since_first, self.accepted_rate(now, least_s))
+
+    def _rate_since(self, mark: _Mark, now: float, least_s: float) -> float:
+        return (self.accepted - mark.calls + mark.limited + 1) / max(least_s, now - mark.at)
+
+    def _shift(self, entered_at: float, calls: int, limited: int) -> None:
+        self.calls += calls
+        self.limited += limited
+        for mark in {self._previous, self._last, self._first}:
+            if mark is not None and entered_at < mark.at:
+                mark.calls += calls
+                mark.limited += limited
+
+
+class Background:
+    """The share of calls that meets a 429 whatever the rate, learned from the early calls of epochs.
+
+    An epoch lies between two cuts; its calls are early while the rate is below where the last 429 came. A provider
+    that limits the rate has hardly a 429 for those, one that answers 429 by chance as many as ever: three epochs in
+    a row were in vain, and their share is the background, if they have more than 3 % of them, more than the known
+    background, and not clearly fewer than the epoch before. An epoch in which most meet one says nothing: the rate
+    is still far too high.
+
+    It is known for a minute, for longer when it proves right again, and as long as epochs confirm it.
+    """
+
+    __slots__ = (
+        "_calls", "_known_s", "_known_until", "_limited", "_row", "_row_calls", "_row_limited", "_share",
+        "_share_before",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._calls = self._limited = 0
+        self._row = self._row_limited = 0
+        self._row_calls = 0.0
+        self._share = 0.0
+        self._share_before = 0.0
+        self._known_s = _KNOWN_S
+        self._known_until = -inf
+
+    def share(self, now: float) -> float:
+        """From 0 to 1; 0: none is known."""
+        return self._share if now < self._known_until else 0.0
+
+    def begin(self) -> None:
+        """The first cut after a time without a pace: what was found before has no part in the next finding."""
+        self._calls = self._limited = 0
+        self._share_before = 0.0
+        self._begin_row()
+
+    def note_call(self, count: int = 1) -> None:
+        """An early call went; -1: it did not."""
+        self._calls += count
+
+    def note_limited(self) -> None:
+        """An early call came back with a 429."""
+        self._limited += 1
+
+    def is_in_vain(self, answered: float, now: float) -> bool:
+        """An epoch ends, and that part (0 to 1) of its early calls has had time for a 429. True: three were in vain,
+        and the background is known anew."""
+        calls, limited = max(self._limited, self._calls * answered), self._limited
+        as_before = self._share_before * calls
+        self._calls = self._limited = 0
+        self._share_before = limited / calls if calls else 0.0
+        if self._share_before >= _TOO_FAST_SHARE:
+            return False
+        if limited <= most_by_chance(calls, self.share(now)):
+            self._refine(calls, limited, now)
+            self._begin_row()
+            return False
+        if limited <= max(_HELPED_SHARE * calls, as_before - _HELPED_DEVIATIONS * sqrt(as_before)):
+            self._begin_row()
+            return False
+        self._row += 1
+        self._row_calls += calls
+        self._row_limited += limited
+        if self._row < _EPOCHS:
+            return False
+        self._learn(now)
+        return True
+
+    def _begin_row(self) -> None:
+        self._row = self._row_limited = 0
+        self._row_calls = 0.0
+
+    def _learn(self, now: float) -> None:
+        self._known_s = min(_MOST_KNOWN_S, 2 * self._known_s) if self._share else _KNOWN_S
+        self._share = self._row_limited / self._row_calls
+        self._known_until = now + self._known_s
+        self._begin_row()
+
+    def _refine(self, calls: float, limited: int, now: float) -> None:
+        if calls and self.share(now):
+            self._share += (limited - self._share * calls) / (calls + _REFINED_OVER)
+            self._known_until = max(self._known_until, now + _KNOWN_S)
+
+
+@dataclass(slots=True, eq=False)
+class _Mark:
+    at: float
+    calls: int
+    limited: int

@@ -1,0 +1,129 @@
+"""A thousand clients that leave at any moment take no place in a deployment, in its line or in a race with them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tests.chaos.forms import CHAT, MESSAGES, Form
+from tests.chaos.manual import Exchange, ManualProvider
+from tests.chaos.stand import Stand, config_of, standing
+from tests.chaos.wire import Connection
+from tests.fakes.provider import END, chunk, stream_head, whole
+from tests.fakes.waiting import eventually
+
+CALLS = 1000
+AT_ONCE = 60
+LIMIT = 8
+LONGEST_S = 0.03
+"""A client is gone after so long, and an exchange over."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+class Whims:
+    """Plays each exchange in one of the ways that take their time, by its own dice."""
+
+    def __init__(self, dice: random.Random, form: Form) -> None:
+        self._dice = dice
+        self._form = form
+
+    def __call__(self, exchange: Exchange) -> None:
+        later, loop = self._dice.uniform(0, LONGEST_S), asyncio.get_running_loop()
+        if self._dice.random() < 0.1:
+            loop.call_later(later, lambda: exchange.answer(whole(500)))
+        elif exchange.body["stream"]:
+            if self._dice.random() < 0.7:
+                exchange.say(stream_head(), chunk(self._form.token))
+                loop.call_later(later, lambda: exchange.answer(chunk(self._form.end), END))
+            else:
+                loop.call_later(later, lambda: exchange.answer(*self._form.good_stream))
+        else:
+            loop.call_later(later, lambda: exchange.answer(*self._form.ok))
+
+
+async def leave_at_random(stand: Stand, form: Form, dice: random.Random, calls: int) -> None:
+    """So many clients, some of them patient enough to get an answer or a part of it, AT_ONCE at a time."""
+    left = iter(range(calls))
+
+    async def work() -> None:
+        for _ in left:
+            async with Connection(stand.url) as client:
+                client.writer.write(form.request(stream=dice.random() < 0.5))
+                await asyncio.sleep(dice.uniform(0, LONGEST_S))
+                client.leave(dice.choice(("reset", "close")))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(work())
+
+
+def in_use(stand: Stand) -> dict[str, int]:
+    """What calls hold of deployments."""
+    now = time.monotonic()
+    deployments = stand.app.gateway.deployments()
+    snapshots = [gate.snapshot(now) for each in deployments for gate in each.gates.all()]
+    return {
+        "attempts": sum(each.gates.in_flight for each in deployments),
+        "slots": sum(each.in_flight for each in snapshots),
+        "waiting": sum(sum(each.waiting.values()) for each in snapshots),
+        "probes": sum(each.breaker.snapshot(now).leases + each.host.snapshot(now).leases for each in deployments),
+    }
+
+
+NOTHING = {"attempts": 0, "slots": 0, "waiting": 0, "probes": 0}
+
+
+@pytest.mark.parametrize(("form", "is_hedged"), [(CHAT, False), (MESSAGES, True)], ids=["alone", "hedged"])
+async def test_thousand_disconnects_leave_every_place_free(form: Form, is_hedged: bool) -> None:
+    dice = random.Random(7)
+    async with ManualProvider(Whims(dice, form)) as front, ManualProvider(Whims(dice, form)) as back:
+        upstreams = {
+            "one-back": {"dialect": "openai", "base_url": f"{back.url}/v1"},
+            "two-back": {"dialect": "anthropic", "base_url": back.url},
+        }
+        rules = {"capacity": {"concurrency": LIMIT, "queue": 40}, "balance": "least_loaded"}
+        if is_hedged:
+            rules["hedge"] = {"after": "5ms", "max_extra": 1}
+        models = {
+            "gpt": {"deployments": [{"upstream": "one"}, {"upstream": "one-back"}], **rules},
+            "claude": {"deployments": [{"upstream": "two"}, {"upstream": "two-back"}], **rules},
+        }
+        retry = {"max_attempts": 2, "base_delay": "2ms"}
+        config = config_of(front.url, upstreams=upstreams, models=models, retry=retry, timeout={"total": "60s"})
+        async with standing(config) as stand:
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+            await leave_at_random(stand, form, dice, AT_ONCE)
+            await stand.idle()
+            tasks = len(asyncio.all_tasks())
+
+            most = dict(NOTHING)
+            leaving = asyncio.create_task(leave_at_random(stand, form, dice, CALLS))
+            while not leaving.done():
+                most = {what: max(most[what], count) for what, count in in_use(stand).items()}
+                await asyncio.sleep(0.002)
+            await leaving
+
+            await stand.idle()
+            await eventually(lambda: in_use(stand) == NOTHING, within_s=1)
+            await eventually(lambda: not front.open and not back.open, within_s=1)
+            await eventually(lambda: len(asyncio.all_tasks()) <= tasks, within_s=1)
+            # The stand was as crowded as it was meant to be, and no fuller than it may.
+            assert most["slots"] == most["attempts"] == 2 * LIMIT
+            assert most["waiting"] >= 5
+            for provider in (front, back):
+                provider.on_request = lambda exchange: exchange.answer(*form.ok)
+            replies = await asyncio.gather(*(form.ask(stand.url) for _ in range(3 * LIMIT)))
+            assert {reply.status for reply in replies} == {200}
+            assert await stand.metric("llm_guard_in_flight_calls") == 0
+            assert in_use(stand) == NOTHING

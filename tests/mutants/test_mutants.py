@@ -1,0 +1,114 @@
+"""Policies that are wrong on purpose, and the tests that notice: see catalogue/."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.mutants.mutant import Mutant, catalogue, mutants
+from tests.mutants.stand import DOES_NOT_RUN, Stand, standing
+
+MUTANTS = catalogue()
+BREAKER_WALK = "property/test_breaker.py::test_breaker_holds_on_every_walk"
+BUDGET_WALK = "property/test_retry_budget.py::test_budget_holds_on_every_walk"
+GATE_WALK = "property/test_gate.py::test_gate_holds_on_every_walk"
+LIMIT_LAW = "property/test_limiter.py::test_limit_moves_by_the_law_and_within_its_bounds"
+
+KILLERS: dict[str, list[str]] = defaultdict(list)
+for each in MUTANTS:
+    if each.killer not in KILLERS[file := each.killer.partition("::")[0]]:
+        KILLERS[file].append(each.killer)
+
+each_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+
+
+@pytest.fixture(scope="module")
+def stand() -> Iterator[Stand]:
+    with standing() as stand:
+        yield stand
+
+
+@each_mutant
+def test_mutant_is_killed(mutant: Mutant, stand: Stand) -> None:
+    verdict = stand.run([mutant.killer], mutant)
+    assert verdict.exit_code != 0, f"{mutant.name}: survives {mutant.killer}"
+    assert verdict.exit_code == 1, f"{mutant.name}: the killer could not judge it\n{verdict.output}"
+    assert verdict.failed, f"{mutant.name}: no test ran\n{verdict.output}"
+    broken = [line for line in verdict.failed if line.startswith(("NameError", "AttributeError", "TypeError"))]
+    assert not broken, f"{mutant.name}: it is not wrong, it does not work"
+
+
+@pytest.mark.parametrize("file", sorted(KILLERS))
+def test_killers_spare_what_is_right(file: str, stand: Stand) -> None:
+    verdict = stand.run(KILLERS[file])
+    assert verdict.exit_code == 0, verdict.output
+
+
+@each_mutant
+def test_mutant_is_another_text_in_one_place(mutant: Mutant) -> None:
+    assert mutant.source() != mutant.path.read_text()
+
+
+def test_every_mutant_is_told_from_the_others() -> None:
+    twice = [name for name, count in Counter(mutant.name for mutant in MUTANTS).items() if count > 1]
+    assert not twice
+
+
+@pytest.mark.parametrize(
+    ("walk", "modules", "least"),
+    [
+        (BREAKER_WALK, {"breaker", "opening", "evidence"}, 20),
+        (BUDGET_WALK, {"retry_budget", "recent"}, 5),
+        (GATE_WALK, {"gate", "line"}, 5),
+        (LIMIT_LAW, {"limiter"}, 3),
+    ],
+)
+def test_walks_that_nobody_wrote_down_kill_too(walk: str, modules: set[str], least: int) -> None:
+    assert sum(mutant.killer == walk and mutant.module in modules for mutant in MUTANTS) >= least
+
+
+# The stand itself
+
+SLOWER = Mutant("recent", "fades more slowly", "FADE_S = 15.0", "FADE_S = 16.0", "unit/policy/test_recent.py")
+
+
+def test_what_differs_is_noticed_and_what_does_not_survives(stand: Stand) -> None:
+    killed = stand.run([SLOWER.killer], SLOWER)
+    assert (killed.exit_code, len(killed.failed)) == (1, 1)
+    assert "test_recent.py::" in killed.failed[0]
+    assert stand.run([SLOWER.killer], replace(SLOWER, new="FADE_S = 15.00")).exit_code == 0
+
+
+@pytest.mark.parametrize("new", ["FADE_S = (", "FADE_S = MEMORY_S", "import llm_guard.policy.nothing"])
+def test_mutant_that_cannot_be_imported_is_no_kill(new: str, stand: Stand) -> None:
+    verdict = stand.run([SLOWER.killer], replace(SLOWER, new=new))
+    assert (verdict.exit_code, verdict.failed) == (DOES_NOT_RUN, [])
+
+
+@pytest.mark.parametrize("killer", ["unit/policy/test_nothing.py", "unit/policy/test_recent.py::test_nothing"])
+def test_killer_that_is_gone_is_no_kill(killer: str, stand: Stand) -> None:
+    verdict = stand.run([killer], SLOWER)
+    assert verdict.exit_code not in (0, 1)
+    assert not verdict.failed
+
+
+@pytest.mark.parametrize(("old", "times"), [("FADE_S = 14.0", 0), ("FADE_S", 2)])
+def test_old_text_that_is_gone_or_not_alone_is_told(old: str, times: int) -> None:
+    with pytest.raises(ValueError, match=f"fades more slowly: its old text stands {times} times in recent.py"):
+        replace(SLOWER, old=old).source()
+
+
+def test_catalogue_is_read_line_by_line() -> None:
+    text = "# one\n- a\n-     b\n+ c\n! k\n\n# two\n- d\n! k\n"
+    assert list(mutants("x", text)) == [Mutant("x", "one", "a\n    b", "c", "k"), Mutant("x", "two", "d", "", "k")]
+
+
+@pytest.mark.parametrize(
+    "text", ["# one\n- a\n+ b", "# one\n+ b\n! k", "- a\n+ b\n! k", "# one\n- a\n b\n! k", "# one\n- a \n! k", "#one"]
+)
+def test_catalogue_with_a_hole_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="x: "):
+        list(mutants("x", text))

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import random
+from typing import get_args
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_guard.policy.balance import Balance, Candidate, arranged
+
+candidate_lists = st.lists(
+    st.builds(
+        Candidate,
+        group=st.integers(0, 3),
+        weight=st.sampled_from([0.001, 0.5, 1.0, 3.0]),
+        in_flight=st.integers(0, 5),
+        cost_s=st.none() | st.sampled_from([0.0, 0.1, 1.0, 60.0]),
+    ),
+    max_size=8,
+)
+hows = st.sampled_from(get_args(Balance))
+
+
+@given(candidate_lists, hows, st.integers(0, 99))
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_every_candidate_comes_once_and_groups_in_order(found: list[Candidate], how: Balance, seed: int) -> None:
+    order = arranged(found, how, random.Random(seed).random)
+    assert sorted(order) == list(range(len(found)))
+    groups = [found[index].group for index in order]
+    assert groups == sorted(groups)
+
+
+@given(candidate_lists, st.integers(0, 99))
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_least_loaded_is_sorted_and_latency_is_sorted_but_for_the_first(found: list[Candidate], seed: int) -> None:
+    for group in {each.group for each in found}:
+        members = [each for each in found if each.group == group]
+        order = [members[index] for index in arranged(members, "least_loaded", random.Random(seed).random)]
+        loads = [each.in_flight / each.weight for each in order]
+        assert loads == sorted(loads)
+        best_s = min((each.cost_s for each in members if each.cost_s is not None), default=1.0)
+        order = [members[index] for index in arranged(members, "latency", random.Random(seed).random)]
+        loads = [
+            (best_s if each.cost_s is None else each.cost_s) * (each.in_flight + 1) / each.weight for each in order
+        ]
+        assert loads[1:] == sorted(loads[1:])
+        # The better of two is not the worst, if anybody is better.
+        assert (
+            len(loads) < 2 or loads[0] < max(loads) or loads[0] == loads[-1] == min(loads) or loads.count(loads[0]) > 1
+        )
+
+
+@given(candidate_lists, hows)
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_same_draws_give_the_same_order(found: list[Candidate], how: Balance) -> None:
+    assert arranged(found, how, random.Random(7).random) == arranged(found, how, random.Random(7).random)

@@ -1,0 +1,247 @@
+"""A walk through a gate: arrivals, priorities, leaves, exits, 429s, holds, ramps, reloads, time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar, get_args
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from llm_guard.policy.gate import CapacitySettings, Ending, Gate, GateSnapshot, Slot, Ticket
+
+picks = st.integers(0, 10**6)
+priorities = st.integers(0, 2)
+endings = st.sampled_from(get_args(Ending))
+capacity_settings = st.builds(
+    CapacitySettings,
+    concurrency=st.sampled_from([None, 1, 2, 3, "adaptive"]),
+    min_concurrency=st.integers(1, 3),
+    max_concurrency=st.integers(1, 6),
+    slow=st.sampled_from([None, 0.5]),
+    pacing=st.booleans(),
+    queue=st.integers(1, 3),
+)
+
+
+class GateWalk(RuleBasedStateMachine):
+    met: ClassVar[Counter[str]] = Counter()
+
+    @initialize(chosen=capacity_settings)
+    def begin(self, chosen: CapacitySettings) -> None:
+        self.now = 1000.0
+        self.gate = Gate(chosen, self.now)
+        self.line: list[Ticket] = []
+        self.out: list[Slot] = []
+        self.unused: list[Ticket] = []
+        self.gone: list[Slot] = []
+        self.told: list[Ticket] = []
+        self.again_at: float | None = None
+
+    def seen(self) -> GateSnapshot:
+        return self.gate.snapshot(self.now)
+
+    def advance(self) -> float | None:
+        before = self.seen()
+        self.told.clear()
+        again_at = self.gate.advance(self.now)
+        for ticket in list(self.told):
+            turn = min(self.line, key=lambda waiting: waiting.priority)
+            assert ticket is turn, "min keeps the first of equals: first come, first served"
+            assert ticket.slot is not None
+            assert not ticket.is_evicted
+            self.line.remove(ticket)
+            self.unused.append(ticket)
+            self.met["granted"] += 1
+        after = self.seen()
+        assert not self.told or before.limit is None or after.in_flight <= before.limit
+        assert not self.told or after.held_until is None
+        self.check_that_nobody_waits_for_nothing(again_at, after)
+        self.again_at = again_at
+        return again_at
+
+    def check_that_nobody_waits_for_nothing(self, again_at: float | None, after: GateSnapshot) -> None:
+        is_full = after.limit is not None and after.in_flight >= after.limit
+        if not self.line:
+            assert again_at is None
+        elif again_at is None:
+            assert is_full
+            self.met["full"] += 1
+        else:
+            assert again_at > self.now
+            assert is_full or after.rate is not None or after.held_until is not None
+            self.met["paced or ramping"] += 1
+
+    @rule(passed_s=st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0, 5.0, 70.0]))
+    def time_passes(self, passed_s: float) -> None:
+        self.now += passed_s
+        self.advance()
+
+    @precondition(lambda self: self.again_at is not None)
+    @rule(priority=priorities)
+    def someone_arrives_just_before_the_line_is_let_in(self, priority: int) -> None:
+        assert self.again_at is not None
+        self.now = self.again_at
+        self.someone_arrives(priority)
+
+    @rule(arrivals=st.lists(priorities, min_size=2, max_size=4))
+    def some_arrive_at_once(self, arrivals: list[int]) -> None:
+        for priority in arrivals:
+            self.someone_arrives(priority)
+
+    @rule(priority=priorities)
+    def someone_arrives(self, priority: int) -> None:
+        before, wait_s = self.seen(), self.gate.wait_s(self.now, priority)
+        ahead = sum(ticket.priority <= priority for ticket in self.line)
+        slot = self.gate.try_enter(self.now, priority)
+        assert (slot is not None) == (wait_s == 0.0 and not ahead)
+        if slot is not None:
+            assert not ahead
+            assert before.limit is None or before.in_flight < before.limit
+            assert before.held_until is None
+            self.out.append(slot)
+            self.advance()
+            return
+        self.join(priority, wait_s)
+
+    def join(self, priority: int, wait_s: float | None) -> None:
+        tickets: list[Ticket] = []
+        worst = max(self.line, key=lambda ticket: ticket.priority, default=None)
+        is_full = len(self.line) >= self.gate.settings.queue
+        self.told.clear()
+        ticket = self.gate.join(self.now, priority, lambda: self.told.append(tickets[0]))
+        assert (ticket is None) == (wait_s is None)
+        if ticket is None:
+            assert is_full
+            assert worst is not None
+            assert worst.priority <= priority
+            self.met["turned away"] += 1
+            return
+        tickets.append(ticket)
+        if is_full:
+            self.note_eviction(priority)
+        assert self.told == [] or is_full
+        self.line.append(ticket)
+        self.advance()
+
+    def note_eviction(self, priority: int) -> None:
+        lowest = max(ticket.priority for ticket in self.line)
+        newest = [ticket for ticket in self.line if ticket.priority == lowest][-1]
+        assert lowest > priority
+        assert self.told == [newest]
+        assert newest.is_evicted
+        assert newest.slot is None
+        self.line.remove(newest)
+        self.gate.leave(newest, self.now)
+        self.met["evicted"] += 1
+
+    @precondition(lambda self: self.unused)
+    @rule(pick=picks)
+    def a_granted_slot_is_used(self, pick: int) -> None:
+        slot = self.unused.pop(pick % len(self.unused)).slot
+        assert slot is not None
+        self.out.append(slot)
+
+    @precondition(lambda self: self.unused)
+    @rule(pick=picks)
+    def a_granted_slot_is_not_used(self, pick: int) -> None:
+        ticket = self.unused.pop(pick % len(self.unused))
+        for _ in range(2):
+            self.gate.leave(ticket, self.now)
+        assert ticket.slot is not None
+        self.gone.append(ticket.slot)
+        self.met["unused"] += 1
+        self.advance()
+
+    @precondition(lambda self: self.line)
+    @rule(pick=picks)
+    def someone_leaves_the_line(self, pick: int) -> None:
+        ticket = self.line.pop(pick % len(self.line))
+        for _ in range(2):
+            self.gate.leave(ticket, self.now)
+        self.advance()
+
+    @precondition(lambda self: self.out)
+    @rule(pick=picks, ending=endings)
+    def a_call_ends(self, pick: int, ending: Ending) -> None:
+        slot = self.out.pop(pick % len(self.out))
+        self.gate.exit(slot, self.now, ending, self.now - slot.entered_at)
+        self.gone.append(slot)
+        self.advance()
+
+    @precondition(lambda self: self.gone)
+    @rule(pick=picks, ending=endings)
+    def a_slot_is_given_back_twice(self, pick: int, ending: Ending) -> None:
+        before = self.seen()
+        self.gate.exit(self.gone[pick % len(self.gone)], self.now, ending, 1.0)
+        assert self.seen() == before
+
+    @rule(seconds=st.sampled_from([0.2, 3.0]))
+    def everybody_is_asked_to_wait(self, seconds: float) -> None:
+        self.gate.hold(self.now + seconds)
+        assert self.gate.try_enter(self.now, -1) is None
+        self.advance()
+
+    @rule(seconds=st.sampled_from([1.0, 20.0]))
+    def the_breaker_has_closed(self, seconds: float) -> None:
+        self.gate.ramp(self.now, seconds)
+        self.advance()
+
+    @rule(chosen=capacity_settings)
+    def the_config_is_reloaded(self, chosen: CapacitySettings) -> None:
+        waiting = self.seen().waiting
+        self.gate.settings = chosen
+        assert self.seen().waiting == waiting
+        self.advance()
+
+    @precondition(lambda self: self.line)
+    @rule()
+    def everybody_who_waits_has_a_turn(self) -> None:
+        for _ in range(500):
+            for slot in self.out + [ticket.slot for ticket in self.unused if ticket.slot is not None]:
+                self.gate.exit(slot, self.now, "ok", 0.1)
+            self.out.clear()
+            self.unused.clear()
+            again_at = self.advance()
+            if not self.line:
+                self.met["drained"] += 1
+                return
+            self.now = self.now if again_at is None else again_at
+        raise AssertionError("somebody waits for ever")
+
+    @invariant()
+    def gate_agrees_with_the_model(self) -> None:
+        seen = self.seen()
+        assert seen.in_flight == len(self.out) + len(self.unused)
+        assert dict(seen.waiting) == Counter(ticket.priority for ticket in self.line)
+        settings = self.gate.settings
+        if settings.concurrency == "adaptive":
+            assert seen.limit is not None
+            assert 1 <= seen.limit <= settings.max_concurrency
+
+    def teardown(self) -> None:
+        for slot in self.out:
+            self.gate.exit(slot, self.now, "ignored", None)
+        for ticket in self.line + self.unused:
+            self.gate.leave(ticket, self.now)
+        assert self.seen().in_flight == 0
+        assert not self.seen().waiting
+
+
+def test_gate_holds_on_every_walk() -> None:
+    run_state_machine_as_test(
+        GateWalk,
+        settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40),
+    )
+    # A walk that never gets anywhere proves nothing. How far it gets depends on the modules that are loaded (hypothesis
+    # draws their constants too).
+    for event in ("granted", "full", "paced or ramping", "turned away", "evicted", "unused", "drained"):
+        assert GateWalk.met[event] > 3, event

@@ -1,0 +1,501 @@
+"""Waiting for one's turn at a deployment that takes one call at a time, and everything that can become of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from llm_guard.call import Call
+from llm_guard.gateway.entrance import Entrance, Full, Turn
+from llm_guard.gateway.record import settle
+from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.bench import Bench
+from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.policy.gate import CapacitySettings, Gate
+from llm_guard.policy.rate_hints import RateHint, Window
+from llm_guard.routes import Target
+from tests.fakes.clock import SteppedClock, let_run
+from tests.fakes.script import OK, SERVER_ERROR, Hang, Outcome, Slow, new_call, new_target, open_stream
+from tests.unit.gateway.plays import Stage, learn, open_breaker
+
+AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
+ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)
+
+
+def narrow(label: str = "a/x", *, retry: RetrySettings | None = None, **capacity: Any) -> Target:
+    """Takes one call at a time."""
+    return new_target(label, retry=retry, capacity=CapacitySettings(pacing=False, **{"concurrency": 1, **capacity}))
+
+
+def gate_of(target: Target, now: float = 1000.0) -> Gate:
+    return target.deployment.gates.of("", now)
+
+
+def refused(stage: Stage, call: Call) -> tuple[int, str | None, float | None]:
+    """Status, by whom, and when to come back."""
+    result = stage.gave_up(call)
+    assert result.failure is None
+    assert result.refusal is not None
+    return result.refusal.status, result.refusal.by, result.refusal.retry_after_s
+
+
+# turns
+
+
+async def test_call_waits_until_the_one_before_it_has_ended() -> None:
+    stage = Stage(narrow(), a=[Slow(2.0, OK), OK])
+    await stage.start()
+    second = await stage.start()
+    assert gate_of(stage.targets[0]).snapshot(1000.0).waiting == {1: 1}
+    await stage.pass_s(1.9)
+    assert stage.is_running(second)
+    await stage.pass_s(0.1)
+    attempt = stage.served(second).attempt
+    assert (attempt.started_at, attempt.waited_s, attempt.waited_for) == (1002.0, 2.0, "queue")
+    assert stage.script.transcript == ["0 asked a/x", "2 asked a/x"]
+    stage.assert_nothing_is_held()
+
+
+async def test_first_come_is_first_served() -> None:
+    stage = Stage(narrow(), a=[Slow(1.0, OK) for _ in range(4)])
+    calls = [await stage.start() for _ in range(4)]
+    await stage.pass_s(4.0)
+    assert [stage.served(call).attempt.started_at for call in calls] == [1000.0, 1001.0, 1002.0, 1003.0]
+
+
+async def test_those_in_a_hurry_go_first() -> None:
+    stage = Stage(narrow(), a=[Slow(1.0, OK) for _ in range(5)])
+    await stage.start()
+    low, normal, high, also_normal = [await stage.start(priority=priority) for priority in (2, 1, 0, 1)]
+    await stage.pass_s(5.0)
+    order = [stage.served(call).attempt.started_at for call in (high, normal, also_normal, low)]
+    assert order == [1001.0, 1002.0, 1003.0, 1004.0]
+
+
+async def test_newcomer_does_not_slip_in_before_one_whose_turn_has_come() -> None:
+    stage = Stage(narrow(), a=[Slow(1.0, OK), Slow(1.0, OK), OK])
+    first, second = await stage.start(), await stage.start()
+    await stage.pass_s(1.0)
+    third = await stage.start()
+    await stage.pass_s(1.0)
+    starts = [stage.served(call).attempt.started_at for call in (first, second, third)]
+    assert starts == [1000.0, 1001.0, 1002.0]
+
+
+async def test_gate_that_is_held_opens_by_itself_at_its_instant() -> None:
+    stage = Stage(new_target("a/x"), a=[OK, OK])
+    gate_of_caller = stage.targets[0].deployment.gates.of(" ", 1000.0)
+    gate_of_caller.hold(1005.0)
+    calls = [await stage.start(), await stage.start()]
+    await stage.pass_s(4.9)
+    assert stage.script.transcript == []
+    await stage.pass_s(0.1)
+    assert [stage.served(call).attempt.waited_s for call in calls] == [5.0, 5.0]
+    stage.assert_nothing_is_held()
+
+
+async def test_hold_that_is_longer_than_expected_is_waited_for_again() -> None:
+    stage = Stage(new_target("a/x"), a=[OK])
+    gate = stage.targets[0].deployment.gates.of(" ", 1000.0)
+    gate.hold(1005.0)
+    call = await stage.start()
+    await stage.pass_s(1.0)
+    gate.hold(1009.0)
+    await stage.pass_s(6.0)
+    assert stage.is_running(call)
+    await stage.pass_s(2.0)
+    assert stage.served(call).attempt.started_at == 1009.0
+
+
+async def test_settings_that_leave_more_room_let_those_who_wait_in_at_once() -> None:
+    stage = Stage(narrow(), a=[Hang(), OK])
+    running, waiting = await stage.start(), await stage.start()
+    deployment = stage.targets[0].deployment
+    deployment.gates.adopt(CapacitySettings(pacing=False, concurrency=2))
+    stage.loop.adopt([deployment])
+    await stage.pass_s(0.0)
+    assert stage.served(waiting).attempt.started_at == 1000.0
+    stage.cancel(running)
+    await stage.pass_s(0.0)
+    stage.assert_nothing_is_held()
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 1), (1, None)])
+async def test_slot_goes_back_to_the_gate_that_gave_it_though_a_reload_sends_others_to_another(
+    before: int | None, after: int | None
+) -> None:
+    stage = Stage(narrow(concurrency=before), a=[Slow(1.0, OK), OK])
+    gates = stage.targets[0].deployment.gates
+    gates.of(" ", 1000.0).hold(1005.0)
+    call = await stage.start()
+    gates.adopt(CapacitySettings(pacing=False, concurrency=after))
+    gates.of(" ", 1000.0)
+    await stage.pass_s(5.0)
+    assert sorted(gate.snapshot(1005.0).in_flight for gate in gates.all()) == [0, 1]
+    await stage.pass_s(1.0)
+    assert stage.served(call).attempt.ended_at == 1006.0
+    stage.assert_nothing_is_held()
+
+
+async def test_gate_that_was_forgotten_meanwhile_still_lets_its_callers_in() -> None:
+    stage = Stage(new_target("a/x"), a=[OK])
+    gates = stage.targets[0].deployment.gates
+    gates.of("mallory ", 1000.0).hold(1005.0)
+    call = await stage.start(key_digest="mallory")
+    for number in range(1024):
+        gates.of(f"{number} ", 1000.0)
+    await stage.pass_s(5.0)
+    assert stage.served(call).attempt.started_at == 1005.0
+    stage.assert_nothing_is_held()
+
+
+# too full
+
+
+async def test_full_line_refuses_at_once_and_says_when_to_come_back() -> None:
+    stage = Stage(narrow(queue=1), a=[Hang()])
+    await stage.start()
+    await stage.start()
+    third = await stage.start()
+    assert refused(stage, third) == (429, "limit", 2.0)
+    assert [each.why for each in third.skipped] == ["no room to wait"]
+
+
+async def test_wait_that_is_sure_to_be_longer_than_allowed_is_not_begun() -> None:
+    stage = Stage(narrow(queue_wait=0.9), a=[Hang()])
+    await stage.start()
+    second = await stage.start()
+    assert refused(stage, second) == (429, "limit", 1.0)
+    assert [each.why for each in second.skipped] == ["no room in time"]
+    assert gate_of(stage.targets[0]).snapshot(1000.0).waiting == {}
+
+
+@pytest.mark.parametrize("patience", ["deadline_at", "decide_by"])
+async def test_wait_that_is_sure_to_outlast_the_call_is_not_begun(patience: str) -> None:
+    stage = Stage(narrow(), a=[Hang()])
+    await stage.start()
+    assert refused(stage, await stage.start(**{patience: 1000.9}))[:2] == (429, "limit")
+
+
+async def test_wait_ends_when_it_has_lasted_as_long_as_allowed() -> None:
+    stage = Stage(narrow(queue_wait=1.5), a=[Hang()])
+    await stage.start()
+    second = await stage.start()
+    await stage.pass_s(1.4)
+    assert stage.is_running(second)
+    await stage.pass_s(0.1)
+    assert refused(stage, second) == (429, "limit", 1.0)
+    assert gate_of(stage.targets[0]).snapshot(1001.5).waiting == {}
+
+
+async def test_wait_ends_with_the_call() -> None:
+    stage = Stage(narrow(), a=[Hang()])
+    await stage.start()
+    second = await stage.start(deadline_at=1002.0)
+    await stage.pass_s(2.0)
+    assert refused(stage, second)[:2] == (429, "limit")
+
+
+async def test_wait_in_vain_tells_how_long_it_would_be_now() -> None:
+    """Not how long it was expected to be when it began."""
+    stage = Stage(narrow(queue_wait=3.0), a=[Hang()])
+    await stage.start()
+    second = await stage.start()
+    await stage.pass_s(1.0)
+    for _ in range(3):
+        await stage.start(priority=0)
+    await stage.pass_s(2.0)
+    assert refused(stage, second) == (429, "limit", 4.0)
+
+
+async def test_one_that_can_wait_leaves_its_place_to_one_in_a_hurry() -> None:
+    stage = Stage(narrow(queue=1), a=[Slow(2.0, OK), OK])
+    await stage.start()
+    low = await stage.start(priority=2)
+    high = await stage.start(priority=0)
+    await stage.pass_s(0.0)
+    assert refused(stage, low)[:2] == (429, "limit")
+    assert [each.why for each in low.skipped] == ["no room to wait"]
+    await stage.pass_s(2.0)
+    assert stage.served(high).attempt.started_at == 1002.0
+    stage.assert_nothing_is_held()
+
+
+# others that have room
+
+
+async def test_one_that_has_room_is_asked_rather_than_waited_for_another() -> None:
+    stage = Stage(narrow("a/x"), narrow("b/y"), a=[Hang()], b=[OK])
+    await stage.start()
+    second = await stage.start()
+    assert stage.served(second).attempt.target is stage.targets[1]
+    assert stage.served(second).attempt.waited_s == 0.0
+
+
+async def test_retry_that_finds_its_place_taken_goes_where_there_is_room() -> None:
+    stage = Stage(narrow("a/x"), narrow("b/y"), a=[Slow(1.0, SERVER_ERROR), Hang()], b=[OK])
+    first = await stage.start()
+    await stage.pass_s(0.5)
+    second = await stage.start(is_bound=True)
+    await stage.pass_s(0.7)
+    assert stage.served(first).attempt.target is stage.targets[1]
+    assert stage.is_running(second)
+    assert stage.script.transcript == ["0 asked a/x", "1 asked a/x", "1.2 asked b/y"]
+
+
+async def test_shorter_of_two_waits_is_chosen() -> None:
+    stage = Stage(narrow("a/x"), narrow("b/y", concurrency=2), a=[Hang()], b=[Slow(0.4, OK), Hang(), OK])
+    for _ in range(3):
+        await stage.start()
+    last = await stage.start()
+    await stage.pass_s(0.4)
+    assert stage.served(last).attempt.target is stage.targets[1]
+
+
+async def test_attempt_that_cannot_finish_any_more_when_its_turn_comes_is_not_started() -> None:
+    stage = Stage(narrow("a/x"), narrow("b/y"), a=[AUTH, AUTH], b=[Slow(4.0, OK)])
+    learn(stage.targets[1].deployment.latency, 2.0)
+    await stage.start()
+    call = await stage.start(deadline_at=1005.0)
+    await stage.pass_s(4.0)
+    assert stage.gave_up(call).failure is AUTH
+    assert [each.why for each in call.skipped] == ["deadline"]
+    assert stage.script.transcript == ["0 asked a/x", "0 asked b/y", "0 asked a/x"]
+    stage.assert_nothing_is_held()
+
+
+# slots come back
+
+
+@pytest.mark.parametrize("outcome", [OK, AUTH, RuntimeError("a bug")], ids=["ok", "failure", "bug"])
+async def test_slot_comes_back_with_the_answer_the_failure_or_the_bug(outcome: Outcome) -> None:
+    stage = Stage(narrow(), a=[Slow(1.0, OK), outcome, OK])
+    calls = [await stage.start() for _ in range(3)]
+    await stage.pass_s(1.0)
+    assert stage.served(calls[2]).attempt.started_at == 1001.0
+    if isinstance(outcome, RuntimeError):
+        with pytest.raises(RuntimeError, match="a bug"):
+            stage.served(calls[1])
+    stage.assert_nothing_is_held()
+
+
+async def test_slot_comes_back_with_the_client_that_leaves() -> None:
+    stage = Stage(narrow(), a=[Hang(), OK])
+    first, second = await stage.start(), await stage.start()
+    stage.cancel(first)
+    await stage.pass_s(0.0)
+    assert stage.was_cancelled(first)
+    stage.served(second)
+    stage.assert_nothing_is_held()
+
+
+async def test_slot_of_a_stream_comes_back_at_its_end_and_once() -> None:
+    stage = Stage(narrow(), a=[open_stream(), OK])
+    stream = stage.served(await stage.start())
+    second = await stage.start()
+    assert stage.is_running(second)
+    for _ in range(2):
+        settle(stream.attempt, stream.leave, Signal.HEALTHY, stage.clock)
+    await stage.pass_s(0.0)
+    stage.served(second)
+    stage.assert_nothing_is_held()
+
+
+async def test_slot_is_free_while_its_call_waits_for_a_retry() -> None:
+    stage = Stage(narrow(), a=[SERVER_ERROR, OK, OK])
+    first = await stage.start()
+    second = await stage.start()
+    assert stage.served(second).attempt.started_at == 1000.0
+    await stage.pass_s(0.2)
+    assert stage.served(first).attempt.started_at == 1000.2
+    stage.assert_nothing_is_held()
+
+
+async def test_turn_that_comes_when_the_breaker_has_opened_is_given_back() -> None:
+    breaker = BreakerSettings(consecutive_failures=1, early_probes=False)
+    capacity = CapacitySettings(pacing=False, concurrency=1)
+    stage = Stage(new_target("a/x", retry=ONCE, breaker=breaker, capacity=capacity), a=[Slow(1.0, SERVER_ERROR)])
+    await stage.start()
+    waiting = [await stage.start() for _ in range(3)]
+    await stage.pass_s(1.0)
+    assert [refused(stage, call)[:2] for call in waiting] == [(503, "breaker")] * 3
+    assert [[each.why for each in call.skipped] for call in waiting] == [["breaker open"]] * 3
+    stage.assert_nothing_is_held()
+
+
+async def test_turns_that_are_given_back_use_up_nothing_of_the_pace() -> None:
+    """Else all who wait would learn one after the other, at the pace, that the breaker is open."""
+    target = new_target("a/x", capacity=CapacitySettings())
+    stage = Stage(target)
+    gate = target.deployment.gates.of(" ", 1000.0)
+    gate.note_hint(RateHint((Window("x-ratelimit-remaining-requests", False, 100.0, 0.0, 1.0),)), 1000.0)
+    while (slot := gate.try_enter(1000.0)) is not None:
+        gate.exit(slot, 1000.0, "ignored", None)
+    waiting = [await stage.start() for _ in range(5)]
+    assert all(stage.is_running(call) for call in waiting)
+    target.deployment.breaker.force("forced_open", 1000.0)
+    await stage.pass_s(1.1)
+    assert [refused(stage, call)[:2] for call in waiting] == [(503, "breaker")] * 5
+    stage.assert_nothing_is_held()
+
+
+async def test_client_that_leaves_the_line_frees_its_place() -> None:
+    stage = Stage(narrow(), a=[Slow(1.0, OK), OK])
+    await stage.start()
+    second, third = await stage.start(), await stage.start()
+    stage.cancel(second)
+    await stage.pass_s(1.0)
+    assert stage.was_cancelled(second)
+    assert (second.attempts, second.skipped) == ([], [])
+    assert stage.served(third).attempt.started_at == 1001.0
+    stage.assert_nothing_is_held()
+
+
+class Waiting:
+    """One call in the line of a gate whose only slot is taken."""
+
+    def __init__(self) -> None:
+        self.clock = SteppedClock()
+        self.target = narrow()
+        self.entrance = Entrance(Bench(), self.clock)
+        self.gate = gate_of(self.target)
+        slot = self.gate.try_enter(1000.0)
+        assert slot is not None
+        self._slot = slot
+        self.task: asyncio.Task[Turn | Full] = asyncio.ensure_future(
+            self.entrance.wait_turn(new_call(), self.target, 1010.0)
+        )
+
+    def let_in(self) -> None:
+        self.gate.exit(self._slot, self.clock.now(), "ignored", None)
+        self.entrance.advance(self.gate)
+        assert self.gate.snapshot(self.clock.now()).in_flight == 1
+
+    def assert_free(self) -> None:
+        seen = self.gate.snapshot(self.clock.now())
+        assert (seen.in_flight, seen.waiting) == (0, {})
+
+
+async def test_client_that_leaves_just_as_its_turn_comes_gives_it_back() -> None:
+    this = Waiting()
+    await let_run()
+    this.let_in()
+    this.task.cancel()
+    await let_run()
+    assert this.task.cancelled()
+    this.assert_free()
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+async def test_turn_that_comes_just_as_the_wait_ends_is_not_lost(comes_first: bool) -> None:
+    this = Waiting()
+    await let_run()
+    if comes_first:
+        this.let_in()
+    this.clock.limits[-1].fire()
+    if not comes_first:
+        this.let_in()
+    await let_run()
+    result = this.task.result()
+    if isinstance(result, Turn):
+        this.entrance.give_back(result)
+    this.assert_free()
+
+
+async def test_turn_that_is_given_back_goes_to_the_next_in_line() -> None:
+    this = Waiting()
+    await let_run()
+    following = asyncio.ensure_future(this.entrance.wait_turn(new_call(), this.target, 1010.0))
+    await let_run()
+    this.let_in()
+    this.task.cancel()
+    await let_run()
+    turn = following.result()
+    assert isinstance(turn, Turn)
+    this.entrance.give_back(turn)
+    this.assert_free()
+
+
+async def test_who_finds_the_line_full_does_not_wait() -> None:
+    clock, target = SteppedClock(), narrow(queue=1)
+    entrance, gate = Entrance(Bench(), clock), gate_of(target)
+    assert gate.try_enter(1000.0) is not None
+    assert gate.join(1000.0, 1, lambda: None) is not None
+    assert await entrance.wait_turn(new_call(), target, 1010.0) == Full(2.0, has_place=False)
+
+
+async def test_who_loses_its_place_to_one_in_a_hurry_waits_no_longer() -> None:
+    clock, target = SteppedClock(), narrow(queue=1)
+    entrance, gate = Entrance(Bench(), clock), gate_of(target)
+    assert gate.try_enter(1000.0) is not None
+    waiting = asyncio.ensure_future(entrance.wait_turn(new_call(priority=2), target, 1010.0))
+    await let_run()
+    hurried = gate.join(1000.0, 0, lambda: None)
+    assert hurried is not None
+    await let_run()
+    assert waiting.result() == Full(2.0, has_place=False)
+    assert gate.snapshot(1000.0).waiting == {0: 1}
+
+
+async def test_probe_that_finds_no_room_leaves_the_breaker_to_the_next() -> None:
+    stage = Stage(narrow(), a=[Hang()])
+    await stage.start()
+    deployment = stage.targets[0].deployment
+    open_breaker(stage.targets[0])
+    await stage.pass_s(30.0)
+    waiting = await stage.start()
+    assert stage.is_running(waiting)
+    seen = [each.snapshot(stage.clock.now()) for each in (deployment.breaker, deployment.host)]
+    assert [(each.state, each.leases) for each in seen] == [("half_open", 0), ("closed", 0)]
+
+
+async def test_one_alarm_is_set_for_all_who_wait_at_a_gate() -> None:
+    stage = Stage(new_target("a/x"), a=[OK] * 50)
+    stage.targets[0].deployment.gates.of(" ", 1000.0).hold(1005.0)
+    for _ in range(50):
+        await stage.start()
+    assert [each.at for each in stage.clock.alarms if not each.is_cancelled].count(1005.0) == 1
+    await stage.pass_s(5.0)
+    stage.assert_nothing_is_held()
+
+
+async def test_last_to_leave_a_line_takes_its_alarm_along() -> None:
+    stage = Stage(new_target("a/x"))
+    stage.targets[0].deployment.gates.of(" ", 1000.0).hold(1005.0)
+    for call in [await stage.start() for _ in range(3)]:
+        stage.cancel(call)
+    await stage.pass_s(0.0)
+    stage.assert_nothing_is_held()
+
+
+def whims(dice: random.Random) -> list[Outcome]:
+    ends: list[Any] = [OK, SERVER_ERROR, AUTH, open_stream()]
+    return [Slow(dice.uniform(0.0, 0.3), dice.choice(ends)) if dice.random() < 0.8 else Hang() for _ in range(1000)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_thousand_clients_that_leave_at_any_moment_leave_nothing_behind(seed: int) -> None:
+    dice = random.Random(seed)
+    targets = narrow("a/x", concurrency=3, queue=20), narrow("b/y", concurrency=2, queue=20)
+    stage = Stage(*targets, a=whims(dice), b=whims(dice))
+    calls: list[Call] = []
+    most_waiting = 0
+    for _ in range(250):
+        calls.append(await stage.start(priority=dice.randrange(3)))
+        if dice.random() < 0.7:
+            stage.cancel(dice.choice(calls[-10:]))
+        if dice.random() < 0.5:
+            await stage.pass_s(dice.uniform(0.0, 0.2))
+        if dice.random() < 0.2:
+            stage.end_streams()
+        most_waiting = max(most_waiting, sum(gate_of(targets[0]).snapshot(stage.clock.now()).waiting.values()))
+    for call in calls:
+        stage.cancel(call)
+    await stage.pass_s(0.0)
+    stage.end_streams()
+    stage.assert_nothing_is_held()
+    assert most_waiting > 5

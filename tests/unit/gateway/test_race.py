@@ -1,0 +1,87 @@
+"""A race that is broken off at any moment gives everything back, or hands it on with the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from llm_guard.call import Attempt, Call, GaveUp, Opened, Served
+from llm_guard.clock import SystemClock
+from llm_guard.gateway.attempt_loop import AttemptLoop
+from llm_guard.gateway.record import settle
+from llm_guard.outcome import Failure, Signal
+from llm_guard.policy.bench import Bench
+from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
+from llm_guard.routes import Hedging
+from tests.fakes.script import OpenExchange, new_call, new_route, new_target
+from tests.fakes.waiting import eventually
+
+TURNS = 16
+"""Of the event loop: more than a race takes from its answer to its end."""
+
+
+class Exchange(OpenExchange):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Upstreams:
+    """Answers every exchange with a stream at its first token, as soon as it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.may_answer = [asyncio.Event(), asyncio.Event()]
+        self.exchanges: list[Exchange] = []
+
+    async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
+        may_answer = self.may_answer[self.asked]
+        self.asked += 1
+        await may_answer.wait()
+        exchange = Exchange()
+        self.exchanges.append(exchange)
+        return Opened(200, "OK", (), b"data: {}\n\n", exchange)
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("turn", range(TURNS))
+@pytest.mark.parametrize("answering", [(0,), (1,), (0, 1)], ids=["first", "hedge", "both"])
+async def test_client_that_leaves_while_a_race_ends_leaves_nothing_behind(
+    answering: tuple[int, ...], turn: int
+) -> None:
+    upstreams, settings = Upstreams(), HedgeSettings(after=0.0005, max_extra=1.0)
+    targets = (new_target("a/x"), new_target("b/x"))
+    route = new_route(*targets, hedging=Hedging(settings, HedgeBudget(settings)))
+    loop = AttemptLoop(upstreams, Bench(), SystemClock(), lambda: 0.0)
+    call = new_call(is_stream=True)
+    running = asyncio.ensure_future(loop.run(call, route))
+    await eventually(lambda: upstreams.asked == 2)
+
+    for number in answering:
+        upstreams.may_answer[number].set()
+    await turns(turn)
+    running.cancel()
+    result: Served | GaveUp | None = None
+    with suppress(asyncio.CancelledError):
+        result = await running
+    await turns(TURNS)
+    if isinstance(result, Served):
+        kept = result.opened.exchange
+        assert kept is not None
+        settle(result.attempt, result.leave, Signal.HEALTHY, SystemClock())
+    else:
+        kept = None
+    assert [each for each in upstreams.exchanges if not each.is_aborted] == ([kept] if kept is not None else [])
+    now = SystemClock().now()
+    for target in targets:
+        assert target.deployment.gates.in_flight == 0
+        assert [gate.snapshot(now).in_flight for gate in target.deployment.gates.all()] == [0]

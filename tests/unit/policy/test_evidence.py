@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from math import comb
+
+import pytest
+
+from llm_guard.policy.evidence import Run, Window, is_run_evidence, is_share_significant
+
+
+def window_of(calls: int, failures: int, over_s: float = 60.0) -> Window:
+    window = Window()
+    for i in range(calls):
+        window.add(i < failures, False, i * over_s / max(1, calls), 60.0, None)
+    return window
+
+
+def run_of(length: int, recent_rate: float = 0.0) -> Run:
+    run = Run()
+    run.length, run.recent_rate = length, recent_rate
+    return run
+
+
+def needed(threshold: int, calls: int, failures: int, failure_rate: float = 0.5, recent_rate: float = 0.0) -> int:
+    """Failures in a row that are evidence after so many calls in a minute, of which so many failed."""
+    window = window_of(calls, failures)
+    for length in range(1, 500):
+        window.add(True, False, 59.99, 60.0, None)
+        if is_run_evidence(run_of(length, recent_rate), threshold, window, failure_rate, 59.99):
+            return length
+    raise AssertionError("500 failures are no evidence")
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 10, 20, 59, 100, 200])
+def test_without_another_failure_the_threshold_itself_is_enough(threshold: int, calls: int) -> None:
+    assert needed(threshold, calls, 0) == threshold
+
+
+@pytest.mark.parametrize(("calls", "quarter"), [(500, 3), (1000, 5), (1100, 5), (2900, 13), (6000, 26)])
+@pytest.mark.parametrize("threshold", [1, 2, 3, 4, 5, 8])
+def test_of_the_threshold_and_a_quarter_of_a_second_the_longer_run_is_needed(
+    threshold: int, calls: int, quarter: int
+) -> None:
+    assert needed(threshold, calls, 0) == max(threshold, quarter)
+
+
+@pytest.mark.parametrize(("share", "length"), [(0.01, 5), (0.1, 9), (0.2, 13), (0.3, 17), (0.4, 22), (0.5, 29)])
+def test_steady_failures_ask_for_longer_runs(share: float, length: int) -> None:
+    """9,600 calls a minute: the expected runs of this length are fewer than 2 in 100,000."""
+    run, window = run_of(length), window_of(9600, int(9600 * share))
+    assert is_run_evidence(run, 5, window, 0.5, 600.0)
+    run.length -= 1
+    assert length == 5 or not is_run_evidence(run, 5, window, 0.5, 600.0)
+
+
+def test_run_fills_a_quarter_of_a_second_of_the_pace() -> None:
+    assert [needed(5, calls, 0) for calls in (600, 1190, 1200, 3000, 6000, 30_000)] == [5, 5, 6, 13, 26, 126]
+
+
+def test_few_calls_at_one_instant_are_no_heavy_traffic() -> None:
+    assert is_run_evidence(run_of(5), 5, window_of(5, 5, over_s=0.0), 0.5, 0.0)
+
+
+def test_worse_of_the_window_and_lately_is_taken_and_never_more_than_is_tolerated() -> None:
+    assert needed(5, 600, 0, recent_rate=0.4) == needed(5, 600, 240) == 19
+    assert needed(5, 600, 599, failure_rate=0.2) == needed(5, 600, 120, failure_rate=0.2)
+    assert needed(5, 600, 600, failure_rate=1.0) == needed(5, 600, 540, failure_rate=1.0, recent_rate=0.9)
+
+
+def test_recent_rate_remembers_some_twenty_calls() -> None:
+    run = Run()
+    run.add_failure()
+    run.end()
+    assert run.recent_rate == pytest.approx(0.05 * 0.95)
+    for _ in range(200):
+        run.add_failure()
+    assert run.recent_rate == pytest.approx(0.05 * 0.95)
+    run.end()
+    assert run.length == 0
+    assert run.recent_rate == pytest.approx(0.95, abs=1e-4)
+    for _ in range(100):
+        run.end()
+    assert run.recent_rate < 0.01
+
+
+@pytest.mark.parametrize(
+    ("limit", "share", "calls"),
+    [(0.5, 0.5, 1834), (0.5, 0.6, 205), (0.5, 0.8, 40), (0.5, 1.0, 12), (0.8, 0.9, 100), (0.8, 1.0, 29)],
+)
+def test_share_is_significant_from_so_many_calls_on(limit: float, share: float, calls: int) -> None:
+    step = next(n for n in range(1, 11) if abs(n * share - round(n * share)) < 1e-9)
+    whole = calls - calls % step
+    assert is_share_significant(round(whole * share), whole, limit)
+    before = whole - step
+    assert not is_share_significant(round(before * share), before, limit)
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.5, 0.8, 1.0])
+def test_significant_share_is_one_in_ten_thousand_or_rarer(limit: float) -> None:
+    """Against the exact binomial tail at 0.9 of the limit."""
+    rate = 0.9 * limit
+    for calls in (12, 20, 50, 100, 200):
+        for count in range(-int(-calls * limit // 1), calls + 1):
+            tail = sum(comb(calls, k) * rate**k * (1 - rate) ** (calls - k) for k in range(count, calls + 1))
+            assert tail < 1e-4 or not is_share_significant(count, calls, limit)
+            assert tail > 1e-6 or is_share_significant(count, calls, limit)
+
+
+def test_limit_of_nothing_is_exceeded_by_anything() -> None:
+    assert is_share_significant(1, 100, 0.0)
+    assert not is_share_significant(0, 100, 0.0)
+
+
+def test_count_window_forgets_call_by_call() -> None:
+    window = Window()
+    for i in range(10):
+        window.add(i < 3, i < 2, 0.0, 60.0, 4)
+    assert (window.calls, window.failures, window.slow_calls) == (4, 0, 0)
+
+
+def test_count_window_still_ages() -> None:
+    window = Window()
+    window.add(True, True, 0.0, 10.0, 4)
+    window.add(True, True, 0.5, 10.0, 4)
+    window.expire(10.0, 10.0)
+    assert (window.calls, window.failures, window.slow_calls) == (1, 1, 1)
+
+
+def test_window_that_becomes_one_of_counts_keeps_the_newest() -> None:
+    window = window_of(50, 50, over_s=0.0)
+    window.add(False, False, 0.0, 60.0, 4)
+    assert (window.calls, window.failures) == (1, 0)
+
+
+def test_pace_is_the_mean_since_the_oldest_call_and_of_a_second_at_least() -> None:
+    assert Window().calls_per_s(5.0) == 0.0
+    window = window_of(6, 0, over_s=0.0)
+    assert [window.calls_per_s(now) for now in (0.0, 1.0, 2.0, 12.0)] == [6.0, 6.0, 3.0, 0.5]

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+from itertools import pairwise
+from math import inf
+
+import pytest
+
+from llm_guard.policy.limiter import RAMP_START, Ending, Limiter, LimiterSettings
+
+ADAPTIVE = LimiterSettings(concurrency="adaptive")
+
+
+def limiter(**changes: object) -> Limiter:
+    return Limiter(replace(ADAPTIVE, **changes))  # type: ignore[arg-type]  # names and types are each test's own
+
+
+def note(
+    law: Limiter, ending: Ending, at: float, latency_s: float | None = None, *, entered_at: float | None = None
+) -> int:
+    """One call that ends while the limit is in use; the limit after it."""
+    limit = law.limit(at)
+    assert limit is not None
+    law.note(ending, at if entered_at is None else entered_at, at, latency_s, limit)
+    return law.limit(at) or 0
+
+
+def test_without_a_limit_everybody_enters() -> None:
+    law = Limiter(LimiterSettings())
+    law.note("overloaded", 0.0, 0.0, None, 10**6)
+    assert law.limit(0.0) is None
+    assert law.opens_at(10**6, 0.0) == -inf
+
+
+def test_fixed_limit_does_not_move() -> None:
+    law = Limiter(LimiterSettings(concurrency=3))
+    for ending in ("ok", "overloaded", "failed"):
+        law.note(ending, 0.0, 0.0, 1.0, 3)
+    assert law.limit(0.0) == 3
+    assert law.opens_at(2, 0.0) == -inf
+    assert law.opens_at(3, 0.0) == inf
+
+
+def test_overload_takes_a_tenth() -> None:
+    law = limiter()
+    assert law.limit(0.0) == 20
+    assert [note(law, "overloaded", float(at)) for at in range(1, 6)] == [18, 16, 14, 12, 10]
+
+
+def test_burst_of_failures_is_one_signal() -> None:
+    law = limiter()
+    assert [note(law, "overloaded", 1.0 + i / 100, entered_at=0.9) for i in range(10)] == [18] * 10
+    assert note(law, "overloaded", 2.0, entered_at=1.0) == 16
+
+
+def test_limit_grows_by_one_for_an_answer_that_finds_half_of_it_in_use() -> None:
+    law = limiter()
+    law.note("ok", 0.0, 1.0, None, 10)
+    assert law.limit(1.0) == 21
+
+
+def test_limit_does_not_grow_when_idle() -> None:
+    law = limiter()
+    for _ in range(100):
+        law.note("ok", 0.0, 1.0, 0.1, 9)
+    assert law.limit(1.0) == 20
+
+
+@pytest.mark.parametrize("ending", ["failed", "rate_limited"])
+def test_other_failures_say_nothing_about_the_limit(ending: Ending) -> None:
+    assert note(limiter(), ending, 1.0, 0.1) == 20
+
+
+def test_limit_stays_within_its_bounds() -> None:
+    law = limiter(min_concurrency=10, max_concurrency=22)
+    assert [note(law, "overloaded", float(at)) for at in range(1, 9)][-1] == 10
+    assert [note(law, "ok", float(at)) for at in range(9, 30)][-1] == 22
+
+
+def test_limit_grows_again_from_the_minimum_at_once() -> None:
+    law = limiter(min_concurrency=10)
+    for at in range(1, 30):
+        note(law, "overloaded", float(at))
+    assert note(law, "ok", 30.0) == 11
+
+
+def test_start_is_within_the_bounds_and_the_maximum_wins() -> None:
+    assert limiter(min_concurrency=50).limit(0.0) == 50
+    assert limiter(max_concurrency=2).limit(0.0) == 2
+
+
+def test_answer_slower_than_slow_is_an_overload() -> None:
+    law = limiter(slow=2.0)
+    assert note(law, "ok", 1.0, 2.0) == 21
+    assert note(law, "ok", 2.0, 2.01) == 18
+    assert note(law, "failed", 3.0, 2.01) == 16
+
+
+def test_where_slow_is_set_the_usual_latency_does_not_matter() -> None:
+    law = limiter(slow=2.0)
+    for at in range(5):
+        note(law, "ok", float(at), 0.01)
+    assert note(law, "ok", 9.0, 1.9) == 26
+
+
+def warm(law: Limiter, latency_s: float = 0.1, answers: int = 200) -> float:
+    """A past of even answers, without load: the limit stays; the instant after it."""
+    for i in range(answers):
+        law.note("ok", i / 10, i / 10, latency_s, 1)
+    return answers / 10
+
+
+def test_latency_within_the_tolerance_does_not_decrease_the_limit() -> None:
+    law = limiter()
+    now = warm(law)
+    limits = [note(law, "ok", now + i, 0.149) for i in range(20)]
+    assert limits == list(range(21, 41))
+
+
+def test_latency_that_doubles_decreases_the_limit_by_a_tenth_a_round_trip_at_most() -> None:
+    """Scenario A41."""
+    law = limiter(min_concurrency=5)
+    now = warm(law)
+    limits = [20, *(note(law, "ok", now + i * 0.4, 0.4) for i in range(60))]
+    assert limits[-1] == 5
+    assert all(after >= before * 0.9 - 1 for before, after in pairwise(limits))
+
+
+def test_smallest_gradient_takes_a_tenth() -> None:
+    law = limiter()
+    now = warm(law)
+    note(law, "ok", now, 10.0)
+    assert law.snapshot(now).limit == 18
+
+
+def test_limit_recovers_when_latency_is_back() -> None:
+    law = limiter(min_concurrency=5)
+    now = warm(law)
+    for i in range(60):
+        note(law, "ok", now + i * 0.4, 0.4)
+    limits = [note(law, "ok", now + 30 + i / 10, 0.1) for i in range(60)]
+    assert limits[-1] > 40
+
+
+def test_usual_latency_falls_soon_after_a_long_overload() -> None:
+    law = limiter()
+    now = warm(law, 2.0)
+    for i in range(60):
+        law.note("ok", now, now + i / 10, 0.1, 1)
+    assert (law.snapshot(now).usual_latency_s or inf) < 0.25
+
+
+def test_busy_deployment_does_not_get_used_to_its_overload() -> None:
+    """A thousand answers a second for ten seconds."""
+    law = limiter()
+    now = warm(law)
+    for i in range(10_000):
+        law.note("ok", now, now + i / 1000, 0.4, 1)
+    assert (law.snapshot(now).usual_latency_s or inf) < 0.25
+
+
+def test_slow_latency_becomes_usual_with_time() -> None:
+    law = limiter()
+    now = warm(law)
+    for minute in range(60):
+        law.note("ok", now, now + 60 * minute, 0.4, 1)
+    assert (law.snapshot(now).usual_latency_s or 0.0) > 0.38
+
+
+def test_limit_finds_what_a_server_can_do() -> None:
+    """A server that does 50 at a time in 0.1 s, and lets the others share; there is always more to do."""
+    law = limiter()
+    now, in_flight, limits = 0.0, 0, []
+    ends: list[tuple[float, float]] = []
+    while now < 60:
+        while law.opens_at(in_flight, now) <= now:
+            in_flight += 1
+            heapq.heappush(ends, (now + 0.1 * max(1.0, in_flight / 50), now))
+        now, entered_at = heapq.heappop(ends)
+        law.note("ok", entered_at, now, now - entered_at, in_flight)
+        in_flight -= 1
+        limits.append(law.limit(now) or 0)
+    settled = limits[len(limits) // 2 :]
+    assert min(settled) >= 45
+    assert max(settled) <= 200
+    assert 50 <= sum(settled) / len(settled) <= 110
+
+
+def test_ramp_begins_with_two_and_adds_one_for_every_success() -> None:
+    law = Limiter(LimiterSettings())
+    law.ramp(10.0, 5.0)
+    assert law.limit(10.0) == RAMP_START == 2
+    assert law.opens_at(1, 10.0) == -inf
+    assert law.opens_at(2, 10.0) == 15.0
+    law.note("ok", 10.0, 11.0, 0.1, 2)
+    law.note("failed", 10.0, 11.0, 0.1, 2)
+    assert law.limit(11.0) == 3
+    assert law.limit(14.9) == 3
+    assert law.limit(15.0) is None
+    assert law.opens_at(100, 15.0) == -inf
+
+
+def test_call_from_before_the_outage_does_not_speed_up_the_ramp() -> None:
+    law = Limiter(LimiterSettings())
+    law.ramp(10.0, 5.0)
+    law.note("ok", 9.0, 11.0, 2.0, 2)
+    assert law.limit(11.0) == 2
+
+
+def test_ramp_doubles_once_per_round_trip() -> None:
+    law = Limiter(LimiterSettings())
+    law.ramp(0.0, 10.0)
+    for trip in range(1, 5):
+        for _ in range(law.limit(float(trip)) or 0):
+            law.note("ok", trip - 0.5, float(trip), 0.5, 1)
+    assert law.limit(5.0) == 32
+
+
+def test_ramp_does_not_raise_the_limit() -> None:
+    law = Limiter(LimiterSettings(concurrency=1))
+    law.ramp(0.0, 10.0)
+    assert law.limit(0.0) == 1
+    assert law.opens_at(1, 0.0) == inf
+
+
+def test_second_ramp_begins_anew() -> None:
+    law = Limiter(LimiterSettings())
+    law.ramp(0.0, 10.0)
+    law.note("ok", 0.0, 1.0, None, 1)
+    law.ramp(2.0, 10.0)
+    assert law.snapshot(2.0).limit == 2
+    assert law.snapshot(2.0).ramp_until == 12.0
+    assert law.snapshot(12.0).ramp_until is None
+
+
+def test_settings_may_change_at_any_moment() -> None:
+    law = limiter()
+    law.settings = LimiterSettings(concurrency=7)
+    assert law.limit(0.0) == 7
+    law.settings = LimiterSettings(concurrency="adaptive", max_concurrency=9)
+    assert law.limit(0.0) == 9
+
+
+def test_snapshot_shows_latencies_once_there_are_any() -> None:
+    law = limiter()
+    assert (law.snapshot(0.0).latency_s, law.snapshot(0.0).usual_latency_s) == (None, None)
+    note(law, "ok", 1.0, 0.3)
+    assert (law.snapshot(1.0).latency_s, law.snapshot(1.0).usual_latency_s) == (0.3, 0.3)

@@ -1,0 +1,490 @@
+from __future__ import annotations
+
+import random
+from math import inf
+
+import pytest
+
+from llm_guard.policy.pacer import BURST_S, LOWEST_RATE, Pacer
+from llm_guard.policy.rate_hints import RateHint, Window
+
+
+def rate(pacer: Pacer, now: float) -> float:
+    found = pacer.snapshot(now).rate
+    assert found is not None
+    return found
+
+
+def refuse(pacer: Pacer, calls: int, now: float) -> None:
+    """So many calls went 0.6 s ago and met a 429 each, the first half a second ago, the last now."""
+    for _ in range(calls):
+        pacer.take(now - 0.6)
+    for i in range(calls):
+        pacer.note_rate_limited(now - 0.6, now if i == calls - 1 else now - 0.5)
+
+
+def limited(calls: int = 40, now: float = 100.0) -> Pacer:
+    """One that let `calls` go during the second before `now`, and as many that met a 429."""
+    pacer = Pacer(0.0)
+    for i in range(calls):
+        pacer.take(now - 1 + i / calls)
+    refuse(pacer, max(calls + 10, 12), now)
+    return pacer
+
+
+def again(pacer: Pacer, now: float, calls: int = 20, refused: int = 1) -> None:
+    """Of calls that went just now, so many meet a 429."""
+    for _ in range(calls):
+        pacer.take(now - 0.01)
+    for _ in range(refused):
+        pacer.note_rate_limited(now - 0.01, now)
+
+
+def drain(pacer: Pacer, begin: float, end: float) -> int:
+    """Calls that go when one always waits."""
+    now, gone = begin, 0
+    while True:
+        at = pacer.opens_at(now)
+        now = max(now, at)
+        if now >= end:
+            return gone
+        pacer.take(now)
+        gone += 1
+
+
+def test_nothing_is_known_at_first() -> None:
+    pacer = Pacer(0.0)
+    for _ in range(1000):
+        assert pacer.opens_at(0.0) == -inf
+        pacer.take(0.0)
+    assert pacer.snapshot(0.0).rate is None
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.3])
+def test_429s_that_retries_cure_are_not_paced(share: float) -> None:
+    pacer, dice = Pacer(0.0), random.Random(1)
+    for i in range(20_000):
+        now = i / 100
+        pacer.take(now)
+        if dice.random() < share:
+            pacer.note_rate_limited(now, now)
+    assert pacer.snapshot(200.0).rate is None
+
+
+@pytest.mark.parametrize(("calls", "refused"), [(1, 1), (5, 5), (20, 13), (100, 46)])
+def test_few_429s_are_no_evidence(calls: int, refused: int) -> None:
+    pacer = Pacer(9.0)
+    for _ in range(calls - refused):
+        pacer.take(9.4)
+    refuse(pacer, refused, 10.0)
+    assert pacer.snapshot(10.0).rate is None
+
+
+@pytest.mark.parametrize(("calls", "refused"), [(6, 6), (20, 14), (100, 47)])
+def test_429s_that_are_more_than_chance_are_paced(calls: int, refused: int) -> None:
+    pacer = Pacer(9.0)
+    for _ in range(calls - refused):
+        pacer.take(9.4)
+    refuse(pacer, refused, 10.0)
+    assert rate(pacer, 10.0) == pytest.approx(0.9 * (calls - refused + 1))
+
+
+def test_evidence_takes_half_a_second() -> None:
+    pacer = Pacer(0.0)
+    for tenth in range(5):
+        again(pacer, 10 + tenth / 10, 20, 20)
+    assert pacer.snapshot(10.4).rate is None
+    again(pacer, 10.5)
+    assert pacer.snapshot(10.5).rate is not None
+
+
+def test_old_429s_are_no_evidence() -> None:
+    pacer = Pacer(0.0)
+    again(pacer, 10.0, 30, 30)
+    for i in range(300):
+        pacer.take(10.0 + i / 100)
+    again(pacer, 13.0)
+    assert pacer.snapshot(13.0).rate is None
+
+
+def test_silence_before_does_not_lower_what_was_accepted() -> None:
+    pacer = Pacer(0.0)
+    again(pacer, 50.0, 20, 20)
+    for i in range(20):
+        pacer.take(50.0 + i / 40)
+    again(pacer, 50.5, 20, 20)
+    assert rate(pacer, 50.5) > 18
+
+
+def test_first_cut_leaves_nine_tenths_of_what_was_accepted() -> None:
+    assert rate(limited(), 100.0) == pytest.approx(0.9 * 41)
+
+
+def test_calls_that_met_a_429_were_not_accepted() -> None:
+    pacer = limited(100)
+    first = rate(pacer, 100.0)
+    assert first > 80
+    pacer.take(100.25)
+    again(pacer, 100.8, 40, 1)
+    assert rate(pacer, 100.8) == pytest.approx(0.9 * 41 / 0.8), "41 less one, and one for luck, in 0.8 s"
+    again(pacer, 101.2, 30, 20)
+    assert rate(pacer, 101.2) == pytest.approx(0.9 * 41 / 0.8), "not yet again"
+    again(pacer, 101.8, 30, 1)
+    assert rate(pacer, 101.8) == pytest.approx(0.9 * (30 + 30 - 20)), "60 less 21, and one for luck, in a second"
+
+
+def test_many_429s_at_a_time_are_one_signal() -> None:
+    pacer = limited()
+    before = rate(pacer, 100.0)
+    for i in range(30):
+        pacer.take(100.0)
+        pacer.note_rate_limited(99.9, 100.0 + i / 10)
+    assert rate(pacer, 103.0) == before
+    pacer.note_rate_limited(100.49, 103.0)
+    assert rate(pacer, 103.0) == before
+    pacer.note_rate_limited(100.5, 103.0)
+    assert rate(pacer, 103.0) < before
+
+
+def test_one_429_of_few_calls_cuts_nothing() -> None:
+    pacer = limited(5)
+    before = rate(pacer, 100.0)
+    again(pacer, 101.0, 7, 1)
+    assert rate(pacer, 101.0) == before
+    pacer.take(101.1)
+    pacer.note_rate_limited(101.0, 101.1)
+    assert rate(pacer, 101.1) < before
+
+
+def test_next_429_finds_what_was_accepted_since_the_cut() -> None:
+    """A flood of 100/s was let in; the bucket behind it gives 10/s."""
+    pacer = limited(100)
+    drain(pacer, 100.0, 101.0)
+    for _ in range(80):
+        pacer.note_rate_limited(100.0, 100.1)
+    pacer.note_rate_limited(100.9, 101.0)
+    assert rate(pacer, 101.0) == pytest.approx(45.0, rel=0.02), "halved at most"
+
+
+def test_429s_of_calls_from_before_the_cut_do_not_count_again() -> None:
+    pacer = limited(100)
+    drain(pacer, 100.0, 101.0)
+    for _ in range(30):
+        pacer.note_rate_limited(99.9, 100.1)
+    pacer.note_rate_limited(100.9, 101.0)
+    assert rate(pacer, 101.0) > 80
+
+
+def test_later_429s_halve_as_long_as_most_calls_meet_one() -> None:
+    pacer = limited(0)
+    assert rate(pacer, 100.0) == pytest.approx(0.9)
+    for i in range(1, 30):
+        again(pacer, 100.0 + 5 * i, 2, 2)
+    assert rate(pacer, 245.0) == LOWEST_RATE
+
+
+def vain(pacer: Pacer, begin: float, epochs: int = 3, share: float = 0.25) -> float:
+    """Right after each cut as many 429s as ever, and one that ends the epoch; when the last came."""
+    for i in range(epochs):
+        again(pacer, begin + i + 0.4, 40, round(40 * share) - 1)
+        again(pacer, begin + i + 1, 1, 1)
+    return begin + epochs
+
+
+def test_pace_that_was_in_vain_three_times_is_given_up() -> None:
+    pacer = limited(100)
+    assert pacer.snapshot(vain(pacer, 100.0, 2)).rate is not None
+    assert pacer.snapshot(vain(pacer, 102.0, 1)).rate is None
+
+
+def test_epoch_that_helped_begins_the_count_anew() -> None:
+    pacer = limited(100)
+    now = vain(pacer, 100.0, 2)
+    drain(pacer, now, now + 3)
+    again(pacer, now + 3)
+    assert pacer.snapshot(vain(pacer, now + 3, 2)).rate is not None
+
+
+def test_epoch_in_which_most_meet_a_429_says_nothing() -> None:
+    pacer = limited(100)
+    assert pacer.snapshot(vain(pacer, 100.0, 10, share=0.65)).rate is not None
+
+
+def test_after_it_only_more_than_the_background_is_a_sign() -> None:
+    pacer = limited(100)
+    now = vain(pacer, 100.0, share=0.55) + 2
+    for _ in range(50):
+        pacer.take(now - 0.6)
+    refuse(pacer, 50, now)
+    assert pacer.snapshot(now).rate is None, "50 of 100 were signs enough at first"
+    refuse(pacer, 90, now + 0.6)
+    assert pacer.snapshot(now + 0.6).rate is not None
+
+
+def test_known_background_does_not_cut() -> None:
+    pacer = limited(100)
+    now = vain(pacer, 100.0) + 2
+    for _ in range(60):
+        pacer.take(now - 0.6)
+    refuse(pacer, 90, now)
+    before = rate(pacer, now)
+    again(pacer, now + 1, 40, 6)
+    assert rate(pacer, now + 1) == before
+    again(pacer, now + 1, 0, 20)
+    assert rate(pacer, now + 1) < before
+
+
+def test_cut_makes_room_for_the_background_and_is_deeper() -> None:
+    pacer = limited(100)
+    now = vain(pacer, 100.0) + 2
+    background = pacer._background.share(now)
+    assert background == pytest.approx(10 / 41, rel=0.02)
+    for _ in range(60):
+        pacer.take(now - 0.6)
+    refuse(pacer, 90, now)
+    accepted = (60 + 1) / (now - 103.0)
+    assert rate(pacer, now) == pytest.approx(0.81 * accepted / (1 - background), rel=0.01)
+
+
+def test_calls_without_a_chance_of_an_answer_are_not_taken_for_accepted() -> None:
+    """Each 429 takes 0.4 s: of an epoch of a second only six tenths are answered."""
+    pacer, cut_at = limited(100), 100.0
+    for _ in range(3):
+        for i in range(50):
+            pacer.take(cut_at + i / 50)
+        for i in range(0, 30, 5):
+            pacer.note_rate_limited(cut_at + 0.6 if i == 25 else cut_at + i / 50, cut_at + 1)
+        cut_at += 1
+    assert pacer.snapshot(cut_at).rate is None
+    assert pacer._background.share(cut_at) == pytest.approx(6 / 30, rel=0.05)
+
+
+def test_background_is_known_for_a_minute_and_then_for_two() -> None:
+    pacer, now = limited(100), 100.0
+    for known_s in (60, 120, 240):
+        now = vain(pacer, now, share=0.55)
+        for _ in range(50):
+            pacer.take(now + known_s - 1.6)
+        refuse(pacer, 50, now + known_s - 1)
+        assert pacer.snapshot(now + known_s - 1).rate is None
+        now += known_s + 3
+        for i in range(30):
+            pacer.take(now - 4 + i / 10)
+        for _ in range(50):
+            pacer.take(now - 0.6)
+        refuse(pacer, 50, now)
+        assert pacer.snapshot(now).rate is not None
+
+
+def test_epoch_after_a_forgotten_one_begins_with_nothing() -> None:
+    pacer = limited(100)
+    vain(pacer, 100.0, 2)
+    assert pacer.snapshot(200.0).rate is None
+    for _ in range(100):
+        pacer.take(300.0 - 0.6)
+    refuse(pacer, 105, 300.0)
+    assert pacer.snapshot(vain(pacer, 300.0, 2)).rate is not None
+
+
+def test_calls_are_spread() -> None:
+    pacer = limited(1000)
+    assert rate(pacer, 100.0) == pytest.approx(900, rel=0.01)
+    now = 105.0
+    at_once = 0
+    while pacer.opens_at(now) <= now:
+        pacer.take(now)
+        at_once += 1
+    assert at_once == pytest.approx(900 * BURST_S + 1, abs=1)
+
+
+def test_long_silence_does_not_save_up_calls() -> None:
+    pacer = limited(10)
+    pacer.take(130.0)
+    assert pacer.opens_at(130.0) > 130.0
+
+
+def test_rate_comes_back_within_two_seconds_and_stays_for_as_long() -> None:
+    pacer = limited()
+    top = rate(pacer, 100.0) / 0.9
+    drain(pacer, 100.0, 102.0)
+    assert rate(pacer, 102.0) == pytest.approx(top, rel=0.01)
+    drain(pacer, 102.0, 103.0)
+    assert rate(pacer, 103.0) == pytest.approx(top, rel=0.03)
+    drain(pacer, 103.0, 106.5)
+    assert rate(pacer, 106.5) > 1.8 * top
+
+
+def test_slow_rate_comes_back_within_twenty_calls() -> None:
+    pacer = limited(0)
+    again(pacer, 101.0, 2, 2)
+    low = rate(pacer, 101.0)
+    assert drain(pacer, 101.0, 101.0 + 20 / low) == pytest.approx(20, abs=2)
+    assert rate(pacer, 101.0 + 20 / low) == pytest.approx(low / 0.9, rel=0.02)
+
+
+def test_rate_does_not_grow_without_calls_that_wait() -> None:
+    pacer = limited()
+    before = rate(pacer, 100.0)
+    now = 100.1
+    for _ in range(400):
+        assert pacer.opens_at(now) <= now
+        pacer.take(now)
+        now += 1.1 / before
+    assert rate(pacer, now) == before
+
+
+def test_asking_twice_does_not_grow_it_twice() -> None:
+    once, often = limited(), limited()
+    drain(once, 100.0, 101.0)
+    now = 100.0
+    while now < 101.0:
+        now = max(now, *(often.opens_at(now) for _ in range(5)))
+        if now < 101.0:
+            often.take(now)
+    assert rate(often, 101.0) == rate(once, 101.0)
+
+
+def test_rate_is_forgotten_after_a_minute_without_need() -> None:
+    pacer = limited()
+    assert pacer.snapshot(159.9).rate is not None
+    assert pacer.snapshot(160.0).rate is None
+    assert pacer.opens_at(160.0) == -inf
+
+
+def test_calls_that_never_wait_do_not_keep_the_rate_in_mind() -> None:
+    pacer = limited()
+    for second in range(110, 161, 10):
+        assert pacer.opens_at(float(second)) <= second
+        pacer.take(float(second))
+    assert pacer.snapshot(161.0).rate is None
+
+
+def test_rate_that_binds_is_not_forgotten() -> None:
+    pacer = limited()
+    for second in range(130, 200):
+        pacer.take(float(second))
+        pacer.opens_at(float(second))
+    assert pacer.snapshot(200.0).rate is not None
+
+
+def test_hold_keeps_everybody_back_and_is_not_cut_short() -> None:
+    pacer = Pacer(0.0)
+    pacer.hold(10.0)
+    pacer.hold(5.0)
+    assert pacer.opens_at(0.0) == 10.0
+    assert pacer.snapshot(0.0).held_until == 10.0
+    assert pacer.opens_at(10.0) <= 10.0
+    assert pacer.snapshot(10.0).held_until is None
+
+
+def test_wait_for_a_hold_does_not_grow_the_rate() -> None:
+    pacer = limited()
+    before = rate(pacer, 100.0)
+    pacer.hold(120.0)
+    for tenth in range(200):
+        assert pacer.opens_at(100.0 + tenth / 10) == 120.0
+    assert rate(pacer, 120.0) == before
+
+
+def test_call_that_did_not_go_gives_its_turn_back() -> None:
+    pacer = limited()
+    now = max(100.0, pacer.opens_at(100.0))
+    pacer.take(now)
+    after_one = pacer.opens_at(now)
+    pacer.take(now)
+    pacer.put_back(now, now)
+    assert pacer.opens_at(now) == pytest.approx(after_one, rel=1e-4)
+
+
+def test_release_forgets_the_rate_but_not_a_hold() -> None:
+    pacer = limited()
+    pacer.note_hint(requests(1.0), 0, 100.0)
+    pacer.hold(200.0)
+    pacer.release()
+    assert pacer.snapshot(100.0).rate is None
+    assert pacer.snapshot(100.0).held_until == 200.0
+
+
+def requests(remaining: float, limit: float = 60.0, refill_per_s: float = 1.0) -> RateHint:
+    return RateHint((Window("x-ratelimit-remaining-requests", False, limit, remaining, refill_per_s),))
+
+
+def tokens(remaining: float, refill_per_s: float = 0.0) -> RateHint:
+    return RateHint((Window("x-ratelimit-remaining-tokens", True, 100_000.0, remaining, refill_per_s),))
+
+
+def test_window_that_is_nearly_used_up_binds() -> None:
+    pacer = Pacer(0.0)
+    pacer.note_hint(requests(4.0), 4, 0.0)
+    assert pacer.snapshot(0.0).rate is None
+    pacer.note_hint(requests(3.0), 0, 0.0)
+    assert rate(pacer, 0.0) == pytest.approx(1.3)
+    pacer.note_hint(requests(0.0), 0, 0.0)
+    assert rate(pacer, 0.0) == pytest.approx(1.0)
+
+
+def test_window_with_fewer_calls_than_are_in_flight_binds() -> None:
+    pacer = Pacer(0.0)
+    pacer.note_hint(requests(30.0), 31, 0.0)
+    assert rate(pacer, 0.0) == pytest.approx(4.0)
+
+
+def test_full_window_does_not_bind() -> None:
+    pacer = Pacer(0.0)
+    pacer.note_hint(requests(1.0, limit=1.0, refill_per_s=0.0), 5, 0.0)
+    assert pacer.snapshot(0.0).rate is None
+
+
+def test_hint_is_forgotten_and_frees_the_next_call() -> None:
+    pacer = Pacer(0.0)
+    pacer.note_hint(requests(0.0, refill_per_s=0.02), 0, 0.0)
+    pacer.take(0.0)
+    assert pacer.opens_at(0.0) == pytest.approx(50.0, abs=0.1)
+    assert pacer.opens_at(29.9) > 29.9
+    assert pacer.opens_at(30.0) <= 30.0
+
+
+def test_better_news_free_the_next_call() -> None:
+    pacer = Pacer(0.0)
+    pacer.note_hint(requests(0.0, refill_per_s=0.02), 0, 0.0)
+    pacer.take(0.0)
+    pacer.note_hint(requests(0.0, refill_per_s=10.0), 0, 1.0)
+    assert pacer.opens_at(1.0) <= 1.1
+    pacer.note_hint(requests(50.0), 0, 1.0)
+    assert pacer.opens_at(1.0) == -inf
+
+
+def test_lower_of_both_rates_binds_and_a_hint_does_not_grow() -> None:
+    pacer = limited()
+    pacer.note_hint(requests(0.0, refill_per_s=5.0), 0, 100.0)
+    assert drain(pacer, 100.0, 110.0) == pytest.approx(50, abs=1)
+    assert rate(pacer, 110.0) == 5.0
+    pacer.note_hint(requests(0.0, refill_per_s=500.0), 0, 110.0)
+    assert rate(pacer, 110.0) == pytest.approx(36.0, rel=0.03)
+
+
+def test_tokens_are_translated_to_calls_by_what_a_call_takes() -> None:
+    pacer = Pacer(0.0)
+    left = 100_000.0
+    for i in range(8):
+        pacer.note_hint(tokens(left, 100.0), 0, float(i))
+        for _ in range(4):
+            pacer.take(float(i))
+        left -= 4 * 500 - 100
+    pacer.note_hint(tokens(4_000.0, 100.0), 0, 8.0)
+    price = 500 + 0.3 * ((left - 4_000) / 4)
+    assert rate(pacer, 8.0) == pytest.approx((100 + 400) / price, rel=0.05)
+
+
+def test_tokens_of_unknown_price_do_not_bind() -> None:
+    pacer = Pacer(0.0)
+    pacer.note_hint(tokens(1.0, 1.0), 100, 0.0)
+    pacer.note_hint(tokens(1.0, 1.0), 100, 0.0)
+    assert pacer.snapshot(0.0).rate is None
+
+
+def test_memory_of_windows_is_bounded() -> None:
+    pacer = Pacer(0.0)
+    for i in range(1000):
+        pacer.note_hint(RateHint((Window(f"x-{i}-tokens", True, 9.0, 9.0, 1.0),)), 0, 0.0)
+    assert len(pacer._seen) <= 16

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import random
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from llm_guard.policy.recent import MEMORY, Recent
+
+
+def after(outcomes: str, *, every_s: float = 0.0) -> Recent:
+    """F a failure, S a success, the last one at instant 0."""
+    recent = Recent(-every_s * len(outcomes))
+    for place, outcome in enumerate(outcomes, 1):
+        recent.note(outcome == "F", every_s * (place - len(outcomes)))
+    return recent
+
+
+def test_nothing_known_is_no_failure() -> None:
+    assert Recent(5.0).failure_share(5.0) == 0
+    assert Recent(5.0).failure_share(500.0) == 0
+
+
+def test_first_failures_count_a_tenth_each() -> None:
+    assert after("F").failure_share(0.0) == pytest.approx(0.1)
+    assert after("FF").failure_share(0.0) == pytest.approx(0.2, abs=0.005)
+    assert after("FFFFF").failure_share(0.0) == pytest.approx(0.5, abs=0.03)
+
+
+def test_nothing_but_failures_is_one_and_nothing_but_successes_is_nothing() -> None:
+    assert after("F" * 200).failure_share(0.0) == 1.0
+    assert after("S" * 200).failure_share(0.0) == 0.0
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.4, 0.9])
+@pytest.mark.parametrize("every_s", [0.0, 0.01, 1.0])
+def test_share_is_on_average_what_fails(rate: float, every_s: float) -> None:
+    dice = random.Random(7)
+    recent = Recent(0.0)
+    shares = []
+    for i in range(20_000):
+        recent.note(dice.random() < rate, i * every_s)
+        shares.append(recent.failure_share(i * every_s))
+    assert sum(shares[100:]) / len(shares[100:]) == pytest.approx(rate, abs=0.01)
+
+
+def test_latest_attempts_outweigh_the_earlier_ones() -> None:
+    assert after("S" * 40 + "F" * 40).failure_share(0.0) > 0.6
+    assert after("F" * 40 + "S" * 40).failure_share(0.0) < 0.4
+
+
+@pytest.mark.parametrize("attempts", [20, 50])
+def test_memory_is_some_twenty_to_fifty_attempts(attempts: int) -> None:
+    """The share halves within them, after an outage of any length."""
+    share = after("F" * 1000 + "S" * attempts).failure_share(0.0)
+    assert 0.25 < share < 0.65
+
+
+def test_silence_fades_the_share() -> None:
+    recent = after("F" * 200)
+    shares = [recent.failure_share(s) for s in (0.0, 10.0, 30.0, 60.0, 600.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[1] == 1.0
+    assert 0.4 < shares[2] < 0.7
+    assert shares[3] < 0.1
+    assert shares[4] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_old_attempts_count_less_beside_new_ones() -> None:
+    recent = after("F" * 200)
+    for _ in range(10):
+        recent.note(False, 45.0)
+    assert recent.failure_share(45.0) < 0.2
+
+
+def test_one_failure_a_minute_tells_little() -> None:
+    assert after("F" * 30, every_s=60.0).failure_share(0.0) < 0.15
+
+
+def test_asking_changes_nothing() -> None:
+    recent = after("FSF")
+    recent.failure_share(100.0)
+    recent.snapshot(100.0)
+    assert recent.failure_share(0.0) == after("FSF").failure_share(0.0)
+
+
+def test_snapshot_says_on_how_much_the_share_rests_and_cannot_be_changed() -> None:
+    seen = after("F" * 1000).snapshot(0.0)
+    assert seen.failure_share == 1.0
+    assert seen.attempts == pytest.approx(MEMORY)
+    assert after("FS").snapshot(15.0).attempts == pytest.approx(1.975 / 2.71828, rel=1e-4)
+    with pytest.raises(FrozenInstanceError):
+        seen.attempts = 0.0  # type: ignore[misc]

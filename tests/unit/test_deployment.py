@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from llm_guard.deployment import Gates
+from llm_guard.policy.gate import CapacitySettings
+from llm_guard.policy.limiter import RAMP_START
+from tests.fakes.script import new_target
+
+FREE = CapacitySettings(pacing=False)
+NARROW = CapacitySettings(pacing=False, concurrency=1)
+
+
+def test_each_account_has_a_gate_of_its_own_where_calls_at_once_are_not_limited() -> None:
+    gates = Gates(FREE)
+    alice, bob = gates.of("alice", 0.0), gates.of("bob", 0.0)
+    assert alice is not bob
+    assert gates.of("alice", 1.0) is alice
+    alice.hold(10.0)
+    assert (alice.try_enter(1.0), bob.try_enter(1.0) is not None) == (None, True)
+
+
+def test_limit_of_calls_at_once_has_one_gate_for_all_accounts() -> None:
+    gates = Gates(NARROW)
+    assert gates.of("alice", 0.0) is gates.of("bob", 0.0)
+    assert gates.of("alice", 0.0).try_enter(0.0) is not None
+    assert gates.of("bob", 0.0).try_enter(0.0) is None
+
+
+def test_learned_limit_has_one_gate_for_all_accounts_too() -> None:
+    gates = Gates(CapacitySettings(concurrency="adaptive"))
+    assert gates.of("alice", 0.0) is gates.of("bob", 0.0)
+
+
+def test_account_not_seen_for_longest_begins_anew_after_1024_others() -> None:
+    gates = Gates(FREE)
+    kept, forgotten = gates.of("kept", 0.0), gates.of("forgotten", 0.0)
+    for number in range(1022):
+        gates.of(str(number), 0.0)
+    gates.of("kept", 1.0)
+    gates.of("one more", 1.0)
+    assert len(gates.all()) == 1024
+    assert gates.of("kept", 2.0) is kept
+    assert gates.of("forgotten", 2.0) is not forgotten
+    assert len(gates.all()) == 1024
+
+
+def test_new_settings_hold_for_gates_that_there_are_and_for_those_to_come() -> None:
+    gates = Gates(NARROW)
+    gate = gates.of("alice", 0.0)
+    assert gate.try_enter(0.0) is not None
+    gates.adopt(CapacitySettings(pacing=False, concurrency=2))
+    assert gate.try_enter(0.0) is not None
+    assert gate.try_enter(0.0) is None
+    gates.adopt(FREE)
+    assert gates.of("alice", 0.0) is not gate
+    assert gate.settings == FREE
+
+
+def test_after_an_outage_calls_return_by_and_by_at_all_gates() -> None:
+    gates = Gates(FREE)
+    both = gates.of("alice", 0.0), gates.of("bob", 0.0)
+    gates.ramp(0.0, 10.0)
+    for gate in both:
+        assert [gate.try_enter(1.0) is not None for _ in range(RAMP_START + 1)] == [True] * RAMP_START + [False]
+        assert gate.try_enter(10.0) is not None
+
+
+def test_streams_are_measured_to_their_first_token_and_all_else_to_the_end() -> None:
+    deployment = new_target().deployment
+    assert deployment.latency_of(True) is deployment.first_tokens
+    assert deployment.latency_of(False) is deployment.latency

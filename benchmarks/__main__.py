@@ -1,5 +1,6 @@
-"""`python -m benchmarks [survival|cost|classification [FILE]] [--seconds N]`: measures, writes `benchmarks/results/`,
-exits 1 when a promise does not hold."""
+"""`python -m benchmarks [scenarios|cost|storm|classification [FILE]]`: measures, and writes `benchmarks/results/`.
+
+Exits 1 when a promise does not hold."""
 
 from __future__ import annotations
 
@@ -8,31 +9,60 @@ from pathlib import Path
 
 import click
 
-from benchmarks import classification, cost, report, survival
+from benchmarks import classification, cost, report
 from benchmarks.rig import keep_off_the_gateways_processor
+from benchmarks.scenarios import report as scenario_report
+from benchmarks.scenarios import run as scenarios
+from benchmarks.scenarios.catalogue import SCENARIOS
+from benchmarks.storm import report as storm
 
 
 @click.command()
-@click.argument("which", type=click.Choice(["all", "survival", "cost", "classification"]), default="all")
+@click.argument("which", type=click.Choice(["all", "scenarios", "cost", "storm", "classification"]), default="all")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
-@click.option("--seconds", default=30.0, show_default=True, help="Of each survival scenario.")
-def main(which: str, file: Path | None, seconds: float) -> None:
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=scenarios.LONGEST_S,
+    show_default=True,
+    help="Of the longest steady scenario, the others in proportion; courses of events keep their length.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice([each.key for each in SCENARIOS]),
+    metavar="NAME",
+    help="This scenario alone, and nothing is written; may be given more than once.",
+)
+@click.option("--other", metavar="NAME=BASE_URL", help="A gateway that runs already, to be measured beside.")
+@click.option(
+    "--provider-port",
+    type=click.IntRange(1, 65535),
+    default=9009,
+    show_default=True,
+    help="Where that gateway expects its provider.",
+)
+def main(
+    which: str, file: Path | None, seconds: float, only: tuple[str, ...], other: str | None, provider_port: int
+) -> None:
     """Measure, and write benchmarks/results/. FILE: labelled errors for `classification`, which then only prints."""
     if file is not None and which != "classification":
         raise click.BadParameter("goes with classification alone", param_hint="FILE")
+    if (only or other) and which != "scenarios":
+        raise click.BadParameter("go with scenarios alone", param_hint="--only, --other")
     keep_off_the_gateways_processor()
     broken: list[str] = []
-    if which in ("all", "survival"):
-        rows = survival.run(click.echo, seconds)
-        report.write_survival(rows)
-        broken += [f"{row.name}: {promise}" for row in rows for promise in row.broken]
+    if which in ("all", "scenarios"):
+        rows = scenarios.run(only, seconds, _other(other, provider_port))
+        if not only:
+            scenario_report.write(rows, report.RESULTS, report.machine())
+        broken += [f"{row.scenario.name}: {promise}" for row in rows for promise in row.broken]
     if which in ("all", "cost"):
         measured = cost.run(click.echo)
         report.write_cost(measured)
-        if measured.added_p50_s >= 0.001:
-            broken.append(f"added latency {measured.added_p50_s * 1e3:.2f} ms against 1 ms")
-        if measured.streams_ok < measured.streams:
-            broken.append(f"{measured.streams - measured.streams_ok} of {measured.streams} streams broke")
+        broken += measured.broken
+    if which in ("all", "storm"):
+        broken += storm.run_all(click.echo)
     if which in ("all", "classification"):
         scores, classifying = classification.run(click.echo, (file,) if file else classification.COLLECTIONS)
         if file is None:
@@ -40,8 +70,18 @@ def main(which: str, file: Path | None, seconds: float) -> None:
         broken += [promise for score in scores for promise in score.broken] + classifying.broken
     for promise in broken:
         click.secho(f"does not hold: {promise}", fg="red")
-    click.echo(f"results in {report.RESULTS.name}/")
+    if not only and file is None:
+        click.echo(f"results in {report.RESULTS.name}/")
     sys.exit(1 if broken else 0)
+
+
+def _other(text: str | None, provider_port: int) -> scenarios.Other | None:
+    if text is None:
+        return None
+    name, equals, url = text.partition("=")
+    if not equals or not url.startswith("http"):
+        raise click.BadParameter("must be NAME=BASE_URL", param_hint="--other")
+    return scenarios.Other(name, url, provider_port)
 
 
 main()

@@ -49,6 +49,16 @@ class Cost:
     rss_during_bytes: int
     cpu_s_per_chunk: float
 
+    @property
+    def broken(self) -> list[str]:
+        """What was promised and did not hold."""
+        broken = []
+        if self.added_p50_s >= 0.001:
+            broken.append(f"added latency {self.added_p50_s * 1e3:.2f} ms against 1 ms")
+        if self.streams_ok < self.streams:
+            broken.append(f"{self.streams - self.streams_ok} of {self.streams} streams broke")
+        return broken
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Results as JSON, as a page and as a picture, in `benchmarks/results/`."""
+"""Results of cost and classification as JSON and as pages, in `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -7,42 +7,15 @@ import os
 import platform
 from pathlib import Path
 
-import matplotlib as mpl
-
 from benchmarks import classification
 from benchmarks.cost import Cost
-from benchmarks.survival import Promise, Row
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
 
 RESULTS = Path(__file__).parent / "results"
-_DIRECT, _GUARDED = "#b0b7c3", "#1f7a5c"
 
 
 def machine() -> dict[str, str | int | None]:
     """What the figures were measured on."""
     return {"python": platform.python_version(), "system": platform.machine(), "processors": os.cpu_count()}
-
-
-def write_survival(rows: list[Row]) -> None:
-    """survival.json, survival.md, survival.png."""
-    _write_json("survival", {"machine": machine(), "rows": [row.as_dict() for row in rows]})
-    lines = [
-        "# What clients get from a misbehaving provider",
-        "",
-        "100 calls a second for 30 s each; default retries (3 attempts, budget 20 %), one deployment but where a",
-        "fallback is named. *Promised* is what the row has to hold; `make bench` measures it again.",
-        "",
-        "![success, directly and through the gateway](survival.png)",
-        "",
-        "| trouble | directly | through llm_guard | p50 | p99 | requests per call | failing takes | promised | |",
-        "|---|---:|---:|---:|---:|---:|---:|---|---|",
-    ]
-    lines += [_survival_line(row) for row in rows]
-    lines += ["", _machine_line()]
-    (RESULTS / "survival.md").write_text("\n".join(lines) + "\n")
-    _draw_survival(rows)
 
 
 def write_cost(cost: Cost) -> None:
@@ -120,61 +93,6 @@ def _write_json(name: str, content: object) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _survival_line(row: Row) -> str:
-    guarded = row.guarded
-    failing = f"{guarded.failed_latency.p50 * 1e3:.1f} ms" if guarded.failed_latency.count else "-"
-    p50, p99 = (f"{value:.3f} s" if guarded.ok else "-" for value in (guarded.latency.p50, guarded.latency.p99))
-    return (
-        f"| {row.name} | {row.direct.success_share:.1%} | **{guarded.success_share:.2%}** | {p50} | {p99} "
-        f"| {row.requests_per_call:.3f} | {failing} | {_promised(row.promise)} "
-        f"| {'; '.join(row.broken) or 'holds'} |"
-    )
-
-
-def _promised(promise: Promise) -> str:
-    parts = []
-    if promise.success is not None:
-        parts.append(f"≥ {promise.success:.1%}")
-    if promise.requests_per_call is not None:
-        parts.append(f"≤ {promise.requests_per_call:g} requests")
-    if promise.p99_s is not None:
-        parts.append(f"p99 ≤ {promise.p99_s:g} s")
-    if promise.median_failure_s is not None:
-        parts.append(f"fails in {promise.median_failure_s * 1e3:g} ms")
-    return ", ".join(parts)
-
-
 def _machine_line() -> str:
     on = machine()
     return f"Measured on {on['processors']} shared processors ({on['system']}), Python {on['python']}."
-
-
-def _draw_survival(rows: list[Row]) -> None:
-    figure, axes = plt.subplots(figsize=(9, 0.62 * len(rows) + 1.2), layout="constrained")
-    places = range(len(rows))
-    axes.barh(
-        [p - 0.19 for p in places], [r.direct.success_share * 100 for r in rows], 0.36, color=_DIRECT, label="directly"
-    )
-    bars = axes.barh(
-        [p + 0.19 for p in places],
-        [r.guarded.success_share * 100 for r in rows],
-        0.36,
-        color=_GUARDED,
-        label="through llm_guard",
-    )
-    axes.bar_label(
-        bars,
-        [f"{r.guarded.success_share:.2%}  ·  {r.requests_per_call:.2f} requests per call" for r in rows],
-        padding=4,
-        fontsize=8,
-    )
-    axes.set_yticks(list(places), [row.name for row in rows], fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 145)
-    axes.set_xticks(range(0, 101, 20), [f"{tick} %" for tick in range(0, 101, 20)])
-    axes.set_title("Calls that succeed", loc="left", fontsize=11)
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    figure.savefig(RESULTS / "survival.png", dpi=110)
-    plt.close(figure)

@@ -47,10 +47,28 @@ class Rig:
         return int(self.gateway.memory_info().rss)
 
 
+class ConfigRefusedError(Exception):
+    """The gateway does not take this config; the message is what it said."""
+
+
 @contextmanager
 def rig(config: str, *mock_options: str) -> Iterator[Rig]:
     """Both processes; `{provider}` in `config` becomes the provider's address."""
-    with _process("mock", "--port", "0", *mock_options) as (provider_url, _), tempfile.TemporaryDirectory() as folder:
+    with provider(*mock_options) as provider_url, gateway(config, provider_url) as running:
+        yield running
+
+
+@contextmanager
+def provider(*mock_options: str, port: int = 0) -> Iterator[str]:
+    """A provider alone: its address."""
+    with _process("mock", "--port", str(port), *mock_options) as (url, _):
+        yield url
+
+
+@contextmanager
+def gateway(config: str, provider_url: str) -> Iterator[Rig]:
+    """A gateway before a provider that runs already; raises ConfigRefusedError."""
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(config.replace("{provider}", provider_url))
         with _process("serve", "-c", str(path), "--port", "0", cpu=0) as (gateway_url, process):
@@ -78,7 +96,8 @@ def _process(command: str, *arguments: str, cpu: int | None = None) -> Iterator[
         assert process.stderr is not None
         line = process.stderr.readline()
         if " on http" not in line:
-            raise RuntimeError(f"{command} did not start: {line}{process.stderr.read()}")
+            line += process.stderr.read()
+            raise (ConfigRefusedError if process.wait(10) == 2 else RuntimeError)(f"{command} did not start: {line}")
         yield line.split(" on ")[-1].split()[0], process
     finally:
         process.send_signal(signal.SIGTERM)

@@ -136,7 +136,12 @@ def mock(host: str, port: int, seed: int, tokens: int, latency_ms: float, token_
       gpt-4o+cut:3  +stall:3         a stream is cut, or falls silent, after 3 tokens
       gpt-4o+error:0                 an error event in a 200, before the first token
       gpt-4o+truncated  +malformed:2 broken JSON
-      gpt-4o+limit:40/s              a rate limit
+      gpt-4o+limit:40/s              a rate limit; +limit:40/s:bare does not tell when to come back
+      gpt-4o+quota                   a spent quota
+      gpt-4o+capacity:20             20 at once, the rest wait their turn
+
+    While it runs, POST /mock/faults {"model": "gpt-4o", "faults": "status:503@40%"} switches a model's faults ("" lifts
+    them), and GET /mock/stats tells what was asked.
     """
     provider = MockProvider(seed, tokens, token_delay_ms / 1000, latency_ms / 1000)
     try:

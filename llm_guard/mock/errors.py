@@ -22,6 +22,14 @@ _RATE_LIMIT = (
     "Rate limit reached for {model} in organization org-mock on requests per min (RPM): "
     "Limit 500, Used 500, Requested 1. Please try again in {wait}."
 )
+_QUOTA = (
+    "You exceeded your current quota, please check your plan and billing details. For more information on this error, "
+    "read the docs: https://platform.openai.com/docs/guides/error-codes/api-errors."
+)
+_CREDIT = (
+    "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or purchase "
+    "credits."
+)
 _HELP = "You can retry your request, or contact us through our help center at help.openai.com if"
 _SERVER = f"The server had an error processing your request. Sorry about that! {_HELP} you keep seeing this error."
 _BUSY = f"That model is currently overloaded with other requests. {_HELP} the error persists."
@@ -76,8 +84,19 @@ def error_reply(dialect: Dialect, status: int, model: str, retry_after: str | No
     return Reply(status, msgspec.json.encode(error_body(dialect, status, model)), headers)
 
 
-def limit_reply(dialect: Dialect, model: str, rate_per_s: float, wait_s: float) -> Reply:
-    """429 from a bucket of `rate_per_s` that has room again in `wait_s` seconds."""
+def quota_reply(dialect: Dialect) -> Reply:
+    """A spent quota or credit: 429 of openai, 400 of anthropic; nothing tells when to come back."""
+    if dialect == "anthropic":
+        return Reply(400, msgspec.json.encode(_anthropic("invalid_request_error", _CREDIT)))
+    return Reply(429, msgspec.json.encode(_openai("insufficient_quota", "insufficient_quota", _QUOTA)))
+
+
+def limit_reply(dialect: Dialect, model: str, rate_per_s: float, wait_s: float, *, is_bare: bool = False) -> Reply:
+    """429 from a bucket of `rate_per_s` that has room again in `wait_s` seconds; a bare one does not say so."""
+    if is_bare:
+        body = error_body(dialect, 429, model)
+        body["error"]["message"] = body["error"]["message"].partition(" Please try again")[0]
+        return Reply(429, msgspec.json.encode(body))
     headers = {"retry-after": str(math.ceil(wait_s))} | _rate_limit_headers(
         dialect, max(1, round(rate_per_s * 60)), wait_s
     )

@@ -1,7 +1,7 @@
 """Fault plans: how a request is to be answered badly, as its model name and its `x-mock-fault` header say.
 
-Owns the grammar, the deterministic dice, and the token bucket of `limit`. Does not act a fault out (`player`)
-nor write error bodies (`errors`).
+Owns the grammar, the deterministic dice, and the token bucket of `limit`. Does not act a fault out (`player`),
+keep what a plan has met so far (`course`) nor write error bodies (`errors`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Literal
 from llm_guard.policy.units import parse_duration
 
 FaultKind = Literal[
-    "status", "latency", "silence", "headers", "reset", "close",
-    "cut", "stall", "error", "truncated", "malformed", "limit",
+    "status", "quota", "latency", "silence", "headers", "reset", "close",
+    "cut", "stall", "error", "truncated", "malformed", "limit", "capacity",
 ]  # fmt: skip
 
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 504, 529)
@@ -27,6 +27,7 @@ GRAMMAR = """\
 faults: model `NAME+FAULT+FAULT`, or header `x-mock-fault: FAULT, FAULT`; the first that strikes is acted out
   status:CODE[:RETRY_AFTER]  the dialect's error answer; CODE is one of
                              400 401 403 404 408 409 413 422 429 500 502 503 504 529
+  quota                      the dialect's answer when the quota or the credit is spent
   latency:DURATION[~SPREAD]  waits before the head, e.g. latency:50ms~20ms
   silence                    reads the request, never answers
   headers                    the head at once, then nothing
@@ -36,7 +37,8 @@ faults: model `NAME+FAULT+FAULT`, or header `x-mock-fault: FAULT, FAULT`; the fi
   error:N                    stream: error event after N tokens; unary: error body under status 200
   malformed:N                stream: broken JSON after N tokens; unary: broken JSON
   truncated                  unary: JSON cut, content-length right; stream: clean end, no terminal event
-  limit:RATE/s               token bucket per model, then 429
+  limit:RATE/s[:bare]        token bucket per model, then 429; bare: no word of when to come back
+  capacity:N                 serves N at once, per model; the rest wait their turn
   any of them with @P%       strikes P percent of the requests, e.g. status:503@10%"""
 
 
@@ -61,6 +63,9 @@ class Fault:
     spread_s: float = 0.0
     after_tokens: int = 0
     rate_per_s: float = 0.0
+    is_bare: bool = False
+    """A 429 without any hint of when to come back."""
+    places: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,11 @@ class Struck:
     """What the dice gave one request."""
 
     latency_s: float = 0.0
+    places: int | None = None
+    """How many are served at once; None: all."""
     faults: tuple[Fault, ...] = ()
-    """In the order in which they were written, latencies left out: the first that applies is acted out."""
+    """In the order in which they were written, latencies and capacities left out: the first that applies is acted
+    out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ class FaultPlan:
 
     def draw(self, seed: int, number: int) -> Struck:
         """The faults that strike request `number` of this plan; the same arguments give the same answer."""
-        latency_s = 0.0
+        latency_s, places = 0.0, None
         struck: list[Fault] = []
         for index, fault in enumerate(self.faults):
             if _uniform(seed, self.text, number, index, "share") >= fault.share:
@@ -92,9 +100,11 @@ class FaultPlan:
             if fault.kind == "latency":
                 u = _uniform(seed, self.text, number, index, "spread")
                 latency_s += max(0.0, fault.delay_s + (2 * u - 1) * fault.spread_s)
+            elif fault.kind == "capacity":
+                places = fault.places
             else:
                 struck.append(fault)
-        return Struck(latency_s, tuple(struck))
+        return Struck(latency_s, places, tuple(struck))
 
 
 @lru_cache(maxsize=4096)
@@ -144,10 +154,16 @@ def _parse_latency(argument: str | None) -> Fault:
 
 
 def _parse_limit(argument: str | None) -> Fault:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)/s", argument or "")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)/s(:bare)?", argument or "")
     if match is None or float(match[1]) <= 0:
         raise ValueError("limit needs a rate > 0 such as 5/s")
-    return Fault("limit", rate_per_s=float(match[1]))
+    return Fault("limit", rate_per_s=float(match[1]), is_bare=match[2] is not None)
+
+
+def _parse_capacity(argument: str | None) -> Fault:
+    if argument is None or not argument.isdecimal() or int(argument) < 1:
+        raise ValueError("capacity needs a number of at least 1 such as capacity:20")
+    return Fault("capacity", places=int(argument))
 
 
 def _bare(kind: FaultKind) -> Callable[[str | None], Fault]:
@@ -172,6 +188,8 @@ _PARSERS: dict[str, Callable[[str | None], Fault]] = {
     "status": _parse_status,
     "latency": _parse_latency,
     "limit": _parse_limit,
+    "capacity": _parse_capacity,
+    "quota": _bare("quota"),
     "silence": _bare("silence"),
     "headers": _bare("headers"),
     "reset": _bare("reset"),

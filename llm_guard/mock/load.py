@@ -16,6 +16,7 @@ import aiohttp
 from llm_guard.mock.exchange import Dialect
 from llm_guard.mock.load_call import Target, call, open_session
 from llm_guard.mock.load_result import Ended, LoadResult, sum_up
+from llm_guard.mock.load_retries import SdkRetries
 
 Progress = Callable[[int, int], None]
 """Called after each call with the number of calls ended and the number planned."""
@@ -38,6 +39,11 @@ class LoadPlan:
     dialect: Dialect = "openai"
     headers: Mapping[str, str] | None = None
     timeout_s: float = 60.0
+    """For each request: a call without retries is one."""
+    retries: int = 0
+    """The client's own, as the official SDKs make them: 2 is their default."""
+    patience_s: float | None = None
+    """Asks again for so long, however often it takes: an application that needs its answer."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -51,11 +57,21 @@ class LoadPlan:
         return self.calls if self.calls is not None else round(self.rate_per_s * (self.seconds or 0.0))
 
     def target(self) -> Target:
-        return Target(self.url, self.dialect, self.stream, self.headers, self.timeout_s)
+        retries = None
+        if self.retries or self.patience_s is not None:
+            retries = SdkRetries(self.retries, self.seed, self.patience_s)
+        return Target(self.url, self.dialect, self.stream, self.headers, self.timeout_s, retries)
 
 
 async def run_load(plan: LoadPlan, progress: Progress | None = None) -> LoadResult:
     """Sends the planned calls at fixed intervals; returns when the last one has ended."""
+    started_at = time.monotonic()
+    ended = await run_calls(plan, progress)
+    return sum_up(ended, time.monotonic() - started_at)
+
+
+async def run_calls(plan: LoadPlan, progress: Progress | None = None) -> list[Ended]:
+    """`run_load`, call by call, in the order in which they ended."""
     planned = plan.planned()
     target = plan.target()
     dice = Random(plan.seed)
@@ -82,11 +98,11 @@ async def run_load(plan: LoadPlan, progress: Progress | None = None) -> LoadResu
             await asyncio.sleep(max(0.0, due_at - time.monotonic()))
             model = dice.choice(plan.models)
             if in_flight >= plan.concurrency:
-                end(Ended("not_sent", 0.0))
+                end(Ended("not_sent", 0.0, ended_at=due_at))
             else:
                 in_flight += 1
                 calls.create_task(send(model, due_at))
-    return sum_up(ended, time.monotonic() - started_at)
+    return ended
 
 
 async def closed_loop(

@@ -1,4 +1,4 @@
-"""One call of a load run, and the judgement on its answer.
+"""One call of a load run, with its client's own retries, and the judgement on its answer.
 
 Owns what counts as a success. It reads streams for itself: sharing the gateway's parser would let one fault
 hide in both.
@@ -6,6 +6,7 @@ hide in both.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from msgspec.json import decode, encode
 
 from llm_guard.mock.exchange import Dialect
 from llm_guard.mock.load_result import Ended
+from llm_guard.mock.load_retries import SdkRetries, retry_after_s
+
+_BROKEN = ("timeout", "connect", "disconnected", "truncated")
+"""No whole answer came."""
 
 _PATHS: dict[Dialect, str] = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 
@@ -31,7 +36,9 @@ class Target:
     stream: bool = False
     headers: Mapping[str, str] | None = None
     timeout_s: float = 60.0
-    """For the whole call."""
+    """For each request: a call without retries is one."""
+    retries: SdkRetries | None = None
+    """Of the client; none by default."""
 
     def endpoint(self) -> str:
         return self.url.rstrip("/").removesuffix("/v1") + _PATHS[self.dialect]
@@ -63,8 +70,33 @@ async def call(session: aiohttp.ClientSession, target: Target, model: str, due_a
     """Sends one call, due at the monotonic instant `due_at`; never raises for what a server may do.
 
     Success is a 2xx and a whole, valid body; of a stream: the dialect's terminal event and no error event.
-    Errors: `http_STATUS`, `timeout`, `connect`, `disconnected`, `truncated`, `malformed`, `error_event`.
+    Errors: `http_STATUS`, `timeout`, `connect`, `disconnected`, `truncated`, `malformed`, `error_event`. Of a call
+    that was retried, the last answer counts.
     """
+    requests = 1
+    reading, outcome = await _exchange(session, target, model)
+    while target.retries is not None and reading.can_be_retried(outcome):
+        status, headers = (None, {}) if outcome in _BROKEN else (reading.status, reading.headers)
+        wait_s = target.retries.try_wait_s(requests - 1, status, headers, time.monotonic() - due_at)
+        if wait_s is None:
+            break
+        await asyncio.sleep(wait_s)
+        requests += 1
+        reading, outcome = await _exchange(session, target, model)
+    now = time.monotonic()
+    return Ended(
+        outcome,
+        now - due_at,
+        reading.status,
+        None if reading.first_token_at is None else reading.first_token_at - due_at,
+        ended_at=now,
+        requests=requests,
+        retry_after_s=None if outcome == "ok" else retry_after_s(reading.headers),
+        refused_by=reading.headers.get("x-llm-guard-refused-by"),
+    )
+
+
+async def _exchange(session: aiohttp.ClientSession, target: Target, model: str) -> tuple[_Reading, str]:
     reading = _Reading(target)
     try:
         async with session.post(target.endpoint(), data=target.body(model)) as response:
@@ -77,9 +109,7 @@ async def call(session: aiohttp.ClientSession, target: Target, model: str, due_a
         outcome = "truncated"
     except (aiohttp.ClientError, OSError):
         outcome = "disconnected"
-    latency_s = time.monotonic() - due_at
-    first_token_s = None if reading.first_token_at is None else reading.first_token_at - due_at
-    return Ended(outcome, latency_s, reading.status, first_token_s)
+    return reading, outcome
 
 
 class _Reading:
@@ -89,10 +119,11 @@ class _Reading:
         self._target = target
         self._is_over = False
         self.status: int | None = None
+        self.headers: Mapping[str, str] = {}
         self.first_token_at: float | None = None
 
     async def read(self, response: aiohttp.ClientResponse) -> str:
-        self.status = response.status
+        self.status, self.headers = response.status, response.headers
         if not 200 <= response.status < 300:
             await response.read()
             return f"http_{response.status}"
@@ -105,6 +136,12 @@ class _Reading:
                 if (fault := self._judge_event(event)) is not None:
                     return fault
         return "ok" if self._is_over and not tail.strip() else "truncated"
+
+    def can_be_retried(self, outcome: str) -> bool:
+        """Once a 2xx has begun, an SDK asks again only for a whole answer that never came whole."""
+        if self.status is None or not 200 <= self.status < 300:
+            return True
+        return not self._target.stream and outcome in _BROKEN
 
     def _judge_whole(self, body: bytes) -> str:
         answer = _read_object(body)

@@ -33,6 +33,19 @@ class Ended:
     """From the instant at which the call was due, so that a late sender does not flatter the server."""
     status: int | None = None
     first_token_s: float | None = None
+    ended_at: float = 0.0
+    """Monotonic seconds; `due_at` is this less the latency."""
+    requests: int = 1
+    """What the client sent: more than one with retries of its own."""
+    retry_after_s: float | None = None
+    """When a failure said to come back, in seconds from then."""
+    refused_by: str | None = None
+    """Who refused, where a gateway answered for itself (`x-llm-guard-refused-by`)."""
+
+    @property
+    def due_at(self) -> float:
+        """Monotonic seconds."""
+        return self.ended_at - self.latency_s
 
 
 @dataclass(frozen=True, slots=True)

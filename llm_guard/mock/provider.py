@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
@@ -17,12 +17,14 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
-from msgspec.json import encode
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec.json import decode, encode
 
 from llm_guard.mock.anthropic_answers import answer_anthropic
-from llm_guard.mock.errors import error_body, error_reply, limit_reply, refusal_reply
+from llm_guard.mock.course import Course, Courses
+from llm_guard.mock.errors import error_body, error_reply, limit_reply, quota_reply, refusal_reply
 from llm_guard.mock.exchange import Asked, Reply, Script, dialect_of, understand
-from llm_guard.mock.faults import BadFaultError, Fault, FaultPlan, Struck, TokenBucket, parse_plan
+from llm_guard.mock.faults import BadFaultError, Fault, Struck
 from llm_guard.mock.openai_answers import answer_openai
 from llm_guard.mock.player import Player
 from llm_guard.mock.realtime import converse
@@ -37,15 +39,13 @@ class MockProvider:
         """`tokens` (>= 1) of content in each answer, `token_delay_s` before each of a stream's, `latency_s`
         before every head. The same seed and the same requests meet the same faults.
         """
-        self._seed = seed
         self._tokens = tokens
         self._token_delay_s = token_delay_s
         self._latency_s = latency_s
         self._shelf = Shelf()
         self._log = Log()
         self._numbers = 0
-        self._draws: Counter[str] = Counter()
-        self._buckets: dict[tuple[str, float], TokenBucket] = {}
+        self._courses = Courses(seed)
         self._server: _Server | None = None
         self._listener: asyncio.Server | None = None
         self.url = ""
@@ -94,9 +94,19 @@ class MockProvider:
         """Counts so far, also served as JSON by `GET /mock/stats`."""
         return self._log.snapshot(0 if self._server is None else len(self._server.transports))
 
+    def switch(self, model: str, faults: str) -> None:
+        """From now on `faults` strike `model` too, after those of its own; an empty text lifts them.
+
+        Also `POST /mock/faults` with `{"model": ..., "faults": ...}`. The model is named without faults; its dice
+        start anew. Raises BadFaultError.
+        """
+        self._courses.switch(model, faults)
+
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.raw_path == "/mock/stats":
             return web.Response(body=encode(self.stats().as_dict()), content_type="application/json")
+        if request.raw_path == "/mock/faults":
+            return await self._take_order(request)
         self._numbers += 1
         number = self._numbers
         is_anthropic = dialect_of(request.raw_path, request.headers) == "anthropic"
@@ -118,16 +128,36 @@ class MockProvider:
         finally:
             self._log.in_flight -= 1
 
+    async def _take_order(self, request: web.BaseRequest) -> web.Response:
+        try:
+            order = decode(await request.read(), type=_Order)
+            self.switch(order.model, order.faults)
+        except (DecodeError, ValidationError, BadFaultError) as error:
+            return web.Response(status=400, text=f"{error}\n")
+        return web.Response(body=encode(order), content_type="application/json")
+
     async def _answer(
         self, request: web.BaseRequest, asked: Asked, player: Player, headers: dict[str, str]
     ) -> web.StreamResponse:
         try:
-            plan = parse_plan(asked.model_text, request.headers.get("x-mock-fault", ""))
+            course = self._courses.of(asked.model_text, request.headers.get("x-mock-fault", ""))
         except BadFaultError as error:
             return await player.reply(refusal_reply(asked.dialect, 400, str(error)))
-        asked.model = plan.model
-        struck = self._throw(plan)
-        trouble = self._choose(asked, plan, struck)
+        asked.model = course.plan.model
+        struck = course.throw()
+        trouble = _choose(asked, course, struck)
+        async with course.place(struck.places):
+            return await self._play(request, asked, player, headers, struck, trouble)
+
+    async def _play(
+        self,
+        request: web.BaseRequest,
+        asked: Asked,
+        player: Player,
+        headers: dict[str, str],
+        struck: Struck,
+        trouble: Fault | Reply | None,
+    ) -> web.StreamResponse:
         if (latency_s := self._latency_s + struck.latency_s) > 0:
             await asyncio.sleep(latency_s)
         if isinstance(trouble, Reply):
@@ -143,25 +173,6 @@ class MockProvider:
             answer = Reply(200, encode(error_body(asked.dialect, 500, asked.model)))
         return await player.reply(answer, trouble)
 
-    def _throw(self, plan: FaultPlan) -> Struck:
-        if not plan.faults:
-            return Struck()
-        self._draws[plan.text] += 1
-        return plan.draw(self._seed, self._draws[plan.text])
-
-    def _choose(self, asked: Asked, plan: FaultPlan, struck: Struck) -> Fault | Reply | None:
-        """The first fault that applies; one that is an answer in itself, as that answer."""
-        for fault in struck.faults:
-            if fault.kind == "status":
-                return error_reply(asked.dialect, fault.status, asked.model, fault.retry_after)
-            if fault.kind != "limit":
-                return fault
-            bucket = self._buckets.setdefault((plan.text, fault.rate_per_s), TokenBucket(fault.rate_per_s))
-            wait_s = bucket.take(time.monotonic())
-            if wait_s > 0:
-                return limit_reply(asked.dialect, asked.model, fault.rate_per_s, wait_s)
-        return None
-
     def _content(self, asked: Asked) -> Reply | Script:
         answer = answer_anthropic if asked.dialect == "anthropic" else answer_openai
         try:
@@ -172,6 +183,28 @@ class MockProvider:
         if found is None:
             return refusal_reply(asked.dialect, 404, f"Invalid URL ({asked.method} /v1{asked.path})")
         return found
+
+
+class _Order(Struct):
+    """What `POST /mock/faults` carries."""
+
+    model: str
+    faults: str
+
+
+def _choose(asked: Asked, course: Course, struck: Struck) -> Fault | Reply | None:
+    """The first fault that applies; one that is an answer in itself, as that answer."""
+    for fault in struck.faults:
+        if fault.kind == "status":
+            return error_reply(asked.dialect, fault.status, asked.model, fault.retry_after)
+        if fault.kind == "quota":
+            return quota_reply(asked.dialect)
+        if fault.kind != "limit":
+            return fault
+        wait_s = course.take(fault, time.monotonic())
+        if wait_s > 0:
+            return limit_reply(asked.dialect, asked.model, fault.rate_per_s, wait_s, is_bare=fault.is_bare)
+    return None
 
 
 def _understand(number: int, request: web.BaseRequest, body: bytes) -> Asked | Reply:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.mock.load import LoadPlan, closed_loop, run_load
+from llm_guard.mock.load import LoadPlan, closed_loop, run_calls, run_load
 from llm_guard.mock.provider import MockProvider
 from tests.fakes.provider import END, Close, ScriptedProvider, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
@@ -129,3 +129,73 @@ async def test_a_cancelled_load_leaves_no_call_behind(provider: MockProvider) ->
     with pytest.raises(asyncio.CancelledError):
         await running
     await eventually(lambda: provider.stats().in_flight == 0)
+
+
+def once(provider: MockProvider, model: str, **more: Any) -> LoadPlan:
+    return LoadPlan(provider.url, (model,), rate_per_s=1, calls=1, **more)
+
+
+@pytest.mark.parametrize(
+    ("model", "requests", "outcome"),
+    [
+        ("m+status:503:0.01", 3, "http_503"),
+        ("m+status:400", 1, "http_400"),
+        ("m+status:503:121", 1, "http_503"),
+        ("m", 1, "ok"),
+    ],
+)
+async def test_a_client_with_retries_asks_as_often_as_an_sdk(
+    provider: MockProvider, model: str, requests: int, outcome: str
+) -> None:
+    [ended] = await run_calls(once(provider, model, retries=2))
+    assert (ended.outcome, ended.requests, provider.stats().requests) == (outcome, requests, requests)
+
+
+async def test_a_client_without_retries_asks_once_and_hears_when_to_come_back(provider: MockProvider) -> None:
+    [ended] = await run_calls(once(provider, "m+status:503:0.01"))
+    assert (ended.requests, ended.retry_after_s, ended.refused_by) == (1, 0.01, None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "stream", "requests"),
+    [("reset", False, 2), ("reset", True, 2), ("cut:0", False, 2), ("cut:0", True, 1), ("truncated", False, 1)],
+)
+async def test_an_answer_that_broke_off_is_asked_for_again_but_no_stream_that_had_begun(
+    provider: MockProvider, fault: str, stream: bool, requests: int
+) -> None:
+    [ended] = await run_calls(once(provider, f"m+{fault}", stream=stream, retries=1))
+    assert ended.requests == provider.stats().requests == requests
+
+
+async def test_a_retry_can_save_the_call_and_its_time_counts(provider: MockProvider) -> None:
+    provider.switch("m", "status:503:0.2")
+    running = asyncio.ensure_future(run_calls(once(provider, "m", retries=1)))
+    await eventually(lambda: provider.stats().requests == 1)
+    provider.switch("m", "")
+    [ended] = await running
+    assert (ended.outcome, ended.requests) == ("ok", 2)
+    assert ended.latency_s >= 0.2
+    assert ended.due_at == pytest.approx(ended.ended_at - ended.latency_s)
+
+
+async def test_each_request_has_the_whole_timeout(provider: MockProvider) -> None:
+    plan = once(provider, "m+silence", patience_s=0.3, timeout_s=0.2)
+    [ended] = await run_calls(plan)
+    assert (ended.outcome, ended.requests) == ("timeout", 1)
+    assert ended.latency_s < 0.4
+
+
+async def test_who_needs_its_answer_asks_past_every_refusal(provider: MockProvider) -> None:
+    provider.switch("m", "status:503:0.02")
+    running = asyncio.ensure_future(run_calls(once(provider, "m", patience_s=5.0)))
+    await eventually(lambda: provider.stats().requests >= 5)
+    provider.switch("m", "")
+    assert [ended.outcome for ended in await running] == ["ok"]
+
+
+async def test_a_refusal_names_the_gateway_that_refused() -> None:
+    headers = {"x-llm-guard-refused-by": "breaker", "retry-after-ms": "1500", "retry-after": "2"}
+    steps = [whole(503, b"{}", headers)]
+    async with ScriptedProvider(steps) as scripted:
+        [ended] = await run_calls(LoadPlan(scripted.url, ("m",), rate_per_s=1, calls=1))
+    assert (ended.refused_by, ended.retry_after_s) == ("breaker", 1.5)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from llm_guard.mock.errors import error_reply, limit_reply
+from llm_guard.mock.errors import error_reply, limit_reply, quota_reply
 from llm_guard.mock.exchange import Dialect
 from llm_guard.mock.faults import STATUSES
 
@@ -46,3 +46,18 @@ def test_a_limit_tells_anthropic_clients_an_instant() -> None:
     assert headers["retry-after"] == "4"
     assert headers["anthropic-ratelimit-requests-reset"].endswith("Z")
     assert "retry-after-ms" not in headers
+
+
+def test_a_bare_limit_does_not_tell_when_to_come_back() -> None:
+    for dialect in ("openai", "anthropic"):
+        reply = limit_reply(dialect, "m", rate_per_s=2.0, wait_s=0.4, is_bare=True)
+        assert (reply.status, reply.headers) == (429, {})
+        assert b"try again" not in reply.body
+        assert json.loads(reply.body)["error"]["type"] in ("requests", "rate_limit_error")
+
+
+def test_a_spent_quota_is_told_as_each_provider_tells_it() -> None:
+    openai, anthropic = quota_reply("openai"), quota_reply("anthropic")
+    assert (openai.status, json.loads(openai.body)["error"]["code"]) == (429, "insufficient_quota")
+    assert (anthropic.status, json.loads(anthropic.body)["error"]["type"]) == (400, "invalid_request_error")
+    assert "credit balance is too low" in json.loads(anthropic.body)["error"]["message"]

@@ -23,6 +23,9 @@ from llm_guard.mock.faults import GRAMMAR, BadFaultError, Fault, TokenBucket, pa
         ("malformed:2", Fault("malformed", after_tokens=2)),
         ("truncated", Fault("truncated")),
         ("limit:5/s", Fault("limit", rate_per_s=5.0)),
+        ("limit:5/s:bare", Fault("limit", rate_per_s=5.0, is_bare=True)),
+        ("capacity:20", Fault("capacity", places=20)),
+        ("quota@50%", Fault("quota", share=0.5)),
     ],
 )
 def test_every_fault_of_the_grammar_is_read(text: str, fault: Fault) -> None:
@@ -34,7 +37,8 @@ def test_every_fault_of_the_grammar_is_read(text: str, fault: Fault) -> None:
     [
         "", "explode", "status", "status:", "status:200", "status:50x", "status:503:", "latency", "latency:fast",
         "latency:5ms~", "silence:1", "cut", "cut:", "cut:-1", "cut:1.5", "limit:5", "limit:0/s", "reset@",
-        "reset@10", "reset@101%", "reset@x%", "@10%",
+        "reset@10", "reset@101%", "reset@x%", "@10%", "limit:5/s:", "limit:5/s:shy", "capacity", "capacity:0",
+        "capacity:-1", "quota:1",
     ],
 )  # fmt: skip
 def test_a_bad_fault_is_named_and_the_grammar_shown(text: str) -> None:
@@ -97,6 +101,12 @@ def test_latencies_add_up_and_spread_both_ways() -> None:
     drawn = [plan.draw(0, number).latency_s for number in range(200)]
     assert 0.03 <= min(drawn) < 0.035
     assert 0.065 < max(drawn) <= 0.07
+
+
+def test_a_capacity_stands_beside_what_else_strikes() -> None:
+    struck = parse_plan("m+capacity:2+latency:1s+status:503").draw(0, 1)
+    assert (struck.places, struck.latency_s, [fault.kind for fault in struck.faults]) == (2, 1.0, ["status"])
+    assert parse_plan("m+status:503").draw(0, 1).places is None
 
 
 def test_a_spread_wider_than_the_latency_is_never_negative() -> None:

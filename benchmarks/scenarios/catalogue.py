@@ -1,0 +1,153 @@
+"""The scenarios: what the provider does and when, how it is called, and what is promised behind the gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MODEL = "gpt-4o"
+SPARED = "gpt-4.1"
+"""Has a fallback."""
+FALLBACK = "gpt-4.1-mini"
+NEIGHBOUR = "gpt-4o-mini"
+"""Another model of the same upstream."""
+
+_CONFIG = """
+upstreams:
+  provider: {dialect: openai, base_url: "{provider}/v1", api_key: mock}
+defaults:
+  timeout: {connect: 1s, first_token: LIMIT, idle: LIMIT, attempt: LIMIT, total: PATIENCE}
+models:
+  gpt-4o: {deployments: [{upstream: provider}]RULES}
+  gpt-4o-mini: {deployments: [{upstream: provider}]}
+  gpt-4.1: {deployments: [{upstream: provider}], fallbacks: [gpt-4.1-mini]RULES}
+  gpt-4.1-mini: {deployments: [{upstream: provider}]}
+"""
+
+OPEN_FOR_S = 2.0
+"""Of the breaker, in the outages."""
+_FOUR = "retry: {max_attempts: 4}"
+_OPEN_FOR = f"breaker: {{open_for: {OPEN_FOR_S:g}s}}"
+_HEDGE = "hedge: {after: 150ms, max_extra: 0.06}"
+_SLOW_TAIL = "latency:80ms, latency:1900ms@5%"
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Bounds on what clients see through the gateway; None promises nothing."""
+
+    success: float | None = None
+    """At least."""
+    requests_per_call: float | None = None
+    """At most, as are all that follow but `after`."""
+    p99_s: float | None = None
+    """Of successful calls."""
+    median_failure_s: float | None = None
+    outage_requests_per_call: float | None = None
+    first_success_s: float | None = None
+    """From the provider's recovery."""
+    after: float | None = None
+    """Share of success in the ten seconds from the first success on, at least: no collapse."""
+    retry_after_off_s: float | None = None
+    """How far from the truth 95 % of the refusals' retry-after are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """From `at_s` on, the model fails like this; an empty text is health."""
+
+    at_s: float
+    faults: str
+    model: str = MODEL
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One kind of trouble."""
+
+    key: str
+    """For `--only`."""
+    name: str
+    acts: tuple[Act, ...]
+    promise: Promise = Promise()
+    seconds: float = 15.0
+    """How long calls are sent."""
+    is_scaled: bool = True
+    """Whether `--seconds` may make it shorter; a course of events may not be cut."""
+    rate_per_s: float = 100.0
+    model: str = MODEL
+    rules: str = ""
+    """What the model's config says beyond the defaults."""
+    limit_s: float = 1.0
+    """Of one attempt: the gateway's, and that of clients who know no gateway."""
+    patience_s: float = 20.0
+    """Of a whole call through a gateway."""
+    is_stream: bool = False
+    outage: tuple[float, float] | None = None
+    """Seconds between which nothing is answered well."""
+    neighbour: str | None = None
+    """Another model, called at the same time; the figures leave it out."""
+    clients_ask_for_s: float | None = None
+    """Each client asks until it is answered, for so long."""
+
+    def config(self) -> str:
+        """The gateway's; `{provider}` stands for the provider's address."""
+        rules = f", {self.rules}" if self.rules else ""
+        text = _CONFIG.replace("RULES", rules).replace("LIMIT", f"{self.limit_s:g}s")
+        return text.replace("PATIENCE", f"{self.patience_s:g}s")
+
+
+def _steady(key: str, name: str, faults: str, promise: Promise = Promise(), **more: object) -> Scenario:
+    return Scenario(key, name, (Act(0, faults),), promise, **more)  # type: ignore[arg-type]
+
+
+def _brownout(percent: int, promise: Promise = Promise(), **more: object) -> Scenario:
+    return _steady(f"brownout-{percent}", f"{percent} % answer 503", f"status:503@{percent}%", promise, **more)
+
+
+def _course(key: str, name: str, faults: str, promise: Promise = Promise(), **more: object) -> Scenario:
+    """Three quiet seconds, eight of outage, fourteen of recovery, at 50 calls a second."""
+    acts = (Act(0, ""), Act(3, faults), Act(11, ""))
+    fixed: dict[str, object] = {"rate_per_s": 50.0, "outage": (3.0, 11.0), "rules": _OPEN_FOR}
+    return Scenario(key, name, acts, promise, 25.0, False, **(fixed | more))  # type: ignore[arg-type]
+
+
+_BACK = Promise(None, None, None, 0.01, 0.06, OPEN_FOR_S + 1, 0.95, 0.1)
+_HERD = (Act(0, "status:503"), Act(4, "latency:80ms, capacity:20"))
+
+SCENARIOS = (
+    _steady("healthy", "nothing is wrong", "", Promise(1.0, 1.0), seconds=10.0),
+    Scenario(
+        "blips", "down for 200 ms every 2 s",
+        tuple(act for at_s in range(1, 19, 2) for act in (Act(at_s, "status:503"), Act(at_s + 0.2, ""))),
+        seconds=20.0, is_scaled=False,
+    ),
+    _brownout(10, Promise(0.998, 1.15), seconds=30.0),
+    _brownout(20, rules=_FOUR),
+    _brownout(40, Promise(0.95, 1.75, 2.5), seconds=30.0, rules=_FOUR),
+    _brownout(60, rules=_FOUR),
+    _brownout(80, rules=_FOUR),
+    Scenario("brownout-fallback", "40 % answer 503, with a fallback", (Act(0, "status:503@40%", SPARED),),
+             Promise(0.999), 20.0, model=SPARED, rules=_FOUR),
+    _steady("reset", "10 % reset the connection", "reset@10%", Promise(0.998, 1.15), seconds=30.0),
+    _steady("cut", "20 % of streams cut before a token", "cut:0@20%", Promise(0.98), is_stream=True),
+    _steady("error", "20 % of streams err inside a 200", "error:0@20%", Promise(0.98), is_stream=True),
+    _steady("hang-5", "5 % never answer, limit 1 s", "silence@5%", Promise(0.995, None, 1.4), seconds=20.0),
+    _steady("tail", "5 % take 2 s", _SLOW_TAIL, limit_s=10.0),
+    _steady("tail-hedged", "5 % take 2 s, with hedging", _SLOW_TAIL, Promise(1.0, 1.06, 0.3), seconds=20.0,
+            limit_s=10.0, rules=_HEDGE),
+    _course("outage", "down for 8 s", "status:503", _BACK),
+    _course("outage-hang", "silent for 8 s, limit 1 s", "silence"),
+    Scenario("outage-fallback", "down for 8 s, with a fallback",
+             (Act(0, "", SPARED), Act(3, "status:503", SPARED), Act(11, "", SPARED)), Promise(1.0), 15.0, False,
+             model=SPARED, outage=(3.0, 11.0), rules=_OPEN_FOR),
+    _steady("down", "the model is down", "status:500", Promise(None, 0.06, None, 0.01)),
+    _steady("quota", "the quota is spent", "quota", Promise(None, 0.06, None, 0.01), seconds=10.0),
+    Scenario("neighbour", "another model of the upstream is down", (Act(0, "status:500", NEIGHBOUR),),
+             Promise(1.0, 1.0), 10.0, neighbour=NEIGHBOUR),
+    _steady("limit", "40/s allowed, 60/s offered", "limit:40/s", Promise(0.98, 1.25), seconds=20.0, is_scaled=False,
+            rate_per_s=60.0),
+    _steady("limit-bare", "the same, without retry-after", "limit:40/s:bare", Promise(0.98, 1.25), seconds=20.0,
+            is_scaled=False, rate_per_s=60.0),
+    Scenario("herd", "1,000 clients, 200/s served after 4 s", _HERD, seconds=1.0, is_scaled=False, rate_per_s=1000.0,
+             promise=Promise(0.99), rules=_OPEN_FOR, limit_s=2.0, outage=(0.0, 4.0), clients_ask_for_s=40.0),
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""Who calls: the same load without a gateway, with the SDK's own retries, through llm_guard or another gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.scenarios.catalogue import Scenario
+from llm_guard.mock.load import LoadPlan
+
+STRAIGHT, SDK, GUARDED = "no gateway", "the SDK's retries", "llm_guard"
+_SDK_RETRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One way to the provider. Each has a provider of its own, so that none disturbs another."""
+
+    name: str
+    url: str
+    """Where its calls go."""
+    provider_url: str
+    retries: int = 0
+
+    @property
+    def knows_no_gateway(self) -> bool:
+        return self.url == self.provider_url
+
+    def takes_part(self, scenario: Scenario) -> bool:
+        """Who asks until it is answered cannot also go without retries."""
+        return not self.knows_no_gateway or self.retries > 0 or scenario.clients_ask_for_s is None
+
+    def plan(self, scenario: Scenario, model: str, seconds: float) -> LoadPlan:
+        """The scenario's load; without a gateway a client keeps the limit of an attempt by itself."""
+        return LoadPlan(
+            self.url,
+            (model,),
+            scenario.rate_per_s,
+            seconds=seconds,
+            concurrency=5000,
+            stream=scenario.is_stream,
+            timeout_s=scenario.limit_s if self.knows_no_gateway else scenario.patience_s,
+            retries=self.retries,
+            patience_s=scenario.clients_ask_for_s,
+        )
+
+
+def straight(provider_url: str) -> Client:
+    """No retries at all."""
+    return Client(STRAIGHT, provider_url, provider_url)
+
+
+def with_sdk(provider_url: str) -> Client:
+    """As the official SDKs retry by default."""
+    return Client(SDK, provider_url, provider_url, _SDK_RETRIES)

@@ -1,0 +1,186 @@
+"""What retries buy and what they cost: success against upstream requests per call, by how often attempts fail.
+
+Owns the simulation (virtual time, the real `policy.backoff` and `policy.retry_budget`) and the two foreign throttles
+that it is compared with. Does not draw.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from llm_guard.outcome import FailureKind
+from llm_guard.policy.backoff import RetrySettings, delay_s
+from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+
+FAILURE_RATES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+CALLS_PER_S = 100.0
+RETRY = RetrySettings(max_attempts=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    scheme: str
+    failure_rate: float
+    """Of attempts, each independent of the others; 0 to 1."""
+    success: float
+    """Share of calls, 0 to 1."""
+    requests_per_call: float
+    """Upstream requests, the first attempt included."""
+
+
+class Throttle(Protocol):
+    """What decides whether a call may be retried."""
+
+    def begin(self, now: float, /) -> None:
+        """A call began."""
+
+    def succeed(self, retries: int, now: float, /) -> None:
+        """An attempt was answered well, with so many retries of the call before it."""
+
+    def fail(self, now: float, /) -> None:
+        """An attempt failed."""
+
+    def try_retry(self, now: float, /) -> bool:
+        """Takes leave for one retry, if there is any."""
+
+
+def run(seed: int = 7, calls: int = 20_000) -> list[Point]:
+    """Every scheme at every failure rate, with four attempts at 100 calls/s."""
+    return [
+        measure(scheme, make(), rate, seed=seed, calls=calls)
+        for scheme, make in SCHEMES.items()
+        for rate in FAILURE_RATES
+    ]
+
+
+def measure(
+    scheme: str,
+    throttle: Throttle,
+    failure_rate: float,
+    *,
+    seed: int,
+    calls: int,
+    calls_per_s: float = CALLS_PER_S,
+    max_attempts: int = RETRY.max_attempts,
+) -> Point:
+    """One point. Attempts take no time, waits do; what is due between two calls happens before the second."""
+    dice = random.Random(seed)
+    made = served = 0
+    waiting: list[tuple[float, int, int, float]] = []  # due, call, retries behind it, the wait before it
+
+    def attempt(now: float, call: int, retries: int, waited_s: float) -> None:
+        nonlocal made, served
+        made += 1
+        if dice.random() >= failure_rate:
+            served += 1
+            throttle.succeed(retries, now)
+            return
+        throttle.fail(now)
+        if retries + 1 < max_attempts and throttle.try_retry(now):
+            wait_s = _wait_s(retries + 1, waited_s if retries else None, dice.random())
+            heapq.heappush(waiting, (now + wait_s, call, retries + 1, wait_s))
+
+    for call in range(calls):
+        now = call / calls_per_s
+        while waiting and waiting[0][0] <= now:
+            attempt(*heapq.heappop(waiting))
+        throttle.begin(now)
+        attempt(now, call, 0, 0.0)
+    while waiting:
+        attempt(*heapq.heappop(waiting))
+    return Point(scheme, failure_rate, served / calls, made / calls)
+
+
+def _wait_s(retry: int, previous_s: float | None, u: float) -> float:
+    kind = FailureKind.SERVER_ERROR
+    return delay_s(RETRY, retry=retry, kind=kind, retry_after_s=None, previous_s=previous_s, u=u)
+
+
+class NoBudget:
+    """Every retry is granted."""
+
+    def begin(self, _now: float, /) -> None:
+        pass
+
+    def succeed(self, _retries: int, _now: float, /) -> None:
+        pass
+
+    def fail(self, _now: float, /) -> None:
+        pass
+
+    def try_retry(self, _now: float, /) -> bool:
+        return True
+
+
+class OwnBudget:
+    """The gateway's `RetryBudget`."""
+
+    def __init__(self, settings: BudgetSettings) -> None:
+        self._budget = RetryBudget(settings, 0.0)
+
+    def begin(self, now: float, /) -> None:
+        self._budget.deposit(now)
+
+    def succeed(self, _retries: int, now: float, /) -> None:
+        self._budget.recent.note(False, now)
+
+    def fail(self, now: float, /) -> None:
+        self._budget.recent.note(True, now)
+
+    def try_retry(self, now: float, /) -> bool:
+        return self._budget.try_spend(now)
+
+
+class AwsQuota(NoBudget):
+    """The retry quota of the AWS SDKs' standard mode (botocore, `retries/standard.py` and `quota.py`).
+
+    A retry costs 5 of 500 (10 after a timeout; in the newer mode 14, or 5 after throttling). A call that succeeds
+    gives back what its last retry cost, or 1 if it had none.
+    """
+
+    CAPACITY = 500
+
+    def __init__(self, cost: int = 5) -> None:
+        self._cost = cost
+        self._left = self.CAPACITY
+
+    def succeed(self, retries: int, _now: float, /) -> None:
+        self._left = min(self.CAPACITY, self._left + (self._cost if retries else 1))
+
+    def try_retry(self, _now: float, /) -> bool:
+        if self._cost > self._left:
+            return False
+        self._left -= self._cost
+        return True
+
+
+class GrpcThrottle(NoBudget):
+    """gRPC's retry throttling (proposal A6): a failure takes 1 of `max_tokens`, a success brings `token_ratio`, and
+    nothing is retried while half of them or fewer are left."""
+
+    def __init__(self, max_tokens: float = 10, token_ratio: float = 0.1) -> None:
+        self._max_tokens = max_tokens
+        self._token_ratio = token_ratio
+        self._tokens = max_tokens
+
+    def succeed(self, _retries: int, _now: float, /) -> None:
+        self._tokens = min(self._max_tokens, self._tokens + self._token_ratio)
+
+    def fail(self, _now: float, /) -> None:
+        self._tokens = max(0.0, self._tokens - 1)
+
+    def try_retry(self, _now: float, /) -> bool:
+        return self._tokens > self._max_tokens / 2
+
+
+SCHEMES: dict[str, Callable[[], Throttle]] = {
+    "no budget": NoBudget,
+    "fixed 20 %": lambda: OwnBudget(BudgetSettings(adaptive=False)),
+    "AWS quota": AwsQuota,
+    "gRPC throttle": GrpcThrottle,
+    "adaptive": lambda: OwnBudget(BudgetSettings()),
+}

@@ -1,0 +1,112 @@
+"""What the mock does when it is told at run time, and how it serves no more than it can: from a plain client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from llm_guard.mock.provider import MockProvider
+from tests.fakes.waiting import eventually
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[MockProvider]:
+    async with MockProvider() as provider:
+        yield provider
+
+
+@pytest.fixture
+async def http(provider: MockProvider) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(provider.url, timeout=aiohttp.ClientTimeout(10)) as session:
+        yield session
+
+
+async def post(http: aiohttp.ClientSession, model: str, *, stream: bool = False) -> aiohttp.ClientResponse:
+    return await http.post("/v1/chat/completions", json={"model": model, "messages": [], "stream": stream})
+
+
+async def status(http: aiohttp.ClientSession, model: str) -> int:
+    async with await post(http, model) as response:
+        await response.read()
+        return response.status
+
+
+async def test_a_bare_limit_and_a_spent_quota_do_not_tell_when_to_come_back(http: aiohttp.ClientSession) -> None:
+    assert await status(http, "m+limit:0.01/s:bare") == 200
+    for model, code in (("m+limit:0.01/s:bare", "rate_limit_exceeded"), ("m+quota", "insufficient_quota")):
+        async with await post(http, model) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (429, code)
+            assert not [name for name in response.headers if "retry" in name.lower() or "ratelimit" in name.lower()]
+
+
+async def test_beyond_its_capacity_a_model_lets_wait_and_latency_grows(http: aiohttp.ClientSession) -> None:
+    async def timed(model: str) -> float:
+        started_at = time.monotonic()
+        async with await post(http, model) as response:
+            assert response.status == 200
+            await response.read()
+        return time.monotonic() - started_at
+
+    took = sorted(await asyncio.gather(*(timed("m+latency:60ms+capacity:2") for _ in range(6))))
+    for place, seconds in enumerate(took):
+        assert seconds >= 0.06 * (place // 2 + 1)
+    assert took[1] < 0.12
+    assert await timed("n+latency:60ms+capacity:2") < 0.12
+
+
+async def test_a_client_that_leaves_gives_its_place_to_the_next(
+    http: aiohttp.ClientSession, provider: MockProvider
+) -> None:
+    provider.switch("m", "capacity:1, silence")
+    waiting = [asyncio.ensure_future(post(http, "m")) for _ in range(2)]
+    await eventually(lambda: provider.stats().in_flight == 2)
+    await cancel(waiting[0])
+    await eventually(lambda: provider.stats().in_flight == 1)
+    await cancel(waiting[1])
+    await eventually(lambda: provider.stats().in_flight == 0)
+
+
+async def cancel(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_stream_holds_its_place_to_its_end(http: aiohttp.ClientSession, provider: MockProvider) -> None:
+    async with await post(http, "m+capacity:1+stall:1", stream=True) as held:
+        assert held.status == 200
+        second = asyncio.ensure_future(post(http, "m+capacity:1+stall:1", stream=True))
+        await eventually(lambda: provider.stats().in_flight == 2)
+        assert not second.done()
+    async with asyncio.timeout(5), await second as let_in:
+        assert let_in.status == 200
+
+
+async def test_a_models_faults_can_be_switched_while_it_runs(
+    http: aiohttp.ClientSession, provider: MockProvider
+) -> None:
+    async def switch(faults: str) -> None:
+        async with http.post("/mock/faults", json={"model": "m", "faults": faults}) as response:
+            assert await response.json() == {"model": "m", "faults": faults}
+
+    seen = []
+    for faults in ("", "status:503", "status:429:2, close", ""):
+        await switch(faults)
+        seen.append([await status(http, model) for model in ("m", "n", "m+status:500")])
+    assert seen == [[200, 200, 500], [503, 200, 500], [429, 200, 500], [200, 200, 500]]
+    assert provider.stats().by_model == {"m": 4, "n": 4, "m+status:500": 4}
+
+
+@pytest.mark.parametrize("order", ['{"model": "m", "faults": "explode"}', '{"model": "m"}', "[", ""])
+async def test_an_order_that_cannot_be_read_is_refused_and_changes_nothing(
+    http: aiohttp.ClientSession, order: str
+) -> None:
+    async with http.post("/mock/faults", data=order) as response:
+        assert response.status == 400
+        assert ("status:CODE" in await response.text()) == ("explode" in order)
+    assert await status(http, "m") == 200

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from llm_guard.mock.course import Courses
+from llm_guard.mock.faults import BadFaultError, parse_fault
+
+LIMIT = parse_fault("limit:1/s")
+
+
+def who_is_struck(courses: Courses, requests: int = 40) -> list[bool]:
+    return [bool(courses.of("m", "").throw().faults) for _ in range(requests)]
+
+
+def test_switched_faults_stand_after_those_of_the_request() -> None:
+    courses = Courses(0)
+    courses.switch("m", "cut:1, silence")
+    plan = courses.of("m+reset", "close").plan
+    assert [fault.kind for fault in plan.faults] == ["reset", "close", "cut", "silence"]
+    assert courses.of("other", "").plan.faults == ()
+
+
+def test_an_empty_text_lifts_what_was_switched_on() -> None:
+    courses = Courses(0)
+    courses.switch("m", "status:503")
+    courses.switch("m", "")
+    assert courses.of("m", "").plan.faults == ()
+
+
+def test_the_dice_start_anew_with_every_switch() -> None:
+    courses, runs = Courses(7), []
+    for _ in range(2):
+        courses.switch("m", "status:503@50%")
+        runs.append(who_is_struck(courses))
+    assert runs[0] == runs[1]
+    assert who_is_struck(courses) != runs[0], "without a switch the dice go on"
+
+
+def test_a_switch_leaves_other_models_alone() -> None:
+    courses = Courses(0)
+    assert courses.of("n+limit:1/s", "").take(LIMIT, 1.0) == 0.0
+    courses.switch("m", "status:503")
+    assert courses.of("n+limit:1/s", "").take(LIMIT, 1.0) == 1.0
+    courses.switch("n", "")
+    assert courses.of("n+limit:1/s", "").take(LIMIT, 1.0) == 0.0
+
+
+def test_a_bad_switch_changes_nothing() -> None:
+    courses = Courses(0)
+    courses.switch("m", "reset")
+    with pytest.raises(BadFaultError, match="explode"):
+        courses.switch("m", "explode")
+    assert [fault.kind for fault in courses.of("m", "").plan.faults] == ["reset"]
+
+
+async def test_places_are_given_in_the_order_of_asking_and_given_back_by_who_leaves() -> None:
+    course = Courses(0).of("m+capacity:1", "")
+    served: list[int] = []
+
+    async def ask(number: int) -> None:
+        async with course.place(1):
+            served.append(number)
+            await asyncio.sleep(0)
+
+    async with course.place(1):
+        asking = [asyncio.ensure_future(ask(number)) for number in range(4)]
+        await asyncio.sleep(0)
+        asking[1].cancel()
+        assert served == []
+    await asyncio.gather(*asking, return_exceptions=True)
+    assert served == [0, 2, 3]

@@ -6,6 +6,7 @@ cli          the command line
 app          composition root: start, reload, drain
 config       YAML -> frozen models
 routes       model name -> route -> deployments
+deployment   whom a call can be sent to, and what is known of it
 call         the nouns of one call
 outcome      failure kinds, refusals
 clock        the only reader of time

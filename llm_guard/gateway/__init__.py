@@ -5,6 +5,9 @@ server        admit, receive, identify; refusals
 model_field   finds the model in a request, and renames it
 headers       which headers travel, and which do not
 attempt_loop  attempt, classify, decide: until one deployment answers well
+way           who is asked next, now or after a wait
+entrance      who lets a call in: not resting, not failing, with room
+race          an attempt: one exchange, or two at once
 upstream      one exchange, up to the point where it is known to be good
 connections   HTTP to upstreams; its errors become failure kinds
 stream_view   what is seen of a stream, and what may be passed on

@@ -60,7 +60,7 @@ def test_every_mutant_is_told_from_the_others() -> None:
 @pytest.mark.parametrize(
     ("walk", "modules", "least"),
     [
-        (BREAKER_WALK, {"breaker", "opening", "evidence"}, 20),
+        (BREAKER_WALK, {"breaker", "opening", "evidence"}, 15),
         (BUDGET_WALK, {"retry_budget", "recent"}, 5),
         (GATE_WALK, {"gate", "line"}, 5),
         (LIMIT_LAW, {"limiter"}, 3),

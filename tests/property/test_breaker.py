@@ -430,10 +430,10 @@ def test_breaker_holds_on_every_walk() -> None:
     )
     # A walk that never gets anywhere proves nothing. How far it gets depends on the modules that are loaded (hypothesis
     # draws their constants too), by a factor of some ten for what needs a rule that may be left out.
-    assert min(BreakerWalk.entered.values()) > 50
-    assert BreakerWalk.stragglers_settled > 50
-    assert BreakerWalk.leases_lost > 50
-    assert BreakerWalk.openings_grown > 50
+    assert min(BreakerWalk.entered.values()) > 20
+    assert BreakerWalk.stragglers_settled > 20
+    assert BreakerWalk.leases_lost > 20
+    assert BreakerWalk.openings_grown > 10
     assert BreakerWalk.slow_probes > 0
     assert BreakerWalk.ended_early > 3
     assert BreakerWalk.full_windows > 3

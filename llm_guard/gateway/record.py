@@ -192,7 +192,8 @@ class Recorder:
                 self._hedges(model, "lost" if attempt.failure is not None else "won").inc()
             elif attempt.is_retry:
                 self._retries(deployment, _reason(call, attempt)).inc()
-                self._delay(deployment).observe(attempt.waited_s)
+                if attempt.waited_for != "queue":
+                    self._delay(deployment).observe(attempt.waited_s)
             elif attempt.is_fallback:
                 self._fallbacks(model, deployment).inc()
             if attempt.waited_for == "queue":
@@ -207,8 +208,12 @@ def _reason(call: Call, retry: Attempt) -> str:
 
 def overhead_s(call: Call, now: float) -> float:
     """The call's time less its exchanges and its waits: what the gateway itself, and the client's reading, took."""
-    elsewhere = sum((attempt.ended_at or now) - attempt.started_at + attempt.waited_s for attempt in call.attempts)
-    return max(0.0, now - call.started_at - elsewhere)
+    elsewhere_s, until = 0.0, call.started_at
+    for attempt in call.attempts:  # a hedge runs beside another: what both took counts once
+        ended_at = attempt.ended_at or now
+        elsewhere_s += max(0.0, ended_at - max(until, attempt.started_at - attempt.waited_s))
+        until = max(until, ended_at)
+    return max(0.0, now - call.started_at - elsewhere_s)
 
 
 def _model(call: Call) -> str:

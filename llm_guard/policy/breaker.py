@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 from llm_guard.outcome import Signal
 from llm_guard.policy.evidence import Run, Window, is_run_evidence, is_share_significant
-from llm_guard.policy.opening import Opening
+from llm_guard.policy.opening import Looks, Opening
 from llm_guard.policy.units import Count, OptionalCount, OptionalSeconds, Pause, Ratio, Seconds
 
 BreakerState = Literal["closed", "open", "half_open", "forced_open", "forced_closed", "metrics_only", "disabled"]
@@ -63,7 +63,8 @@ class BreakerSettings:
     """By up to this share of itself an opening is shorter, so that breakers that opened together part."""
     early_probes: bool = True
     """In an outage's first opening one call is let through after 250 ms, 1 s, 4 s and so on: it may have been a blip,
-    and half a minute of refusals would be the longer outage."""
+    and half a minute of refusals would be the longer outage. Where a share of failures opened it, not a run, every
+    250 ms: it answers some of its calls even now."""
     half_open_calls: Count = 1
     """Probes out at the same time."""
     success_threshold: Count = 1
@@ -266,13 +267,22 @@ class Breaker:
             self._run.end()
         if self._state != "closed" or not (is_failure or is_slow):
             return None
-        why = self._why_open(now)
-        return None if why is None else self._change("open", now, why)
+        if (why := self._outage(now)) is not None:
+            return self._change("open", now, why)
+        why = self._brownout()
+        return None if why is None else self._change("open", now, why, is_brownout=True)
 
-    def _why_open(self, now: float) -> str | None:
+    def _outage(self, now: float) -> str | None:
+        """Why it answers nothing any more, or None."""
+        settings = self._settings
+        is_evidence = is_run_evidence(
+            self._run, settings.consecutive_failures, self._window, settings.failure_rate, now
+        )
+        return f"{self._run.length} failures in a row" if is_evidence else None
+
+    def _brownout(self) -> str | None:
+        """Why what it answers is not worth asking for, or None."""
         settings, window = self._settings, self._window
-        if is_run_evidence(self._run, settings.consecutive_failures, window, settings.failure_rate, now):
-            return f"{self._run.length} failures in a row"
         if self._is_too_many(window.failures, settings.failure_rate):
             return f"{window.failures} of {window.calls} calls failed within {settings.window:g} s"
         if settings.slow_call is not None and self._is_too_many(window.slow_calls, settings.slow_call_rate):
@@ -291,14 +301,13 @@ class Breaker:
             return mode
         return self._state if self._state in _AUTOMATIC else "closed"
 
-    def _change(self, after: BreakerState, now: float, why: str) -> Transition:
+    def _change(self, after: BreakerState, now: float, why: str, *, is_brownout: bool = False) -> Transition:
         before = self._state
         self._enter(after)
         if after == "open":
             chosen = self._settings
-            self._opening.begin(
-                now, chosen.open_for, chosen.max_open_for, chosen.open_jitter, looks_early=chosen.early_probes
-            )
+            looks: Looks = "never" if not chosen.early_probes else "often" if is_brownout else "seldom"
+            self._opening.begin(now, chosen.open_for, chosen.max_open_for, chosen.open_jitter, looks)
         return Transition(before, after, now, why)
 
     def _enter(self, state: BreakerState) -> None:
@@ -309,6 +318,7 @@ class Breaker:
         self._leases = {}
         self._successes = 0
         if state not in ("open", "half_open"):
+            # What a brownout has taught is not forgotten: else its next five failures in a row were an outage.
+            self._run = Run(self._run.recent_rate if self._opening.is_brownout else 0.0)
             self._window = Window()
-            self._run = Run()
             self._opening.end()

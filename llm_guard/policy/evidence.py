@@ -88,9 +88,9 @@ class Run:
 
     __slots__ = ("length", "recent_rate")
 
-    def __init__(self) -> None:
+    def __init__(self, recent_rate: float = 0.0) -> None:
         self.length = 0
-        self.recent_rate = 0.0
+        self.recent_rate = recent_rate
 
     def add_failure(self) -> None:
         self.length += 1

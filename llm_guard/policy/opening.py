@@ -6,6 +6,11 @@ Owns the lengths of an outage's openings. Does not own when one begins or what e
 from __future__ import annotations
 
 from math import sqrt
+from typing import Literal
+
+Looks = Literal["never", "seldom", "often"]
+"""When to look early whether an outage is over: after 250 ms, 1 s, 4 s and so on; or every 250 ms, where it answers
+some of its calls even now."""
 
 # An opening is this share of the outage so far: a recovery is then noticed within an eighth of what it ended.
 _SHARE_OF_OUTAGE = 1 / 8
@@ -19,11 +24,10 @@ _GOLDEN = (sqrt(5) - 1) / 2
 class Opening:
     """The openings of one breaker, on monotonic time; one outage is one opening after the other, until `end`.
 
-    In the first of an outage early probes are due after 250 ms, 1 s, 4 s and so on. One that fails changes nothing
-    about its end.
+    Early probes are due in the first of an outage alone. One that fails changes nothing about its end.
     """
 
-    __slots__ = ("_count", "_early_s", "_phase", "began_at", "length_s", "outage_at")
+    __slots__ = ("_count", "_early_s", "_looks", "_phase", "began_at", "length_s", "outage_at")
 
     def __init__(self, phase: float) -> None:
         """`phase`, 0 <= phase < 1: where the jitter's sequence begins."""
@@ -31,23 +35,25 @@ class Opening:
         """When the first opening of the present outage began; None outside one."""
         self.began_at = 0.0
         self.length_s = 0.0
+        self._looks: Looks = "never"
         self._early_s: float | None = None
         """How long after the outage began the next early probe is due; None: only the opening's end counts."""
         self._phase = phase
         self._count = 0
 
-    def begin(self, now: float, open_s: float, max_open_s: float, jitter: float, *, looks_early: bool) -> None:
-        """Opens, or goes on with the opening in which an early probe has failed.
+    def begin(self, now: float, open_s: float, max_open_s: float, jitter: float, looks: Looks) -> None:
+        """Opens, or goes on with the opening in which an early probe has failed, as often as it has looked so far.
 
         It lasts `open_s`, or an eighth of the outage so far, at most `max_open_s` (an `open_s` above it stays as it
         is), shortened by up to the share `jitter` of itself.
         """
         if self.outage_at is None:
             self.outage_at = now
-            self._early_s = _EARLY_S if looks_early else None
+            self._looks = looks
+            self._early_s = None if looks == "never" else _EARLY_S
         elif self._early_s is not None and not self.is_over(now):
             while self.outage_at + self._early_s <= now:
-                self._early_s *= _LATER_TIMES
+                self._early_s = self._early_s + _EARLY_S if self._looks == "often" else self._early_s * _LATER_TIMES
             return
         else:
             self._early_s = None
@@ -60,6 +66,11 @@ class Opening:
     def end(self) -> None:
         """The outage is over."""
         self.outage_at = None
+
+    @property
+    def is_brownout(self) -> bool:
+        """The present outage is none in which nothing is answered."""
+        return self.outage_at is not None and self._looks == "often"
 
     def is_over(self, now: float) -> bool:
         return now >= self.began_at + self.length_s

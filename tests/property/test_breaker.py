@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from math import ceil, sqrt
 from typing import ClassVar, get_args
@@ -56,6 +57,8 @@ AUTOMATIC = ("closed", "open", "half_open")
 PASSING = ("closed", "forced_closed", "metrics_only", "disabled")
 # When early probes are due, since the outage began; the longest first opening here is of 32 s.
 EARLY_S = (0.25, 1.0, 4.0, 16.0)
+OFTEN_S = tuple(0.25 * place for place in range(1, 129))
+"""The same where it still answers some of its calls."""
 
 
 class BreakerWalk(RuleBasedStateMachine):
@@ -68,7 +71,7 @@ class BreakerWalk(RuleBasedStateMachine):
     full_windows: ClassVar[int] = 0
     early_failed: ClassVar[int] = 0
     early_skipped: ClassVar[int] = 0
-    early_closed: ClassVar[dict[float, int]] = dict.fromkeys(EARLY_S, 0)
+    early_closed: ClassVar[Counter[float]] = Counter()
     next_after_early: ClassVar[int] = 0
 
     @initialize(chosen=breaker_settings, phase=st.sampled_from([0.0, 0.25, 0.96875]))
@@ -167,9 +170,9 @@ class BreakerWalk(RuleBasedStateMachine):
             assert (transition.before, transition.after) == (before.state, after.state)
             assert transition.at == self.now
         if after.state == "open" and transition is not None:
-            self.open(is_new_outage=before.state == "closed")
+            self.open(is_new_outage=before.state == "closed", is_brownout="in a row" not in transition.why)
 
-    def open(self, is_new_outage: bool) -> None:
+    def open(self, is_new_outage: bool, is_brownout: bool) -> None:
         """The model of it. A probe that fails before the end of an outage's first opening, where that one has early
         probes, only passes those that have come due; all else begins an opening, no longer than the settings and the
         outage give, and shorter by no more than the jitter."""
@@ -186,7 +189,8 @@ class BreakerWalk(RuleBasedStateMachine):
         type(self).openings_grown += longest > chosen.open_for
         type(self).next_after_early += self.had_early and not is_new_outage
         self.had_early = is_new_outage and chosen.early_probes
-        self.early_at = [self.now + early_s for early_s in EARLY_S] if self.had_early else []
+        due_s = OFTEN_S if is_brownout else EARLY_S
+        self.early_at = [self.now + early_s for early_s in due_s] if self.had_early else []
         draw = (self.phase + self.openings * ((sqrt(5) - 1) / 2)) % 1.0
         self.openings += 1
         self.opened_at = self.now
@@ -440,4 +444,5 @@ def test_breaker_holds_on_every_walk() -> None:
     assert BreakerWalk.early_failed > 10
     assert BreakerWalk.early_skipped > 0
     assert BreakerWalk.next_after_early > 3
-    assert min(BreakerWalk.early_closed.values()) > 0
+    assert BreakerWalk.early_closed.total() > 10
+    assert len(BreakerWalk.early_closed) > 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import FrozenInstanceError, replace
 
@@ -156,6 +157,21 @@ def test_brownout_before_an_opening_is_forgotten_after_it() -> None:
     call(breaker, HEALTHY, 30.0)
     calls(breaker, "H" * 15 + "UUUUU", 30.0)
     assert state(breaker, 30.0) == "open"
+
+
+def test_brownout_that_opened_it_is_remembered_when_it_is_back() -> None:
+    """Else the first five failures in a row were an outage, at 60 % failures each second time."""
+    breaker = Breaker(BreakerSettings())
+    for letter in itertools.cycle("UUH"):
+        calls(breaker, letter)
+        if state(breaker) == "open":
+            break
+    call(breaker, HEALTHY, 0.25)
+    calls(breaker, "UUUUU", 0.25)
+    assert state(breaker, 0.25) == "closed"
+    while state(breaker, 0.25) == "closed":
+        calls(breaker, "U", 0.25)
+    assert breaker.snapshot(0.25).consecutive_failures > 12
 
 
 def by_rate(**changed: object) -> Breaker:

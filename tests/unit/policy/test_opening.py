@@ -14,22 +14,22 @@ import pytest
 
 from llm_guard.outcome import Signal
 from llm_guard.policy.breaker import Breaker, BreakerMode, BreakerSettings, Permit, Transition
-from llm_guard.policy.opening import Opening
+from llm_guard.policy.opening import Looks, Opening
 
 HEALTHY, UNHEALTHY, NO_EVIDENCE = Signal.HEALTHY, Signal.UNHEALTHY, Signal.NO_EVIDENCE
 EARLY = BreakerSettings(open_jitter=0.0)
 AT = 1000.0
 
 
-def begun(open_s: float = 30.0, *, looks_early: bool = True) -> Opening:
+def begun(open_s: float = 30.0, *, looks: Looks = "seldom") -> Opening:
     opening = Opening(0.0)
-    opening.begin(AT, open_s, 300.0, 0.0, looks_early=looks_early)
+    opening.begin(AT, open_s, 300.0, 0.0, looks)
     return opening
 
 
 def fail(opening: Opening, now: float) -> float:
     """A probe fails; when the next is due, from the beginning on."""
-    opening.begin(now, 30.0, 300.0, 0.0, looks_early=True)
+    opening.begin(now, 30.0, 300.0, 0.0, looks="seldom")
     return opening.probe_at() - AT
 
 
@@ -81,7 +81,7 @@ def test_end_of_the_opening_comes_before_a_later_early_probe() -> None:
 
 
 def test_nothing_is_early_unless_asked_for() -> None:
-    opening = begun(looks_early=False)
+    opening = begun(looks="never")
     assert opening.probe_at() == AT + 30.0
     assert fail(opening, AT + 1.0) == 31.0
     assert opening.began_at == AT + 1.0
@@ -98,7 +98,7 @@ def test_early_probe_that_fails_changes_nothing_about_the_end() -> None:
 
 def test_settings_of_a_failed_early_probe_do_not_change_the_opening_either() -> None:
     opening = begun()
-    opening.begin(AT + 0.25, 2.0, 2.0, 0.5, looks_early=False)
+    opening.begin(AT + 0.25, 2.0, 2.0, 0.5, looks="never")
     assert (opening.began_at, opening.length_s, opening.probe_at()) == (AT, 30.0, AT + 1.0)
 
 
@@ -123,13 +123,13 @@ def test_only_the_first_opening_of_an_outage_has_early_probes() -> None:
     assert fail(opening, AT + 60.0) == 90.0
     opening.end()
     assert opening.outage_at is None
-    opening.begin(AT + 100.0, 30.0, 300.0, 0.0, looks_early=True)
+    opening.begin(AT + 100.0, 30.0, 300.0, 0.0, looks="seldom")
     assert opening.probe_at() == AT + 100.25
 
 
 @pytest.mark.parametrize(("failed_s", "length_s"), [(30.0, 30.0), (240.0, 30.0), (400.0, 50.0), (4000.0, 300.0)])
 def test_openings_after_early_probes_grow_with_the_outage_as_without_them(failed_s: float, length_s: float) -> None:
-    early, plain = begun(), begun(looks_early=False)
+    early, plain = begun(), begun(looks="never")
     for now in (AT + 0.25, AT + 1.0):
         fail(early, now)
     for opening in (early, plain):
@@ -137,17 +137,26 @@ def test_openings_after_early_probes_grow_with_the_outage_as_without_them(failed
         assert (opening.began_at, opening.length_s) == (AT + failed_s, length_s)
 
 
+def test_brownout_is_looked_at_every_quarter_of_a_second_until_its_opening_is_over() -> None:
+    opening = begun(2.0, looks="often")
+    assert opening.is_brownout
+    assert [fail(opening, AT + at) for at in (0.25, 0.5, 1.1, 1.8)] == [0.5, 0.75, 1.25, 2.0]
+    assert fail(opening, AT + 2.0) == 32.0
+    assert not begun().is_brownout
+
+
 def test_jitter_is_drawn_for_each_opening_and_not_for_early_probes() -> None:
     early, plain = Opening(0.25), Opening(0.25)
     lengths: list[list[float]] = [[], []]
-    for opening, drawn, looks_early in ((early, lengths[0], True), (plain, lengths[1], False)):
-        opening.begin(AT, 32.0, 300.0, 0.5, looks_early=looks_early)
-        if looks_early:
+    looks: tuple[Looks, Looks] = ("seldom", "never")
+    for opening, drawn, look in zip((early, plain), lengths, looks, strict=True):
+        opening.begin(AT, 32.0, 300.0, 0.5, look)
+        if look == "seldom":
             fail(opening, AT + 0.25)
             fail(opening, AT + 1.0)
         drawn.append(opening.length_s)
         for now in (AT + 40.0, AT + 80.0, AT + 120.0):
-            opening.begin(now, 32.0, 300.0, 0.5, looks_early=looks_early)
+            opening.begin(now, 32.0, 300.0, 0.5, look)
             drawn.append(opening.length_s)
     assert lengths[0] == lengths[1]
     assert lengths[0][0] == 28.0

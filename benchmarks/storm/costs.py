@@ -24,21 +24,24 @@ _HOWS = {"weighted": (OTHERS, "by weight"), "least_loaded": ("#4477aa", "least l
 
 
 def draw_frontier(points: Sequence[Point], path: Path) -> None:
-    """Success and load by how many attempts fail, for each budget."""
-    figure, (success, load) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharex=True)
+    """Success and load by how many attempts fail, for each budget, and one against the other."""
+    figure, (success, load, frontier) = plt.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
     for scheme, (colour, dash, marker) in _STYLES.items():
         found = sorted((each for each in points if each.scheme == scheme), key=lambda each: each.failure_rate)
         rates = [each.failure_rate * 100 for each in found]
         label = "llm_guard, adaptive" if scheme == _OURS else scheme
         width, order = (2.6, 4) if scheme == _OURS else (1.3, 3)
-        for axes, values in (
-            (success, [each.success * 100 for each in found]),
-            (load, [each.requests_per_call for each in found]),
+        answered, requests = [each.success * 100 for each in found], [each.requests_per_call for each in found]
+        for axes, along, values in (
+            (success, rates, answered),
+            (load, rates, requests),
+            (frontier, requests, answered),
         ):
-            axes.plot(rates, values, color=colour, linestyle=dash, marker=marker, markersize=4, linewidth=width,
+            axes.plot(along, values, color=colour, linestyle=dash, marker=marker, markersize=4, linewidth=width,
                       zorder=order, label=label)  # fmt: skip
     success.set_title("Calls that succeed", loc="left", fontsize=11, color=INK)
-    success.set_yticks(range(0, 101, 20), [f"{tick} %" for tick in range(0, 101, 20)])
+    for axes in (success, frontier):
+        axes.set_yticks(range(0, 101, 20), [f"{tick} %" for tick in range(0, 101, 20)])
     load.set_title("Requests that the provider gets for each call", loc="left", fontsize=11, color=INK)
     load.set_ylim(0.9, 4.1)
     load.set_yticks([1, 2, 3, 4], ["1", "2", "3", "4"])
@@ -47,10 +50,24 @@ def draw_frontier(points: Sequence[Point], path: Path) -> None:
         axes.set_xlabel("attempts that fail", fontsize=9)
         axes.grid(axis="y", color=OTHERS, alpha=0.3, linewidth=0.6)
         bare(axes)
+    _draw_against_load(frontier, [each for each in points if each.scheme == _OURS])
     load.legend(frameon=False, fontsize=9, loc="upper left")
     figure.suptitle("Retry budgets: cure a brownout, do not multiply an outage", x=0.01, ha="left", fontsize=14,
                     color=INK)  # fmt: skip
     save(figure, path)
+
+
+def _draw_against_load(axes: Axes, ours: Sequence[Point]) -> None:
+    axes.set_title("Success against load", loc="left", fontsize=11, color=INK)
+    axes.set_xlim(0.9, 4.1)
+    axes.set_xticks([1, 2, 3, 4], ["1", "2", "3", "4"])
+    axes.set_xlabel("requests for each call; at our marks: attempts that fail", fontsize=9)
+    axes.grid(axis="y", color=OTHERS, alpha=0.3, linewidth=0.6)
+    for each in ours:
+        if round(each.failure_rate * 100) in (40, 50, 60, 70):
+            axes.annotate(f"{each.failure_rate:.0%}", (each.requests_per_call, each.success * 100), (6, -3),
+                          textcoords="offset points", fontsize=8, color=OURS)  # fmt: skip
+    bare(axes)
 
 
 def draw_spread(found: Spread, path: Path) -> None:

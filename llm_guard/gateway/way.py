@@ -67,7 +67,7 @@ class Way:
                 found = self._try(stop)
                 if isinstance(found, Leave):
                     self._pass_over(waits)
-                    return Entered(stop, found, round(self._clock.now() - since, 9), waited_for)
+                    return self._entered(stop, found, since, waited_for)
                 if found is not None:
                     waits.append(found)
             if any(wait.is_for_turn for wait in waits) and self.line.release():
@@ -77,7 +77,7 @@ class Way:
                 waited_for = "queue" if wait.is_for_turn else wait.stop.waited_for
                 leave = await self._pass(wait)
                 if leave is not None:
-                    return Entered(wait.stop, leave, round(self._clock.now() - since, 9), waited_for)
+                    return self._entered(wait.stop, leave, since, waited_for)
         return None
 
     def free(self, stop: Stop) -> tuple[Stop, ...]:
@@ -93,6 +93,10 @@ class Way:
         """Leave to ask a deployment beside another, at once."""
         found = self._entrance.try_enter(self.call, self.target(stop), is_last=False)
         return found if isinstance(found, Leave) else None
+
+    def _entered(self, stop: Stop, leave: Leave, since: float, waited_for: WaitedFor) -> Entered:
+        waited_s = round(self._clock.now() - since, 9) if waited_for else 0.0
+        return Entered(stop, leave, waited_s, waited_for)
 
     def _try(self, stop: Stop) -> Leave | _Wait | None:
         """Leave, or what to wait for; None: it is asked no more."""

@@ -166,6 +166,11 @@ class FailureKind(Enum):
         self.scope = scope
         self.source = source
 
+    @property
+    def is_final(self) -> bool:
+        """No further attempt can change it, here or on another deployment."""
+        return not self.is_retriable and not self.can_fall_back
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

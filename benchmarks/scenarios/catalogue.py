@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 MODEL = "gpt-4o"
 SPARED = "gpt-4.1"
@@ -96,19 +97,19 @@ class Scenario:
         return text.replace("PATIENCE", f"{self.patience_s:g}s")
 
 
-def _steady(key: str, name: str, faults: str, promise: Promise = Promise(), **more: object) -> Scenario:
-    return Scenario(key, name, (Act(0, faults),), promise, **more)  # type: ignore[arg-type]
+def _steady(key: str, name: str, faults: str, promise: Promise = Promise(), **more: Any) -> Scenario:
+    return Scenario(key, name, (Act(0, faults),), promise, **more)
 
 
-def _brownout(percent: int, promise: Promise = Promise(), **more: object) -> Scenario:
+def _brownout(percent: int, promise: Promise = Promise(), **more: Any) -> Scenario:
     return _steady(f"brownout-{percent}", f"{percent} % answer 503", f"status:503@{percent}%", promise, **more)
 
 
-def _course(key: str, name: str, faults: str, promise: Promise = Promise(), **more: object) -> Scenario:
+def _course(key: str, name: str, faults: str, promise: Promise = Promise(), **more: Any) -> Scenario:
     """Three quiet seconds, eight of outage, fourteen of recovery, at 50 calls a second."""
     acts = (Act(0, ""), Act(3, faults), Act(11, ""))
-    fixed: dict[str, object] = {"rate_per_s": 50.0, "outage": (3.0, 11.0), "rules": _OPEN_FOR}
-    return Scenario(key, name, acts, promise, 25.0, False, **(fixed | more))  # type: ignore[arg-type]
+    fixed: dict[str, Any] = {"rate_per_s": 50.0, "outage": (3.0, 11.0), "rules": _OPEN_FOR}
+    return Scenario(key, name, acts, promise, 25.0, False, **(fixed | more))
 
 
 _BACK = Promise(None, None, None, 0.01, 0.06, OPEN_FOR_S + 1, 0.95, 0.1)

@@ -146,7 +146,7 @@ class AttemptLoop:
     def _put_back(self, way: Way, stop: Stop, raced: list[Attempt]) -> None:
         """What follows for another deployment that failed beside this one: it may be asked again after all others."""
         for hedge in raced[1:]:
-            if hedge.failure is None or _is_final(hedge.failure) or hedge.target is way.target(stop):
+            if hedge.failure is None or hedge.failure.kind.is_final or hedge.target is way.target(stop):
                 continue
             other = next(each for each in way.line.others(stop) if way.target(each) is hedge.target)
             step = self._decide(way, other, hedge.failure)
@@ -200,12 +200,7 @@ def _following(way: Way, stop: Stop) -> Latency | None:
 
 def _decisive(first: Attempt, told: Failure) -> Failure:
     """Of a race that was lost: what the first attempt itself has come to, unless another's failure ended both."""
-    return told if _is_final(told) or first.failure is None else first.failure
-
-
-def _is_final(failure: Failure) -> bool:
-    """No attempt elsewhere can change it."""
-    return not (failure.kind.is_retriable or failure.kind.can_fall_back)
+    return told if told.kind.is_final or first.failure is None else first.failure
 
 
 def _note_decision(call: Call, failure: Failure, step: Step, budget_left: float) -> None:

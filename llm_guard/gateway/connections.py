@@ -113,14 +113,14 @@ def _session(*, force_close: bool) -> aiohttp.ClientSession:
         max_field_size=1 << 15,
     )
     # aiohttp sends an idempotent request twice by itself; here the attempt loop counts what is sent.
-    session._retry_connection = False  # noqa: SLF001
+    session._retry_connection = False  # noqa: SLF001  # no public switch
     return session
 
 
 def _count(session: aiohttp.ClientSession) -> int:
     connector = session.connector
     assert connector is not None  # noqa: S101  # until it is closed
-    return len(connector._acquired) + sum(map(len, connector._conns.values()))  # noqa: SLF001
+    return len(connector._acquired) + sum(map(len, connector._conns.values()))  # noqa: SLF001  # no count of its own
 
 
 class _Exchange:

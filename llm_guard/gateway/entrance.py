@@ -1,7 +1,7 @@
 """Who may be asked now: nobody that rests or is failing, and whoever has room; and waiting for one's turn.
 
 Owns the order of these questions, and the timers of calls that wait. Does not own the answers (`policy.bench`,
-`policy.breaker`, `policy.gate`), nor who is asked first (`gateway.attempt_loop`).
+`policy.breaker`, `policy.gate`), nor who is asked first (`gateway.way`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Entrance:
     """The way in to every deployment."""
 
     def __init__(self, bench: Bench, clock: Clock) -> None:
-        self.bench = bench
+        self._bench = bench
         self._clock = clock
         self._alarms: dict[Gate, tuple[float, Alarm]] = {}
 
@@ -86,7 +86,7 @@ class Entrance:
         now. Cancelled, it leaves nothing behind."""
         gate = gate_of(call, target, self._clock.now())
         turn = asyncio.Event()
-        ticket = gate.join(self._clock.now(), call.priority, turn.set)
+        ticket = gate.join(call.priority, turn.set)
         if ticket is None:
             return Full(gate.drain_s(self._clock.now(), call.priority), has_place=False)
         taken: Turn | None = None
@@ -157,9 +157,9 @@ class Entrance:
         """Whether its credential rests, or it rests itself and there is another, or nobody would have waited for it."""
         if target.model is None:  # files and the like cost nothing, and have permissions of their own
             return None
-        if (rest := self.bench.find((credential_of(call, target),), now)) is not None:
+        if (rest := self._bench.find((credential_of(call, target),), now)) is not None:
             return rest
-        rest = self.bench.find((deployment_key(call, target),), now)
+        rest = self._bench.find((deployment_key(call, target),), now)
         # A call that has a fallback benches a deployment for a wait that one without would have slept out.
         is_obeyed = rest is not None and (not is_last or (rest.failure.retry_after_s or 0.0) > target.retry.max_delay)
         return rest if is_obeyed else None

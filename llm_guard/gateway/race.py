@@ -137,7 +137,7 @@ async def _first_good(racing: _Racing) -> Served | Failure:
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for outcome in (task.result() for task in racing if task in done):
-            if isinstance(outcome, Served) or not (outcome.kind.is_retriable or outcome.kind.can_fall_back):
+            if isinstance(outcome, Served) or outcome.kind.is_final:
                 return outcome
             last = more_useful(last, outcome)
     assert last is not None  # noqa: S101  # somebody raced

@@ -52,7 +52,8 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
             budget.recent.note(ending != "ok", now)
     deployment.gates.in_flight -= 1
     leave.gate.exit(leave.slot, now, ending, _took_s(attempt) if ending == "ok" else None)
-    _hold(attempt, leave.gate, now)
+    if ending == "rate_limited":
+        _hold(attempt, leave.gate, now)
     leave.advance(leave.gate)
 
 

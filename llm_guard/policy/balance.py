@@ -1,6 +1,6 @@
 """In which order a call's targets are tried.
 
-Owns the choice among candidates. Does not own who is a candidate (breakers, benches: `gateway.attempt_loop`), nor
+Owns the choice among candidates. Does not own who is a candidate (breakers, benches: `gateway.entrance`), nor
 how latency is measured (`policy.latency`).
 """
 

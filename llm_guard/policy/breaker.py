@@ -1,7 +1,7 @@
 """When a deployment is left alone, and how it is let back.
 
 Owns one deployment's state and its probes. Does not own what counts as healthy (`outcome.FailureKind`), when
-failures are more than chance (`policy.evidence`), nor what a refused call does instead (`gateway.attempt_loop`).
+failures are more than chance (`policy.evidence`), nor what a refused call does instead (`gateway.way`).
 
     closed         everything passes; opens when the evidence is enough
     open           nothing passes until the opening is over; the next to ask then finds it half-open

@@ -1,7 +1,7 @@
 """Whether one deployment can take another call now, and who waits until it can.
 
 Owns the slots, and joins limit, pace and line. Does not own the laws of the limit (`policy.limiter`) and the pace
-(`policy.pacer`), nor how long a call can afford to wait (`gateway.attempt_loop`).
+(`policy.pacer`), nor how long a call can afford to wait (`gateway.way`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Gate:
         ahead = self._line.count_ahead(priority)
         return max(self._pace_wait_s(ahead, now), self._limit_wait_s(ahead, now))
 
-    def join(self, now: float, priority: int, notify: Callable[[], None]) -> Ticket | None:
+    def join(self, priority: int, notify: Callable[[], None]) -> Ticket | None:
         """A place behind those of the same priority; None: the line is full. Who is evicted to make room is the
         newest of the lowest priority, if that is lower than this one."""
         if not self._has_place(priority):
@@ -111,7 +111,7 @@ class Gate:
             self._line.remove(evicted)
             evicted.is_evicted = True
             evicted.notify()
-        ticket = Ticket(priority, now, notify)
+        ticket = Ticket(priority, notify)
         self._line.add(ticket)
         return ticket
 

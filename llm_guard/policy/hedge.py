@@ -1,7 +1,7 @@
 """When a second attempt runs beside the first, and how many such attempts there may be.
 
 Owns the delay and the tokens. Does not own who is asked (`policy.balance`), what may be sent twice
-(`policy.repeat`), nor the race itself (`gateway.attempt_loop`).
+(`policy.repeat`), nor the race itself (`gateway.race`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ class Ticket:
     """A place in the line; `notify` is called once, when there is a slot or when it was evicted."""
 
     priority: int
-    joined_at: float
     notify: Callable[[], None]
     slot: Slot | None = None
     is_evicted: bool = False

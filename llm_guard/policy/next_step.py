@@ -74,7 +74,7 @@ def next_step(
     """
     kind = failure.kind
     is_for_other_model = kind.category in settings.fallback_on and has_other_model
-    if not kind.is_retriable and not kind.can_fall_back and not is_for_other_model:
+    if kind.is_final and not is_for_other_model:
         return GiveUp("final error")
     if failure.limit == "total" or now >= deadline_at:
         return GiveUp("deadline")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -43,7 +43,7 @@ def or_none(parse: Callable[[object], Any]) -> Callable[[object], Any]:
 
 def parse_size(value: object) -> int:
     """Bytes, > 0, from `64MiB`, `512KiB`, `1000`; raises ValueError."""
-    match = _SIZE.fullmatch(str(value).strip()) if _is_plain(value, int, str) else None
+    match = _SIZE.fullmatch(str(value).strip()) if _is_whole(value) or isinstance(value, str) else None
     if match is None or int(match[1]) == 0:
         raise ValueError(f"not a size: {_show(value)}; write 64MiB, 512KiB or a number of bytes > 0")
     return int(match[1]) * _BYTES[match[2]]
@@ -51,24 +51,33 @@ def parse_size(value: object) -> int:
 
 def parse_ratio(value: object) -> float:
     """A share from 0 to 1; raises ValueError."""
-    if not _is_plain(value, int, float) or not 0 <= value <= 1:  # type: ignore[operator]  # narrowed by _is_plain
+    if not _is_number(value) or not 0 <= value <= 1:
         raise ValueError(f"not a share: {_show(value)}; write a number from 0 to 1")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def parse_count(value: object) -> int:
     """A whole number of at least 1; raises ValueError."""
-    if not _is_plain(value, int) or value < 1:  # type: ignore[operator]
+    if not _is_whole(value) or value < 1:
         raise ValueError(f"not a count: {_show(value)}; write a whole number of at least 1")
-    return value  # type: ignore[return-value]
+    return value
+
+
+def parse_concurrency(value: object) -> int | str | None:
+    """A whole number of at least 1, `adaptive`, or None for no limit; raises ValueError."""
+    if value is None or value == "adaptive":
+        return value
+    if not _is_whole(value) or value < 1:
+        raise ValueError(f"not a concurrency: {_show(value)}; write a whole number of at least 1, adaptive or null")
+    return value
 
 
 def parse_spread(value: object) -> float | str:
     """A share from 0 to 1 either way, or the name of a way to spread; raises ValueError."""
     if value in ("full", "equal", "decorrelated"):
         return str(value)
-    if _is_plain(value, int, float) and 0 <= value <= 1:  # type: ignore[operator]  # narrowed by _is_plain
-        return float(value)  # type: ignore[arg-type]
+    if _is_number(value) and 0 <= value <= 1:
+        return float(value)
     raise ValueError(f"not a jitter: {_show(value)}; write 0.3, full, equal or decorrelated")
 
 
@@ -76,15 +85,19 @@ def at_least(lowest: float) -> Callable[[object], float]:
     """A parser of finite numbers >= `lowest`; it raises ValueError."""
 
     def parse(value: object) -> float:
-        if not _is_plain(value, int, float) or not lowest <= value < math.inf:  # type: ignore[operator]
+        if not _is_number(value) or not lowest <= value < math.inf:
             raise ValueError(f"not a number of at least {lowest:g}: {_show(value)}")
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
 
     return parse
 
 
-def _is_plain(value: object, *types: type) -> bool:
-    return isinstance(value, types) and not isinstance(value, bool)
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _show(value: object) -> str:
@@ -117,15 +130,4 @@ OptionalCount = Annotated[int | None, Unit(or_none(parse_count))]
 Spread = Annotated[float | Literal["full", "equal", "decorrelated"], Unit(parse_spread)]
 Factor = Annotated[float, Unit(at_least(1))]
 Rate = Annotated[float, Unit(at_least(0))]
-
-
-def parse_concurrency(value: object) -> int | str | None:
-    """A whole number of at least 1, `adaptive`, or None for no limit; raises ValueError."""
-    if value is None or value == "adaptive":
-        return value
-    if not _is_plain(value, int) or value < 1:  # type: ignore[operator]
-        raise ValueError(f"not a concurrency: {_show(value)}; write a whole number of at least 1, adaptive or null")
-    return value  # type: ignore[return-value]
-
-
 Concurrency = Annotated[int | Literal["adaptive"] | None, Unit(parse_concurrency)]

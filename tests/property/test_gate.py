@@ -117,7 +117,7 @@ class GateWalk(RuleBasedStateMachine):
         worst = max(self.line, key=lambda ticket: ticket.priority, default=None)
         is_full = len(self.line) >= self.gate.settings.queue
         self.told.clear()
-        ticket = self.gate.join(self.now, priority, lambda: self.told.append(tickets[0]))
+        ticket = self.gate.join(priority, lambda: self.told.append(tickets[0]))
         assert (ticket is None) == (wait_s is None)
         if ticket is None:
             assert is_full

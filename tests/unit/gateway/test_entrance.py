@@ -424,7 +424,7 @@ async def test_who_finds_the_line_full_does_not_wait() -> None:
     clock, target = SteppedClock(), narrow(queue=1)
     entrance, gate = Entrance(Bench(), clock), gate_of(target)
     assert gate.try_enter(1000.0) is not None
-    assert gate.join(1000.0, 1, lambda: None) is not None
+    assert gate.join(1, lambda: None) is not None
     assert await entrance.wait_turn(new_call(), target, 1010.0) == Full(2.0, has_place=False)
 
 
@@ -434,7 +434,7 @@ async def test_who_loses_its_place_to_one_in_a_hurry_waits_no_longer() -> None:
     assert gate.try_enter(1000.0) is not None
     waiting = asyncio.ensure_future(entrance.wait_turn(new_call(priority=2), target, 1010.0))
     await let_run()
-    hurried = gate.join(1000.0, 0, lambda: None)
+    hurried = gate.join(0, lambda: None)
     assert hurried is not None
     await let_run()
     assert waiting.result() == Full(2.0, has_place=False)

@@ -467,3 +467,38 @@ def test_log_line_says_why_no_further_attempt_was_made(records: Records) -> None
     call.attempts = [tried(target, 1000.0, 1001.0, SERVER_ERROR)]
     call.failure, call.gave_up = SERVER_ERROR, "retry budget empty"
     assert records.whole_call(call)["gave_up"] == "retry budget empty"
+
+
+# a wait that everybody keeps
+
+
+@pytest.mark.parametrize(
+    ("kinds", "held"),
+    [
+        ([FailureKind.RATE_LIMIT, FailureKind.RATE_LIMIT], True),
+        ([FailureKind.RATE_LIMIT], False),
+        ([FailureKind.RATE_LIMIT, None, FailureKind.RATE_LIMIT], False),
+        ([FailureKind.WINDOW_EXHAUSTED, FailureKind.WINDOW_EXHAUSTED], False),
+    ],
+)
+def test_wait_that_rate_limits_ask_for_twice_in_a_row_holds_the_gate(
+    records: Records, kinds: list[FailureKind | None], held: bool
+) -> None:
+    target = new_target()
+    for kind in kinds:
+        attempt, leave = tried(target, 1000.0, None), leave_for(target)
+        attempt.failure = Failure(kind, "answered 429", 20.0) if kind else None
+        settle(attempt, leave, Signal.NO_EVIDENCE if kind else Signal.HEALTHY, records.clock)
+    (gate,) = target.deployment.gates.all()
+    assert gate.snapshot(1000.0).held_until == (1020.0 if held else None)
+
+
+def test_day_that_is_used_up_holds_nobody_after_two_rate_limits(records: Records) -> None:
+    """What it asks for may be a day: its deployment rests, and the others' turn comes."""
+    target = new_target()
+    for kind, wait_s in ((FailureKind.RATE_LIMIT, 1.0), (FailureKind.RATE_LIMIT, 1.0), (FailureKind.SERVER_ERROR, 9e4)):
+        attempt, leave = tried(target, 1000.0, None), leave_for(target)
+        attempt.failure = Failure(kind, "answered", wait_s)
+        settle(attempt, leave, kind.signal, records.clock)
+    (gate,) = target.deployment.gates.all()
+    assert gate.snapshot(1000.0).held_until is None

@@ -91,7 +91,7 @@ class World:
             self.waits.append((joined_at, self.now - joined_at))
             self.send(call, slot)
 
-        ticket = self.gate.join(self.now, 1, granted)
+        ticket = self.gate.join(1, granted)
         assert ticket is not None
         tickets.append(ticket)
         self.advance()

@@ -37,7 +37,7 @@ class Told:
         self.order: list[str] = []
 
     def join(self, name: str, priority: int = 1, now: float = 0.0) -> bool:
-        ticket = self.gate.join(now, priority, lambda: self.order.append(name))
+        ticket = self.gate.join(priority, lambda: self.order.append(name))
         if ticket is not None:
             self.tickets[name] = ticket
         return ticket is not None

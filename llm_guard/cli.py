@@ -139,6 +139,9 @@ def mock(host: str, port: int, seed: int, tokens: int, latency_ms: float, token_
       gpt-4o+limit:40/s              a rate limit; +limit:40/s:bare does not tell when to come back
       gpt-4o+quota                   a spent quota
       gpt-4o+capacity:20             20 at once, the rest wait their turn
+      gpt-4o+noprefill               a request that ends in an assistant message is refused
+      gpt-4o+overlap:3               told to go on with an answer, it repeats the last 3 words
+      gpt-4o+another@50%             says another text
 
     While it runs, POST /mock/faults {"model": "gpt-4o", "faults": "status:503@40%"} switches a model's faults ("" lifts
     them), and GET /mock/stats tells what was asked.

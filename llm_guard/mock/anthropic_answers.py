@@ -9,9 +9,10 @@ from typing import Any
 
 from msgspec.json import encode
 
-from llm_guard.mock.content import example_of, say, say_json, split
+from llm_guard.mock.content import example_of, say_json, split
 from llm_guard.mock.errors import error_body
 from llm_guard.mock.exchange import Asked, Reply, Script
+from llm_guard.mock.going_on import speak
 
 _MODELS = ("claude-opus-4-6", "claude-sonnet-4-5", "claude-3-opus")
 
@@ -46,12 +47,12 @@ def message(asked_model: str, number: int, prompt_tokens: int, block: dict[str, 
 def _messages(asked: Asked, tokens: int) -> Reply | Script:
     tool = _wanted_tool(asked.fields)
     if tool is not None:
-        arguments = example_of(tool.get("input_schema") or {})
+        arguments = example_of(tool.get("input_schema") or {}, is_another=asked.is_another)
         block = {"type": "tool_use", "id": "toolu_mock", "name": tool["name"], "input": arguments}
         pieces = split(encode(arguments).decode(), tokens)
     else:
         schema = _json_schema(asked.fields)
-        pieces = say(tokens) if schema is None else say_json(schema, tokens)
+        pieces = speak(asked, tokens) if schema is None else say_json(schema, tokens, is_another=asked.is_another)
         block = {"type": "text", "text": "".join(pieces)}
     whole = message(asked.model, asked.number, asked.prompt_tokens, block, len(pieces))
     return _stream(whole, block, pieces) if asked.wants_stream else Reply(200, encode(whole))

@@ -12,14 +12,18 @@ import msgspec
 _WORDS = ("Breakers", "open", "when", "providers", "fail,", "and", "calls", "go", "on", "— déjà", "vu", "✓.")
 
 
-def say(count: int) -> list[str]:
-    """`count` tokens of prose, some of them with characters of two and three bytes."""
-    return [_WORDS[i % len(_WORDS)] + " " for i in range(count)]
+def say(count: int, *, is_another: bool = False) -> list[str]:
+    """`count` tokens of prose, no two alike, some of them with characters of two and three bytes.
+
+    Another text has every word spelt backwards: no end of one text is a beginning of the other.
+    """
+    words = [_WORDS[i % len(_WORDS)] + (str(i // len(_WORDS) + 1) if i >= len(_WORDS) else "") for i in range(count)]
+    return [(word[::-1] if is_another else word) + " " for word in words]
 
 
-def say_json(schema: dict[str, Any], count: int) -> list[str]:
+def say_json(schema: dict[str, Any], count: int, *, is_another: bool = False) -> list[str]:
     """A JSON text that fits the schema, in at most `count` (>= 1) pieces."""
-    return split(msgspec.json.encode(example_of(schema)).decode(), count)
+    return split(msgspec.json.encode(example_of(schema, is_another=is_another)).decode(), count)
 
 
 def split(text: str, count: int) -> list[str]:
@@ -28,29 +32,34 @@ def split(text: str, count: int) -> list[str]:
     return [text[i : i + size] for i in range(0, len(text), size)]
 
 
-def example_of(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
-    """A value that fits a JSON schema as SDKs write them: every property filled, arrays of one element."""
+def example_of(schema: dict[str, Any], root: dict[str, Any] | None = None, *, is_another: bool = False) -> Any:
+    """A value that fits a JSON schema as SDKs write them: every property filled, arrays of one element.
+
+    Another one differs wherever the schema leaves a choice of strings, numbers, booleans or enum members.
+    """
     root = schema if root is None else root
     if "$ref" in schema:
-        return example_of(_resolve(schema["$ref"], root), root)
+        return example_of(_resolve(schema["$ref"], root), root, is_another=is_another)
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
-        return schema["enum"][0]
+        return schema["enum"][-1 if is_another else 0]
     for union in ("anyOf", "oneOf", "allOf"):
         if schema.get(union):
-            return example_of(schema[union][0], root)
+            return example_of(schema[union][0], root, is_another=is_another)
     kind = schema.get("type", "object")
     if isinstance(kind, list):
         kind = kind[0]
     if kind == "object":
-        return {name: example_of(part, root) for name, part in schema.get("properties", {}).items()}
+        parts = schema.get("properties", {})
+        return {name: example_of(part, root, is_another=is_another) for name, part in parts.items()}
     if kind == "array":
-        return [example_of(schema["items"], root)] if "items" in schema else []
-    return _PLAIN.get(kind)
+        return [example_of(schema["items"], root, is_another=is_another)] if "items" in schema else []
+    return (_OTHER if is_another else _PLAIN).get(kind)
 
 
 _PLAIN: dict[str, Any] = {"string": "mock", "integer": 7, "number": 0.5, "boolean": True}
+_OTHER: dict[str, Any] = {"string": "other", "integer": 8, "number": 0.25, "boolean": False}
 
 
 def _resolve(reference: str, root: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,10 @@ class Asked:
     model: str = ""
     """Without its faults."""
     wants_stream: bool = False
+    is_another: bool = False
+    """The answer is to be another one than usual."""
+    overlap: int | None = None
+    """Words that are repeated when it is told to go on with a text; None: those that it is told to."""
 
     @property
     def model_text(self) -> str:

@@ -19,6 +19,7 @@ from llm_guard.policy.units import parse_duration
 FaultKind = Literal[
     "status", "quota", "latency", "silence", "headers", "reset", "close",
     "cut", "stall", "error", "truncated", "malformed", "limit", "capacity",
+    "noprefill", "overlap", "another",
 ]  # fmt: skip
 
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 504, 529)
@@ -39,6 +40,9 @@ faults: model `NAME+FAULT+FAULT`, or header `x-mock-fault: FAULT, FAULT`; the fi
   truncated                  unary: JSON cut, content-length right; stream: clean end, no terminal event
   limit:RATE/s[:bare]        token bucket per model, then 429; bare: no word of when to come back
   capacity:N                 serves N at once, per model; the rest wait their turn
+  noprefill                  400 for a request that ends in a message of the assistant
+  overlap:N                  told to go on with a text, repeats its last N words first, whatever it was told
+  another                    says another text, in another JSON answer or tool call too
   any of them with @P%       strikes P percent of the requests, e.g. status:503@10%"""
 
 
@@ -66,6 +70,7 @@ class Fault:
     is_bare: bool = False
     """A 429 without any hint of when to come back."""
     places: int = 0
+    words: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,13 @@ class Struck:
     latency_s: float = 0.0
     places: int | None = None
     """How many are served at once; None: all."""
+    overlap: int | None = None
+    """Words that are repeated when it is told to go on with a text; None: those that it is told to."""
+    is_another: bool = False
+    """Another text is said."""
     faults: tuple[Fault, ...] = ()
-    """In the order in which they were written, latencies and capacities left out: the first that applies is acted
-    out."""
+    """In the order in which they were written, those with fields of their own above left out: the first that applies
+    is acted out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,7 @@ class FaultPlan:
 
     def draw(self, seed: int, number: int) -> Struck:
         """The faults that strike request `number` of this plan; the same arguments give the same answer."""
-        latency_s, places = 0.0, None
+        latency_s, places, overlap, is_another = 0.0, None, None, False
         struck: list[Fault] = []
         for index, fault in enumerate(self.faults):
             if _uniform(seed, self.text, number, index, "share") >= fault.share:
@@ -102,9 +111,13 @@ class FaultPlan:
                 latency_s += max(0.0, fault.delay_s + (2 * u - 1) * fault.spread_s)
             elif fault.kind == "capacity":
                 places = fault.places
+            elif fault.kind == "overlap":
+                overlap = fault.words
+            elif fault.kind == "another":
+                is_another = True
             else:
                 struck.append(fault)
-        return Struck(latency_s, places, tuple(struck))
+        return Struck(latency_s, places, overlap, is_another, tuple(struck))
 
 
 @lru_cache(maxsize=4096)
@@ -166,6 +179,12 @@ def _parse_capacity(argument: str | None) -> Fault:
     return Fault("capacity", places=int(argument))
 
 
+def _parse_overlap(argument: str | None) -> Fault:
+    if argument is None or not argument.isdecimal():
+        raise ValueError("overlap needs a number of words such as overlap:3")
+    return Fault("overlap", words=int(argument))
+
+
 def _bare(kind: FaultKind) -> Callable[[str | None], Fault]:
     def parse(argument: str | None) -> Fault:
         if argument is not None:
@@ -189,12 +208,15 @@ _PARSERS: dict[str, Callable[[str | None], Fault]] = {
     "latency": _parse_latency,
     "limit": _parse_limit,
     "capacity": _parse_capacity,
+    "overlap": _parse_overlap,
     "quota": _bare("quota"),
     "silence": _bare("silence"),
     "headers": _bare("headers"),
     "reset": _bare("reset"),
     "close": _bare("close"),
     "truncated": _bare("truncated"),
+    "noprefill": _bare("noprefill"),
+    "another": _bare("another"),
     "cut": _counted("cut"),
     "stall": _counted("stall"),
     "error": _counted("error"),

@@ -45,6 +45,8 @@ class LoadPlan:
     patience_s: float | None = None
     """Asks again for so long, however often it takes: an application that needs its answer."""
     seed: int = 0
+    text: str | None = None
+    """The whole text that each stream must have said; None: any."""
 
     def __post_init__(self) -> None:
         if not self.models or self.rate_per_s <= 0 or self.concurrency < 1:
@@ -60,7 +62,7 @@ class LoadPlan:
         retries = None
         if self.retries or self.patience_s is not None:
             retries = SdkRetries(self.retries, self.seed, self.patience_s)
-        return Target(self.url, self.dialect, self.stream, self.headers, self.timeout_s, retries)
+        return Target(self.url, self.dialect, self.stream, self.headers, self.timeout_s, retries, self.text)
 
 
 async def run_load(plan: LoadPlan, progress: Progress | None = None) -> LoadResult:
@@ -115,10 +117,14 @@ async def closed_loop(
     dialect: Dialect = "openai",
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
+    text: str | None = None,
     progress: Progress | None = None,
 ) -> LoadResult:
-    """`concurrency` workers, each sending its next call when the last one has ended: measures throughput."""
-    target = Target(url, dialect, stream, headers, timeout_s)
+    """`concurrency` workers, each sending its next call when the last one has ended: measures throughput.
+
+    `text` is what each stream must have said, None: anything.
+    """
+    target = Target(url, dialect, stream, headers, timeout_s, text=text)
     turns = iter(range(calls))
     ended: list[Ended] = []
 

@@ -39,6 +39,8 @@ class Target:
     """For each request: a call without retries is one."""
     retries: SdkRetries | None = None
     """Of the client; none by default."""
+    text: str | None = None
+    """The whole text that a stream must have said; None: any."""
 
     def endpoint(self) -> str:
         return self.url.rstrip("/").removesuffix("/v1") + _PATHS[self.dialect]
@@ -69,9 +71,10 @@ def open_session(target: Target) -> aiohttp.ClientSession:
 async def call(session: aiohttp.ClientSession, target: Target, model: str, due_at: float) -> Ended:
     """Sends one call, due at the monotonic instant `due_at`; never raises for what a server may do.
 
-    Success is a 2xx and a whole, valid body; of a stream: the dialect's terminal event and no error event.
-    Errors: `http_STATUS`, `timeout`, `connect`, `disconnected`, `truncated`, `malformed`, `error_event`. Of a call
-    that was retried, the last answer counts.
+    Success is a 2xx and a whole, valid body; of a stream: the dialect's terminal event, no error event, and the text
+    that was expected. Errors: `http_STATUS`, `timeout`, `connect`, `disconnected`, `truncated`, `malformed`,
+    `error_event`, and `wrong_text` for words lost, repeated or altered. Of a call that was retried, the last answer
+    counts.
     """
     requests = 1
     reading, outcome = await _exchange(session, target, model)
@@ -118,6 +121,7 @@ class _Reading:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._is_over = False
+        self._said: list[str] = []
         self.status: int | None = None
         self.headers: Mapping[str, str] = {}
         self.first_token_at: float | None = None
@@ -135,7 +139,9 @@ class _Reading:
             for event in events:
                 if (fault := self._judge_event(event)) is not None:
                     return fault
-        return "ok" if self._is_over and not tail.strip() else "truncated"
+        if not self._is_over or tail.strip():
+            return "truncated"
+        return "ok" if self._target.text in (None, "".join(self._said)) else "wrong_text"
 
     def can_be_retried(self, outcome: str) -> bool:
         """Once a 2xx has begun, an SDK asks again only for a whole answer that never came whole."""
@@ -165,7 +171,9 @@ class _Reading:
             return "error_event"
         if fields.get("type") == "message_stop":
             self._is_over = True
-        if self.first_token_at is None and _has_token(fields):
+        text = _text_of(fields)
+        self._said.append(text)
+        if self.first_token_at is None and (text or fields.get("type") == "content_block_delta"):
             self.first_token_at = time.monotonic()
         return None
 
@@ -178,7 +186,8 @@ def _read_object(data: bytes) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _has_token(fields: dict[str, Any]) -> bool:
+def _text_of(fields: dict[str, Any]) -> str:
+    """What one event says: a delta of anthropic, or those of every choice of openai."""
     if fields.get("type") == "content_block_delta":
-        return True
-    return any((choice.get("delta") or {}).get("content") for choice in fields.get("choices") or ())
+        return str((fields.get("delta") or {}).get("text") or "")
+    return "".join((choice.get("delta") or {}).get("content") or "" for choice in fields.get("choices") or ())

@@ -14,9 +14,10 @@ from typing import Any
 
 from msgspec.json import encode
 
-from llm_guard.mock.content import example_of, say, say_json, split
+from llm_guard.mock.content import example_of, say_json, split
 from llm_guard.mock.errors import error_body
 from llm_guard.mock.exchange import Asked, Reply, Script, Upload
+from llm_guard.mock.going_on import speak
 from llm_guard.mock.openai_responses import respond
 
 _DONE = b"data: [DONE]\n\n"
@@ -37,10 +38,11 @@ def answer_openai(asked: Asked, tokens: int) -> Reply | Script | None:
 def _chat(asked: Asked, tokens: int) -> Reply | Script:
     tool = _forced_tool(asked)
     if tool is not None:
-        pieces = split(encode(example_of(tool.get("parameters") or {})).decode(), tokens)
+        arguments = example_of(tool.get("parameters") or {}, is_another=asked.is_another)
+        pieces = split(encode(arguments).decode(), tokens)
     else:
         schema = _json_schema(asked)
-        pieces = say(tokens) if schema is None else say_json(schema, tokens)
+        pieces = speak(asked, tokens) if schema is None else say_json(schema, tokens, is_another=asked.is_another)
     name = None if tool is None else str(tool["name"])
     if asked.wants_stream:
         return _chat_stream(asked, pieces, name)
@@ -93,7 +95,7 @@ def _chat_stream(asked: Asked, pieces: list[str], tool: str | None) -> Script:
 
 
 def _completion(asked: Asked, tokens: int) -> Reply | Script:
-    pieces = say(tokens)
+    pieces = speak(asked, tokens)
     head = _head(asked, "text_completion")
 
     def choices(text: str, finish: str | None) -> dict[str, Any]:
@@ -101,9 +103,10 @@ def _completion(asked: Asked, tokens: int) -> Reply | Script:
             "choices": [{"index": i, "text": text, "logprobs": None, "finish_reason": finish} for i in _choices(asked)]
         }
 
+    usage = _usage(asked, len(pieces))
     if not asked.wants_stream:
-        return _json(head | choices("".join(pieces), "stop") | {"usage": _usage(asked, tokens)})
-    trailer = (_event(head | {"choices": [], "usage": _usage(asked, tokens)}),) if _wants_usage(asked) else ()
+        return _json(head | choices("".join(pieces), "stop") | {"usage": usage})
+    trailer = (_event(head | {"choices": [], "usage": usage}),) if _wants_usage(asked) else ()
     return Script(
         opening=(),
         tokens=tuple(_event(head | choices(text, None)) for text in pieces),

@@ -11,16 +11,17 @@ from typing import Any
 
 from msgspec.json import encode
 
-from llm_guard.mock.content import say, say_json
+from llm_guard.mock.content import say_json
 from llm_guard.mock.errors import error_body
 from llm_guard.mock.exchange import Asked, Reply, Script
+from llm_guard.mock.going_on import speak
 
 
 def respond(asked: Asked, tokens: int) -> Reply | Script:
     """`POST /responses` with `tokens` tokens of text."""
     wanted = (asked.fields.get("text") or {}).get("format") or {}
     schema = wanted.get("schema") if wanted.get("type") == "json_schema" else None
-    pieces = say(tokens) if schema is None else say_json(schema, tokens)
+    pieces = speak(asked, tokens) if schema is None else say_json(schema, tokens, is_another=asked.is_another)
     if asked.wants_stream:
         return _stream(asked, pieces)
     return Reply(200, encode(_response(asked, pieces, "completed")))

@@ -25,6 +25,7 @@ from llm_guard.mock.course import Course, Courses
 from llm_guard.mock.errors import error_body, error_reply, limit_reply, quota_reply, refusal_reply
 from llm_guard.mock.exchange import Asked, Reply, Script, dialect_of, understand
 from llm_guard.mock.faults import BadFaultError, Fault, Struck
+from llm_guard.mock.going_on import NO_PREFILL, has_prefill, why_refused
 from llm_guard.mock.openai_answers import answer_openai
 from llm_guard.mock.player import Player
 from llm_guard.mock.realtime import converse
@@ -145,6 +146,7 @@ class MockProvider:
             return await player.reply(refusal_reply(asked.dialect, 400, str(error)))
         asked.model = course.plan.model
         struck = course.throw()
+        asked.overlap, asked.is_another = struck.overlap, struck.is_another
         trouble = _choose(asked, course, struck)
         async with course.place(struck.places):
             return await self._play(request, asked, player, headers, struck, trouble)
@@ -166,6 +168,8 @@ class MockProvider:
             return await player.vanish(trouble)
         if asked.path == "/realtime" and request.headers.get("upgrade", "").lower() == "websocket":
             return await converse(request, asked, headers, self._tokens)
+        if (why := why_refused(asked)) is not None:
+            return await player.reply(refusal_reply(asked.dialect, 400, why))
         answer = self._content(asked)
         if isinstance(answer, Script):
             return await player.stream(answer, trouble)
@@ -199,6 +203,10 @@ def _choose(asked: Asked, course: Course, struck: Struck) -> Fault | Reply | Non
             return error_reply(asked.dialect, fault.status, asked.model, fault.retry_after)
         if fault.kind == "quota":
             return quota_reply(asked.dialect)
+        if fault.kind == "noprefill":
+            if has_prefill(asked):
+                return refusal_reply(asked.dialect, 400, NO_PREFILL)
+            continue
         if fault.kind != "limit":
             return fault
         wait_s = course.take(fault, time.monotonic())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llm_guard.mock.content import say
 from llm_guard.mock.load import LoadPlan, closed_loop, run_calls, run_load
 from llm_guard.mock.provider import MockProvider
 from tests.fakes.provider import END, Close, ScriptedProvider, chunk, stream_head, whole
@@ -119,6 +120,40 @@ async def test_success_needs_a_whole_body_and_the_terminal_event(steps: Any, out
     async with ScriptedProvider(steps) as scripted:
         stream = len(steps) > 1
         assert (await closed_loop(scripted.url, 1, 1, stream=stream)).outcomes == {outcome: 1}
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_a_stream_must_say_the_whole_text(provider: MockProvider, dialect: Any) -> None:
+    async def load(model: str, text: str) -> Any:
+        result = await closed_loop(provider.url, 1, 1, model=model, stream=True, dialect=dialect, text=text)
+        return result.outcomes
+
+    text = "".join(say(8))
+    assert await load("m", text) == {"ok": 1}
+    assert await load("m+another", text) == {"wrong_text": 1}
+    assert await load("m", text + "more ") == {"wrong_text": 1}
+    assert await load("m+cut:2", text) == {"truncated": 1}
+    assert await load("m+error:2", text) == {"error_event": 1}
+
+
+async def test_a_tool_call_has_a_first_token_and_says_nothing() -> None:
+    delta = b'{"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":"{}"}}'
+    steps = [stream_head(), chunk(b"data: " + delta + b'\n\ndata: {"type":"message_stop"}\n\n'), END]
+    async with ScriptedProvider(steps) as scripted:
+        result = await closed_loop(scripted.url, 1, 1, stream=True, dialect="anthropic", text="")
+    assert (result.outcomes, result.first_token.count) == ({"ok": 1}, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome"), [("abc", "ok"), ("abbc", "wrong_text"), ("ac", "wrong_text"), ("aBc", "wrong_text")]
+)
+async def test_lost_repeated_and_altered_words_are_found_at_the_end(words: str, outcome: str) -> None:
+    events = [chunk(f'data: {{"choices":[{{"delta":{{"content":"{word}"}}}}]}}\n\n'.encode()) for word in words]
+    steps = [stream_head(), *events, chunk(b"data: [DONE]\n\n"), END]
+    async with ScriptedProvider(steps) as scripted:
+        plan = LoadPlan(scripted.url, ("m",), rate_per_s=1, calls=1, stream=True, text="abc", retries=2)
+        [ended] = await run_calls(plan)
+    assert (ended.outcome, ended.requests) == (outcome, 1)
 
 
 async def test_a_cancelled_load_leaves_no_call_behind(provider: MockProvider) -> None:

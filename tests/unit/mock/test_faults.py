@@ -26,6 +26,10 @@ from llm_guard.mock.faults import GRAMMAR, BadFaultError, Fault, TokenBucket, pa
         ("limit:5/s:bare", Fault("limit", rate_per_s=5.0, is_bare=True)),
         ("capacity:20", Fault("capacity", places=20)),
         ("quota@50%", Fault("quota", share=0.5)),
+        ("noprefill", Fault("noprefill")),
+        ("overlap:3", Fault("overlap", words=3)),
+        ("overlap:0", Fault("overlap")),
+        ("another@50%", Fault("another", share=0.5)),
     ],
 )
 def test_every_fault_of_the_grammar_is_read(text: str, fault: Fault) -> None:
@@ -38,7 +42,7 @@ def test_every_fault_of_the_grammar_is_read(text: str, fault: Fault) -> None:
         "", "explode", "status", "status:", "status:200", "status:50x", "status:503:", "latency", "latency:fast",
         "latency:5ms~", "silence:1", "cut", "cut:", "cut:-1", "cut:1.5", "limit:5", "limit:0/s", "reset@",
         "reset@10", "reset@101%", "reset@x%", "@10%", "limit:5/s:", "limit:5/s:shy", "capacity", "capacity:0",
-        "capacity:-1", "quota:1",
+        "capacity:-1", "quota:1", "noprefill:1", "another:1", "overlap", "overlap:", "overlap:-1", "overlap:x",
     ],
 )  # fmt: skip
 def test_a_bad_fault_is_named_and_the_grammar_shown(text: str) -> None:
@@ -107,6 +111,18 @@ def test_a_capacity_stands_beside_what_else_strikes() -> None:
     struck = parse_plan("m+capacity:2+latency:1s+status:503").draw(0, 1)
     assert (struck.places, struck.latency_s, [fault.kind for fault in struck.faults]) == (2, 1.0, ["status"])
     assert parse_plan("m+status:503").draw(0, 1).places is None
+
+
+def test_what_is_said_stands_beside_what_else_strikes() -> None:
+    struck = parse_plan("m+another+overlap:2+cut:3").draw(0, 1)
+    assert (struck.is_another, struck.overlap, [fault.kind for fault in struck.faults]) == (True, 2, ["cut"])
+    plain = parse_plan("m+cut:3").draw(0, 1)
+    assert (plain.is_another, plain.overlap) == (False, None)
+
+
+def test_another_text_is_said_as_often_as_its_share() -> None:
+    plan = parse_plan("m+another@50%")
+    assert 60 < sum(plan.draw(3, number).is_another for number in range(200)) < 140
 
 
 def test_a_spread_wider_than_the_latency_is_never_negative() -> None:

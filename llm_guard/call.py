@@ -6,11 +6,12 @@ Owns the facts of one call, from its receipt to its record. Decides nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from llm_guard.dialect import DialectName
+from llm_guard.dialect.continuation import Manner
 from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.outcome import Failure, Refusal
 from llm_guard.policy.breaker import BreakerState, Permit
@@ -27,10 +28,24 @@ Headers = tuple[tuple[str, str], ...]
 class StreamView(Protocol):
     """An event stream as it passes: see `gateway.stream_view`."""
 
-    watch: StreamWatch | None
+    @property
+    def watch(self) -> StreamWatch | None: ...
+    @property
+    def takes_events(self) -> bool:
+        """Whether events of ours can stand in it."""
 
     @property
-    def takes_events(self) -> bool: ...
+    def is_cut(self) -> bool:
+        """No more of it may be passed on."""
+
+    @property
+    def failure(self) -> Failure | None:
+        """What is wrong with it, though it has not ended."""
+
+    @property
+    def withheld(self) -> bytes:
+        """What was not passed on because another stream may take its place: an error event, and what followed it."""
+
     def feed(self, chunk: bytes) -> bytes: ...
     def rest(self) -> bytes: ...
 
@@ -50,6 +65,19 @@ class Exchange(Protocol):
 
     def take_over(self, inbox: Inbox) -> Wire:
         """After an upgrade: from now on the bytes go to `inbox`. Raises UpstreamError when the connection is gone."""
+
+
+class Recovery(Protocol):
+    """How a call goes on when its stream has died: see `gateway.recovery`."""
+
+    def manner(self, target: Target) -> Manner | None:
+        """How this one is asked to go on; None: it cannot be gone on with."""
+
+    def body(self, target: Target, manner: Manner) -> bytes:
+        """The request that asks for it."""
+
+    def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
+        """Whether only the manner was refused, and there is another."""
 
 
 class Inbox(Protocol):
@@ -88,12 +116,18 @@ class Attempt:
     """It ran beside another attempt, which was slow."""
     is_superseded: bool = False
     """It is ended because another attempt has answered."""
+    manner: Manner | None = None
+    """How it was asked to go on with a stream that had died."""
+    watch: StreamWatch | None = None
+    """What its stream has shown."""
     breaker: BreakerState = "closed"
     """When it began."""
     first_token_s: float = 0.0
     """Its limit, as configured or as learned."""
     ends_by: float = float("inf")
     """It has to be decided by then, so that one more attempt still fits."""
+    on_patience: Callable[[], None] | None = None
+    """To be called while it is made, when the call may take longer than was known."""
     answered_at: float | None = None
     """When its first token, or its whole answer, was there."""
     ended_at: float | None = None
@@ -123,6 +157,8 @@ class Leave:
     """Its state when it gave the permit."""
     advance: Callable[[Gate], None]
     """Lets in whose turn it is: to be called whenever something has changed at the gate."""
+    is_begun: bool = False
+    """An answer that lasts has begun: the deployment was seen to serve."""
     is_over: bool = False
 
 
@@ -190,11 +226,31 @@ class Call:
     """Counted as running."""
     is_draining: bool = False
     """The gateway is going away and ends this call."""
+    stream_head: Literal["", "plain", "compressed"] = ""
+    """What an upstream has begun to answer with: then the request was accepted."""
+    recovery: Recovery | None = None
+    """Of a stream that may be gone on with."""
+    thrown_away: int = 0
+    """Tokens that were generated for it and not passed on."""
+
+    @property
+    def is_plain_wanted(self) -> bool:
+        """Events of ours may have to stand in its stream, which therefore must not be compressed."""
+        may_be_joined = self.route is not None and self.route.stream.recover != "off"
+        return self.is_stream and (may_be_joined or self.sent_status is not None)
 
     @property
     def commit_by(self) -> float:
         """The instant by which the client must have an answer's first byte."""
         return min(self.deadline_at, self.decide_by)
+
+    def lift_patience(self) -> None:
+        """The client has its first byte, and waits for the next one as long as it hears something."""
+        self.decide_by = float("inf")
+        for attempt in self.attempts:
+            if attempt.on_patience is not None:
+                attempt.ends_by = self.commit_by
+                attempt.on_patience()
 
     @property
     def outcome(self) -> str:
@@ -221,6 +277,8 @@ class Opened:
     """Counted in a whole unary body."""
     rate: RateHint | None = None
     """What the answer's headers say of the provider's limits."""
+    first_token_at: float | None = None
+    """Where that was before it was committed."""
 
 
 @dataclass(slots=True)
@@ -230,6 +288,8 @@ class Served:
     opened: Opened
     attempt: Attempt
     leave: Leave
+    resume: Resume | None = None
+    """Asks whom this failure leaves to be asked for another answer."""
 
 
 @dataclass(slots=True)
@@ -241,3 +301,6 @@ class GaveUp:
     refusal: Refusal | None
     """The gateway's own answer, where there is no upstream's to give."""
     why: str
+
+
+Resume = Callable[[Failure], Awaitable[Served | GaveUp]]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from llm_guard.config import Auth
 from llm_guard.dialect import DialectName
+from llm_guard.dialect.continuation import Prefill
 from llm_guard.policy.breaker import Breaker
 from llm_guard.policy.error_rules import UserRule
 from llm_guard.policy.gate import CapacitySettings, Gate
@@ -34,6 +35,8 @@ class Upstream:
     """Whose error words it speaks (`policy.vocabulary.families`)."""
     errors: tuple[UserRule, ...] = ()
     """The config's own rules for its errors."""
+    prefill: Prefill = "none"
+    """How its models take the beginning of an answer, unless a deployment says otherwise."""
     key_digest: str = field(init=False, repr=False)
     """Tells a key from the one that a reload puts in its place, without being one."""
 
@@ -107,6 +110,8 @@ class Deployment:
     cost: PeakEwma = field(default_factory=PeakEwma)
     last_success_wall: float | None = None
     """Seconds since the epoch."""
+    refuses_prefill: bool = False
+    """It was asked to go on from the beginning of an answer, and would not."""
 
     def latency_of(self, is_stream: bool) -> Latency:
         return self.first_tokens if is_stream else self.latency

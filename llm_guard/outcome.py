@@ -73,6 +73,8 @@ class FailureKind(Enum):
     EDGE_ERROR = ("edge_error", "server_error", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
     # The model wrote something that its own server could not use: the next sample may do.
     BAD_SAMPLE = ("bad_sample", "server_error", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    # It began anew where another's stream had died, and says something else: a third may say the same.
+    DIVERGED = ("diverged", "server_error", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
     # What the request points at could not be fetched just now.
     FETCH_FAILED = ("fetch_failed", "timeout", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
     # The upstream itself says that a second try is worth it, under a status that says the contrary.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from llm_guard.config import (
@@ -23,6 +23,8 @@ from llm_guard.config import (
 )
 from llm_guard.deployment import Deployment, Gates, Upstream
 from llm_guard.dialect import DialectName
+from llm_guard.dialect.continuation import Prefill
+from llm_guard.dialect.prefill import prefill_of
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Balance
 from llm_guard.policy.breaker import Breaker, BreakerSettings
@@ -30,6 +32,7 @@ from llm_guard.policy.deadline import TimeoutSettings
 from llm_guard.policy.gate import CapacitySettings
 from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
 from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.policy.stream import StreamSettings
 from llm_guard.policy.vocabulary.families import family_of_url
 
 NO_ALIAS = "none"
@@ -54,6 +57,7 @@ class Target:
     weight: float = 1.0
     group: int = 0
     """Targets of one group may be tried in another order; those of a lower group come first."""
+    prefill: Prefill = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class Route:
     """Of all its calls together, whichever deployments they are sent to."""
     balance: Balance = "order"
     hedging: Hedging | None = None
+    stream: StreamSettings = field(default_factory=StreamSettings)
 
 
 def compile_routes(
@@ -192,6 +197,7 @@ class RouteTable:
             model.capacity.queue_wait,
             config.weight,
             group,
+            config.prefill or self.upstreams[config.upstream].prefill,
         )
 
     def _steps(self, key: str, name: str) -> Iterator[tuple[str, str]]:
@@ -219,14 +225,23 @@ class RouteTable:
 
     def _route_through(self, name: str, rules: Rules) -> Route:
         deployment = self.pool.obtain(name, self.upstreams[name], None, rules, is_fixed=True)
-        target = Target(deployment, NO_ALIAS, None, rules.timeout, rules.retry, rules.capacity.queue_wait)
+        target = Target(
+            deployment,
+            NO_ALIAS,
+            None,
+            rules.timeout,
+            rules.retry,
+            rules.capacity.queue_wait,
+            prefill=self.upstreams[name].prefill,
+        )
         return replace(self.pool.route(f"{NO_ALIAS}/{name}", rules, (target,)), alias=NO_ALIAS)
 
 
 def _upstream(name: str, config: UpstreamConfig) -> Upstream:
     rules = tuple(rule.compiled() for rule in config.errors)
     family = family_of_url(config.base_url)
-    return Upstream(name, config.dialect, config.base_url, config.api_key, config.auth, family, rules)
+    prefill = config.prefill or prefill_of(family, config.base_url)
+    return Upstream(name, config.dialect, config.base_url, config.api_key, config.auth, family, rules, prefill)
 
 
 def _keys_by_name(config: Config) -> dict[str, str]:
@@ -270,7 +285,8 @@ class _Pool:
         """All names under one pattern share their budget."""
         budget = self.budgets.setdefault(key, RetryBudget(rules.retry.budget, self._now))
         budget.settings = rules.retry.budget
-        return Route(key, rules.timeout, targets, budget, rules.balance, self._hedging(key, rules.hedge))
+        hedging = self._hedging(key, rules.hedge)
+        return Route(key, rules.timeout, targets, budget, rules.balance, hedging, rules.stream)
 
     def _hedging(self, key: str, settings: HedgeSettings | None) -> Hedging | None:
         if settings is None:

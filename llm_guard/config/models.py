@@ -17,12 +17,14 @@ from llm_guard.config.errors import ErrorRule
 from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.strict import Strict
 from llm_guard.dialect import DialectName
+from llm_guard.dialect.continuation import Prefill
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Balance, Priority, Weight
 from llm_guard.policy.breaker import BreakerSettings
 from llm_guard.policy.deadline import TimeoutSettings
 from llm_guard.policy.gate import CapacitySettings
 from llm_guard.policy.hedge import HedgeSettings
+from llm_guard.policy.stream import StreamSettings
 from llm_guard.policy.units import Pause, Seconds, Size
 
 
@@ -107,6 +109,8 @@ class UpstreamConfig(Strict):
     auth: Auth = Field(default_factory=_usual_auth)
     errors: tuple[ErrorRule, ...] = ()
     """Asked in this order, before the built-in tables."""
+    prefill: Prefill | None = None
+    """How its models take the beginning of an answer; None: as is known of the provider."""
 
     @field_validator("base_url")
     @classmethod
@@ -142,6 +146,7 @@ class Rules(Strict):
     balance: Balance = "order"
     hedge: HedgeSettings | None = None
     """None: never two attempts at once."""
+    stream: StreamSettings = StreamSettings()
 
 
 class DeploymentConfig(Strict):
@@ -150,6 +155,8 @@ class DeploymentConfig(Strict):
     """The model to ask the upstream for; None: the name that the client asked for."""
     weight: Weight = 1.0
     priority: Priority = 0
+    prefill: Prefill | None = None
+    """None: the upstream's."""
 
     @field_validator("model")
     @classmethod

@@ -2,6 +2,14 @@
 
 openai, anthropic   event formats, error shapes, which paths need a model
 sse                 framing both use, and the watch over a stream
+
+And how a stream goes on where another has died:
+
+continuation        what has been told, and how the next stream is joined to it
+seam                where one text goes on from another
+tally               what each of a call's streams has cost, and how its events are joined
+chat_*, messages_*, responses_*    what that is in each format; continuation_requests asks for the rest
+prefill             which providers take the beginning of an answer
 """
 
 from __future__ import annotations
@@ -10,6 +18,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from llm_guard.dialect import anthropic, openai
+from llm_guard.dialect.chat_continuation import ChatTranscript
+from llm_guard.dialect.continuation import Transcript
+from llm_guard.dialect.messages_continuation import MessagesTranscript
+from llm_guard.dialect.responses_continuation import ResponsesTranscript
 from llm_guard.dialect.sse import Reader, Usage
 from llm_guard.outcome import Refusal
 
@@ -28,6 +40,15 @@ class Dialect(Protocol):
 
 
 DIALECTS: Mapping[DialectName, Dialect] = {"openai": openai, "anthropic": anthropic}
+
+
+def transcript_of(dialect: DialectName, path: str) -> Transcript | None:
+    """For a stream that answers `path`; None where nobody could go on with one."""
+    if dialect == "anthropic":
+        return MessagesTranscript() if path == "/v1/messages" else None
+    if path in ("/v1/chat/completions", "/v1/completions"):
+        return ChatTranscript()
+    return ResponsesTranscript() if path == "/v1/responses" else None
 
 
 _ANTHROPIC_ALONE = ("/v1/messages", "/v1/complete")

@@ -30,9 +30,12 @@ def stream_reader(path: str, choices: int) -> Reader:
 class MessagesReader:
     """Messages: `message_stop` ends a stream; `message_start`, block headers and pings are not tokens."""
 
+    expects_json = True
+    heeds_done = False
+
     def read(self, event: Event) -> Mark:
         if event.name == "error":
-            return Mark(error=event.data)
+            return Mark(error=event.data, is_heard=True)
         try:
             body = json.loads(event.data) if event.data else {}
         except (ValueError, RecursionError):
@@ -48,18 +51,24 @@ class MessagesReader:
         return Mark(is_token=bool(event.data), is_end=kind == "message_stop", usage=usage_in(body))
 
     def is_dull(self, block: bytes) -> bool:
-        return b"message_" not in block and b"error" not in block
+        return block.find(b"message_") < 0 and block.find(b"error") < 0
 
     def ends_unmarked(self) -> bool:
         return False
+
+    def missing_end(self) -> bytes:
+        return b""
 
 
 class EventsReader:
     """Other streams (legacy completions, agent sessions): any event with data is useful; no end is documented."""
 
+    expects_json = False
+    heeds_done = False
+
     def read(self, event: Event) -> Mark:
         if event.name == "error":
-            return Mark(error=event.data)
+            return Mark(error=event.data, is_heard=True)
         return TOKEN if event.data and event.name != "ping" else NOTHING
 
     def is_dull(self, block: bytes) -> bool:
@@ -67,6 +76,9 @@ class EventsReader:
 
     def ends_unmarked(self) -> bool:
         return True
+
+    def missing_end(self) -> bytes:
+        return b""
 
 
 def usage_in(body: dict[str, Any]) -> Usage | None:

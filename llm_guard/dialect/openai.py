@@ -23,6 +23,12 @@ _TYPE_OF_STATUS = {
     401: "authentication_error", 403: "permission_error", 429: "rate_limit_error",
     500: "server_error", 502: "server_error", 503: "service_unavailable_error", 504: "timeout_error",
 }  # fmt: skip
+_DONE = b"[DONE]"
+# Only what is not empty matters. Text cannot fake these: its quotes are escaped.
+_TELLING_IN_CHAT = re.compile(rb'"(?:finish_reason|usage|error)"(?!: ?(?:null|""))')
+_LAST_OF_RESPONSE = re.compile(rb"response\.(?:completed|failed|incomplete)")
+# The generation was broken off by the server: OpenRouter; DeepSeek; Z.ai; vLLM and SGLang.
+_BROKEN_OFF = ("error", "insufficient_system_resource", "network_error", "abort")
 _TYPE_IN_EVENT = re.compile(rb'"type"\s*:\s*"([a-z_.]+)"')
 
 
@@ -39,90 +45,101 @@ class ChatReader:
     """Chat and legacy completions: a finish_reason for every choice is the end; `[DONE]` alone proves nothing
     (vLLM sends one after an error)."""
 
+    expects_json = True
+    heeds_done = True
+
     def __init__(self, choices: int) -> None:
         self._awaited = choices
         self._finished: set[int] = set()
+        self._is_done = False
 
     def read(self, event: Event) -> Mark:
-        if event.data == b"[DONE]":
+        if event.data == _DONE:
+            self._is_done = True
             return END if self._finished else NOTHING  # a server may answer fewer choices than `n`
         chunk = _object(event)
         if chunk is None:
             return _unreadable(event, MALFORMED if event.is_whole else TOKEN)
         choices = [choice for choice in _list(chunk.get("choices")) if isinstance(choice, dict)]
         if (error := _error(event, chunk, choices)) is not None:
-            return Mark(error=error)
+            return Mark(error=error, is_heard=bool(chunk.get("error")))
         for choice in choices:
-            if choice.get("finish_reason") is not None:
+            if choice.get("finish_reason"):  # it is "" in every chunk of some servers behind Model Studio
                 index = choice.get("index")
                 self._finished.add(index if isinstance(index, int) else 0)
         return Mark(
             is_token=any(_says_something(choice) for choice in choices),
-            is_end=len(self._finished) >= self._awaited,
-            usage=usage_in(chunk),
+            is_end=self._has_finished(),
+            usage=usage_in(chunk) or usage_in(_dict(chunk.get("x_groq"))),
         )
 
     def is_dull(self, block: bytes) -> bool:
-        # Every chunk names finish_reason; only one that is not null matters. Text cannot fake these: its quotes
-        # are escaped.
-        named = block.count(b'"finish_reason"')
-        unfinished = block.count(b'"finish_reason":null') + block.count(b'"finish_reason": null')
-        return (
-            named == unfinished
-            and b"[DONE]" not in block
-            and b'"error"' not in block
-            and b"error:" not in block
-            and b"event:" not in block
-            and block.count(b'"usage"') == block.count(b'"usage":null') + block.count(b'"usage": null')
-        )
+        return _TELLING_IN_CHAT.search(block) is None
 
     def ends_unmarked(self) -> bool:
         return False
+
+    def missing_end(self) -> bytes:
+        return b"data: [DONE]\n\n" if self._has_finished() and not self._is_done else b""
+
+    def _has_finished(self) -> bool:
+        return len(self._finished) >= self._awaited
 
 
 class ResponsesReader:
     """The Responses API: `response.completed`, `.failed` and `.incomplete` end a stream."""
 
+    expects_json = True
+    heeds_done = True
+
     def read(self, event: Event) -> Mark:
-        if not event.data or event.data == b"[DONE]":
+        if not event.data or event.data == _DONE:
             return NOTHING
         body = _object(event) if event.is_whole else {}
         if body is None:
             return _unreadable(event, MALFORMED)
         kind = _kind(event, body)
         if kind in ("error", "response.failed") or body.get("error"):
-            return Mark(error=event.data)
+            # A failed response is a documented end, which clients look for.
+            return Mark(error=event.data, is_heard=bool(body.get("error")) or kind == "response.failed")
         if kind in ("response.completed", "response.incomplete"):
             return Mark(is_token=True, is_end=True, usage=usage_in(_dict(body.get("response"))))
         return TOKEN if kind.endswith((".delta", ".done", ".partial_image")) else NOTHING
 
     def is_dull(self, block: bytes) -> bool:
-        return not any(
-            word in block for word in (b"response.completed", b"response.failed", b"response.incomplete", b"error")
-        )
+        return block.find(b"error") < 0 and _LAST_OF_RESPONSE.search(block) is None
 
     def ends_unmarked(self) -> bool:
         return False
+
+    def missing_end(self) -> bytes:
+        return b""
 
 
 class OtherReader:
     """Speech, transcription, images, Assistants runs: any event with data is useful; no common end is documented."""
 
+    expects_json = False
+    heeds_done = True
+
     def read(self, event: Event) -> Mark:
-        if event.data == b"[DONE]":
+        if event.data == _DONE:
             return END
         chunk = _object(event) if event.is_whole else {}
         if chunk is None:
             return _unreadable(event, TOKEN)
         if (error := _error(event, chunk, [])) is not None:
-            return Mark(error=error)
+            return Mark(error=error, is_heard=bool(chunk.get("error")))
         return Mark(is_token=bool(event.data), usage=usage_in(chunk))
 
     def is_dull(self, block: bytes) -> bool:
-        return b"error" not in block and b"usage" not in block and b"[DONE]" not in block
+        return b"error" not in block and b"usage" not in block and _DONE not in block
 
     def ends_unmarked(self) -> bool:
         return True
+
+    def missing_end(self) -> bytes:
+        return b""
 
 
 def usage_in(body: dict[str, Any]) -> Usage | None:
@@ -160,7 +177,7 @@ def error_event(refusal: Refusal, request_id: str) -> bytes:
 
 
 def _says_something(choice: dict[str, Any]) -> bool:
-    if choice.get("finish_reason") is not None or choice.get("text"):
+    if choice.get("finish_reason") or choice.get("text"):
         return True
     delta = _dict(choice.get("delta"))
     return any(value for name, value in delta.items() if name != "role")
@@ -168,11 +185,9 @@ def _says_something(choice: dict[str, Any]) -> bool:
 
 def _error(event: Event, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> bytes | None:
     """The event's data when it is an in-band error. `"error": null` is normal."""
-    if chunk.get("error") or event.name == "error" or chunk.get("type") == "error":
-        return event.data
-    if any(choice.get("finish_reason") == "error" for choice in choices):
-        return event.data  # OpenRouter
-    return None
+    if chunk.get("error") or event.name == "error" or "error" in (chunk.get("type"), chunk.get("object")):
+        return event.data  # vLLM has also sent the error object bare: {"object": "error", "message": ...}
+    return event.data if any(choice.get("finish_reason") in _BROKEN_OFF for choice in choices) else None
 
 
 def _unreadable(event: Event, otherwise: Mark) -> Mark:

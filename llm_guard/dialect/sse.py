@@ -7,6 +7,7 @@ shown so far. Does not own what an event means: that is the reader's, one for ea
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,8 +16,13 @@ MAX_EVENT_BYTES = 1 << 20
 
 _HEAD_BYTES = 4096
 _CUT_END_BYTES = 3
+_BOM = b"\xef\xbb\xbf"
 _END_OF_EVENT = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}[\r\n]*")
+_USUAL_ENDS = (b"\n\n", b"\r\n\r\n")
 _LINE = re.compile(rb"\r\n|\n|\r")
+_COMMENTS = re.compile(rb"(?::[^\r\n]*(?:\r\n|\n|\r(?!\n)))+")
+# Lines that are an object, the name of an event, or no data at all. A line behind a byte order mark may be anything.
+_PLAIN_LINES = re.compile(rb"(?:(?:data: ?\{.*\}|event: ?+(?!error).*|[^de\xef\n].*|)\r?\n)*+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,8 @@ class Mark:
     """After it the dialect owes nothing more."""
     error: bytes | None = None
     """An in-band error, as the provider wrote it."""
+    is_heard: bool = False
+    """The official SDKs raise on that."""
     usage: Usage | None = None
     is_malformed: bool = False
 
@@ -60,33 +68,60 @@ MALFORMED = Mark(is_malformed=True)
 class Reader(Protocol):
     """What a wire format's events mean. One reader watches one stream: it may count what it has seen."""
 
+    expects_json: bool
+    """Whether the data of every event ought to be a JSON object."""
+    heeds_done: bool
+    """Whether its clients take `[DONE]` for the end of a stream."""
+
     def read(self, event: Event) -> Mark:
         """The meaning of one event; never raises."""
 
     def is_dull(self, block: bytes) -> bool:
-        """Whether no event in `block` can be an end, an error or a usage: then it need not be read (fast path)."""
+        """Whether no event in `block` can be an end, an error or a usage: then it need not be read (fast path). Where
+        JSON is expected, an event is read in any case when its data is no object or it is named `error`."""
 
     def ends_unmarked(self) -> bool:
         """Whether this format ends without a terminal event, so that the end of the connection is an end."""
 
+    def missing_end(self) -> bytes:
+        """What this format still owes although all evidence of its end is there; b"" when nothing."""
+
 
 class StreamWatch:
-    """Keeps what a stream has shown: first token, end, in-band error, usage. Holds no more than one event.
+    """Keeps what a stream has shown: tokens, end, in-band error, usage. Holds no more than one event.
 
     The marks are the same however the bytes are cut into chunks.
     """
 
-    __slots__ = ("_is_oversize", "_pending", "_reader", "error", "has_ended", "has_token", "malformed", "usage")
+    __slots__ = (
+        "_enough", "_is_oversize", "_pending", "_reader",
+        "error", "garbled", "has_ended", "has_enough", "has_token", "is_cut", "is_error_heard", "malformed", "tokens",
+        "usage",
+    )  # fmt: skip
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, enough: int = 1) -> None:
+        """`enough`: how many events with a token `has_enough` waits for, at least 1; each is read until then."""
         self._reader = reader
-        self._pending = b""
+        self._enough = enough
+        self._pending = bytearray()
         self._is_oversize = False
+        self.tokens = 0
+        """Events with a token, the end among them; counted until there are enough."""
         self.has_token = False
+        self.has_enough = False
+        """The tokens that were waited for are there, or there will be no more of them."""
         self.has_ended = False
         self.error: bytes | None = None
+        self.is_error_heard = False
+        """The official SDKs raise on it, as the provider wrote it."""
         self.malformed = 0
         """Events before the first token that could not be read."""
+        self.garbled = 0
+        """Events after the first token that cannot be what the format promises, by a look at the two ends of their
+        data: it is no `{...}`, nor `[DONE]`, nor an error's text. They are passed on all the same."""
+        self.is_cut = False
+        """It has said `[DONE]` and is not done. From there on nothing may be passed on, or clients would take what they
+        have for the whole (vLLM says so after an error)."""
         self.usage = Usage()
 
     def feed(self, chunk: bytes) -> bytes:
@@ -94,22 +129,29 @@ class StreamWatch:
 
         The rest of a cut event is of no use to a client, and would make the error event after it unreadable.
         """
-        block = self._pending + chunk if self._pending else chunk
-        boundary = _last_boundary(block)
-        if boundary == 0 and not self._is_oversize:
-            # A CRLF may be cut in two: its second half belongs to the event before.
-            boundary = len(block) - len(block.lstrip(b"\r\n"))
+        pending = self._pending
+        if not pending and chunk.endswith(_USUAL_ENDS) and not self.is_cut:
+            return self._look(chunk)
+        if self.is_cut:
+            return b""
+        # What is pending ends in no more than one line end: its last byte is all that can belong to a boundary.
+        seam = bytes(pending[-1:])
+        boundary = _last_boundary(seam + chunk) - len(seam)
         if boundary == 0:
-            return self._hold(block)
-        self._pending = block[boundary:]
-        block = block[:boundary] if self._pending else block
+            # Nothing is pending. A CRLF may be cut in two: its second half belongs to the event before.
+            boundary = len(chunk) - len(chunk.lstrip(b"\r\n"))
+        if boundary <= 0:
+            return self._hold(chunk)
+        block = bytes(pending) + chunk[:boundary]
+        self._pending = bytearray(chunk[boundary:])
         if self._is_oversize:
             self._is_oversize = False
             end = _END_OF_EVENT.search(block)
-            self._look(block[end.end() :] if end else b"")
+            at = end.end() if end else len(block)
+            passed = block[:at] + self._look(block[at:])
         else:
-            self._look(block)
-        return block
+            passed = self._look(block)
+        return passed + self._comments()
 
     @property
     def may_end(self) -> bool:
@@ -117,40 +159,73 @@ class StreamWatch:
         return self.has_ended or self._reader.ends_unmarked()
 
     @property
+    def missing_end(self) -> bytes:
+        """Events that the client still expects of a stream that has shown its end, to be sent to it in place of `held`;
+        b"" when there are none, and after an error."""
+        return self._reader.missing_end() if self.error is None else b""
+
+    @property
     def held(self) -> bytes:
         """The beginning of an event that has not ended."""
-        return self._pending
+        return b"" if self.is_cut else bytes(self._pending)
 
-    def _hold(self, block: bytes) -> bytes:
-        if not self._is_oversize and len(block) <= MAX_EVENT_BYTES + _CUT_END_BYTES:
-            self._pending = block
-            return b""
+    @property
+    def is_inside(self) -> bool:
+        """The beginning of an event was passed on, and not yet its end."""
+        return self._is_oversize
+
+    def _hold(self, chunk: bytes) -> bytes:
+        self._pending += chunk
         if not self._is_oversize:
+            if len(self._pending) <= MAX_EVENT_BYTES + _CUT_END_BYTES:
+                return self._comments()
             self._is_oversize = True
-            self._note(self._reader.read(_event(block[:_HEAD_BYTES], is_whole=False)))
+            self._read(bytes(self._pending))
         # The last bytes may be the first half of a boundary.
-        self._pending = block[-_CUT_END_BYTES:]
-        return block[:-_CUT_END_BYTES]
+        passed = bytes(self._pending[:-_CUT_END_BYTES])
+        del self._pending[:-_CUT_END_BYTES]
+        return passed
 
-    def _look(self, block: bytes) -> None:
-        if self.has_token and self._reader.is_dull(block):
-            return
-        start = 0
-        for end in _END_OF_EVENT.finditer(block):
-            raw = block[start : end.start()]
-            is_whole = len(raw) <= MAX_EVENT_BYTES
-            event = _event(raw if is_whole else raw[:_HEAD_BYTES], is_whole=is_whole)
-            start = end.end()
-            if event.data or event.name:
-                self._note(self._reader.read(event))
+    def _comments(self) -> bytes:
+        """Whole lines of comment in front of an event keep a connection awake now, not when the event has come."""
+        found = _COMMENTS.match(self._pending)
+        if found is None or self.is_cut:
+            return b""
+        passed = bytes(found[0])
+        del self._pending[: len(passed)]
+        return passed
+
+    def _look(self, block: bytes) -> bytes:
+        """Reads whole events; returns those that may be passed on."""
+        reader = self._reader
+        if self.has_enough and reader.is_dull(block) and (not reader.expects_json or _is_plain(block)):
+            return block
+        for start, end in _spans(block):
+            self._read(block[start:end])
+            if self.is_cut:
+                return block[:start]
+        return block
+
+    def _read(self, raw: bytes) -> None:
+        is_whole = len(raw) <= MAX_EVENT_BYTES
+        event = _event(raw if is_whole else raw[:_HEAD_BYTES], is_whole=is_whole)
+        if event.data or event.name:
+            if self.has_token and self._reader.expects_json:
+                self.garbled += _is_garbled(event)
+            self._note(self._reader.read(event))
+            if self._reader.heeds_done and event.data.startswith(b"[DONE]"):
+                self.is_cut = not self.has_ended or self.error is not None
 
     def _note(self, mark: Mark) -> None:
         # Behind the first token not every event is read: what is counted there would depend on how bytes arrive.
         self.malformed += mark.is_malformed and not self.has_token
-        self.has_token = self.has_token or mark.is_token
+        self.tokens += (mark.is_token or mark.is_end) and not self.has_ended
+        self.has_token = self.tokens > 0
         self.has_ended = self.has_ended or mark.is_end
+        self.has_enough = self.has_ended or self.tokens >= self._enough
         if mark.error is not None and self.error is None:
             self.error = mark.error
+            self.is_error_heard = mark.is_heard
         if mark.usage is not None:
             self.usage = Usage(
                 self.usage.input if mark.usage.input is None else mark.usage.input,
@@ -158,20 +233,59 @@ class StreamWatch:
             )
 
 
+def events_in(block: bytes) -> Iterator[Event]:
+    """Each event of `block` that ends in it and says anything."""
+    for start, end in _spans(block):
+        event = _event(block[start:end])
+        if event.data or event.name:
+            yield event
+
+
+def split_before(block: bytes, data: bytes) -> tuple[bytes, bytes]:
+    """What of `block` comes before the first event with this data, and the rest; b"" where there is no such event."""
+    for start, end in _spans(block):
+        if _event(block[start:end]).data == data:
+            return block[:start], block[start:]
+    return block, b""
+
+
+def _spans(block: bytes) -> Iterator[tuple[int, int]]:
+    """Where each event that ends in `block` begins, and where its end-of-event lines do."""
+    start = 0
+    for end in _END_OF_EVENT.finditer(block):
+        yield start, end.start()
+        start = end.end()
+
+
 def _last_boundary(block: bytes) -> int:
     """Where the last complete event of `block` ends; 0 when none does."""
     if b"\r" not in block:
-        return block.rfind(b"\n\n") + 2 if b"\n\n" in block else 0
+        at = block.rfind(b"\n\n")
+        return at + 2 if at >= 0 else 0
     last = 0
     for end in _END_OF_EVENT.finditer(block):
         last = end.end()
     return last
 
 
+def _is_plain(block: bytes) -> bool:
+    """Whether no event in `block` is garbled or named `error`, as a quick look can tell: False where it cannot."""
+    has_no_lone_cr = block.find(b"\r") < 0 or block.count(b"\r") == block.count(b"\r\n")
+    return has_no_lone_cr and _PLAIN_LINES.fullmatch(block) is not None
+
+
+def _is_garbled(event: Event) -> bool:
+    data = event.data.strip()
+    if not data or data == b"[DONE]" or event.name == "error":
+        return False
+    return not data.startswith(b"{") or (event.is_whole and not data.endswith(b"}"))
+
+
 def _event(raw: bytes, *, is_whole: bool = True) -> Event:
     name = ""
     data: list[bytes] = []
-    for line in _LINE.split(raw):
+    # More than the one at the beginning of a stream come of streams that were put together.
+    for line in _LINE.split(raw.lstrip(b"\r\n").removeprefix(_BOM)):
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":

@@ -7,6 +7,7 @@ Owns the order of these steps. Every decision it takes is `policy.next_step`'s; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from llm_guard.call import Attempt, Call, GaveUp, Leave, Served
 from llm_guard.clock import Clock
@@ -44,27 +45,33 @@ class AttemptLoop:
         """The first good answer, or why there is none. Cancelled, it leaves nothing behind."""
         way = Way(call, route, self._entrance, self._clock, self._draw)
         self._deposit(call, route)
-        last: Failure | None = None
-        why = "nobody could be asked"
+        return await self._ask(way, None, "nobody could be asked")
+
+    async def _ask(self, way: Way, last: Failure | None, why: str) -> Served | GaveUp:
+        call = way.call
         while (entered := await way.next()) is not None:
             begun = len(call.attempts)
             outcome = await self._attempt(way, entered)
             if isinstance(outcome, Served):
+                outcome.resume = partial(self._resume, way, outcome.attempt.target)
                 return outcome
             last = more_useful(last, outcome)
             self._put_back(way, entered.stop, call.attempts[begun:])
             step = self._decide(way, entered.stop, _decisive(call.attempts[begun], outcome))
-            match step:
-                case Retry():
-                    try_spend_all(way.budgets(entered.stop), self._clock.now())
-                    way.line.retry(entered.stop, step, self._clock.now())
-                    why = "it could not be asked again"
-                case FallBack():
-                    way.line.fall_back(entered.stop, step, self._clock.now())
-                    why = "no other could be asked"
-                case GiveUp(why):
-                    break
+            if isinstance(step, GiveUp):
+                return GaveUp(last, None, step.why)
+            why = self._take(way, entered.stop, step)
         return GaveUp(last, None, why) if last is not None else _nobody_asked(way)
+
+    async def _resume(self, way: Way, target: Target, failure: Failure) -> Served | GaveUp:
+        """As `run`, from where that has left off: the answer of `target` has died with this failure."""
+        stop = next(each for each in way.line.all() if way.target(each) is target)
+        step = self._decide(way, stop, failure)
+        if isinstance(step, GiveUp):
+            return GaveUp(failure, None, step.why)
+        # Whoever has just lost a stream is asked again after those that have not.
+        step = _after_others(step) if way.line.others(stop) else step
+        return await self._ask(way, failure, self._take(way, stop, step))
 
     def adopt(self, deployments: Iterable[Deployment]) -> None:
         """Their settings may have changed: lets in whoever waits and now may pass."""
@@ -113,6 +120,7 @@ class AttemptLoop:
             is_retry=is_retry,
             is_fallback=not is_retry and bool(call.attempts or call.skipped),
             breaker=leave.breaker,
+            manner=call.recovery.manner(target) if call.recovery is not None else None,
             first_token_s=first_s,
             ends_by=ends_by,
         )
@@ -143,6 +151,17 @@ class AttemptLoop:
 
     # decide
 
+    def _take(self, way: Way, stop: Stop, step: Retry | FallBack) -> str:
+        """Does as was decided; returns what is to be said if nobody can be asked then."""
+        match step:
+            case Retry():
+                try_spend_all(way.budgets(stop), self._clock.now())
+                way.line.retry(stop, step, self._clock.now())
+                return "it could not be asked again"
+            case FallBack():
+                way.line.fall_back(stop, step, self._clock.now())
+                return "no other could be asked"
+
     def _put_back(self, way: Way, stop: Stop, raced: list[Attempt]) -> None:
         """What follows for another deployment that failed beside this one: it may be asked again after all others."""
         for hedge in raced[1:]:
@@ -150,17 +169,15 @@ class AttemptLoop:
                 continue
             other = next(each for each in way.line.others(stop) if way.target(each) is hedge.target)
             step = self._decide(way, other, hedge.failure)
-            if isinstance(step, Retry):
-                step = FallBack(back_after_s=step.after_s, is_hint=step.is_hint)
-            if isinstance(step, FallBack):
-                way.line.fall_back(other, step, self._clock.now())
-            else:
+            if isinstance(step, GiveUp):
                 way.line.drop(other)
+            else:
+                way.line.fall_back(other, _after_others(step), self._clock.now())
 
     def _decide(self, way: Way, stop: Stop, failure: Failure) -> Step:
         call, target, now = way.call, way.target(stop), self._clock.now()
         others, budgets = way.line.others(stop), way.budgets(stop)
-        step = next_step(
+        step = _other_manner(call, failure) or next_step(
             failure,
             retries_done=stop.retries,
             settings=target.retry,
@@ -201,6 +218,18 @@ def _following(way: Way, stop: Stop) -> Latency | None:
 def _decisive(first: Attempt, told: Failure) -> Failure:
     """Of a race that was lost: what the first attempt itself has come to, unless another's failure ended both."""
     return told if told.kind.is_final or first.failure is None else first.failure
+
+
+def _other_manner(call: Call, failure: Failure) -> Retry | None:
+    """Whoever will not go on with a stream in one manner may do so in another."""
+    attempt = next((each for each in call.attempts if each.failure is failure), None)
+    if attempt is None or call.recovery is None or not call.recovery.is_refused(attempt, failure):
+        return None
+    return Retry(0.0)
+
+
+def _after_others(step: Retry | FallBack) -> FallBack:
+    return FallBack(back_after_s=step.after_s, is_hint=step.is_hint) if isinstance(step, Retry) else step
 
 
 def _note_decision(call: Call, failure: Failure, step: Step, budget_left: float) -> None:

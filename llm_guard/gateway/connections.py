@@ -135,9 +135,13 @@ class _Exchange:
         self.headers: Headers = tuple((str(name), _readable(value)) for name, value in response.headers.items())
 
     async def read(self) -> bytes:
+        content = self._response.content
         try:
-            return await self._response.content.readany()
+            return await content.readany()
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+            # aiohttp would drop what came before the cut, which for a slow client is most of it.
+            if content._buffer:  # noqa: SLF001  # no public way behind the exception
+                return content._read_nowait(-1)  # noqa: SLF001
             raise UpstreamError(FailureKind.TRUNCATED, "the answer was cut") from error
 
     def abort(self) -> None:
@@ -177,8 +181,9 @@ class _AbortingHandler(ResponseHandler):
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException = _NO_CAUSE) -> None:
         super().set_exception(exc, exc_cause)
-        # aiohttp tells whoever awaits the head; whoever reads the body would learn of a broken chunk by a timeout.
-        if self._payload is not None:
+        # aiohttp tells whoever awaits the head; whoever reads the body would learn of a broken chunk by a timeout. A
+        # body that is there as a whole is not broken by what comes after it.
+        if self._payload is not None and not self._payload.is_eof():
             self._payload.set_exception(exc, exc_cause)
 
 

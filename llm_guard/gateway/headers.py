@@ -23,13 +23,17 @@ _WS_KEY = "openai-insecure-api-key."
 """A browser cannot set headers on a WebSocket: its key is one of the protocols it offers."""
 
 
-def to_upstream(call: Call, upstream: Upstream) -> list[tuple[str, str]]:
-    """What a provider sees of a client's headers.
+def to_upstream(call: Call, upstream: Upstream, *, is_body_ours: bool = False) -> list[tuple[str, str]]:
+    """What a provider sees of a client's headers; `is_body_ours`: but the body is not the client's.
 
     The credential is swapped where the upstream has a key. A key that opens the gateway goes no further.
     """
     headers = call.headers
     dropped = _NOT_TO_UPSTREAM | _named_in_connection(headers)
+    if is_body_ours:
+        dropped |= {"content-encoding"}
+    if call.is_plain_wanted:
+        dropped |= {"accept-encoding"}
     swaps = upstream.api_key is not None or call.client_key is not None
     kept = [
         (name, value)
@@ -44,12 +48,16 @@ def to_upstream(call: Call, upstream: Upstream) -> list[tuple[str, str]]:
         kept.append(_credential(upstream.auth, upstream.api_key))
     if call.is_upgrade:
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
+    if call.is_plain_wanted:
+        kept.append(("Accept-Encoding", "identity"))
     return kept
 
 
-def to_client(headers: Headers, *, is_upgraded: bool = False) -> list[tuple[str, str]]:
+def to_client(headers: Headers, *, is_upgraded: bool = False, is_inflated: bool = False) -> list[tuple[str, str]]:
     """What a client sees of a provider's headers; the length is the writer's to state."""
     dropped = _HOP_BY_HOP | _named_in_connection(headers) | {"content-length"}
+    if is_inflated:
+        dropped |= {"content-encoding"}
     kept = [
         (name, value)
         for name, value in headers

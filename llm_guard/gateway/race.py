@@ -13,7 +13,7 @@ from typing import Protocol
 from llm_guard.call import Attempt, Call, Leave, Opened, Served
 from llm_guard.clock import Clock
 from llm_guard.gateway.entrance import credential_of
-from llm_guard.gateway.record import settle, settle_breaker, settle_host
+from llm_guard.gateway.record import settle, settle_begun, settle_host
 from llm_guard.outcome import Failure, FailureKind, Scope, Signal
 from llm_guard.policy.bench import Bench
 
@@ -107,7 +107,7 @@ class Race:
     def _answer(self, call: Call, attempt: Attempt, leave: Leave, opened: Opened) -> None:
         now = self._clock.now()
         attempt.status = opened.status
-        attempt.answered_at = now
+        attempt.answered_at = opened.first_token_at or now
         if opened.view is not None and call.first_token_at is None:
             call.first_token_at = now
         settle_host(attempt, leave, Signal.HEALTHY, self._clock)
@@ -116,11 +116,10 @@ class Race:
         if opened.rate is not None:
             leave.gate.note_hint(opened.rate, now)
             leave.advance(leave.gate)
-        # A stream's success is known at its end; but a probe has answered its question with the first token.
         if opened.exchange is None:
             settle(attempt, leave, Signal.HEALTHY, self._clock)
-        elif leave.permit.is_probe:
-            settle_breaker(attempt, leave, Signal.HEALTHY, self._clock)
+        else:
+            settle_begun(attempt, leave, self._clock)
 
 
 def more_useful(last: Failure | None, new: Failure) -> Failure:

@@ -47,9 +47,7 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     settle_breaker(attempt, leave, signal, clock)
     _note_latency(attempt, signal, now)
     ending = _ending(attempt, signal)
-    if ending != "ignored":
-        for budget in attempt.budgets:
-            budget.recent.note(ending != "ok", now)
+    _note_recent(attempt, ending, now, is_begun=leave.is_begun)
     deployment.gates.in_flight -= 1
     leave.gate.exit(leave.slot, now, ending, _took_s(attempt) if ending == "ok" else None)
     if ending == "rate_limited":
@@ -57,11 +55,21 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     leave.advance(leave.gate)
 
 
+def settle_begun(attempt: Attempt, leave: Leave, clock: Clock) -> None:
+    """An answer that will last has begun well: its deployment serves. If it dies, `settle` takes that back."""
+    settle_breaker(attempt, leave, Signal.HEALTHY, clock)
+    _note_recent(attempt, "ok", clock.now(), is_begun=False)
+    leave.is_begun = True
+
+
 def settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
-    """Gives the breaker its permit back, before the attempt's end where that is known early enough."""
+    """Gives the breaker its permit back; where an answer that began well has died, the news."""
     deployment = attempt.target.deployment
     now = clock.now()
-    transition = deployment.breaker.settle(leave.permit, signal, now, _took_s(attempt))
+    if leave.is_begun and signal is Signal.UNHEALTHY:
+        transition = deployment.breaker.take_back(leave.permit, now)
+    else:
+        transition = deployment.breaker.settle(leave.permit, signal, now, _took_s(attempt))
     if transition is not None and (transition.before, transition.after) == ("half_open", "closed"):
         deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
     _note(transition, deployment=deployment.label)
@@ -71,6 +79,14 @@ def settle_host(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) ->
     """Gives the permit of an attempt's host back with what the attempt showed of it."""
     deployment = attempt.target.deployment
     _note(deployment.host.settle(leave.host, signal, clock.now()), upstream=deployment.upstream.name)
+
+
+def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool) -> None:
+    for budget in attempt.budgets:
+        if not is_begun and ending != "ignored":
+            budget.recent.note(ending != "ok", now)
+        elif is_begun and ending not in ("ok", "ignored"):
+            budget.recent.take_back(now)
 
 
 def _hold(attempt: Attempt, gate: Gate, now: float) -> None:
@@ -145,6 +161,20 @@ class Recorder:
         self._hedges = _counter(
             registry, "hedges", "Attempts beside a slow one: won when they answered first.", "model", "outcome"
         )
+        self._recoveries = _counter(
+            registry,
+            "recoveries",
+            "Attempts that went on with a stream that had died: how they were asked, and ok or the failure kind.",
+            "model",
+            "manner",
+            "outcome",
+        )
+        self._thrown_away = _counter(
+            registry, "tokens_thrown_away", "Tokens of output that no client got, one per event.", "model"
+        )
+        self._malformed = _counter(
+            registry, "malformed_events", "Events of streams that could not be read, and were passed on.", "deployment"
+        )
         self._queued = _histogram(registry, "queue_wait", "Waits for a turn at a deployment.", "deployment", _DELAY_S)
         self._delay = _histogram(registry, "retry_delay", "Waits before retries.", "deployment", _DELAY_S)
         self._in_flight = _memoised(
@@ -176,6 +206,8 @@ class Recorder:
             self._tokens(model, "input").inc(call.usage.input)
         if call.usage.output:
             self._tokens(model, "output").inc(call.usage.output)
+        if thrown_away := call.thrown_away + sum(map(_never_passed_on, call.attempts)):
+            self._thrown_away(model).inc(thrown_away)
         self._duration(model).observe(duration_s)
         if call.first_token_at is not None:
             self._first_token(model).observe(call.first_token_at - call.started_at)
@@ -199,12 +231,22 @@ class Recorder:
                 self._fallbacks(model, deployment).inc()
             if attempt.waited_for == "queue":
                 self._queued(deployment).observe(attempt.waited_s)
+            if attempt.manner is not None:
+                self._recoveries(model, attempt.manner, attempt.outcome).inc()
+            if attempt.watch is not None and attempt.watch.garbled:
+                self._malformed(deployment).inc(attempt.watch.garbled)
 
 
 def _reason(call: Call, retry: Attempt) -> str:
     """How the attempt before on the same deployment ended."""
     before = call.attempts[: call.attempts.index(retry)]
     return next(each.outcome for each in reversed(before) if each.target is retry.target)
+
+
+def _never_passed_on(attempt: Attempt) -> int:
+    """Tokens of a stream that died while it was held back."""
+    is_lost = attempt.failure is not None and attempt.answered_at is None and attempt.watch is not None
+    return attempt.watch.tokens if is_lost and attempt.watch is not None else 0
 
 
 def overhead_s(call: Call, now: float) -> float:
@@ -264,6 +306,8 @@ def _attempt_line(attempt: Attempt, now: float) -> dict[str, Any]:
         line["breaker"] = attempt.breaker
     if attempt.is_hedge:
         line["hedge"] = True
+    if attempt.manner is not None:
+        line["resumed_by"] = attempt.manner
     if attempt.failure is not None:
         line["why"] = attempt.failure.detail
     if attempt.next_step:

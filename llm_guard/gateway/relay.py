@@ -1,116 +1,148 @@
-"""After commit: copies an answer to the client, watches it, never retries.
+"""After commit: copies an answer to the client, and watches it.
 
-Owns the answer's way to the client, whole or streamed, and how a stream that dies is reported. Does not own what came
-before commit (`gateway.upstream`) nor what is counted (`gateway.record`).
+Owns the answer's way to the client, whole or streamed, and how a stream that dies is reported. Never retries: where the
+route says so, the loop is asked for a stream that goes on (`gateway.recovery`). Does not own what came before commit
+(`gateway.upstream`) nor what is counted (`gateway.record`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from dataclasses import replace
 
 from aiohttp import web
 
-from llm_guard.call import Call, Exchange, Served
-from llm_guard.clock import Clock
+from llm_guard.call import Call, GaveUp, Opened, Served, StreamView
+from llm_guard.clock import Clock, TimeLimit
 from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.sse import StreamWatch
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.connections import UpstreamError
 from llm_guard.gateway.record import settle
+from llm_guard.gateway.recovery import Recovery, recovery_of
+from llm_guard.gateway.refusals import DRAINED
+from llm_guard.gateway.reply import Reply, uncancel
 from llm_guard.gateway.tunnel import tunnel
 from llm_guard.gateway.upstream import timeout_failure
+from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Failure, FailureKind, Refusal, Signal, Source
 from llm_guard.policy.classify import classify_event
 from llm_guard.policy.deadline import earlier
+from llm_guard.policy.stream import ENDING_S
 
-DRAINED = Refusal(
-    503, "gateway_draining", "this gateway is going away", by="drain", retry_after_s=1.0, should_retry=True
-)
 CLIENT_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
 _CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
-_WRITE_BUFFER_BYTES = 1 << 16
+_DRAINED = Failure(FailureKind.INTERNAL, DRAINED.message)
+_NO_STREAM = "was asked for a stream, and sent something else"
 
 
-async def relay(call: Call, served: Served, request: web.BaseRequest, clock: Clock) -> web.StreamResponse:
+async def relay(call: Call, served: Served, reply: Reply, clock: Clock) -> web.StreamResponse:
     """Gives the client what an attempt has opened; `call.failure` says why when it broke on the way."""
-    opened = served.opened
-    call.sent_status = opened.status
-    headers = header_rules.to_client(opened.headers, is_upgraded=opened.status == 101)
-    headers += header_rules.ours(call, served.attempt.target.deployment.label)
-    if opened.exchange is None:
-        watch = opened.view.watch if opened.view else None
-        call.usage = (watch.usage if watch else opened.usage) or call.usage
-        if call.method == "HEAD":
-            headers += [pair for pair in opened.headers if pair[0].lower() == "content-length"]
-        call.failure = CLIENT_LEFT  # until it has taken all of it
-        response = await send(request, opened.status, opened.reason, headers, opened.held)
-        call.failure = None
-        return response
-
-    response = _answer(opened.status, opened.reason, headers)
-    if opened.view is None and (length := header_rules.value_of(opened.headers, "content-length")):
-        response.content_length = int(length)
-    failure: Failure | None = CLIENT_LEFT  # until it has stayed to the end
+    if served.opened.exchange is None:
+        return await _send(call, served, reply)
+    recovery = call.recovery = recovery_of(call, served)
     try:
-        await response.prepare(request)
-        if opened.status == 101:
-            await tunnel(request, response, opened.exchange)
-            failure = None
-        else:
-            failure = await _copy(call, served, opened.exchange, response, clock)
+        failure = await _follow(call, served, reply, clock)
+        while failure is not None and recovery is not None and recovery.may_go_on(failure):
+            resumed = await _resume(call, served, failure, recovery, reply, clock)
+            if resumed is None:
+                break
+            served = resumed
+            failure = await _follow(call, served, reply, clock)
     except ConnectionError:
         pass  # the client left
-    except UpstreamError as error:
-        failure = Failure(error.kind, error.detail)
     except asyncio.CancelledError:
         if not call.is_draining:
             raise
         uncancel()
-        failure = Failure(FailureKind.INTERNAL, DRAINED.message)
+        call.failure = _DRAINED if call.failure is not None else None
+    finally:
+        _note_tokens(call, served, recovery)
+    if call.failure is not None:
+        await _break_off(call, served, call.failure, reply)
+    return reply.response or web.StreamResponse()
+
+
+async def _send(call: Call, served: Served, reply: Reply) -> web.StreamResponse:
+    """An answer that is there as a whole."""
+    opened = served.opened
+    if _is_out_of_place(call, served, reply):
+        call.failure = Failure(FailureKind.MALFORMED, _NO_STREAM)
+        return await reply.break_off(_error_event(call, served, call.failure))
+    headers = _headers(call, served)
+    if call.method == "HEAD":
+        headers += [pair for pair in opened.headers if pair[0].lower() == "content-length"]
+    _note_tokens(call, served, None)
+    call.failure = CLIENT_LEFT  # until it has taken all of it
+    response = await reply.send(opened.status, opened.reason, headers, opened.held)
+    call.failure = None
+    return response
+
+
+def _headers(call: Call, served: Served) -> list[tuple[str, str]]:
+    opened = served.opened
+    call.sent_status = call.sent_status or opened.status
+    is_encoded = header_rules.value_of(opened.headers, "content-encoding") not in ("", "identity")
+    is_inflated = is_encoded and opened.view is not None and opened.view.takes_events
+    headers = header_rules.to_client(opened.headers, is_upgraded=opened.status == 101, is_inflated=is_inflated)
+    return headers + header_rules.ours(call, served.attempt.target.deployment.label)
+
+
+def _is_out_of_place(call: Call, served: Served, reply: Reply) -> bool:
+    """A whole answer cannot stand behind the early head of a stream."""
+    return reply.is_early and call.is_stream and served.opened.view is None
+
+
+# one exchange, to its end
+
+
+async def _follow(call: Call, served: Served, reply: Reply, clock: Clock) -> Failure | None:
+    """Copies to the end of one exchange; returns why it broke off, or None. What the attempt holds is given back."""
+    opened = served.opened
+    assert opened.exchange is not None  # noqa: S101  # else it was sent as a whole
+    failure: Failure | None = CLIENT_LEFT  # until it has stayed to the end
+    try:
+        await _begin(call, served, reply)
+        if opened.status == 101:
+            await tunnel(reply, opened.exchange)
+            failure = None
+        else:
+            failure = await _copy(call, served, reply, clock)
+    except UpstreamError as error:
+        failure = Failure(error.kind, error.detail)
+    except asyncio.CancelledError:
+        failure = _DRAINED if call.is_draining else failure
+        raise
     finally:
         opened.exchange.abort()
-        _conclude(call, served, failure, clock)
-    if call.failure is not None:
-        await _break_off(call, served, request, response)
-    return response
+        if failure in (CLIENT_LEFT, _DRAINED) and _has_ended(opened):
+            failure = None  # SDKs leave at the terminal event, before the end of the body
+        call.failure = served.attempt.failure = failure
+        settle(served.attempt, served.leave, failure.kind.signal if failure else Signal.HEALTHY, clock)
+    return failure
 
 
-async def send(
-    request: web.BaseRequest, status: int, reason: str, headers: list[tuple[str, str]], body: bytes
-) -> web.StreamResponse:
-    """Sends a whole answer."""
-    response = _answer(status, reason, headers)
-    if request.method != "HEAD":
-        response.content_length = len(body)
-    await response.prepare(request)
-    await response.write_eof(b"" if request.method == "HEAD" else body)
-    return response
+def _has_ended(opened: Opened) -> bool:
+    watch = opened.view.watch if opened.view is not None else None
+    return watch is not None and watch.has_ended and watch.error is None
 
 
-def _answer(status: int, reason: str, headers: list[tuple[str, str]]) -> web.StreamResponse:
-    response = web.StreamResponse(status=status, reason=reason or None, headers=headers)
-    if ("Connection", "close") in headers:
-        response.force_close()  # a header alone does not: the client would be told, and the connection stay
-    return response
+async def _begin(call: Call, served: Served, reply: Reply) -> None:
+    opened = served.opened
+    if _is_out_of_place(call, served, reply):
+        raise UpstreamError(FailureKind.MALFORMED, _NO_STREAM)
+    length = header_rules.value_of(opened.headers, "content-length") if opened.view is None else ""
+    await reply.begin(opened.status, opened.reason, _headers(call, served), int(length) if length else None)
+    call.lift_patience()
 
 
-def uncancel() -> None:
-    """Takes back the cancellation by which a drain has ended the current call, so that it can say its last words."""
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101  # a coroutine runs in one
-    task.uncancel()
-
-
-async def _copy(
-    call: Call, served: Served, exchange: Exchange, response: web.StreamResponse, clock: Clock
-) -> Failure | None:
-    """Copies to the end; returns why the answer broke off, or None."""
-    timeouts = served.attempt.target.timeouts
-    view = served.opened.view
+async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failure | None:
+    timeouts, opened = served.attempt.target.timeouts, served.opened
+    view, exchange, response = opened.view, opened.exchange, reply.response
+    assert exchange is not None and response is not None  # noqa: S101, PT018  # the caller has both
+    watch = view.watch if view is not None else None
     limit = clock.limit()
-    is_writing = False
+    is_writing = is_ending = False
     broken: Failure | None = None
     try:
         async with limit:
@@ -118,33 +150,44 @@ async def _copy(
                 limit.set_idle(timeouts.idle, call.deadline_at, "total")
             else:
                 limit.set(*earlier(served.attempt.started_at + timeouts.attempt, "attempt", call.deadline_at))
-            passed = served.opened.held
+            passed = opened.held
             while True:
                 if passed:
                     is_writing = True
                     await response.write(passed)
                     is_writing = False
                     limit.touch()
+                if watch is not None and watch.has_ended and not is_ending:
+                    is_ending = True
+                    limit.set(clock.now() + ENDING_S, "ending")
+                if view is not None and view.is_cut:
+                    break
                 chunk = await exchange.read()
                 if not chunk:
                     break
                 limit.touch()
                 passed = view.feed(chunk) if view is not None else chunk
     except TimeoutError:
-        broken = _CLIENT_STALLED if is_writing else timeout_failure(limit.name, timeouts)
+        broken = _CLIENT_STALLED if is_writing else _out_of_time(limit, served)
     except UpstreamError as error:
         broken = Failure(error.kind, error.detail)
     if view is not None:
-        broken = _judge(view.watch, broken, served.attempt.target.deployment.upstream)
+        broken = _judge(view, broken, served.attempt.target.deployment.upstream)
         if broken is None and (rest := view.rest()):
             await response.write(rest)
     return broken
 
 
-def _judge(watch: StreamWatch | None, broken: Failure | None, upstream: Upstream) -> Failure | None:
+def _out_of_time(limit: TimeLimit, served: Served) -> Failure | None:
+    """A stream that has said all it owes need not end its body."""
+    return None if limit.name == "ending" else timeout_failure(limit.name, served.attempt.target.timeouts)
+
+
+def _judge(view: StreamView, broken: Failure | None, upstream: Upstream) -> Failure | None:
     """What the stream's own events say of its end, which outweighs how the connection ended."""
-    if watch is None:
-        return broken
+    watch = view.watch
+    if view.failure is not None or watch is None:
+        return view.failure or broken
     if watch.error is not None:
         verdict = classify_event(watch.error, 0.0, upstream.family, upstream.errors)
         detail = f"sent an error event in the middle of the stream ({verdict.why})"
@@ -156,32 +199,58 @@ def _judge(watch: StreamWatch | None, broken: Failure | None, upstream: Upstream
     return broken
 
 
-def _conclude(call: Call, served: Served, failure: Failure | None, clock: Clock) -> None:
-    """What the relay leaves for the record: usage, why it failed, and the permit."""
-    watch = served.opened.view.watch if served.opened.view else None
-    if watch is not None:
-        call.usage = watch.usage
-        if watch.has_ended and watch.error is None:
-            failure = None  # SDKs leave at the terminal event, before the end of the body
-    call.failure = served.attempt.failure = failure
-    settle(served.attempt, served.leave, failure.kind.signal if failure else Signal.HEALTHY, clock)
+# after one that died
 
 
-async def _break_off(call: Call, served: Served, request: web.BaseRequest, response: web.StreamResponse) -> None:
+async def _resume(
+    call: Call, served: Served, failure: Failure, recovery: Recovery, reply: Reply, clock: Clock
+) -> Served | None:
+    """Another stream that goes on with this one; None: there is none, and `call.failure` says so."""
+    assert served.resume is not None and call.route is not None  # noqa: S101, PT018  # the loop has served it
+    call.failure = CLIENT_LEFT  # until it has stayed for the answer
+    async with Waiting(call, reply, call.route.stream.waiting, clock):
+        result = await served.resume(failure)
+    if isinstance(result, Served) and recovery.adopt(result):
+        return result
+    call.gave_up = result.why if isinstance(result, GaveUp) else "what was to go on with it is no stream"
+    if isinstance(result, Served):
+        _close(result, clock)
+    call.failure = replace(failure, detail=f"{failure.detail}, and was not gone on with ({call.gave_up})")
+    return None
+
+
+def _close(served: Served, clock: Clock) -> None:
+    if served.opened.exchange is not None:
+        served.opened.exchange.abort()
+    settle(served.attempt, served.leave, Signal.NO_EVIDENCE, clock)
+
+
+def _note_tokens(call: Call, served: Served, recovery: Recovery | None) -> None:
+    """For the record: all that was paid for, and what of it the client has not got."""
+    opened = served.opened
+    if recovery is not None and served.attempt.manner is not None:
+        call.usage, call.thrown_away = recovery.transcript.usage, recovery.transcript.thrown_away
+    elif opened.view is not None and opened.view.watch is not None:
+        call.usage = opened.view.watch.usage
+    else:
+        call.usage = opened.usage or call.usage
+
+
+async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply) -> None:
     """Ends a broken answer so that nobody takes it for a whole one: an error event where the client can read one,
     then the connection closed in the middle of the body."""
-    failure, view, transport = call.failure, served.opened.view, request.transport
-    if transport is None or failure is None:
+    view = served.opened.view
+    if failure.kind.source is Source.CLIENT:
+        reply.abort()
         return
-    if transport.get_write_buffer_size() > _WRITE_BUFFER_BYTES or failure.kind.source is Source.CLIENT:
-        transport.abort()
-        return
-    is_reported = view is not None and view.watch is not None and view.watch.error is not None
-    if view is not None and view.takes_events and not is_reported:
-        with contextlib.suppress(ConnectionError):
-            await response.write(_error_event(call, served, failure))
-    if not is_reported:
-        request.protocol.force_close()
+    last_words = view.withheld if view is not None else b""
+    is_told = view is not None and view.watch is not None and view.watch.is_error_heard and not call.is_draining
+    if is_told and not last_words:
+        return  # the upstream's own words were the last that was passed on
+    takes_events = view.takes_events if view is not None else _is_out_of_place(call, served, reply)
+    if not is_told and takes_events:
+        last_words += _error_event(call, served, failure)
+    await reply.break_off(last_words)
 
 
 def _error_event(call: Call, served: Served, failure: Failure) -> bytes:

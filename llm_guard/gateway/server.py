@@ -23,8 +23,11 @@ from llm_guard.gateway import model_field
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.model_field import BadRequest
 from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.relay import CLIENT_LEFT, DRAINED, relay, send, uncancel
+from llm_guard.gateway.refusals import DRAINED, last_words, own_words, wrong_dialect
+from llm_guard.gateway.relay import CLIENT_LEFT, relay
+from llm_guard.gateway.reply import Reply, uncancel
 from llm_guard.gateway.upstream import Upstreams
+from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.caller import PRIORITIES, decide_within_s, patience_s, priority, retry_count
@@ -64,30 +67,30 @@ class Gateway:
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """One call, from its head to its record."""
-        call = self._begin(request)
+        call, reply = self._begin(request), Reply(request)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
         self._running[task] = call
         try:
-            return await self._serve(call, request)
+            return await self._serve(call, reply)
         except asyncio.CancelledError:
-            if call.sent_status is not None:
+            if call.sent_status is not None and not reply.is_early:
                 raise  # an answer had begun: the relay knows whether the client got all that it waited for
             if not call.is_draining:
                 call.failure = CLIENT_LEFT
                 raise
             uncancel()
-            return await self._refuse(call, DRAINED, request)
+            return await self._refuse(call, DRAINED, reply)
         except ConnectionError:
             call.failure = CLIENT_LEFT
             raise
         except BadRequest as bad:  # found only when the model was to be renamed
             refusal = Refusal(bad.status, bad.code, bad.message, by="request", param=bad.param)
-            return await self._refuse(call, refusal, request)
+            return await self._refuse(call, refusal, reply)
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
             _log.exception("a call broke the gateway", request_id=call.id)
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
-            return await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), request)
+            return await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), reply)
         finally:
             del self._running[task]
             self._recorder.end(call)
@@ -113,16 +116,17 @@ class Gateway:
             call.is_draining = True
             task.cancel()
 
-    async def _serve(self, call: Call, request: web.BaseRequest) -> web.StreamResponse:
-        refusal = self._admit(call) or await self._receive(call, request) or self._identify(call)
+    async def _serve(self, call: Call, reply: Reply) -> web.StreamResponse:
+        refusal = self._admit(call) or await self._receive(call, reply.request) or self._identify(call)
         if refusal is not None:
-            return await self._refuse(call, refusal, request)
+            return await self._refuse(call, refusal, reply)
         assert call.route is not None  # noqa: S101  # identify has found it
         self._recorder.begin(call)
-        result = await self._loop.run(call, call.route)
+        async with Waiting(call, reply, call.route.stream.waiting, self._clock):
+            result = await self._loop.run(call, call.route)
         if isinstance(result, Served):
-            return await relay(call, result, request, self._clock)
-        return await self._give_up(call, result, request)
+            return await relay(call, result, reply, self._clock)
+        return await self._give_up(call, result, reply)
 
     def _begin(self, request: web.BaseRequest) -> Call:
         path, _, query = request.raw_path.partition("?")
@@ -242,7 +246,7 @@ class Gateway:
             if call.route is None:
                 return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
         call.deadline_at = deadline_at(self._clock.now(), call.route.timeouts.total, None)
-        return _wrong_dialect(call)
+        return wrong_dialect(call)
 
     def _unknown_model(self, model: str) -> Refusal:
         near = self.table.near(model)
@@ -251,33 +255,33 @@ class Gateway:
 
     # the gateway's own answers
 
-    async def _give_up(self, call: Call, result: GaveUp, request: web.BaseRequest) -> web.StreamResponse:
+    async def _give_up(self, call: Call, result: GaveUp, reply: Reply) -> web.StreamResponse:
         if result.refusal is not None:
-            return await self._refuse(call, result.refusal, request)
+            return await self._refuse(call, result.refusal, reply)
         assert result.failure is not None  # noqa: S101  # one of the two is set
         call.failure, call.gave_up = result.failure, result.why
         if result.failure.answer is not None:
-            return await self._pass_on(call, result.failure, result.failure.answer, request)
-        return await self._refuse(call, _own_words(call, result.failure), request)
+            return await self._pass_on(call, result.failure, result.failure.answer, reply)
+        return await self._refuse(call, own_words(call, result.failure), reply)
 
-    async def _pass_on(
-        self, call: Call, failure: Failure, answer: Answer, request: web.BaseRequest
-    ) -> web.StreamResponse:
+    async def _pass_on(self, call: Call, failure: Failure, answer: Answer, reply: Reply) -> web.StreamResponse:
         """The upstream's own error, unmodified; only the words on retrying are ours, for we have done it."""
+        if reply.is_early:
+            return await reply.break_off(last_words(call, answer.body))
         call.sent_status = answer.status
         kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() not in _ON_RETRYING]
         said_by = (each.target.deployment.label for each in call.attempts if each.failure is failure)
         kept += [*header_rules.ours(call, next(said_by, None)), ("x-should-retry", "false")]
         if failure.retry_after_s is not None:
             kept += header_rules.retry_after(failure.retry_after_s)
-        return await send(request, answer.status, answer.reason, kept, answer.body)
+        return await reply.send(answer.status, answer.reason, kept, answer.body)
 
-    async def _refuse(self, call: Call, refusal: Refusal, request: web.BaseRequest) -> web.StreamResponse:
-        if request.writer.output_size > 0:  # an answer has begun: it can only be broken off
-            request.protocol.force_close()
-            return web.StreamResponse()
+    async def _refuse(self, call: Call, refusal: Refusal, reply: Reply) -> web.StreamResponse:
         if call.failure is None:
             call.refusal = refusal
+        body = json.dumps(DIALECTS[call.dialect].refusal_body(refusal, call.id)).encode()
+        if reply.has_begun:  # it can only be broken off
+            return await reply.break_off(last_words(call, body) if reply.is_early else b"")
         call.sent_status = refusal.status
         headers = [("Content-Type", "application/json"), *header_rules.ours(call, None)]
         headers.append(("x-should-retry", "true" if refusal.should_retry else "false"))
@@ -287,8 +291,7 @@ class Gateway:
             headers += header_rules.retry_after(refusal.retry_after_s)
         if refusal.status == 405:
             headers.append(("Allow", ", ".join(_METHODS)))
-        body = json.dumps(DIALECTS[call.dialect].refusal_body(refusal, call.id)).encode()
-        return await send(request, refusal.status, "", headers, body)
+        return await reply.send(refusal.status, "", headers, body)
 
 
 def _without_upstream(path: str) -> tuple[str | None, str]:
@@ -309,33 +312,6 @@ def _check_head(call: Call) -> None:
     for name, value in call.headers:
         if not value.isascii() and not value.isprintable():
             raise BadRequest(400, "invalid_header", f"the header {name} is not UTF-8 text")
-
-
-def _wrong_dialect(call: Call) -> Refusal | None:
-    assert call.route is not None  # noqa: S101  # identify has found it
-    served = call.route.targets[0].deployment.upstream.dialect
-    if served == call.dialect:
-        return None
-    path = "/v1/messages" if served == "anthropic" else "/v1/chat/completions"
-    return Refusal(
-        400,
-        "wrong_dialect",
-        f"{call.model or call.route.targets[0].deployment.upstream.name!r} speaks the {served} dialect: call {path} "
-        f"with an {served} SDK",
-        by="route",
-        param="model",
-    )
-
-
-def _own_words(call: Call, failure: Failure) -> Refusal:
-    """For a failure in which no upstream said anything that could be passed on."""
-    asked = call.attempts[-1].target.deployment.label if call.attempts else "benched"
-    tried = f"{asked}: {failure.detail}"
-    if len(call.attempts) > 1:
-        tried += f" ({len(call.attempts)} attempts)"
-    if failure.kind.category == "timeout":
-        return Refusal(504, "upstream_timeout", tried, by="deadline" if failure.limit == "total" else None)
-    return Refusal(502, f"upstream_{failure.kind.label}", tried, by=None, retry_after_s=failure.retry_after_s)
 
 
 def _too_large(bound: int) -> BadRequest:

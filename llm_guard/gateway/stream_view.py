@@ -1,29 +1,48 @@
 """A stream as it passes: what arrived, what of it may be passed on, and the watch that looks at it.
 
 Owns the difference between plain, compressed and unreadable streams. Nothing is ever re-encoded: a compressed stream
-passes as it came while a copy is inflated for the watch.
+passes as it came while a copy is inflated for the watch, or, where the gateway may have to write into it, inflated.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 
 from llm_guard.dialect.sse import Reader, StreamWatch
+from llm_guard.outcome import Failure, FailureKind
+
+MAX_INFLATED_BYTES = 16 << 20
+"""What one chunk may inflate to where the inflated bytes are passed on: far more than events come to, far less than a
+decompression bomb, which is a thousand times its size."""
 
 _PIECE_BYTES = 1 << 16
-"""However much a chunk inflates to, no more of it is in memory at a time."""
+"""However much a chunk inflates to, no more of it is in memory at a time, where only the watch sees it."""
+_BROKEN = Failure(FailureKind.MALFORMED, "its compressed data is broken")
+_BOMB = Failure(FailureKind.MALFORMED, "its compressed data inflates beyond all measure")
 
 
 class StreamView:
     """A plain stream: passed on event by event."""
 
-    def __init__(self, reader: Reader) -> None:
-        self.watch: StreamWatch | None = StreamWatch(reader)
+    withheld = b""
+    """Nothing is kept back for another stream to take its place."""
+    failure: Failure | None = None
+    """What is wrong with it: then nothing more comes of it."""
+    _is_broken = False
+
+    def __init__(self, reader: Reader, enough: int = 1) -> None:
+        self.watch: StreamWatch | None = StreamWatch(reader, enough)
 
     @property
     def takes_events(self) -> bool:
         """Whether an event of ours can be added behind what was passed on."""
-        return True
+        return self.watch is None or not self.watch.is_inside
+
+    @property
+    def is_cut(self) -> bool:
+        """No more of it may be passed on."""
+        return self._is_broken or (self.watch is not None and self.watch.is_cut)
 
     def feed(self, chunk: bytes) -> bytes:
         """Takes what arrived; returns what may be passed on now."""
@@ -31,36 +50,62 @@ class StreamView:
         return self.watch.feed(chunk)
 
     def rest(self) -> bytes:
-        """What was held back at the end of the stream."""
+        """What a stream that has ended well still owes: what its dialect ends with, else the last bytes that came."""
         assert self.watch is not None  # noqa: S101
-        return self.watch.held
+        return self.watch.missing_end or self.watch.held
 
 
 class InflatedView(StreamView):
     """A gzip or deflate stream: passed on as it comes."""
 
-    def __init__(self, reader: Reader) -> None:
-        super().__init__(reader)
-        self._inflater = zlib.decompressobj(wbits=47)  # gzip or zlib, by its header
+    def __init__(self, reader: Reader, enough: int = 1) -> None:
+        super().__init__(reader, enough)
+        self._inflater = _Inflater()
 
     @property
     def takes_events(self) -> bool:
         return False
 
     def feed(self, chunk: bytes) -> bytes:
-        unread = chunk
-        while unread and self.watch is not None:
+        if self.watch is not None:
             try:
-                self.watch.feed(self._inflater.decompress(unread, _PIECE_BYTES))
+                for piece in self._inflater.pieces(chunk):
+                    self.watch.feed(piece)
             except zlib.error:
                 self.watch = None  # not in the encoding it claims: for the client to read, if it can
-            unread = self._inflater.unconsumed_tail
-            if self._inflater.eof and (unread := self._inflater.unused_data):
-                self._inflater = zlib.decompressobj(wbits=47)  # some servers begin anew at each flush
-        return chunk
+        return b"" if self.is_cut else chunk
 
     def rest(self) -> bytes:
         return b""
+
+
+class InflatingView(StreamView):
+    """A gzip or deflate stream that is passed on inflated, event by event."""
+
+    def __init__(self, reader: Reader, enough: int = 1) -> None:
+        super().__init__(reader, enough)
+        self._inflater = _Inflater()
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self.is_cut:
+            return b""
+        passed = bytearray()
+        inflated = 0
+        try:
+            for piece in self._inflater.pieces(chunk):
+                inflated += len(piece)
+                if inflated > MAX_INFLATED_BYTES:
+                    self._break(_BOMB)
+                    break
+                passed += super().feed(piece)
+        except zlib.error:
+            self._break(_BROKEN)
+        return bytes(passed)
+
+    def _break(self, failure: Failure) -> None:
+        self._is_broken = True
+        if self.watch is not None and not self.watch.has_ended and self.watch.error is None:
+            self.failure = failure  # else it had said all that matters
 
 
 class OpaqueView(StreamView):
@@ -80,8 +125,35 @@ class OpaqueView(StreamView):
         return b""
 
 
-def view_of(reader: Reader, encoding: str) -> StreamView:
-    """The view of a stream with this content-encoding ("" without one)."""
+def view_of(reader: Reader, encoding: str, enough: int = 1, *, is_plain_wanted: bool = False) -> StreamView:
+    """The view of a stream with this content-encoding ("" without one).
+
+    `enough`: how many tokens its watch looks out for (`StreamWatch.has_enough`). `is_plain_wanted`: the gateway may
+    have to write into the stream; what can be inflated is passed on inflated, and has no content-encoding any more.
+    """
     if encoding in ("", "identity"):
-        return StreamView(reader)
-    return InflatedView(reader) if encoding in ("gzip", "x-gzip", "deflate") else OpaqueView()
+        return StreamView(reader, enough)
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        return OpaqueView()
+    return InflatingView(reader, enough) if is_plain_wanted else InflatedView(reader, enough)
+
+
+class _Inflater:
+    """gzip or zlib, by its header; some servers begin anew at each flush."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(wbits=47)
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """What comes of a chunk, piece by piece. Raises zlib.error."""
+        unread, piece = chunk, b""
+        # A full piece may leave output behind in zlib after all of its input was taken.
+        while unread or len(piece) == _PIECE_BYTES:
+            piece = self._stream.decompress(unread, _PIECE_BYTES)
+            unread = self._stream.unconsumed_tail
+            if self._stream.eof:
+                unread = self._stream.unused_data
+                if unread:
+                    self._stream = zlib.decompressobj(wbits=47)
+            if piece:
+                yield piece

@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
-
 from llm_guard.call import Exchange
+from llm_guard.gateway.reply import Reply
 
 _HIGH_WATER_BYTES = 1 << 18
 
 
-async def tunnel(request: web.BaseRequest, response: web.StreamResponse, exchange: Exchange) -> None:
+async def tunnel(reply: Reply, exchange: Exchange) -> None:
     """Returns when either side has closed; what it sent has been passed on. The exchange is the caller's to close."""
+    request, response = reply.request, reply.response
     client = request.transport
-    if client is None:
+    if client is None or response is None:
         return
     from_client = _Inbox(client)
     from_upstream = _Inbox(None)

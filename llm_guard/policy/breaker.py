@@ -80,6 +80,8 @@ class Permit:
 
     generation: int
     is_probe: bool
+    end: int = 0
+    """Which success of the generation it was settled as."""
     _is_settled: bool = False
 
     def claim(self) -> bool:
@@ -199,7 +201,20 @@ class Breaker:
         is_slow = slow_call is not None and duration_s is not None and duration_s > slow_call
         if permit.is_probe:
             return self._judge_probe(signal, is_slow, now)
-        return self._count(signal is Signal.UNHEALTHY, is_slow, now)
+        return self._count(permit, signal is Signal.UNHEALTHY, is_slow, now)
+
+    def take_back(self, permit: Permit, now: float) -> Transition | None:
+        """What was settled as healthy has failed after all: a stream that began well, and died. Once for a permit.
+
+        Streams last, and failures are quick: were a stream counted when it ends, a deployment that has just begun to
+        serve would show nothing but its failures.
+        """
+        if permit.end == 0 or permit.generation != self._generation:
+            return None
+        self._window.take_back(now, self._settings.window, self._settings.window_calls)
+        self._run.take_back(permit.end)
+        permit.end = 0
+        return self._conclude(now)
 
     def note_probe(self, is_ok: bool, now: float) -> Transition | None:
         """What a light probe beside the traffic found. A good one ends an opening early; a bad one, or one in any
@@ -259,13 +274,18 @@ class Breaker:
             return None
         return self._change("closed", now, "probes succeeded")
 
-    def _count(self, is_failure: bool, is_slow: bool, now: float) -> Transition | None:
+    def _count(self, permit: Permit, is_failure: bool, is_slow: bool, now: float) -> Transition | None:
         self._window.add(is_failure, is_slow, now, self._settings.window, self._settings.window_calls)
         if is_failure:
             self._run.add_failure()
         else:
             self._run.end()
-        if self._state != "closed" or not (is_failure or is_slow):
+            permit.end = self._run.ends
+        return self._conclude(now) if is_failure or is_slow else None
+
+    def _conclude(self, now: float) -> Transition | None:
+        """Opens, if the evidence is enough."""
+        if self._state != "closed":
             return None
         if (why := self._outage(now)) is not None:
             return self._change("open", now, why)

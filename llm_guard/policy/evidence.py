@@ -65,6 +65,17 @@ class Window:
         while most_calls is not None and self.calls > most_calls:
             self._drop_oldest()
 
+    def take_back(self, now: float, window_s: float, most_calls: int | None) -> None:
+        """A call that was added as a success has failed after all. If it is not counted any more, it is so again."""
+        self.expire(now, window_s)
+        # Which slot is the call's is not known: the failure is as young as its own news.
+        slot = next((each for each in reversed(self._slots) if each.failures < each.calls), None)
+        if slot is None:
+            self.add(True, False, now, window_s, most_calls)
+            return
+        slot.failures += 1
+        self.failures += 1
+
     def expire(self, now: float, window_s: float) -> None:
         while self._slots and self._slots[0].began_at + window_s <= now:
             self._drop_oldest()
@@ -86,20 +97,33 @@ class Run:
     It does not age: a deployment that is asked once a day fails as surely as one that is asked all the time.
     """
 
-    __slots__ = ("length", "recent_rate")
+    __slots__ = ("_before", "ends", "length", "recent_rate")
 
     def __init__(self, recent_rate: float = 0.0) -> None:
         self.length = 0
         self.recent_rate = recent_rate
+        self.ends = 0
+        """Successes so far."""
+        self._before = (0, recent_rate)
 
     def add_failure(self) -> None:
         self.length += 1
 
     def end(self) -> None:
         """A success: the moving average takes the whole run in, and then the success."""
+        self.ends += 1
+        self._before = (self.length, self.recent_rate)
         kept = 1 - _RECENT_SHARE
         self.recent_rate = (1 - (1 - self.recent_rate) * kept**self.length) * kept
         self.length = 0
+
+    def take_back(self, end: int) -> None:
+        """The success that was the end with this number has failed after all. Unless another came since, the run that
+        it ended goes on."""
+        if self.ends == end:
+            length, self.recent_rate = self._before
+            self.length += length
+        self.add_failure()
 
 
 def is_run_evidence(run: Run, threshold: int, window: Window, failure_rate: float, now: float) -> bool:

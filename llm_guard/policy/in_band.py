@@ -17,6 +17,8 @@ from llm_guard.outcome import FailureKind
 from llm_guard.policy.envelope import plain_code
 from llm_guard.policy.vocabulary.finishes import KIND_OF_FINISH
 
+_LINE = re.compile(r"\r\n|\n|\r")
+"""Of an event stream: text may hold other characters that Python takes for the end of a line."""
 _FIELD = re.compile(r"(data|event|error|id|retry)?:")
 _FRAME = re.compile(
     r":message-type=(?:exception|error)\b.{0,200}?(?::exception-type|:error-code)=(\w{1,80})\s*(.*)", re.DOTALL
@@ -236,7 +238,7 @@ def _fields(event: str) -> tuple[str, str]:
     """An event's name and data; a line that is no field of an event makes all of it data (NDJSON, a bare body)."""
     name = ""
     data: list[str] = []
-    for line in event.splitlines():
+    for line in _LINE.split(event):
         field = _FIELD.match(line)
         if field is None:
             if line.strip():

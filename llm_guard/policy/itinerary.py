@@ -48,6 +48,10 @@ class Itinerary:
         is to be asked again before all others stands alone."""
         return (self._current,) if self._current is not None else tuple(self._stops)
 
+    def all(self) -> tuple[Stop, ...]:
+        """Whoever has not been dropped."""
+        return tuple(self._stops)
+
     def others(self, stop: Stop) -> tuple[Stop, ...]:
         """All but this one."""
         return tuple(each for each in self._stops if each is not stop)

@@ -42,10 +42,17 @@ class Recent:
         self._noted_at = now
 
     def note(self, is_failure: bool, now: float) -> None:
-        """An attempt ended."""
+        """An attempt ended, or its answer began."""
         kept = _KEPT * self._faded(now)
         self._attempts = self._attempts * kept + 1.0
         self._failures = self._failures * kept + is_failure
+        self._noted_at = now
+
+    def take_back(self, now: float) -> None:
+        """An attempt that was noted as a success has failed after all."""
+        faded = self._faded(now)
+        self._attempts *= faded
+        self._failures = min(self._attempts, self._failures * faded + 1.0)
         self._noted_at = now
 
     def failure_share(self, now: float) -> float:

@@ -159,5 +159,6 @@ def test_annotated_config_shows_every_key() -> None:
     in_comments = {
         "server.client_keys.name", "server.client_keys.key", "server.client_keys.priority", "defaults.hedge.after",
         "defaults.hedge.max_extra", "defaults.timeout.learned.factor", "defaults.timeout.learned.min",
+            "defaults.stream.hold_back.tokens", "defaults.stream.hold_back.time", "models.*.deployments.prefill",
     }  # fmt: skip
     assert shown_once - written - in_comments == set()

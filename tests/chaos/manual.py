@@ -41,6 +41,11 @@ class Exchange:
             self.end()
             self.say(*parts)
 
+    def cut(self) -> None:
+        """Ends the connection here."""
+        self.end()
+        self._line.transport.close()
+
     def end(self) -> None:
         self.is_open = False
         self._line.provider.open.remove(self)

@@ -42,6 +42,7 @@ def config_text(
     timeout: Section | None = None,
     retry: Section | None = None,
     breaker: Section | None = None,
+    stream: Section | None = None,
     models: Section | None = None,
     upstreams: Section | None = None,
     server: Section | None = None,
@@ -66,6 +67,7 @@ def config_text(
                 "max_attempts": 1, "base_delay": "5ms", "budget": {"ratio": 1, "min_per_second": 1000}, **(retry or {}),
             },
             "breaker": {"consecutive_failures": 1000, "min_calls": 10_000, **(breaker or {})},
+            "stream": dict(stream or {}),
         },
         "models": {
             "gpt": {"deployments": [{"upstream": "one"}]},

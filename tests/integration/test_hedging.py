@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from tests.chaos.forms import BOTH, CHAT, MESSAGES, RESPONSES, Form, name_of
 from tests.chaos.manual import Exchange, ManualProvider, after
+from tests.chaos.pair import OnRequest, Pair, pair_of
 from tests.chaos.stand import CLOSE_S, Stand, config_of, standing
 from tests.chaos.wire import Connection, Reply
 from tests.fakes.provider import END, Respond, chunk, stream_head, whole
@@ -23,38 +22,10 @@ HEDGE = {"after": f"{AFTER_S * 1000:g}ms", "max_extra": 1}
 RESERVE = 20
 """Hedges that a route has saved up when it begins."""
 
-OnRequest = Callable[[Exchange], None] | None
 
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A gateway before two providers of the same models."""
-
-    stand: Stand
-    front: ManualProvider
-    back: ManualProvider
-
-    def in_flight(self) -> int:
-        """At the gates of all deployments."""
-        now = time.monotonic()
-        gates = [gate for each in self.stand.app.gateway.deployments() for gate in each.gates.all()]
-        return sum(gate.snapshot(now).in_flight + sum(gate.snapshot(now).waiting.values()) for gate in gates)
-
-
-@asynccontextmanager
-async def pair(front: OnRequest = None, back: OnRequest = None, **rules: Any) -> AsyncIterator[Pair]:
-    """The provider of each model's first deployment, and that of its second; silent where nothing is said."""
-    async with ManualProvider(front) as one, ManualProvider(back) as two:
-        upstreams = {
-            "one-back": {"dialect": "openai", "base_url": f"{two.url}/v1"},
-            "two-back": {"dialect": "anthropic", "base_url": two.url},
-        }
-        models = {
-            "gpt": {"deployments": [{"upstream": "one"}, {"upstream": "one-back"}], "hedge": HEDGE, **rules},
-            "claude": {"deployments": [{"upstream": "two"}, {"upstream": "two-back"}], "hedge": HEDGE, **rules},
-        }
-        async with standing(config_of(one.url, upstreams=upstreams, models=models)) as stand:
-            yield Pair(stand, one, two)
+def pair(front: OnRequest = None, back: OnRequest = None, **rules: Any) -> AbstractAsyncContextManager[Pair]:
+    """Two providers, and hedging between them."""
+    return pair_of(front, back, **{"hedge": HEDGE, **rules})
 
 
 def answer_of(form: Form, is_stream: bool) -> tuple[Respond, ...]:

@@ -159,13 +159,25 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
         ("defaults: {retry: {budget: {ratoi: 1}}}", "defaults.retry.budget.ratoi: unknown key; did you mean ratio?"),
         (
             "defaults: {deployments: []}",
-            "defaults.deployments: unknown key; known: timeout, retry, breaker, capacity, balance, hedge",
+            "defaults.deployments: unknown key; known: timeout, retry, breaker, capacity, balance, hedge, stream",
         ),
         (
             "server: {client_keys: [{nam: a, name: a, key: k}]}",
             "server.client_keys[0].nam: unknown key; did you mean name?",
         ),
-        ("defaults: {zzz: 1}", "defaults.zzz: unknown key; known: timeout, retry, breaker, capacity, balance, hedge"),
+        (
+            "defaults: {zzz: 1}",
+            "defaults.zzz: unknown key; known: timeout, retry, breaker, capacity, balance, hedge, stream",
+        ),
+        ("defaults: {stream: {recover: true}}", "defaults.stream.recover: must be off, continue or restart"),
+        (
+            "defaults: {stream: {hold_back: {tokens: 0}}}",
+            "defaults.stream.hold_back.tokens: not a count: 0; write a whole number of at least 1",
+        ),
+        (
+            "defaults: {stream: {waiting: {after: soon}}}",
+            "defaults.stream.waiting.after: not a duration: 'soon'; write 200ms, 5s, 2m or 1h",
+        ),
         ("server: {port: true}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
         ("server: {port: 65536}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
         ("server: {host: 1}", "server.host: must be text, not a number; put it in quotes"),

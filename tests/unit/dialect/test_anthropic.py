@@ -44,6 +44,18 @@ def test_message_stop_is_the_end() -> None:
     assert not watch(MessagesReader(), b'event: message_delta\ndata: {"type": "message_delta"}\n\n').may_end
 
 
+def test_message_owes_nothing_behind_its_end() -> None:
+    assert watch(MessagesReader(), b'event: message_stop\ndata: {"type": "message_stop"}\n\n').missing_end == b""
+    assert watch(EventsReader(), b"data: {}\n\n").missing_end == b""
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_dull"), [("content_block_delta", True), ("ping", True), ("message_delta", False), ("error", False)]
+)
+def test_event_of_a_message_is_dull_when_nothing_in_it_can_matter(kind: str, is_dull: bool) -> None:
+    assert MessagesReader().is_dull(f'event: {kind}\ndata: {{"type":"{kind}"}}\n\n'.encode()) is is_dull
+
+
 def test_usage_is_counted_at_the_start_and_at_the_end() -> None:
     seen = watch(
         MessagesReader(),
@@ -59,7 +71,7 @@ def test_error_in_a_message_is_marked_as_it_was_written() -> None:
     assert mark.error is not None
     assert json.loads(mark.error)["error"] == {"type": "overloaded_error"}
     assert read("error", name="").error is not None
-    assert MessagesReader().read(Event("error", b"Overloaded")) == Mark(error=b"Overloaded")
+    assert MessagesReader().read(Event("error", b"Overloaded")) == Mark(error=b"Overloaded", is_heard=True)
 
 
 @pytest.mark.parametrize("data", [b"{", b"[1]", b"3", b"null", b"\xff", b"[" * 100_000])
@@ -80,7 +92,7 @@ def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
     assert EventsReader().read(Event("completion", b"{}")) == TOKEN
     assert EventsReader().read(Event("ping", b"{}")) == NOTHING
     assert EventsReader().read(Event("completion", b"")) == NOTHING
-    assert EventsReader().read(Event("error", b"{}")) == Mark(error=b"{}")
+    assert EventsReader().read(Event("error", b"{}")) == Mark(error=b"{}", is_heard=True)
     assert watch(EventsReader(), b"").may_end
 
 

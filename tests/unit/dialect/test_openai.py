@@ -93,6 +93,11 @@ def test_chat_ends_with_a_finish_reason(reason: str) -> None:
     assert chat(chunk(choice(finish=reason))) == END
 
 
+def test_empty_finish_reason_is_none() -> None:
+    assert chat(chunk(choice(finish="", role="assistant", content=""))) == NOTHING
+    assert chat(chunk(choice(finish="", content="x"))) == TOKEN
+
+
 def test_chat_of_two_choices_ends_when_both_have_finished() -> None:
     reader = ChatReader(2)
     assert not reader.read(chunk(choice(0, "stop"))).is_end
@@ -104,6 +109,75 @@ def test_chat_of_two_choices_ends_when_both_have_finished() -> None:
 def test_done_alone_proves_nothing() -> None:
     seen = watch(ChatReader(1), b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n')
     assert (seen.has_token, seen.has_ended, seen.may_end) == (True, False, False)
+
+
+def owed(choices: int, *data: bytes | Event) -> bytes:
+    reader = ChatReader(choices)
+    for each in data:
+        reader.read(event(each) if isinstance(each, bytes) else each)
+    return reader.missing_end()
+
+
+def test_done_is_owed_once_every_choice_has_finished() -> None:
+    said, one, two = chunk(choice(content="x")), chunk(choice(0, "stop")), chunk(choice(1, "stop"))
+    assert owed(1, said) == b""
+    assert owed(1, said, one) == owed(1, one, chunk(usage={})) == b"data: [DONE]\n\n"
+    assert owed(1, one, b"[DONE]") == b""
+    assert owed(2, one) == owed(2, one, b"[DONE]") == b""
+    assert owed(2, one, two) == b"data: [DONE]\n\n"
+
+
+def test_done_is_not_owed_after_an_error() -> None:
+    finish = b'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\n'
+    assert watch(ChatReader(1), finish).missing_end == b"data: [DONE]\n\n"
+    assert watch(ChatReader(1), finish + b'data: {"error": {"message": "boom"}}\n\n').missing_end == b""
+
+
+def test_other_formats_owe_nothing() -> None:
+    end = b'data: {"type": "response.completed"}\n\n'
+    assert watch(ResponsesReader(), end).missing_end == watch(OtherReader(), end).missing_end == b""
+
+
+def test_usage_of_groq_is_counted_where_it_puts_it() -> None:
+    trailer = chunk(choice(finish="stop"), x_groq={"id": "r", "usage": {"prompt_tokens": 4, "completion_tokens": 2}})
+    assert chat(trailer).usage == Usage(4, 2)
+    assert chat(chunk(choice(role="assistant"), x_groq={"id": "r"})).usage is None
+    assert chat(chunk(x_groq=[])).usage is None
+    assert chat(chunk(usage={"prompt_tokens": 1}, x_groq={"usage": {"prompt_tokens": 2}})).usage == Usage(1, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_dull"),
+    [
+        (b'{"finish_reason":null,"usage": null,"error":null}', True),
+        (b'{"finish_reason": null}', True),
+        (b'{"finish_reason":"","usage": ""}', True),
+        (rb'{"content":"\"finish_reason\":\"stop\", \"usage\", \"error\""}', True),
+        (b'{"finish_reason":"stop"}', False),
+        (b'{"finish_reason" :null}', False),
+        (b'{"usage":{}}', False),
+        (b'{"error":{}}', False),
+        (b'{"type":"error"}', False),
+        (b'{"finish_reason":null}, {"finish_reason": "stop"}', False),
+    ],
+)
+def test_chunk_of_a_chat_is_dull_when_nothing_in_it_can_matter(text: bytes, is_dull: bool) -> None:
+    assert ChatReader(1).is_dull(b"data: " + text + b"\n\n") is is_dull
+
+
+@pytest.mark.parametrize(
+    ("text", "is_dull"),
+    [
+        (b'{"type":"response.output_text.delta"}', True),
+        (b'{"type":"response.web_search_call.completed"}', True),
+        (b'{"type":"response.completed"}', False),
+        (b'{"type":"response.failed"}', False),
+        (b'{"type":"response.incomplete"}', False),
+        (b'{"type":"error"}', False),
+    ],
+)
+def test_event_of_a_response_is_dull_when_it_cannot_be_the_last(text: bytes, is_dull: bool) -> None:
+    assert ResponsesReader().is_dull(b"data: " + text + b"\n\n") is is_dull
 
 
 def test_usage_comes_with_a_trailer_without_choices() -> None:
@@ -128,14 +202,20 @@ def test_usage_of_a_responses_object_is_counted_too() -> None:
     [
         event({"error": {"message": "boom", "code": 500}}),  # vLLM, OpenAI
         event({"error": "boom", "choices": []}),
+        event({"object": "error", "message": "boom", "code": 400}),  # vLLM until 2025
         event({"message": "boom"}, "error"),
         event(b"Internal Server Error", "error"),
         event({"type": "error", "message": "boom"}),
         chunk(choice(finish="error")),  # OpenRouter
+        chunk(choice(finish="insufficient_system_resource")),  # DeepSeek
+        chunk(choice(finish="network_error")),  # Z.ai
+        chunk(choice(finish="abort")),  # vLLM, SGLang
     ],
 )
 def test_error_in_a_chat_is_marked_as_it_was_written(data: Event) -> None:
-    assert chat(data) == Mark(error=data.data)
+    # What the official SDKs raise on is a field of that name.
+    is_heard = b'"error":' in data.data.replace(b" ", b"").replace(b':"error"', b"")
+    assert chat(data) == Mark(error=data.data, is_heard=is_heard)
 
 
 def test_error_that_is_null_is_none() -> None:

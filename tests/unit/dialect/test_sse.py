@@ -2,11 +2,26 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.dialect.sse import END, MALFORMED, MAX_EVENT_BYTES, NOTHING, TOKEN, Event, Mark, StreamWatch, Usage
+from llm_guard.dialect.sse import (
+    END,
+    MALFORMED,
+    MAX_EVENT_BYTES,
+    NOTHING,
+    TOKEN,
+    Event,
+    Mark,
+    StreamWatch,
+    Usage,
+    events_in,
+    split_before,
+)  # fmt: skip
 
 
 class Notes:
     """A reader that keeps its events and says of each what the test has planned for its data."""
+
+    expects_json = False
+    heeds_done = False
 
     def __init__(self, marks: dict[bytes, Mark] | None = None, dull: bytes | None = None) -> None:
         self.events: list[Event] = []
@@ -22,6 +37,9 @@ class Notes:
 
     def ends_unmarked(self) -> bool:
         return False
+
+    def missing_end(self) -> bytes:
+        return b"rest"
 
 
 def seen(*chunks: bytes) -> list[tuple[str, bytes]]:
@@ -172,6 +190,112 @@ def test_unreadable_events_are_counted_up_to_the_first_token() -> None:
     assert watch.malformed == 1
 
 
+def test_tokens_are_waited_for_one_by_one() -> None:
+    watch = StreamWatch(Notes({b"t": TOKEN}, dull=b"dull"), enough=3)
+    seen = []
+    for data in (b"t", b"dull", b"t", b"x", b"t", b"t"):
+        watch.feed(b"data: " + data + b"\n\n")
+        seen.append((watch.has_token, watch.has_enough))
+    assert seen == [(True, False)] * 4 + [(True, True)] * 2
+
+
+def test_tokens_that_come_at_once_are_counted_one_by_one() -> None:
+    watch = StreamWatch(Notes({b"t": TOKEN}), enough=3)
+    watch.feed(b"data: t\n\ndata: t\n\n")
+    assert not watch.has_enough
+    watch.feed(b"data: t\n\n")
+    assert watch.has_enough
+
+
+def test_dull_blocks_are_read_while_tokens_are_waited_for() -> None:
+    notes = Notes({b"t": TOKEN, b"dull": TOKEN}, dull=b"dull")
+    watch = StreamWatch(notes, enough=2)
+    watch.feed(b"data: t\n\n")
+    watch.feed(b"data: dull\n\n")
+    assert watch.has_enough
+    watch.feed(b"data: dull\n\n")
+    assert len(notes.events) == 2
+
+
+def test_stream_that_has_ended_has_enough() -> None:
+    watch = StreamWatch(Notes({b"e": END}), enough=9)
+    watch.feed(b"data: e\n\n")
+    assert (watch.has_token, watch.has_enough) == (True, True)
+
+
+def test_an_end_is_a_token() -> None:
+    watch = StreamWatch(Notes({b"e": Mark(is_end=True)}))
+    watch.feed(b"data: e\n\n")
+    assert watch.has_token
+
+
+def test_what_is_owed_at_the_end_is_not_owed_after_an_error() -> None:
+    watch = StreamWatch(Notes({b"bad": Mark(error=b"bad")}))
+    assert watch.missing_end == b"rest"
+    watch.feed(b"data: bad\n\n")
+    assert watch.missing_end == b""
+
+
+GARBLED = [
+    b"oops", b"{", b"}", b'{"a": 1', b'"a": 1}', b"[{}]", b"[DONE", b"\xff", b"null", b'"{}"', b"{}x", b"{}\ndata: x",
+]  # fmt: skip
+SOUND = [
+    b"{}", b'{"a": 1}', b"{oops}", b" {} ", b"\t{}\t", b"[DONE]", b"", b"{\ndata: }", b"{}\n: x", b"{}\nx",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize(("data", "count"), [(data, 1) for data in GARBLED] + [(data, 0) for data in SOUND])
+@pytest.mark.parametrize("dull", [b"", None])
+def test_event_that_is_no_object_is_counted_behind_the_first_token(
+    data: bytes, count: int, end: bytes, dull: bytes | None
+) -> None:
+    notes = Notes({b"t": TOKEN}, dull=dull)
+    notes.expects_json = True
+    watch = StreamWatch(notes)
+    event = b"data: " + data.replace(b"\n", end) + end * 2
+    watch.feed(event + b"data: t" + end * 2)
+    assert watch.garbled == 0
+    assert watch.feed(event * 2 + b"data: {}" + end * 2) == event * 2 + b"data: {}" + end * 2
+    assert watch.garbled == 2 * count
+
+
+def test_line_that_only_a_carriage_return_ends_may_be_garbled_too() -> None:
+    notes = Notes({b"t": TOKEN}, dull=b"")
+    notes.expects_json = True
+    watch = StreamWatch(notes)
+    watch.feed(b"data: t\n\n")
+    watch.feed(b"data: {}\r\rdata: b}\n\n")
+    assert watch.garbled == 1
+
+
+@pytest.mark.parametrize("name", [b"event: error", b"event:error", b"error: x\nevent: x"])
+def test_event_that_is_named_error_is_read_in_any_case(name: bytes) -> None:
+    notes = Notes({b"t": TOKEN, b"{}": Mark(error=b"{}"), b"x\n{}": Mark(error=b"x")}, dull=b"")
+    notes.expects_json = True
+    watch = StreamWatch(notes)
+    watch.feed(b"data: t\n\n")
+    watch.feed(name + b"\ndata: {}\n\n")
+    assert watch.error is not None
+
+
+def test_text_of_an_error_is_not_garbled() -> None:
+    notes = Notes({b"t": TOKEN, b"boom": Mark(error=b"boom")}, dull=b"")
+    notes.expects_json = True
+    watch = StreamWatch(notes)
+    watch.feed(b"data: t\n\n")
+    watch.feed(b"event: error\ndata: boom\n\n")
+    assert (watch.error, watch.garbled) == (b"boom", 0)
+    watch.feed(b"error: boom\n\nevent: errors\ndata: boom\n\n")
+    assert watch.garbled == 1
+
+
+def test_nothing_is_garbled_where_no_json_is_expected() -> None:
+    watch = StreamWatch(Notes({b"t": TOKEN}))
+    watch.feed(b"data: t\n\ndata: oops\n\n")
+    assert watch.garbled == 0
+
+
 def test_dull_blocks_are_read_only_before_the_first_token() -> None:
     notes = Notes({b"t": TOKEN}, dull=b"dull")
     watch = StreamWatch(notes)
@@ -180,3 +304,19 @@ def test_dull_blocks_are_read_only_before_the_first_token() -> None:
     watch.feed(b"data: dull 2\n\n")
     watch.feed(b"data: bright\n\n")
     assert [event.data for event in notes.events] == [b"dull 1", b"t", b"bright"]
+
+
+# blocks
+
+
+def test_events_of_a_block_are_those_that_end_in_it() -> None:
+    events = list(events_in(b": note\n\ndata: one\r\n\r\nevent: ping\n\ndata: cut\n"))
+    assert events == [Event("", b"one"), Event("ping", b"")]
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+def test_block_is_split_before_an_event(end: bytes) -> None:
+    one, two, three = (b"data: one" + end, b"event: x" + end[: len(end) // 2] + b"data: two" + end, b"data: two" + end)
+    assert split_before(one + two + three, b"two") == (one, two + three)
+    assert split_before(one + two, b"one") == (b"", one + two)
+    assert split_before(one + two, b"three") == (one + two, b"")

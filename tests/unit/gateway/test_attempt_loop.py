@@ -253,11 +253,12 @@ async def test_probe_is_settled_by_the_first_token() -> None:
     assert this.targets[0].deployment.breaker.snapshot(this.script.clock.now()).state == "closed"
 
 
-async def test_permit_of_a_stream_is_not_settled_before_its_relay_ends() -> None:
+async def test_stream_is_a_success_from_its_first_token_until_it_dies() -> None:
     this = play(open_stream())
     served = await this.serves()
     assert served.attempt.ended_at is None
-    assert evidence(this.targets[0]) == (0, 0)
+    assert evidence(this.targets[0]) == (1, 0)
+    assert this.targets[0].deployment.gates.in_flight == 1
     settle(served.attempt, served.leave, Signal.UNHEALTHY, this.script.clock)
     assert evidence(this.targets[0]) == (1, 1)
 

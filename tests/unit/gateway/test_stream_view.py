@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
+from itertools import pairwise
 
 import pytest
 
 from llm_guard.dialect.openai import ChatReader
-from llm_guard.gateway.stream_view import InflatedView, OpaqueView, StreamView, view_of
+from llm_guard.gateway import stream_view
+from llm_guard.gateway.stream_view import InflatedView, InflatingView, OpaqueView, StreamView, view_of
+from llm_guard.outcome import FailureKind
 
 STREAM = (
     b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
@@ -14,8 +18,19 @@ STREAM = (
 )
 
 
-def new_view(encoding: str) -> StreamView:
-    return view_of(ChatReader(1), encoding)
+def new_view(encoding: str, *, is_plain_wanted: bool = False) -> StreamView:
+    return view_of(ChatReader(1), encoding, is_plain_wanted=is_plain_wanted)
+
+
+def failure_kind(view: StreamView) -> FailureKind | None:
+    return view.failure.kind if view.failure else None
+
+
+def flushed(*parts: bytes, wbits: int = 31) -> list[bytes]:
+    """Compressed as a server does that sends each part at once."""
+    packer = zlib.compressobj(wbits=wbits)
+    chunks = [packer.compress(part) + packer.flush(zlib.Z_SYNC_FLUSH) for part in parts]
+    return [*chunks, packer.flush()]
 
 
 @pytest.mark.parametrize(
@@ -72,3 +87,120 @@ def test_stream_in_an_unknown_encoding_passes_unseen() -> None:
     view = new_view("br")
     assert view.feed(b"\x8b\x00\n\n") == b"\x8b\x00\n\n"
     assert (view.rest(), view.watch, view.takes_events) == (b"", None, False)
+
+
+# passed on inflated
+
+
+@pytest.mark.parametrize(
+    ("encoding", "kind"),
+    [
+        ("", StreamView), ("identity", StreamView), ("gzip", InflatingView), ("x-gzip", InflatingView),
+        ("deflate", InflatingView), ("br", OpaqueView), ("zstd", OpaqueView), ("gzip, br", OpaqueView),
+    ],
+)  # fmt: skip
+def test_stream_that_may_be_written_into_is_plain_where_it_can_be(encoding: str, kind: type) -> None:
+    view = new_view(encoding, is_plain_wanted=True)
+    assert type(view) is kind
+    assert view.takes_events is (kind is not OpaqueView)
+
+
+@pytest.mark.parametrize("wbits", [31, 15])
+def test_inflated_events_are_passed_on_at_once_and_whole(wbits: int) -> None:
+    head, first, second = STREAM[:30], STREAM[30 : STREAM.index(b"\n\n") + 12], STREAM[STREAM.index(b"\n\n") + 12 :]
+    view = new_view("gzip", is_plain_wanted=True)
+    passed = [view.feed(chunk) for chunk in flushed(head, first, second[:-1], wbits=wbits)]
+    end = STREAM.index(b"\n\n") + 2
+    assert passed == [b"", STREAM[:end], b"", b""]
+    assert view.rest() == STREAM[end:-1]
+    assert view.watch is not None
+    assert (view.watch.has_token, view.watch.has_ended, view.failure) == (True, False, None)
+
+
+def test_inflated_stream_is_the_same_however_its_chunks_are_cut() -> None:
+    dice = random.Random(5)
+    stream = STREAM * 400
+    packed = gzip.compress(stream[:50_000]) + gzip.compress(stream[50_000:])
+    for _ in range(20):
+        cuts = sorted(dice.sample(range(len(packed)), 8))
+        view = new_view("gzip", is_plain_wanted=True)
+        assert b"".join(view.feed(packed[at:to]) for at, to in pairwise([0, *cuts, len(packed)])) == stream
+        assert view.rest() == b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("is_plain_wanted", [True, False])
+def test_each_event_may_be_compressed_on_its_own(is_plain_wanted: bool) -> None:
+    end = STREAM.index(b"\n\n") + 2
+    view = new_view("gzip", is_plain_wanted=is_plain_wanted)
+    for part in (STREAM[:end], STREAM[end:]):
+        assert view.feed(gzip.compress(part)) == (part if is_plain_wanted else gzip.compress(part))
+    assert view.watch is not None
+    assert view.watch.has_ended
+
+
+def test_nothing_that_has_come_is_left_behind_in_the_inflater(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A piece may be full just when all input was taken, with more output to come.
+    monkeypatch.setattr(stream_view, "_PIECE_BYTES", 64)
+    view, whole = new_view("gzip", is_plain_wanted=True), zlib.decompressobj(wbits=31)
+    passed, came = b"", b""
+    for byte in gzip.compress(b": " + b"x" * 3000 + b"\n\n" + STREAM * 20):
+        passed += view.feed(bytes([byte]))
+        came += whole.decompress(bytes([byte]))
+        assert view.watch is not None
+        assert passed + view.watch.held == came
+
+
+def test_broken_compression_fails_a_stream_that_has_not_ended() -> None:
+    end = STREAM.index(b"\n\n") + 2
+    view = new_view("gzip", is_plain_wanted=True)
+    assert view.feed(flushed(STREAM[:end])[0]) == STREAM[:end]
+    assert (view.is_cut, view.failure) == (False, None)
+    assert view.feed(b"\xff" * 9) == b""
+    assert (view.is_cut, failure_kind(view)) == (True, FailureKind.MALFORMED)
+    assert view.feed(flushed(STREAM[end:])[0]) == b""
+    assert view.watch is not None
+    assert (view.watch.has_token, view.watch.has_ended) == (True, False)
+
+
+def test_garbage_behind_a_compressed_stream_that_has_ended_is_dropped() -> None:
+    view = new_view("gzip", is_plain_wanted=True)
+    assert view.feed(gzip.compress(STREAM) + b"\x00\x00trailing") == STREAM
+    assert view.feed(b"trailing") == b""
+    assert (view.is_cut, view.failure) == (True, None)
+
+
+def test_stream_that_is_not_in_its_encoding_fails_where_it_must_be_plain() -> None:
+    view = new_view("gzip", is_plain_wanted=True)
+    assert view.feed(STREAM) == b""
+    assert view.failure is not None
+
+
+def test_decompression_bomb_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_view, "MAX_INFLATED_BYTES", 300_000)
+    view = new_view("gzip", is_plain_wanted=True)
+    token, bomb, end = STREAM[: STREAM.index(b"\n\n") + 2], b": bomb\n\n" * 38_000, STREAM
+    first, second, _ = flushed(token + bomb, end)
+    passed = view.feed(first)
+    assert 200_000 < len(passed) <= 300_000
+    assert (view.is_cut, failure_kind(view)) == (True, FailureKind.MALFORMED)
+    assert view.feed(second) == b""
+
+
+def test_much_that_comes_bit_by_bit_is_no_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_view, "MAX_INFLATED_BYTES", 100_000)
+    view = new_view("gzip", is_plain_wanted=True)
+    parts = [b": note\n\n" * 10_000] * 5
+    assert [view.feed(chunk) for chunk in flushed(*parts)] == [*parts, b""]
+    assert not view.is_cut
+
+
+@pytest.mark.parametrize(("encoding", "is_plain_wanted"), [("", False), ("gzip", False), ("gzip", True)])
+def test_view_looks_out_for_as_many_tokens_as_are_wanted(encoding: str, is_plain_wanted: bool) -> None:
+    end = STREAM.index(b"\n\n") + 2
+    view = view_of(ChatReader(1), encoding, 2, is_plain_wanted=is_plain_wanted)
+    seen = []
+    for chunk in flushed(*[STREAM[:end]] * 2) if encoding else [STREAM[:end]] * 2:
+        view.feed(chunk)
+        assert view.watch is not None
+        seen.append((view.watch.has_token, view.watch.has_enough))
+    assert seen[:2] == [(True, False), (True, True)]

@@ -1,0 +1,37 @@
+"""Who takes the beginning of an answer in a request, and how it is written.
+
+Owns the defaults, by family and address; a config may say otherwise. Does not own what a deployment turns out to
+refuse: models differ (Anthropic's from Claude 4.6 on refuse it with a 400), and then the next way is taken.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+
+from llm_guard.dialect.continuation import Prefill
+
+# Not here: what depends on who is behind (OpenRouter, Bedrock, Vertex) and LM Studio, which doubles the beginning with
+# some of its engines (lmstudio-ai/lmstudio-bug-tracker#2041). A server that answers a beginning with a new message
+# would do harm that nobody sees, and an instruction to go on works everywhere.
+_BY_FAMILY: dict[str, Prefill] = {
+    "anthropic": "plain",  # Anthropic, "Prefill Claude's response"
+    "groq": "plain",  # Groq, "Assistant Message Prefilling"
+    "ollama": "plain",  # ollama/ollama#6778
+    "llamacpp": "plain",  # ggml-org/llama.cpp#13174
+    "mistral": "prefix",  # Mistral, chat API, AssistantMessage.prefix
+    "moonshot": "partial",  # Kimi, "Use Kimi API's Partial Mode"
+    "dashscope": "partial",  # Alibaba Cloud Model Studio, "Partial mode"
+    "vllm": "continue_final_message",  # vllm-project/vllm#8942
+    "sglang": "continue_final_message",  # sgl-project/sglang#4226
+}
+
+
+def prefill_of(family: str, base_url: str) -> Prefill:
+    """How the upstreams of this family (`policy.vocabulary.families`) at this address take an answer's beginning;
+    "none" where that is not known."""
+    path = urllib.parse.urlsplit(base_url).path.rstrip("/") + "/"
+    if family == "deepseek":
+        return "prefix" if path.startswith("/beta/") else "none"  # DeepSeek, "Chat Prefix Completion (Beta)"
+    if family != "anthropic" and "/anthropic/" in path:
+        return "none"  # another's model behind Messages: what its own API takes says nothing
+    return _BY_FAMILY.get(family, "none")

@@ -1,0 +1,56 @@
+"""A Responses stream that goes on from where another has died.
+
+Owns whether an answer can be gone on with, and the request for the rest. Does not own what the client has been told
+(`dialect.responses_told`), nor how two streams become one response (`dialect.responses_splice`).
+"""
+
+from __future__ import annotations
+
+from llm_guard.dialect.continuation import Manner, Prefill, Splice
+from llm_guard.dialect.continuation_requests import is_response_shaped, rest_of_response
+from llm_guard.dialect.responses_splice import Continued, Restarted
+from llm_guard.dialect.responses_told import Item, ResponsesTold
+from llm_guard.dialect.seam import anchor, given_back, instruction_text
+from llm_guard.dialect.tally import Body
+
+_REPEATABLE = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
+"""What the server does by itself (search, code, MCP) is not to be done twice."""
+
+
+class ResponsesTranscript(ResponsesTold):
+    """One response, and how it can be gone on with."""
+
+    def manners(self, request: Body, prefill: Prefill) -> tuple[Manner, ...]:
+        """By an instruction only: no server documents a prefill for this API."""
+        del prefill
+        self._fold()
+        if not self._can_be_kept or not self.response or is_response_shaped(request):
+            return ()
+        begun = [item for item in self.items.values() if item.is_open]
+        if len(begun) > 1 or any(item.kind != "message" for item in begun):
+            return ()
+        if any(item.kind not in ("message", "reasoning") or _has_refused(item) for item in self.items.values()):
+            return ()
+        return ("instruction",)
+
+    def can_restart(self, request: Body) -> bool:
+        self._fold()
+        is_known = all(item.kind in _REPEATABLE for item in self.items.values())
+        return self._can_be_kept and bool(self.response) and is_known and not request.get("background")
+
+    def request(self, request: Body, manner: Manner, prefill: Prefill) -> Body:
+        """Reasoning is not given back: it is refused without the ids of items that the provider does not have."""
+        del prefill
+        self._fold()
+        text = given_back(self.text)
+        if manner == "restart" or not text:
+            return dict(request)
+        return rest_of_response(request, text, instruction_text(anchor(self.text)), self.text_pieces)
+
+    def splice(self, manner: Manner, marker: Body) -> Splice:
+        self._fold()
+        return Restarted(self, marker) if manner == "restart" else Continued(self, manner, marker)
+
+
+def _has_refused(item: Item) -> bool:
+    return any(part.get("type") == "refusal" for part in item.parts.values())

@@ -1,0 +1,227 @@
+"""What the transcripts and splices of all formats share: objects read and written, and what each stream has cost.
+
+Owns the tally of a call's streams, and the course of an event from a new stream to the client. Does not own what an
+event means (`dialect.chat_told`, `dialect.messages_continuation`, `dialect.responses_told`).
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Generic, TypeVar
+
+from llm_guard.dialect.continuation import MAX_TEXT, Splice, Transcript
+from llm_guard.dialect.seam import Seam
+from llm_guard.dialect.sse import Event, Usage, events_in
+
+Body = dict[str, Any]
+"""What stands in an event's data."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one stream has cost, and how much of it reached the client."""
+
+    given_back: int = 0
+    """Pieces of the answer so far that stood in this stream's request."""
+    usage: Body = field(default_factory=dict)
+    """As the provider wrote it."""
+    is_final: bool = False
+    """The provider has counted the output to its end."""
+    pieces: int = 0
+    characters: int = 0
+    told: int = 0
+    """Characters that were passed on."""
+
+    def count(self, came: str, told: str) -> None:
+        self.pieces += bool(came)
+        self.characters += len(came)
+        self.told += len(told)
+
+    @property
+    def thrown_away(self) -> int:
+        """Tokens; one per piece, or the part of a piece that was not passed on."""
+        lost = max(0, self.characters - self.told)
+        return round(self.pieces * lost / self.characters) if self.characters else 0
+
+    def counted(self, prompt: int | None) -> Body:
+        """The usage, estimated where the provider did not come to say it; `prompt` tokens are the client's own."""
+        if not self.pieces and not self.usage:
+            return {}  # it has not said anything: nothing that could be summed
+        usage = dict(self.usage)
+        if not _is_number(usage.get("input_tokens")) and prompt is not None:
+            usage["input_tokens"] = prompt + self.given_back
+        if not self.is_final:
+            usage["output_tokens"] = max(self.pieces, count_of(usage.get("output_tokens")))
+        return usage
+
+
+class TalliedTranscript(Transcript):
+    """Keeps a tally for each stream, the first included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tallies = [Tally()]
+        self.has_ended = False
+        """The client knows why the answer stopped: nothing is left to go on with."""
+        self._kept = 0
+
+    @abstractmethod
+    def note(self, body: Body) -> None:
+        """Notes one event that the client got, in the client's terms."""
+
+    @abstractmethod
+    def said(self, body: Body) -> str:
+        """The text of any kind (answer, reasoning, arguments) that this event adds."""
+
+    @abstractmethod
+    def count(self, tally: Tally, body: Body) -> None:
+        """Takes the provider's own count from an event of its stream."""
+
+    @property
+    def usage(self) -> Usage:
+        self._fold()
+        total = self.total()
+        return Usage(total.get("input_tokens"), total.get("output_tokens"))
+
+    @property
+    def thrown_away(self) -> int:
+        self._fold()
+        return sum(tally.thrown_away for tally in self.tallies)
+
+    def total(self) -> Body:
+        """The usage of all streams in sum. A stream that died without naming its prompt had the one of the others."""
+        named = [tally for tally in self.tallies if _is_number(tally.usage.get("input_tokens"))]
+        prompt = max(0, named[-1].usage["input_tokens"] - named[-1].given_back) if named else None
+        total: Body = {}
+        for tally in self.tallies:
+            total = _added(total, tally.counted(prompt))
+        if "total_tokens" in total:
+            total["total_tokens"] = count_of(total.get("input_tokens")) + count_of(total.get("output_tokens"))
+        return total
+
+    @property
+    def _can_be_kept(self) -> bool:
+        return not self.has_ended and not self.is_strange and self._kept <= MAX_TEXT
+
+    def _take(self, event: Event) -> None:
+        body = _body_of(event)
+        if body is None:
+            return
+        text = self.said(body)
+        self.tallies[0].count(text, text)
+        self.count(self.tallies[0], body)
+        self.note(body)
+
+    def _keep(self, text: str, pieces: list[str]) -> None:
+        """Adds a text to those that were sent, unless the answer is too long to be of any use."""
+        self._kept += len(text)
+        if text and self._kept <= MAX_TEXT:
+            pieces.append(text)
+
+
+_T = TypeVar("_T", bound=TalliedTranscript)
+
+
+class TalliedSplice(Splice, Generic[_T]):
+    """Reads the new stream's events one by one; what it passes on is marked and noted here."""
+
+    def __init__(self, told: _T, marker: Body, given_back: int) -> None:
+        self._told = told
+        self._marker: Body | None = marker
+        self._tally = Tally(given_back)
+        self._is_over = False
+        told.tallies.append(self._tally)
+
+    def feed(self, block: bytes) -> bytes:
+        return b"".join(_written(told) for event in events_in(block) for told in self._take(_body_of(event)))
+
+    @abstractmethod
+    def _join(self, body: Body) -> Iterator[Body]:
+        """The events that the client is told when this one comes. Each is noted before the next is asked for."""
+
+    @property
+    @abstractmethod
+    def _is_settled(self) -> bool:
+        """Whether everything that comes now is new."""
+
+    def _take(self, body: Body | None) -> Iterator[Body]:
+        if body is None or self.has_diverged or self._is_over:
+            return
+        text = ""
+        self._told.count(self._tally, body)
+        for event in takewhile(lambda _: not self.has_diverged, self._join(body)):
+            if self._marker is not None:
+                event["llm_guard"], self._marker = self._marker, None
+            text += self._told.said(event)
+            self._told.note(event)
+            self.is_joined = True
+            yield event
+        self._tally.count(self._told.said(body), text)
+        self.is_joined = self.is_joined or (self._is_settled and not self.has_diverged)
+
+    def _gone_on(self, seam: Seam, text: str | None) -> str:
+        """What is new in a text that goes on; None ends it."""
+        new = seam.end() if text is None else seam.feed(text)
+        self.has_diverged = seam.has_diverged
+        return new
+
+
+def mapping(value: object) -> Body:
+    """The value, if it is an object."""
+    return value if isinstance(value, dict) else {}
+
+
+def text_in(body: Body, key: str) -> str:
+    value = body.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def index_in(body: Body, key: str) -> int:
+    """A place in a list; -1 when there is none."""
+    value: Any = body.get(key)
+    return int(value) if _is_number(value) else -1
+
+
+def count_of(value: Any) -> int:
+    """Tokens; 0 for what is no count."""
+    return int(value) if _is_number(value) else 0
+
+
+def _body_of(event: Event) -> Body | None:
+    """None for what is no object or names no type."""
+    try:
+        body = json.loads(event.data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict):
+        return None
+    kind = body.setdefault("type", event.name)
+    return body if isinstance(kind, str) and kind and kind.isprintable() else None
+
+
+def _written(body: Body) -> bytes:
+    # Escaped to ASCII: a provider may have cut an emoji between two events, and half of one cannot be encoded.
+    data = json.dumps(body, separators=(",", ":"))
+    return f"event: {body['type']}\ndata: {data}\n\n".encode("ascii", "backslashreplace")
+
+
+def _added(one: Body, other: Body) -> Body:
+    """Two usages as providers write them: numbers add up, of anything else the last word counts."""
+    total = dict(one)
+    for key, value in other.items():
+        before = total.get(key)
+        if _is_number(before) and _is_number(value):
+            total[key] = before + value
+        elif isinstance(before, dict) and isinstance(value, dict):
+            total[key] = _added(before, value)
+        elif value is not None or key not in total:
+            total[key] = value
+    return total
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

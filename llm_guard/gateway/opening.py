@@ -1,0 +1,238 @@
+"""An answer up to commit: read as far as it must be to know that it is good.
+
+Owns when an answer is good, and what an error inside it means. Does not own the exchange and its limits
+(`gateway.upstream`), nor the way on to the client (`gateway.relay`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from llm_guard.call import Attempt, Call, Exchange, Opened
+from llm_guard.clock import Clock
+from llm_guard.deployment import Upstream
+from llm_guard.dialect import DIALECTS
+from llm_guard.dialect.sse import StreamWatch, Usage
+from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.connections import UpstreamError
+from llm_guard.gateway.stream_view import StreamView, view_of
+from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.policy.classify import classify_answer, classify_event
+from llm_guard.policy.rate_hints import rate_hint
+
+COMMIT_BYTES = 1 << 20
+"""A unary body up to this size is read whole before commit, so that a cut one is retried; a larger one commits here."""
+
+
+class Limits(Protocol):
+    """The attempt's time limit, which depends on what comes."""
+
+    clock: Clock
+
+    def on_stream(self) -> None: ...
+    def on_first_token(self) -> None: ...
+    def on_unary(self) -> None: ...
+
+
+async def read_to_commit(call: Call, attempt: Attempt, exchange: Exchange, limits: Limits) -> Opened | Failure:
+    upstream, wall = attempt.target.deployment.upstream, limits.clock.wall
+    if exchange.status >= 400:
+        return await _error_answer(upstream, exchange, limits)
+    if exchange.status == 101:
+        if not call.is_upgrade:
+            raise UpstreamError(FailureKind.MALFORMED, "it switched protocols unasked")
+        return _opened(exchange, b"", exchange)
+    headers = header_rules.lower_names(exchange.headers)
+    if headers.get("content-type", "").lower().startswith("text/event-stream"):
+        limits.on_stream()
+        opened = await _first_event(call, attempt, exchange, headers.get("content-encoding", ""), limits)
+    else:
+        limits.on_unary()
+        opened = await _whole_body(call, exchange, headers)
+    if isinstance(opened, Opened):
+        opened.rate = rate_hint(headers, wall()) if call.model is not None else None
+    return opened if isinstance(opened, Opened) else _in_band_failure(upstream, exchange, opened, wall())
+
+
+async def _error_answer(upstream: Upstream, exchange: Exchange, limits: Limits) -> Failure:
+    body, is_whole = await _error_body(exchange)
+    headers = header_rules.lower_names(exchange.headers)
+    verdict = classify_answer(
+        exchange.status, headers, _legible(body, headers), limits.clock.wall(), upstream.family, upstream.errors
+    )
+    answer = Answer(exchange.status, exchange.reason, exchange.headers, body) if is_whole else None
+    detail = f"answered {exchange.status} ({verdict.why})"
+    return Failure(verdict.kind, detail, verdict.retry_after_s, answer=answer)
+
+
+async def _error_body(exchange: Exchange) -> tuple[bytes, bool]:
+    """The body of an error answer and whether that is all of it: the status stands even when the body is cut."""
+    body = b""
+    try:
+        while chunk := await exchange.read():
+            body += chunk
+            if len(body) > COMMIT_BYTES:
+                return body, False
+    except UpstreamError:
+        return body, False
+    return body, True
+
+
+async def _first_event(
+    call: Call, attempt: Attempt, exchange: Exchange, encoding: str, limits: Limits
+) -> Opened | bytes:
+    """Holds a stream back until its first useful event, or for longer where its route says so: until then it may still
+    turn out to be an error, which is what it returns then."""
+    hold = call.route.stream.hold_back if call.route is not None and attempt.manner is None else None
+    reader = DIALECTS[call.dialect].stream_reader(call.path, call.choices)
+    view = view_of(reader, encoding, hold.tokens if hold else 1, is_plain_wanted=call.is_plain_wanted)
+    attempt.watch = view.watch
+    call.stream_head = call.stream_head or ("plain" if view.takes_events else "compressed")
+    beginning = _Beginning(view, exchange)
+    error = await beginning.read_until(lambda watch: watch.has_token)
+    if hold is None or error is not None or view.watch is None:
+        return beginning.opened() if error is None else error
+    limits.on_first_token()
+    first_token_at = limits.clock.now()
+    limit = limits.clock.limit()
+    try:
+        async with limit:
+            limit.set(first_token_at + hold.time, "hold_back")
+            error = await beginning.read_until(lambda watch: watch.has_enough)
+    except TimeoutError:
+        pass  # it has been held for long enough
+    return beginning.opened(first_token_at) if error is None else error
+
+
+class _Beginning:
+    """What has come of a stream, and is held."""
+
+    def __init__(self, view: StreamView, exchange: Exchange) -> None:
+        self._view = view
+        self._exchange = exchange
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._is_over = False
+
+    async def read_until(self, is_enough: Callable[[StreamWatch], bool]) -> bytes | None:
+        """Reads on until what was seen is enough, or too much to hold, or all; returns an in-band error. Raises
+        UpstreamError."""
+        view = self._view
+        while not self._is_over and (view.watch is None or not is_enough(view.watch)):
+            if self._held_bytes > COMMIT_BYTES or (view.watch is None and self._held):
+                return None
+            chunk = await self._exchange.read()
+            if not chunk:
+                self._end()
+                break
+            self._hold(view.feed(chunk))
+            if view.watch is not None and view.watch.error is not None:
+                return view.watch.error
+            if view.failure is not None:
+                raise UpstreamError(view.failure.kind, view.failure.detail)
+            if view.watch is not None and view.watch.malformed:
+                raise UpstreamError(FailureKind.MALFORMED, "the stream began with an event that is not JSON")
+            if view.is_cut:
+                self._end()
+        return None
+
+    def opened(self, first_token_at: float | None = None) -> Opened:
+        exchange = self._exchange
+        opened = _opened(exchange, b"".join(self._held), None if self._is_over else exchange, view=self._view)
+        opened.first_token_at = first_token_at
+        return opened
+
+    def _end(self) -> None:
+        watch = self._view.watch
+        if watch is not None and not watch.may_end:
+            when = "before its first token" if not watch.has_token else "while it was held back"
+            raise UpstreamError(FailureKind.TRUNCATED, f"the stream ended {when}")
+        self._is_over = True
+        self._hold(self._view.rest())
+
+    def _hold(self, block: bytes) -> None:
+        self._held.append(block)
+        self._held_bytes += len(block)
+
+
+async def _whole_body(call: Call, exchange: Exchange, headers: dict[str, str]) -> Opened | bytes:
+    """The answer, or the error that stands in its place: xAI and OpenRouter send one under 200."""
+    chunks = []
+    size = 0
+    while chunk := await exchange.read():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > COMMIT_BYTES:
+            return _opened(exchange, b"".join(chunks), exchange)
+    body = b"".join(chunks)
+    if call.model is None or not headers.get("content-type", "").startswith("application/json"):
+        return _opened(exchange, body, None)
+    legible = _legible(body, headers)
+    answer = _unary(legible)
+    if answer is not None and answer.is_error:
+        return legible
+    usage = DIALECTS[call.dialect].usage_in({"usage": answer.usage}) if answer is not None else None
+    return _opened(exchange, body, None, usage=usage)
+
+
+def _in_band_failure(upstream: Upstream, exchange: Exchange, error: bytes, wall: float) -> Failure:
+    """Before commit an error inside a success can still become what it should have been: an error answer."""
+    verdict = classify_event(error, wall, upstream.family, upstream.errors)
+    is_529 = upstream.dialect == "anthropic" and verdict.kind is FailureKind.OVERLOADED  # Anthropic's own status for it
+    kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))
+    answer = Answer(529 if is_529 else verdict.status, "", (*kept, ("Content-Type", "application/json")), error)
+    detail = f"sent an error under {exchange.status} ({verdict.why})"
+    return Failure(verdict.kind, detail, verdict.retry_after_s, answer=answer, is_after_head=True)
+
+
+def _opened(
+    exchange: Exchange,
+    held: bytes,
+    rest: Exchange | None,
+    *,
+    view: StreamView | None = None,
+    usage: Usage | None = None,
+) -> Opened:
+    return Opened(exchange.status, exchange.reason, exchange.headers, held, rest, view, usage)
+
+
+class _Body(msgspec.Struct):
+    """What is read of a unary JSON answer; reading it also shows whether the JSON is whole."""
+
+    usage: Any = None
+    error: Any = None
+    object: Any = None
+
+    @property
+    def is_error(self) -> bool:
+        """`"error": null` is what every Responses object has, and a failed one carries its error to the client."""
+        return self.object == "error" or (bool(self.error) and self.object != "response")
+
+
+_BODY = msgspec.json.Decoder(_Body)
+
+
+def _unary(body: bytes) -> _Body | None:
+    """What is read of a unary answer; raises UpstreamError when its JSON ends too early."""
+    try:
+        return _BODY.decode(body)
+    except msgspec.MsgspecError as error:
+        if "truncated" in str(error):
+            raise UpstreamError(FailureKind.TRUNCATED, "the JSON of the answer was cut") from None
+        return None  # odd, or not an object: the client's to judge
+    except RecursionError:
+        return None
+
+
+def _legible(body: bytes, headers: dict[str, str]) -> bytes:
+    """The body as text, for looking: inflated where we can, bounded; the compressed bytes where we cannot."""
+    if headers.get("content-encoding", "") not in ("gzip", "deflate"):
+        return body
+    try:
+        return zlib.decompressobj(wbits=47).decompress(body, 4 * COMMIT_BYTES)
+    except zlib.error:
+        return body

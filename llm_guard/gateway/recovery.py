@@ -1,0 +1,143 @@
+"""A stream that dies after commit, and the next one, which goes on where it ended.
+
+Owns what is kept of a call's streams for that, what the next deployment is asked, and what of its stream the client is
+told. Does not own who is asked (`gateway.attempt_loop`), nor how two streams are joined (`dialect.continuation`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llm_guard.call import Attempt, Call, Served, StreamView
+from llm_guard.dialect import transcript_of
+from llm_guard.dialect.continuation import Manner, Splice, Transcript
+from llm_guard.dialect.sse import StreamWatch, split_before
+from llm_guard.gateway.model_field import BadRequest, inflate
+from llm_guard.outcome import Failure, FailureKind
+from llm_guard.policy.stream import Recover, may_recover
+from llm_guard.routes import Target
+
+_DIVERGED = Failure(FailureKind.DIVERGED, "began anew, and its answer is not the one that was cut")
+_MAX_BODY_BYTES = 64 << 20
+
+
+class Recovery:
+    """One call's streams, and how the next one is asked for."""
+
+    def __init__(self, call: Call, mode: Recover, transcript: Transcript) -> None:
+        self._call = call
+        self._mode = mode
+        self._request: dict[str, Any] | None = None
+        self.transcript = transcript
+
+    def adopt(self, served: Served) -> bool:
+        """From now on this stream is what the client is told; False: it cannot be."""
+        opened, attempt = served.opened, served.attempt
+        if opened.view is None or opened.exchange is None or not opened.view.takes_events:
+            return False
+        splice = None
+        if attempt.manner is not None:
+            marker = {"recovered": attempt.manner, "deployment": attempt.target.deployment.label}
+            splice = self.transcript.splice(attempt.manner, marker)
+        view = _Recoverable(opened.view, self.transcript, splice)
+        opened.held, opened.view = view.take(opened.held), view
+        return True
+
+    def may_go_on(self, failure: Failure) -> bool:
+        """Whether anybody could be asked to go on with what the client has."""
+        if not may_recover(failure) or self._read_request() is None:
+            return False
+        return self._manners("none") != ()
+
+    def manner(self, target: Target) -> Manner | None:
+        manners = self._manners("none" if target.deployment.refuses_prefill else target.prefill)
+        return manners[0] if manners else None
+
+    def body(self, target: Target, manner: Manner) -> bytes:
+        request = self.transcript.request(self._request or {}, manner, target.prefill)
+        if target.model is not None:
+            request["model"] = target.model
+        return json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+    def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
+        if attempt.manner != "prefill" or failure.kind.is_retriable or failure.answer is None:
+            return False
+        if failure.kind not in _REFUSALS or self._manners("none") in ((), ("prefill",)):
+            return False
+        attempt.target.deployment.refuses_prefill = True
+        return True
+
+    def _manners(self, prefill: Any) -> tuple[Manner, ...]:
+        request = self._read_request()
+        if request is None:
+            return ()
+        manners = self.transcript.manners(request, prefill) if self._mode == "continue" else ()
+        if not manners and self.transcript.can_restart(request):
+            return ("restart",)
+        return manners
+
+    def _read_request(self) -> dict[str, Any] | None:
+        if self._request is None:
+            try:
+                body = inflate(self._call.body, self._call.content_encoding, _MAX_BODY_BYTES)
+                request = json.loads(body or b"null")
+            except (ValueError, RecursionError, BadRequest):
+                return None
+            self._request = request if isinstance(request, dict) else None
+        return self._request
+
+
+_REFUSALS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.MISROUTED, FailureKind.CONTENT_POLICY})
+
+
+class _Recoverable:
+    """Has the surface of `call.StreamView`: a stream whose end need not be the client's."""
+
+    takes_events = True
+
+    def __init__(self, view: StreamView, transcript: Transcript, splice: Splice | None) -> None:
+        self._view = view
+        self._transcript = transcript
+        self._splice = splice
+        self.withheld = b""
+        self.failure: Failure | None = None
+        self.is_cut = False
+
+    @property
+    def watch(self) -> StreamWatch | None:
+        return self._view.watch
+
+    def feed(self, chunk: bytes) -> bytes:
+        return self.take(self._view.feed(chunk))
+
+    def rest(self) -> bytes:
+        if self._splice is None:
+            return self._view.rest()
+        return self.watch.missing_end if self.watch is not None else b""
+
+    def take(self, block: bytes) -> bytes:
+        """Whole events that arrived; returns what the client is told."""
+        watch = self._view.watch
+        if watch is not None and watch.error is not None and not self.is_cut:
+            block, self.withheld = split_before(block, watch.error)
+            self.is_cut = True
+        if self._view.is_cut:
+            self.failure, self.is_cut = self._view.failure, True
+        if self._splice is None:
+            self._transcript.feed(block)
+            return block
+        told = self._splice.feed(block)
+        if self._splice.has_diverged:
+            self.failure, self.is_cut = _DIVERGED, True
+        return told
+
+
+def recovery_of(call: Call, served: Served) -> Recovery | None:
+    """How this call's stream may be gone on with; None: not at all."""
+    mode = call.route.stream.recover if call.route is not None else "off"
+    if mode == "off" or not call.is_repeatable or call.model is None:
+        return None
+    transcript = transcript_of(call.dialect, call.path)
+    recovery = Recovery(call, mode, transcript) if transcript is not None else None
+    return recovery if recovery is not None and recovery.adopt(served) else None

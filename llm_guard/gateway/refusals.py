@@ -1,0 +1,57 @@
+"""The gateway's own words: what it answers when no upstream has said anything that could be passed on.
+
+Owns the wording. Does not own when a call is refused (`gateway.server`), nor the shape (`dialect`).
+"""
+
+from __future__ import annotations
+
+import json
+
+from llm_guard.call import Call
+from llm_guard.dialect import DIALECTS
+from llm_guard.outcome import Failure, Refusal
+
+DRAINED = Refusal(
+    503, "gateway_draining", "this gateway is going away", by="drain", retry_after_s=1.0, should_retry=True
+)
+
+
+def own_words(call: Call, failure: Failure) -> Refusal:
+    """For a failure in which no upstream said anything that could be passed on."""
+    asked = call.attempts[-1].target.deployment.label if call.attempts else "benched"
+    tried = f"{asked}: {failure.detail}"
+    if len(call.attempts) > 1:
+        tried += f" ({len(call.attempts)} attempts)"
+    if failure.kind.category == "timeout":
+        return Refusal(504, "upstream_timeout", tried, by="deadline" if failure.limit == "total" else None)
+    return Refusal(502, f"upstream_{failure.kind.label}", tried, by=None, retry_after_s=failure.retry_after_s)
+
+
+def wrong_dialect(call: Call) -> Refusal | None:
+    assert call.route is not None  # noqa: S101  # identify has found it
+    served = call.route.targets[0].deployment.upstream.dialect
+    if served == call.dialect:
+        return None
+    path = "/v1/messages" if served == "anthropic" else "/v1/chat/completions"
+    return Refusal(
+        400,
+        "wrong_dialect",
+        f"{call.model or call.route.targets[0].deployment.upstream.name!r} speaks the {served} dialect: call {path} "
+        f"with an {served} SDK",
+        by="route",
+        param="model",
+    )
+
+
+def last_words(call: Call, body: bytes) -> bytes:
+    """An error body for a client that has had a head of ours: an event in a stream, else the body itself."""
+    if not call.is_stream:
+        return body
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        said = None
+    if isinstance(said, dict) and said.get("error"):
+        return b"event: error\ndata: " + json.dumps(said).encode() + b"\n\n"
+    message = "the upstream failed, in words that cannot stand in a stream"
+    return DIALECTS[call.dialect].error_event(Refusal(502, "upstream_error", message, by=None), call.id)

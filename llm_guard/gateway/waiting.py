@@ -1,0 +1,77 @@
+"""A client that waits, and is told now and then that it is not forgotten: load balancers and read timeouts end what is
+silent.
+
+Owns when it is told. Does not own the words (`gateway.reply`), nor the settings (`policy.stream`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from llm_guard.call import Call
+from llm_guard.clock import Alarm, Clock
+from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.reply import Reply
+from llm_guard.policy.stream import WaitingSettings
+
+_LOOK_AGAIN_S = 1.0
+"""Where nothing may be said yet."""
+
+
+class Waiting:
+    """`async with Waiting(...)`: while its body waits, the client hears a word after each silence.
+
+    The word is written by a task of its own, which is over when the body is: nothing else writes to the client then.
+    """
+
+    def __init__(self, call: Call, reply: Reply, settings: WaitingSettings | None, clock: Clock) -> None:
+        self._call = call
+        self._reply = reply
+        self._settings = settings
+        self._clock = clock
+        self._alarm: Alarm | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._settings is not None and (self._call.is_stream or self._settings.unary):
+            self._set(self._settings.after)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            if not self._task.cancelled():
+                self._task.exception()  # the client is gone: the body's own writes will say so
+
+    def _set(self, after_s: float) -> None:
+        self._alarm = self._clock.call_at(self._clock.now() + after_s, self._on_silence)
+
+    def _on_silence(self) -> None:
+        assert self._settings is not None  # noqa: S101  # else the alarm was not set
+        self._alarm = None
+        if not self._may_speak(self._settings):
+            self._set(min(_LOOK_AGAIN_S, self._settings.after))
+        elif self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._speak(self._settings.after))
+
+    def _may_speak(self, settings: WaitingSettings) -> bool:
+        """Whether a head can be sent without harm: once it is, a failure can have no status of its own."""
+        call = self._call
+        if self._reply.response is not None:
+            return True
+        if call.method != "POST" or call.is_upgrade:
+            return False
+        if not call.is_stream:
+            return settings.unary
+        return call.stream_head == "plain" or (settings.before_head and not call.stream_head)
+
+    async def _speak(self, again_after_s: float) -> None:
+        await self._reply.keep_waiting(self._call, header_rules.ours(self._call, None))
+        self._set(again_after_s)

@@ -1,0 +1,65 @@
+"""How a route treats its streams: what is done when one dies, how much is held back, and who is told to wait.
+
+Owns the settings, and which failure lets a stream go on elsewhere. Does not own how two streams are joined
+(`dialect.continuation`), nor who is asked (`policy.next_step`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from llm_guard.outcome import Failure, Source
+from llm_guard.policy.units import Count, Seconds, Unit
+
+ENDING_S = 2.0
+"""After the evidence of its end a stream may take this long for the rest: a usage chunk, `[DONE]`, the end of the
+body. OpenRouter and vLLM send theirs at once; connections that are never closed have been seen behind proxies."""
+
+
+def parse_recover(value: object) -> str:
+    """`off`, `continue` or `restart`; raises ValueError."""
+    if value is False:  # what YAML makes of a bare `off`
+        return "off"
+    if value in ("off", "continue", "restart"):
+        return str(value)
+    raise ValueError("must be off, continue or restart")
+
+
+Recover = Annotated[Literal["off", "continue", "restart"], Unit(parse_recover)]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldBackSettings:
+    """Whichever comes first ends it."""
+
+    tokens: Count = 20
+    """Events with content."""
+    time: Seconds = 0.5
+    """Seconds, from the first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingSettings:
+    after: Seconds = 15.0
+    """Seconds of silence before the client is told that it is not forgotten, then between two such words."""
+    before_head: bool = False
+    """Also while no upstream has begun to answer: a failure after that is an error event under status 200."""
+    unary: bool = False
+    """Calls that are not streamed, too: blank lines before the JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    recover: Recover = "off"
+    """When a stream dies after its first token: off, an error event; continue, another attempt goes on where it ended;
+    restart, one that begins anew and repeats what was sent word for word."""
+    hold_back: HoldBackSettings | None = None
+    """None: nothing is held once the first token is there."""
+    waiting: WaitingSettings | None = WaitingSettings()
+    """None: the client waits in silence."""
+
+
+def may_recover(failure: Failure) -> bool:
+    """Whether another attempt may go on with a stream that this failure has ended."""
+    return failure.kind.source is Source.UPSTREAM and not failure.kind.is_final and failure.limit != "total"

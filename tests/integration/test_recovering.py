@@ -1,0 +1,277 @@
+"""A stream that has died and is to be gone on with: what the next deployment is asked, and what happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, Form, name_of
+from tests.chaos.manual import Exchange
+from tests.chaos.pair import OnRequest, Pair, pair_of
+from tests.chaos.stand import CLOSE_S
+from tests.chaos.wire import Connection, Reply
+from tests.fakes.client import raw_request
+from tests.fakes.provider import END, Respond, chunk, stream_head, whole
+from tests.fakes.waiting import eventually
+
+CONTINUE = {"stream": {"recover": "continue"}, "retry": {"max_attempts": 2}}
+RESTART = {"stream": {"recover": "restart"}, "retry": {"max_attempts": 2}}
+SAID = [{"role": "user", "content": "hi"}]
+FIRST = "Once upon a time there was a gateway that "
+REST = "never lost a stream."
+
+
+def delta(text: str | None, finish: str | None = None, identity: str = "a", **more: Any) -> bytes:
+    choice = {"index": 0, "delta": {} if text is None else {"content": text}, "finish_reason": finish}
+    return b"data: " + json.dumps({"id": identity, "choices": [choice], **more}).encode() + b"\n\n"
+
+
+DONE = delta(None, "stop", "b") + b"data: [DONE]\n\n"
+CUT_EVENT = b'data: {"error": {"message": "the engine died", "type": "server_error"}}\n\n'
+
+
+def begin(*texts: str) -> OnRequest:
+    """A stream that says this, and neither ends nor goes on."""
+    return lambda exchange: exchange.say(stream_head(), *(chunk(delta(text)) for text in texts))
+
+
+def finish(*texts: str) -> OnRequest:
+    """A stream that says this, with another id, and ends."""
+    parts = [chunk(delta(text, identity="b")) for text in texts]
+    return lambda exchange: exchange.answer(stream_head(), *parts, chunk(DONE), END)
+
+
+def text_of(reply: Reply) -> str:
+    chunks = [json.loads(each.removeprefix(b"data: ")) for each in reply.events if each.startswith(b"data: {")]
+    choices = [choice for each in chunks for choice in each.get("choices", [])]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+@asynccontextmanager
+async def dying(
+    back: OnRequest = None, rules: dict[str, Any] = CONTINUE, form: Form = CHAT, **more: Any
+) -> AsyncIterator[tuple[Pair, asyncio.Task[Reply], Exchange]]:
+    """A call whose stream has begun at the first deployment; the test ends it."""
+    async with pair_of(begin(FIRST), back, **rules) as this:
+        call = asyncio.create_task(form.ask(this.stand.url, stream=True, messages=SAID, **more))
+        await eventually(lambda: this.front.open)
+        await asyncio.sleep(0.02)  # until it is committed
+        yield this, call, this.front.open[0]
+
+
+async def test_next_deployment_is_asked_to_go_on() -> None:
+    async with dying(finish(FIRST[-40:] + REST)) as (this, call, stream):
+        stream.cut()
+        reply = await call
+        assert reply.is_whole
+        assert text_of(reply) == FIRST + REST
+        assert reply.body.count(b'"id": "a"') + reply.body.count(b'"id":"a"') == len(reply.events) - 1
+        (going_on,) = this.back.exchanges
+        assert [message["role"] for message in going_on.body["messages"]] == ["user", "assistant", "user"]
+        assert going_on.body["messages"][1]["content"] == FIRST.rstrip()
+        (line,) = await this.stand.calls()
+        assert (line["outcome"], line["status"]) == ("ok", 200)
+        assert [(each["outcome"], each.get("resumed_by")) for each in line["attempts"]] == [
+            ("truncated", None), ("ok", "instruction"),
+        ]  # fmt: skip
+        assert this.stand.breaker("one/gpt").failures == 1
+        assert this.stand.breaker("one-back/gpt").failures == 0
+        assert this.in_flight() == 0
+
+
+async def test_error_event_is_not_seen_when_another_goes_on() -> None:
+    async with dying(finish(FIRST[-40:] + REST)) as (_, call, stream):
+        stream.answer(chunk(delta("and ") + CUT_EVENT + b"data: [DONE]\n\n"), END)
+        reply = await call
+        assert b"the engine died" not in reply.body
+        assert reply.is_whole
+        assert text_of(reply).startswith(FIRST + "and ")
+
+
+async def test_error_event_is_seen_when_nobody_goes_on() -> None:
+    refused = whole(400, b'{"error": {"message": "no"}}')
+    async with dying(lambda exchange: exchange.answer(refused)) as (_, call, stream):
+        stream.answer(chunk(CUT_EVENT + b"data: [DONE]\n\n"), END)
+        reply = await call
+        assert reply.body.endswith(CUT_EVENT)  # and no `[DONE]` behind it, at which clients would stop to listen
+        assert not reply.is_whole
+
+
+async def test_stall_is_found_by_the_idle_limit_and_gone_on_with() -> None:
+    rules = {**CONTINUE, "timeout": {"idle": "200ms"}}
+    async with dying(finish(FIRST[-40:] + REST), rules) as (this, call, stream):
+        reply = await call
+        assert text_of(reply) == FIRST + REST
+        assert reply.took_s < 0.2 + 1 + this.stand.lag_s
+        await stream.left()
+
+
+async def test_client_that_leaves_meanwhile_ends_the_next_exchange() -> None:
+    async with pair_of(begin(FIRST), None, **CONTINUE) as this:
+        async with Connection(this.stand.url) as client:
+            client.writer.write(CHAT.request(stream=True, messages=SAID))
+            await client.reader.readuntil(b"\n\n")
+            this.front.open[0].cut()
+            await eventually(lambda: this.back.open)
+            left_at = client.leave("reset")
+        assert await this.back.exchanges[0].left() - left_at <= CLOSE_S + this.stand.lag_s
+        (line,) = await this.stand.calls()
+        assert line["outcome"] == "client_cancelled"
+        assert this.in_flight() == 0
+
+
+async def test_drain_meanwhile_is_told() -> None:
+    async with dying() as (this, call, stream):
+        stream.cut()
+        await eventually(lambda: this.back.open)
+        this.stand.app.gateway.end_running()
+        reply = await call
+        assert b"gateway_draining" in reply.events[-1]
+        assert this.in_flight() == 0
+
+
+async def test_deadline_ends_the_waiting_for_the_next() -> None:
+    async with dying(rules={**CONTINUE, "timeout": {"total": "400ms"}}) as (this, call, stream):
+        stream.cut()
+        reply = await call
+        assert reply.took_s < 0.4 + 1 + this.stand.lag_s
+        assert "was not gone on with" in CHAT.error_in(reply.events[-1])["message"]
+        (line,) = await this.stand.calls()
+        assert line["outcome"] == "truncated"
+        await this.back.exchanges[0].left()
+
+
+async def test_client_hears_that_it_is_not_forgotten_meanwhile() -> None:
+    def late(exchange: Exchange) -> None:
+        parts = [stream_head(), chunk(delta(FIRST[-40:] + REST)), chunk(DONE), END]
+        asyncio.get_running_loop().call_later(0.25, lambda: exchange.answer(*parts))
+
+    rules = {**CONTINUE, "stream": {"recover": "continue", "waiting": {"after": "50ms"}}}
+    async with dying(late, rules) as (_, call, stream):
+        stream.cut()
+        reply = await call
+        assert reply.body.count(b": waiting\n\n") >= 2
+        assert text_of(reply) == FIRST + REST
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param((whole(200, CHAT.answer),), id="no stream"),
+        pytest.param((whole(400, b'{"error": {"message": "no"}}'),), id="refused"),
+        pytest.param((stream_head(), chunk(CUT_EVENT), END), id="an error in a stream"),
+        pytest.param((stream_head(200, {"content-encoding": "br"}), chunk(b"\x00"), END), id="unreadable"),
+    ],
+)
+async def test_answer_that_is_of_no_use_leads_to_an_honest_error(answer: tuple[Respond, ...]) -> None:
+    rules = {**CONTINUE, "retry": {"max_attempts": 1}}
+    async with dying(lambda exchange: exchange.answer(*answer), rules) as (this, call, stream):
+        stream.cut()
+        reply = await call
+        assert not reply.is_whole
+        assert "was not gone on with" in CHAT.error_in(reply.events[-1])["message"]
+        assert text_of(reply) == FIRST
+        await eventually(lambda: this.in_flight() == 0)
+
+
+async def test_nobody_is_asked_without_the_option() -> None:
+    async with dying(finish(REST), {}) as (this, call, stream):
+        stream.cut()
+        reply = await call
+        assert not reply.is_whole
+        assert not this.back.exchanges
+
+
+async def test_response_that_is_kept_by_the_provider_is_not_asked_for_twice() -> None:
+    async with pair_of(None, None, **CONTINUE) as this:
+        call = asyncio.create_task(RESPONSES.ask(this.stand.url, stream=True, input="hi"))
+        await eventually(lambda: this.front.open)
+        this.front.open[0].say(stream_head(), *map(chunk, RESPONSES.preamble), chunk(RESPONSES.token))
+        await asyncio.sleep(0.02)
+        this.front.open[0].cut()
+        assert not (await call).is_whole
+        assert not this.back.exchanges
+
+
+async def test_two_choices_are_not_gone_on_with_but_begun_anew() -> None:
+    async with dying(finish(REST), n=2) as (this, call, stream):
+        stream.cut()
+        assert not (await call).is_whole
+        assert this.back.exchanges[0].body["messages"] == SAID
+
+
+async def test_second_run_must_repeat_what_was_sent() -> None:
+    async with dying(finish(FIRST[:10], FIRST[10:] + REST[:5], REST[5:]), RESTART) as (this, call, stream):
+        stream.cut()
+        reply = await call
+        assert reply.is_whole
+        assert text_of(reply) == FIRST + REST
+        assert await this.stand.metric("llm_guard_tokens_thrown_away_total", model="gpt") >= 1
+
+
+async def test_second_run_that_differs_is_cut_at_once() -> None:
+    rules = {**RESTART, "retry": {"max_attempts": 1}}
+    async with dying(begin(FIRST[:10], "something else"), rules) as (this, call, stream):
+        stream.cut()
+        reply = await call
+        assert text_of(reply) == FIRST
+        await this.back.exchanges[0].left()
+        (line,) = await this.stand.calls()
+        assert [each["outcome"] for each in line["attempts"]] == ["truncated", "diverged"]
+        assert this.stand.breaker("one-back/gpt").failures == 0
+
+
+# what is asked
+
+
+async def test_stream_is_asked_for_uncompressed_and_inflated_if_it_is_not() -> None:
+    def squeezed(exchange: Exchange) -> None:
+        packer = zlib.compressobj(wbits=31)
+        data = packer.compress(delta(FIRST) + delta(REST) + DONE) + packer.flush()
+        exchange.answer(stream_head(200, {"content-encoding": "gzip"}), chunk(data), END)
+
+    async with pair_of(squeezed, None, **CONTINUE) as this:
+        request = raw_request(CHAT.path, CHAT.body(stream=True), {"accept-encoding": "gzip, br"})
+        async with Connection(this.stand.url) as client:
+            reply = await client.ask(request)
+        assert b"accept-encoding: identity" in this.front.exchanges[0].request.lower()
+        assert "content-encoding" not in reply.headers
+        assert text_of(reply) == FIRST + REST
+
+
+async def test_compressed_request_is_read_and_sent_on_plain() -> None:
+    async with pair_of(begin(FIRST), finish(FIRST[-40:] + REST), **CONTINUE) as this:
+        body = gzip.compress(CHAT.body(stream=True, messages=SAID))
+        async with Connection(this.stand.url) as client:
+            call = asyncio.create_task(client.ask(raw_request(CHAT.path, body, {"content-encoding": "gzip"})))
+            await eventually(lambda: this.front.open)
+            await asyncio.sleep(0.02)
+            this.front.open[0].cut()
+            assert text_of(await call) == FIRST + REST
+        head = this.back.exchanges[0].request.partition(b"\r\n\r\n")[0].lower()
+        assert b"content-encoding" not in head
+        assert this.back.exchanges[0].body["messages"][0] == SAID[0]
+
+
+@pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=name_of)
+async def test_request_that_is_no_json_object_cannot_be_gone_on_with(form: Form) -> None:
+    """A body of another kind may name a model, too."""
+    async with pair_of(None, None, **CONTINUE) as this:
+        field = '--x\r\ncontent-disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+        body = (field.format("model", form.model) + field.format("stream", "true") + "--x--\r\n").encode()
+        async with Connection(this.stand.url) as client:
+            headers = {"content-type": "multipart/form-data; boundary=x"}
+            call = asyncio.create_task(client.ask(raw_request(form.path, body, headers)))
+            await eventually(lambda: this.front.open)
+            this.front.open[0].say(stream_head(), *map(chunk, form.preamble), chunk(form.token))
+            await asyncio.sleep(0.02)
+            this.front.open[0].cut()
+            assert not (await call).is_whole
+        assert not this.back.exchanges

@@ -1,0 +1,183 @@
+"""Streams that come to nothing before their first token: the client is given another deployment's, and never learns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, STREAMS, Form, name_of
+from tests.chaos.sinks import pouring
+from tests.chaos.stand import Section, config_of, facing, standing
+from tests.chaos.wire import Connection
+from tests.fakes.provider import END, Close, Hold, Pause, Reset, Respond, Step, chunk, stream_head, whole
+
+FIRST_TOKEN_S = 0.2
+LEGACY = Form(
+    "/v1/completions",
+    "gpt",
+    b"",
+    (b'data: {"object":"text_completion","choices":[{"index":0,"text":"","finish_reason":null}]}\n\n',),
+    b'data: {"object":"text_completion","choices":[{"index":0,"text":"hi","finish_reason":null}]}\n\n',
+    b'data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
+    b'data: {"error":{"message":"overloaded","type":"server_error","code":null,"param":null}}\n\n',
+)
+FORMS = (*STREAMS, LEGACY)
+MODELS: Section = {
+    "gpt": {"deployments": [{"upstream": "one"}], "fallbacks": ["gpt-spare"]},
+    "gpt-spare": {"deployments": [{"upstream": "one"}]},
+    "claude": {"deployments": [{"upstream": "two"}], "fallbacks": ["claude-spare"]},
+    "claude-spare": {"deployments": [{"upstream": "two"}]},
+}
+COMMENT = b": keep-alive\n\n"
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+def named(name: str, **fields: object) -> bytes:
+    return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode()
+
+
+def delta(**fields: object) -> bytes:
+    choice = {"index": 0, "delta": fields, "finish_reason": None}
+    return b"data: " + json.dumps({"object": "chat.completion.chunk", "choices": [choice]}).encode() + b"\n\n"
+
+
+HEADERS: dict[str, tuple[bytes, ...]] = {
+    str(CHAT): (
+        delta(role="assistant"),
+        delta(role="assistant", content=None, refusal=None, tool_calls=[]),
+        delta(role="assistant", content="", reasoning_content=None, reasoning=""),
+        b'data: {"choices":[],"prompt_filter_results":[{"prompt_index":0}]}\n\n',
+        b": OPENROUTER PROCESSING\n\n",
+    ),
+    str(RESPONSES): (
+        *RESPONSES.preamble,
+        named("response.queued", response={}),
+        named("response.output_item.added", output_index=0, item={"type": "reasoning", "summary": []}),
+        named("response.reasoning_summary_part.added", part={"type": "summary_text", "text": ""}),
+        named("response.output_item.added", output_index=1, item={"type": "message", "content": []}),
+        named("response.content_part.added", part={"type": "output_text", "text": ""}),
+        named("keepalive", sequence_number=3),
+    ),
+    str(MESSAGES): (
+        *MESSAGES.preamble,
+        named("content_block_start", index=0, content_block={"type": "thinking", "thinking": ""}),
+        named("content_block_stop", index=0),
+        named("content_block_start", index=1, content_block={"type": "tool_use", "name": "f", "input": {}}),
+    ),
+    str(LEGACY): LEGACY.preamble,
+}
+"""Events that say nothing yet, as the providers send them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a stream comes to nothing, and what it is called."""
+
+    name: str
+    kind: str
+    steps: Callable[[Form], Sequence[Step]]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def said(form: Form) -> list[Respond]:
+    return [stream_head(), *map(chunk, HEADERS[str(form)])]
+
+
+def for_ever(event: bytes) -> list[Step]:
+    return [step for _ in range(200) for step in (chunk(event), Pause(0.02))]
+
+
+OPENINGS = [
+    Opening("no head", "timeout", lambda _: [Hold()]),
+    Opening("a head and silence", "timeout", lambda _: [stream_head(), Hold()]),
+    Opening("headers and silence", "timeout", lambda form: [*said(form), Hold()]),
+    Opening("comments for ever", "timeout", lambda form: [*said(form), *for_ever(COMMENT)]),
+    Opening("pings for ever", "timeout", lambda form: [*said(form), *for_ever(PING)]),
+    Opening("blank lines for ever", "timeout", lambda form: [*said(form), *for_ever(b"\n\n")]),
+    Opening("half an event for ever", "timeout", lambda form: [*said(form), chunk(form.token[:9]), *for_ever(b"x")]),
+    Opening("no event", "truncated", lambda _: [stream_head(), END]),
+    Opening("no body", "truncated", lambda _: [whole(200, b"", {"content-type": "text/event-stream"})]),
+    Opening("headers and the end", "truncated", lambda form: [*said(form), END]),
+    Opening("headers and done", "truncated malformed", lambda form: [*said(form), chunk(b"data: [DONE]\n\n"), END]),
+    Opening("headers and a cut", "truncated", lambda form: [*said(form), Close()]),
+    Opening("headers and a reset", "truncated", lambda form: [*said(form), Pause(0.02), Reset()]),
+    Opening("comments and a cut", "truncated", lambda _: [stream_head(), *[chunk(COMMENT)] * 3, Close()]),
+    Opening("half an event and a cut", "truncated", lambda form: [*said(form), chunk(form.token[:-2]), Close()]),
+    Opening("headers and no JSON", "malformed", lambda form: [*said(form), chunk(b"data: {oops\n\n"), Hold()]),
+    Opening("headers and an error", "", lambda form: [*said(form), chunk(form.error), END]),
+    Opening("an error", "", lambda form: [stream_head(), chunk(form.error), Hold()]),
+]  # fmt: skip
+streams = pytest.mark.parametrize("form", FORMS, ids=name_of)
+
+
+@streams
+@pytest.mark.parametrize("opening", OPENINGS, ids=str)
+async def test_stream_that_comes_to_nothing_is_replaced_by_a_fallback(form: Form, opening: Opening) -> None:
+    limits = {"first_token": f"{FIRST_TOKEN_S}s"}
+    async with facing(opening.steps(form), form.good_stream, timeout=limits, models=MODELS) as (stand, provider):
+        reply = await form.ask(stand.url, stream=True)
+        assert (reply.status, reply.is_whole) == (200, True)
+        assert reply.body == form.stream_bytes
+        assert reply.headers["x-llm-guard-attempts"] == "2"
+        assert reply.headers["x-llm-guard-deployment"] == f"{form.deployment}-spare"
+        if opening.kind == "timeout":
+            assert await provider.connections[0].closed_within(1)
+        (call,) = await stand.calls()
+        assert call["outcome"] == "ok"
+        assert stand.breaker(form.deployment).failures == 1
+        (first,) = (each for each in call["attempts"] if each["deployment"] == form.deployment)
+        assert first["outcome"] in (opening.kind.split() or ["overloaded", "server_error"])
+
+
+@streams
+async def test_client_is_sent_nothing_of_a_stream_that_has_only_begun(form: Form) -> None:
+    gate = asyncio.Event()
+    async with (
+        facing([*said(form), Pause(gate), chunk(form.token), chunk(form.end), END]) as (stand, provider),
+        Connection(stand.url) as client,
+    ):
+        client.writer.write(form.request(stream=True))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.head()
+        assert len(provider.requests) == 1
+        gate.set()
+        assert (await client.reply()).body == b"".join(HEADERS[str(form)]) + form.token + form.end
+
+
+# held bytes
+
+
+LONG_COMMENT = b": " + b"x" * 4_000 + b"\n\n"
+HELD_BYTES = 1 << 20
+IN_FLIGHT_BYTES = 8 << 20
+"""What the kernel may hold besides, where the client does read."""
+
+
+@streams
+async def test_megabytes_of_comments_before_the_first_token_are_not_held(form: Form) -> None:
+    async with pouring(LONG_COMMENT) as fountain, standing(config_of(fountain.url)) as stand:
+        async with Connection(stand.url) as client:
+            client.writer.write(form.request(stream=True))
+            assert (await client.head()).status == 200
+            assert fountain.poured <= HELD_BYTES + IN_FLIGHT_BYTES
+            await client.reader.readuntil(b"\n\n")
+        await stand.idle()
+        assert stand.breaker(form.deployment).failures == 0
+
+
+@streams
+async def test_stream_behind_megabytes_of_comments_arrives_whole(form: Form) -> None:
+    comments = LONG_COMMENT * (3 * HELD_BYTES // len(LONG_COMMENT))
+    async with facing([stream_head(), chunk(comments), *form.good_stream[1:]]) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert reply.is_whole
+        assert reply.body == comments + form.stream_bytes
+        (call,) = await stand.calls()
+        assert call["outcome"] == "ok"

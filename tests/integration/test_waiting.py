@@ -1,0 +1,192 @@
+"""A client that waits for its first token is told that it is not forgotten, and what that costs: the status."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llm_guard.mock.errors import error_body
+from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
+from tests.chaos.stand import facing
+from tests.chaos.wire import Connection
+from tests.fakes.provider import Close, Hold, Pause, Reset, Step, stream_head, whole
+from tests.fakes.waiting import eventually
+
+streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
+SOON = {"waiting": {"after": "50ms"}}
+EARLY = {"waiting": {"after": "50ms", "before_head": True}}
+UNARY = {"waiting": {"after": "50ms", "unary": True}}
+WORD = b": waiting\n\n"
+RETRY = {"max_attempts": 2}
+
+
+def without_words(body: bytes) -> bytes:
+    return body.replace(WORD, b"")
+
+
+@streams
+async def test_comments_come_once_a_provider_has_begun_a_stream(form: Form) -> None:
+    script: list[Step] = [stream_head(), Pause(0.2), *form.good_stream[1:]]
+    async with facing(script, stream=SOON) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert reply.is_whole
+        assert reply.body.startswith(WORD)
+        assert without_words(reply.body) == form.stream_bytes
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        assert reply.headers["x-llm-guard-request-id"]
+        (call,) = await stand.calls()
+        assert (call["outcome"], call["status"]) == ("ok", 200)
+
+
+@streams
+async def test_nothing_is_said_while_a_failure_can_still_have_a_status(form: Form) -> None:
+    script: list[Step] = [Pause(0.2), whole(429, b'{"error": {"message": "busy"}}', {"retry-after": "7"})]
+    async with facing(script, stream=SOON) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert (reply.status, reply.headers["retry-after"]) == (429, "7")
+
+
+async def test_nothing_is_said_to_a_client_that_does_not_wait_long() -> None:
+    async with facing([Pause(0.1), *CHAT.good_stream], stream={"waiting": {"after": "5s", "before_head": True}}) as (
+        stand,
+        _,
+    ):
+        reply = await CHAT.ask(stand.url, stream=True)
+        assert reply.body == CHAT.stream_bytes
+        assert reply.headers["x-llm-guard-deployment"] == CHAT.deployment
+
+
+@streams
+async def test_comments_may_come_before_any_head(form: Form) -> None:
+    async with facing([Pause(0.2), *form.good_stream], stream=EARLY) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert reply.is_whole
+        assert reply.body.count(WORD) >= 2
+        assert without_words(reply.body) == form.stream_bytes
+
+
+@streams
+async def test_attempts_go_on_behind_the_comments(form: Form) -> None:
+    first: list[Step] = [stream_head(), Pause(0.2), Close()]
+    async with facing(first, form.good_stream, stream=SOON, retry=RETRY) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert without_words(reply.body) == form.stream_bytes
+        (call,) = await stand.calls()
+        assert [each["outcome"] for each in call["attempts"]] == ["truncated", "ok"]
+
+
+@streams
+async def test_failure_behind_comments_is_an_error_event(form: Form) -> None:
+    async with facing([stream_head(), Pause(0.2), Close()], stream=SOON) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert (reply.status, reply.is_whole) == (200, False)
+        assert form.deployment in form.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]
+        (call,) = await stand.calls()
+        assert call["outcome"] == "truncated"
+
+
+@streams
+async def test_error_answer_behind_comments_is_passed_on_as_an_event(form: Form) -> None:
+    said = error_body("anthropic" if form is MESSAGES else "openai", 429, form.model)
+    async with facing([Pause(0.2), whole(429, json.dumps(said).encode())], stream=EARLY) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert (reply.status, reply.is_whole) == (200, False)
+        error = form.error_in(without_words(reply.body).removesuffix(b"\n\n"))
+        assert error["message"] == said["error"]["message"]
+        (call,) = await stand.calls()
+        assert (call["outcome"], call["status"]) == ("rate_limit", 200)
+
+
+async def test_error_page_behind_comments_becomes_words_of_our_own() -> None:
+    async with facing([Pause(0.2), whole(502, b"<html>oops")], stream=EARLY) as (stand, _):
+        reply = await CHAT.ask(stand.url, stream=True)
+        assert CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["code"] == "upstream_error"
+
+
+async def test_answer_that_is_no_stream_cannot_stand_behind_comments() -> None:
+    async with facing([Pause(0.2), *CHAT.ok], stream=EARLY) as (stand, _):
+        reply = await CHAT.ask(stand.url, stream=True)
+        assert not reply.is_whole
+        assert "something else" in CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]
+
+
+async def test_client_that_leaves_behind_comments_ends_the_exchange() -> None:
+    async with facing([stream_head(), Hold()], stream=SOON) as (stand, provider):
+        async with Connection(stand.url) as client:
+            client.writer.write(CHAT.request(stream=True))
+            await client.reader.readuntil(WORD)
+            client.leave("reset")
+        await eventually(lambda: provider.connections[0].closed_at is not None)
+        (call,) = await stand.calls()
+        assert call["outcome"] == "client_cancelled"
+
+
+async def test_client_that_leaves_at_the_end_behind_comments_has_got_all_of_it() -> None:
+    async with facing([stream_head(), Pause(0.2), *CHAT.good_stream[1:-1], Hold()], stream=SOON) as (stand, _):
+        async with Connection(stand.url) as client:
+            client.writer.write(CHAT.request(stream=True))
+            await client.reader.readuntil(b"[DONE]\n\n")
+            client.leave("close")
+        (call,) = await stand.calls()
+        assert call["outcome"] == "ok"
+
+
+async def test_drain_behind_comments_is_told_in_an_event() -> None:
+    async with facing([stream_head(), Hold()], stream=SOON) as (stand, _):
+        async with Connection(stand.url) as client:
+            client.writer.write(CHAT.request(stream=True))
+            await client.reader.readuntil(WORD)
+            stand.app.gateway.end_running()
+            rest = await client.reader.read()
+        assert b"gateway_draining" in rest
+        (call,) = await stand.calls()
+        assert call["refused_by"] == "drain"
+
+
+async def test_compressed_stream_is_waited_for_in_silence() -> None:
+    head = stream_head(200, {"content-type": "text/event-stream", "content-encoding": "gzip"})
+    async with facing(
+        [head, Pause(0.2), Reset()], stream=EARLY | {"waiting": {"after": "80ms", "before_head": True}}
+    ) as (
+        stand,
+        _,
+    ):
+        reply = await CHAT.ask(stand.url, stream=True)
+        assert reply.status == 502
+
+
+async def test_read_timeout_of_the_client_counts_no_more_once_it_hears_something() -> None:
+    """It would have been told shortly before: by the end of its patience."""
+    slow: list[Step] = [stream_head(), Pause(0.5), *CHAT.good_stream[1:]]
+    async with facing([stream_head(), Pause(0.1), Close()], slow, stream=SOON, retry=RETRY) as (stand, _):
+        async with Connection(stand.url) as client:
+            request = CHAT.request(stream=True).replace(b"\r\n", b"\r\nx-stainless-read-timeout: 0.4\r\n", 1)
+            reply = await client.ask(request)
+        assert without_words(reply.body) == CHAT.stream_bytes
+
+
+# calls that are not streamed
+
+
+async def test_unary_call_is_not_kept_waiting_with_words_by_default() -> None:
+    async with facing([Pause(0.2), *CHAT.ok], stream=EARLY) as (stand, _):
+        reply = await CHAT.ask(stand.url)
+        assert reply.body == CHAT.answer
+        assert reply.headers["content-length"] == str(len(CHAT.answer))
+
+
+async def test_unary_call_may_get_blank_lines_before_its_json() -> None:
+    async with facing([Pause(0.2), *CHAT.ok], stream=UNARY) as (stand, _):
+        reply = await CHAT.ask(stand.url)
+        assert (reply.status, reply.is_whole) == (200, True)
+        assert reply.body.startswith(b"\n\n")
+        assert reply.body.lstrip() == CHAT.answer
+        assert reply.json["object"] == "chat.completion"
+
+
+async def test_unary_call_that_fails_behind_blank_lines_is_broken_off() -> None:
+    async with facing([Pause(0.2), whole(500, b'{"error": {"message": "boom"}}')], stream=UNARY) as (stand, _):
+        reply = await CHAT.ask(stand.url)
+        assert (reply.status, reply.is_whole) == (200, False)
+        assert reply.json["error"]["message"] == "boom"

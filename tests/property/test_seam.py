@@ -1,0 +1,140 @@
+"""Whatever a good provider does when it is asked to go on, the client has each character once; and however its text is
+cut into pieces, what is passed on is the same."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from llm_guard.dialect.continuation import Manner
+from llm_guard.dialect.seam import LEAST_ECHO, Seam, anchor, given_back, seam
+
+MOST_HELD = 500
+WORD_CHARS = "abcdefgh\u00e9\u00df\u4eca\u5929\U0001f600.,-"
+GAPS = [" ", " ", " ", "\n", "\n\n", "  ", " \n\t"]
+BOTH: list[Manner] = ["prefill", "instruction"]
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """Words of which none begins with another, in any script; a number makes each the only one of its kind."""
+    stems = draw(st.lists(st.text(WORD_CHARS, max_size=4), min_size=1, max_size=60))
+    first = draw(st.sampled_from(["", "", "\n\n", " "]))
+    words = [f"{chr(ord('k') + at % 16)}{at:02}{stem}" for at, stem in enumerate(stems)]
+    gaps = draw(st.lists(st.sampled_from(GAPS), min_size=len(words), max_size=len(words)))
+    return first + "".join(word + gap for word, gap in zip(words, gaps, strict=True))
+
+
+@st.composite
+def cut_texts(draw: st.DrawFn) -> tuple[str, str]:
+    text = draw(texts())
+    sent = text[: draw(st.integers(1, len(text)))]
+    assume(given_back(sent))
+    return text, sent
+
+
+def word_starts(text: str) -> list[int]:
+    return [at for at, (before, char) in enumerate(pairwise(" " + text)) if before.isspace() and not char.isspace()]
+
+
+def pieces_of(data: st.DataObject, text: str) -> list[str]:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    return [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
+
+
+def fed(joint: Seam, pieces: list[str]) -> str:
+    return "".join(joint.feed(piece) for piece in pieces) + joint.end()
+
+
+@settings(max_examples=120, deadline=None)
+@given(cut=cut_texts(), data=st.data())
+def test_prefill_is_gone_on_with(cut: tuple[str, str], data: st.DataObject) -> None:
+    text, sent = cut
+    rest = text[len(given_back(sent)) :]
+    if len(given_back(sent)) >= LEAST_ECHO and data.draw(st.booleans(), label="repeats it first"):
+        rest = text
+    joint = seam("prefill", sent)
+    assert sent + fed(joint, pieces_of(data, rest)) == text
+    assert not joint.has_diverged
+
+
+@settings(max_examples=150, deadline=None)
+@given(cut=cut_texts(), data=st.data())
+def test_instruction_is_followed_from_the_anchor_or_an_earlier_word(cut: tuple[str, str], data: st.DataObject) -> None:
+    text, sent = cut
+    end = len(given_back(sent))
+    nearby = [at for at in word_starts(text) if end - 400 <= at < end]
+    begin = data.draw(st.sampled_from([end - len(anchor(sent)), 0, *nearby]))
+    blank = data.draw(st.sampled_from(["", "", " ", "\n\n"]))
+    joint = seam("instruction", sent)
+    assert sent + fed(joint, pieces_of(data, blank + text[begin:])) == text
+    assert not joint.has_diverged
+
+
+@settings(max_examples=120, deadline=None)
+@given(cut=cut_texts(), data=st.data())
+def test_restart_repeats_and_goes_on(cut: tuple[str, str], data: st.DataObject) -> None:
+    text, sent = cut
+    joint = seam("restart", sent)
+    assert sent + fed(joint, pieces_of(data, text)) == text
+    assert (joint.is_settled, joint.has_diverged) == (True, False)
+
+
+@settings(max_examples=120, deadline=None)
+@given(cut=cut_texts(), data=st.data())
+def test_restart_that_says_anything_else_diverges(cut: tuple[str, str], data: st.DataObject) -> None:
+    text, sent = cut
+    at = data.draw(st.integers(0, len(sent) - 1))
+    other = text[:at] + data.draw(st.sampled_from(["", "?" + text[at + 1 :], "?"]))
+    joint = seam("restart", sent)
+    assert fed(joint, pieces_of(data, other)) == ""
+    assert joint.has_diverged
+
+
+@pytest.mark.parametrize("manner", ["prefill", "instruction", "restart"])
+@settings(max_examples=150, deadline=None)
+@given(sent=st.text("ab \n`.", max_size=60), new=st.text("ab \n`.", max_size=120), data=st.data())
+def test_any_split_of_any_text_gives_the_same(manner: Manner, sent: str, new: str, data: st.DataObject) -> None:
+    whole, cut, single = (seam(manner, sent) for _ in range(3))
+    passed = fed(whole, [new])
+    assert fed(cut, pieces_of(data, new)) == passed
+    assert fed(single, list(new)) == passed
+    assert whole.has_diverged == cut.has_diverged == single.has_diverged
+
+
+@pytest.mark.parametrize("manner", BOTH)
+@settings(max_examples=150, deadline=None)
+@given(sent=st.text("ab .", max_size=60), new=st.text("ab .", max_size=90), tail=st.text("cd ", max_size=9))
+def test_nothing_behind_the_seam_is_lost(manner: Manner, sent: str, new: str, tail: str) -> None:
+    joint = seam(manner, sent)
+    passed = fed(joint, [new, tail])
+    assert joint.has_diverged or passed.endswith(tail.lstrip())
+    # What is left out of the new text is its beginning, and the client has that; a space at most is put in.
+    without = passed.removeprefix(" ") if not new.startswith(" ") else passed
+    left_out = (new + tail).removesuffix(without)
+    assert joint.has_diverged or left_out.strip() in sent
+
+
+@pytest.mark.parametrize("manner", BOTH)
+@settings(max_examples=100, deadline=None)
+@given(sent=st.text("ab ", min_size=1, max_size=2000), new=st.text("ab ", min_size=600, max_size=900))
+def test_little_is_held(manner: Manner, sent: str, new: str) -> None:
+    joint = seam(manner, sent)
+    passed = joint.feed(new)
+    is_repeating = sent.strip().startswith(new.strip()[:MOST_HELD])
+    assert joint.is_settled or joint.has_diverged or is_repeating or not new.strip()
+    assert joint.has_diverged or is_repeating or len(passed) >= len(new) - MOST_HELD
+
+
+@settings(max_examples=120, deadline=None)
+@given(sent=texts() | st.text(max_size=200))
+def test_anchor_is_a_bounded_end_of_what_is_given_back(sent: str) -> None:
+    words = anchor(sent)
+    assert given_back(sent).endswith(words)
+    assert len(words) >= min(32, len(sent.strip())) or not words
+    assert len(words) <= 80
+    assert words == words.strip()
+    assert bool(words) == bool(sent.strip())

@@ -1,0 +1,143 @@
+"""Whom the loop asks to go on with a stream that has died after commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llm_guard.call import Attempt, GaveUp, Served
+from llm_guard.dialect.continuation import Manner
+from llm_guard.gateway.record import settle
+from llm_guard.outcome import Answer, Failure, FailureKind, Signal
+from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.retry_budget import BudgetSettings
+from llm_guard.routes import Target
+from tests.fakes.script import SERVER_ERROR, Outcome, new_target, open_stream
+from tests.unit.gateway.plays import Play, open_breaker, play, two
+
+CUT = Failure(FailureKind.TRUNCATED, "the stream ended without its terminal event")
+BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400", answer=Answer(400, "", (), b"{}"))
+
+
+class FakeRecovery:
+    """Has the surface of `call.Recovery`: asks by prefill until that is refused."""
+
+    def __init__(self) -> None:
+        self.manners: dict[str, Manner] = {}
+
+    def manner(self, target: Target) -> Manner:
+        return self.manners.get(target.deployment.label, "prefill")
+
+    def body(self, target: Target, manner: Manner) -> bytes:
+        raise AssertionError("nothing is sent by a script")
+
+    def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
+        label = attempt.target.deployment.label
+        if failure is not BAD or self.manners.get(label) == "instruction":
+            return False
+        self.manners[label] = "instruction"
+        return True
+
+
+async def dead(*outcomes: Outcome, **facts: Any) -> tuple[Play, Served]:
+    """A call whose stream of the first deployment that answered has been cut."""
+    this = play(*outcomes, **facts)
+    served = await this.serves()
+    this.call.recovery = FakeRecovery()
+    die(this, served)
+    return this, served
+
+
+def die(this: Play, served: Served) -> None:
+    served.attempt.failure = CUT
+    settle(served.attempt, served.leave, Signal.UNHEALTHY, this.script.clock)
+
+
+async def resumed(served: Served, failure: Failure = CUT) -> Served | GaveUp:
+    assert served.resume is not None
+    return await served.resume(failure)
+
+
+async def test_another_deployment_is_asked_first() -> None:
+    this, served = await dead(open_stream(), open_stream(), targets=two())
+    after = await resumed(served)
+    assert isinstance(after, Served)
+    assert this.script.transcript == ["asked a/x", "asked b/y"]
+    assert [(each.manner, each.is_fallback, each.outcome) for each in this.call.attempts] == [
+        (None, False, "truncated"), ("prefill", True, "ok"),
+    ]  # fmt: skip
+
+
+async def test_the_same_one_is_asked_again_where_there_is_no_other() -> None:
+    this, served = await dead(open_stream(), open_stream())
+    assert isinstance(await resumed(served), Served)
+    assert this.script.transcript == ["asked a/x", "asked a/x"]
+    assert this.call.attempts[1].is_retry
+
+
+async def test_the_same_one_is_asked_again_after_the_others_have_failed() -> None:
+    retry = RetrySettings(jitter=0.0, adaptive=False, max_attempts=2)
+    targets = new_target("a/x", retry=retry), new_target("b/y", retry=retry)
+    this, served = await dead(open_stream(), SERVER_ERROR, SERVER_ERROR, open_stream(), targets=targets)
+    after = await resumed(served)
+    assert isinstance(after, Served)
+    assert [each for each in this.script.transcript if each.startswith("asked")] == [
+        "asked a/x", "asked b/y", "asked b/y", "asked a/x",
+    ]  # fmt: skip
+
+
+async def test_deaths_count_as_attempts() -> None:
+    this, served = await dead(*[open_stream()] * 3)
+    for _ in range(2):
+        after = await resumed(served)
+        assert isinstance(after, Served)
+        served = after
+        die(this, served)
+    end = await resumed(served)
+    assert isinstance(end, GaveUp)
+    assert (end.failure, end.why) == (CUT, "attempts used up")
+
+
+async def test_nobody_is_asked_who_is_failing() -> None:
+    front, back = two()
+    open_breaker(back)
+    this, served = await dead(open_stream(), open_stream(), targets=(front, back))
+    assert isinstance(await resumed(served), Served)
+    assert [each for each in this.script.transcript if each.startswith("asked")] == ["asked a/x", "asked a/x"]
+    assert [each.deployment for each in this.call.skipped] == ["b/y"]
+
+
+async def test_no_retry_is_made_without_a_token() -> None:
+    poor = RetrySettings(jitter=0.0, adaptive=False, budget=BudgetSettings(ratio=0.0, min_per_second=0.0))
+    _, served = await dead(open_stream(), targets=(new_target("a/x", retry=poor),))
+    end = await resumed(served)
+    assert isinstance(end, GaveUp)
+    assert end.why == "retry budget empty"
+
+
+async def test_deadline_ends_it() -> None:
+    this, served = await dead(open_stream(), targets=two(), deadline_at=1010.0)
+    this.script.clock.advance(11.0)
+    end = await resumed(served)
+    assert isinstance(end, GaveUp)
+    assert end.why == "deadline"
+
+
+async def test_call_that_may_have_been_executed_is_not_sent_again() -> None:
+    _, served = await dead(open_stream(), targets=two(), is_repeatable=False)
+    end = await resumed(served)
+    assert isinstance(end, GaveUp)
+    assert end.why == "it may have been executed"
+
+
+async def test_refused_manner_leads_to_the_next_one_at_once() -> None:
+    this, served = await dead(open_stream(), BAD, open_stream(), targets=two())
+    assert isinstance(await resumed(served), Served)
+    assert this.script.transcript == ["asked a/x", "asked b/y", "asked b/y"]
+    assert [each.manner for each in this.call.attempts] == [None, "prefill", "instruction"]
+
+
+async def test_what_is_refused_in_every_manner_is_the_end() -> None:
+    _, served = await dead(open_stream(), BAD, BAD, targets=two())
+    end = await resumed(served)
+    assert isinstance(end, GaveUp)
+    assert (end.failure, end.why) == (BAD, "final error")

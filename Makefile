@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests bench lock clean
+.PHONY: run demo test check lint types imports tests bench soak lock clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -33,6 +33,10 @@ tests: $(VENV)/ready-dev
 
 bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks
+
+# Five minutes of a thousand streams; `make bench` is without it.
+soak: $(VENV)/ready-dev
+	$(BIN)/python -m benchmarks soak
 
 # Resolves the lock files anew; uv is needed here alone, and installs itself into the environment.
 lock: $(VENV)/ready-dev

@@ -3,6 +3,8 @@
 rig        starts provider and gateway as processes of their own
 scenarios  a misbehaving provider, with and without the gateway, against what was promised
 cost       added latency, throughput, concurrent streams
+relay      CPU per streamed chunk, against a plain aiohttp relay
+soak       a thousand streams with faults for minutes: memory, and what is left behind (`make soak`)
 storm      the policies against thousands of clients, simulated
 report     results as JSON and as pages
 """

@@ -1,6 +1,7 @@
-"""`python -m benchmarks [scenarios|cost|storm|classification [FILE]]`: measures, and writes `benchmarks/results/`.
+"""`python -m benchmarks [scenarios|cost|relay|soak|storm|classification [FILE]]`: measures, and writes
+`benchmarks/results/`.
 
-Exits 1 when a promise does not hold."""
+Exits 1 when a promise does not hold. `soak`, which takes minutes, is not part of `all`."""
 
 from __future__ import annotations
 
@@ -9,16 +10,18 @@ from pathlib import Path
 
 import click
 
-from benchmarks import classification, cost, report
+from benchmarks import classification, cost, relay, report, soak
 from benchmarks.rig import keep_off_the_gateways_processor
 from benchmarks.scenarios import report as scenario_report
 from benchmarks.scenarios import run as scenarios
 from benchmarks.scenarios.catalogue import SCENARIOS
 from benchmarks.storm import report as storm
 
+_PARTS = ("scenarios", "cost", "relay", "soak", "storm", "classification")
+
 
 @click.command()
-@click.argument("which", type=click.Choice(["all", "scenarios", "cost", "storm", "classification"]), default="all")
+@click.argument("which", type=click.Choice(["all", *_PARTS]), default="all")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 @click.option(
     "--seconds",
@@ -42,14 +45,20 @@ from benchmarks.storm import report as storm
     show_default=True,
     help="Where that gateway expects its provider.",
 )
+@click.option("--minutes", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Of the soak.")
+@click.option("--streams", type=click.IntRange(1), default=1000, show_default=True, help="Of the soak, at once.")
 def main(
-    which: str, file: Path | None, seconds: float, only: tuple[str, ...], other: str | None, provider_port: int
+    which: str,
+    file: Path | None,
+    seconds: float,
+    only: tuple[str, ...],
+    other: str | None,
+    provider_port: int,
+    minutes: float,
+    streams: int,
 ) -> None:
     """Measure, and write benchmarks/results/. FILE: labelled errors for `classification`, which then only prints."""
-    if file is not None and which != "classification":
-        raise click.BadParameter("goes with classification alone", param_hint="FILE")
-    if (only or other) and which != "scenarios":
-        raise click.BadParameter("go with scenarios alone", param_hint="--only, --other")
+    _check(which, file, only, other)
     keep_off_the_gateways_processor()
     broken: list[str] = []
     if which in ("all", "scenarios"):
@@ -61,6 +70,15 @@ def main(
         measured = cost.run(click.echo)
         report.write_cost(measured)
         broken += measured.broken
+    if which in ("all", "relay"):
+        relayed = relay.run(click.echo)
+        report.write_relay(relayed)
+        broken += relayed.broken
+    if which == "soak":
+        soaked = soak.run(click.echo, minutes, streams)
+        report.write_soak(soaked)
+        click.echo(f"RSS {soaked.slope_mb_per_hour:+.1f} MB an hour in the second half")
+        broken += soaked.broken
     if which in ("all", "storm"):
         broken += storm.run_all(click.echo)
     if which in ("all", "classification"):
@@ -73,6 +91,13 @@ def main(
     if not only and file is None:
         click.echo(f"results in {report.RESULTS.name}/")
     sys.exit(1 if broken else 0)
+
+
+def _check(which: str, file: Path | None, only: tuple[str, ...], other: str | None) -> None:
+    if file is not None and which != "classification":
+        raise click.BadParameter("goes with classification alone", param_hint="FILE")
+    if (only or other) and which != "scenarios":
+        raise click.BadParameter("go with scenarios alone", param_hint="--only, --other")
 
 
 def _other(text: str | None, provider_port: int) -> scenarios.Other | None:

@@ -1,4 +1,4 @@
-"""Results of cost and classification as JSON and as pages, in `benchmarks/results/`."""
+"""Results of cost, relay, soak and classification as JSON and as pages, in `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 
 from benchmarks import classification
 from benchmarks.cost import Cost
+from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
+from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
+from benchmarks.soak_picture import draw_soak
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -38,6 +41,73 @@ Gateway on a processor of its own; the load and the provider share another. Both
 {_machine_line()}
 """
     (RESULTS / "cost.md").write_text(page)
+
+
+def write_relay(cost: RelayCost) -> None:
+    """relay.json and relay.md."""
+    _write_json("relay", {"machine": machine(), "relay": cost.as_dict()})
+    lines = ["# What a streamed chunk costs", ""]
+    lines.append(
+        "A relay of aiohttp's server and client, and nothing else, against the gateway, on one processor and in turns; "
+        f"the provider and the clients share another. Medians of {cost.rounds} rounds, each taken from the middle of "
+        f"streams that all run. Promised: at most {PROMISED_RATIO} times the plain relay's CPU per chunk. A delay is "
+        "from the provider's write to the client's read, with all that lies between."
+    )
+    for size in cost.sizes:
+        lines += ["", f"## {size.streams} streams at once, a chunk every {size.pace_s * 1e3:.0f} ms", ""]
+        lines += ["| | CPU per chunk | of the plain relay's (lowest, highest) | delay p50 | p99 | chunks per write |"]
+        lines += ["|---|---:|---:|---:|---:|---:|", *map(_relay_line, size.ways)]
+    (RESULTS / "relay.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
+
+
+def _relay_line(way: WayCost) -> str:
+    ratio = f"**{way.ratio:.2f}** ({way.lowest_ratio:.2f}, {way.highest_ratio:.2f})" if way.ratio != 1 else "1"
+    return (
+        f"| {way.name} | {way.cpu_s_per_chunk * 1e6:.1f} µs | {ratio} | {way.delay_p50_s * 1e3:.2f} ms | "
+        f"{way.delay_p99_s * 1e3:.2f} ms | {way.chunks_per_write:.2f} |"
+    )
+
+
+def write_soak(soak: Soak) -> None:
+    """soak.json, soak.md and soak.png."""
+    _write_json("soak", {"machine": machine(), "soak": soak.as_dict()})
+    draw_soak(soak, RESULTS / "soak.png")
+    hows = sorted({how for each in soak.ended.values() for how in each})
+    lines = ["# A thousand streams for minutes", ""]
+    lines.append(
+        f"{soak.streams} streams at once for {soak.minutes:g} minutes, each followed by another: "
+        f"{soak.ended_count} streams, {soak.events} events. {FAULTY_SHARE:.0%} of the requests meet one of these "
+        f"faults: {', '.join(FAULTS)}. Some clients leave in the middle, read slowly or stop reading."
+    )
+    lines += ["", "![memory and streams over time](soak.png)", "", _memory(soak)]
+    lines.append(f"- Left {soak.back_after_s:.0f} s after the end of the load: {_left_over(soak)}")
+    lines.append(f"- {_untold(soak) or 'Every end was told: no stream was silent, none hung.'}")
+    lines += ["", "| the client | " + " | ".join(hows) + " |", "|---|" + "---:|" * len(hows)]
+    for habit, found in soak.ended.items():
+        lines.append(f"| {habit} | " + " | ".join(str(found.get(how, "")) for how in hows) + " |")
+    lines += ["", f"Routes: {', '.join(soak.models)}. What the columns mean: `benchmarks/stream_client.py`."]
+    (RESULTS / "soak.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
+
+
+def _memory(soak: Soak) -> str:
+    first, last = soak.samples[0].rss_bytes / 1e6, soak.samples[-1].rss_bytes / 1e6
+    return (
+        f"- Memory: {first:.0f} MB in the first second, {last:.0f} MB in the last. In the second half it moves by "
+        f"**{soak.slope_mb_per_hour:+.1f} MB an hour** (median of the slopes between all pairs of samples), which is "
+        f"{soak.bytes_per_stream:+.0f} bytes for each stream that ended. Promised: at most "
+        f"{soak.promised_mb_per_hour:.0f}{'' if soak.is_judged else '; this run was too short to tell'}."
+    )
+
+
+def _left_over(soak: Soak) -> str:
+    if soak.left_over:
+        return ", ".join(f"**{count} {name}**" for name, count in soak.left_over.items()) + "."
+    return f"nothing (looked at: {', '.join(soak.after.holds)})."
+
+
+def _untold(soak: Soak) -> str:
+    counts = {how: sum(each.get(how, 0) for each in soak.ended.values()) for how in ("silent", "hung")}
+    return ", ".join(f"**{count} streams {how}**" for how, count in counts.items() if count)
 
 
 def write_classification(scores: list[classification.Score], cost: classification.Cost) -> None:

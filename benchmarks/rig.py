@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
@@ -20,7 +17,7 @@ from typing import Any
 
 import psutil
 
-_ROOT = Path(__file__).parent.parent
+from benchmarks.processes import NotStartedError, started
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +58,8 @@ def rig(config: str, *mock_options: str) -> Iterator[Rig]:
 @contextmanager
 def provider(*mock_options: str, port: int = 0) -> Iterator[str]:
     """A provider alone: its address."""
-    with _process("mock", "--port", str(port), *mock_options) as (url, _):
-        yield url
+    with started("llm_guard", "mock", "--port", str(port), *mock_options) as running:
+        yield running.url
 
 
 @contextmanager
@@ -71,38 +68,16 @@ def gateway(config: str, provider_url: str) -> Iterator[Rig]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(config.replace("{provider}", provider_url))
-        with _process("serve", "-c", str(path), "--port", "0", cpu=0) as (gateway_url, process):
-            yield Rig(provider_url, gateway_url, psutil.Process(process.pid))
+        try:
+            with started("llm_guard", "serve", "-c", str(path), "--port", "0", cpu=0) as running:
+                yield Rig(provider_url, running.url, running.process)
+        except NotStartedError as error:
+            if error.code == 2:
+                raise ConfigRefusedError(str(error)) from None
+            raise
 
 
 def keep_off_the_gateways_processor() -> None:
     """Load and provider share the other one."""
     if (os.cpu_count() or 1) > 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(1, os.cpu_count() or 1))
-
-
-@contextmanager
-def _process(command: str, *arguments: str, cpu: int | None = None) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "llm_guard", command, *arguments],
-        cwd=_ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        if cpu is not None and hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
-            os.sched_setaffinity(process.pid, {cpu})
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        if " on http" not in line:
-            line += process.stderr.read()
-            raise (ConfigRefusedError if process.wait(10) == 2 else RuntimeError)(f"{command} did not start: {line}")
-        yield line.split(" on ")[-1].split()[0], process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -29,6 +29,7 @@ OPEN_FOR_S = 2.0
 _FOUR = "retry: {max_attempts: 4}"
 _OPEN_FOR = f"breaker: {{open_for: {OPEN_FOR_S:g}s}}"
 _HEDGE = "hedge: {after: 150ms, max_extra: 0.06}"
+_CONTINUE = "stream: {recover: continue}"
 _SLOW_TAIL = "latency:80ms, latency:1900ms@5%"
 
 
@@ -50,6 +51,8 @@ class Promise:
     """Share of success in the ten seconds from the first success on, at least: no collapse."""
     retry_after_off_s: float | None = None
     """How far from the truth 95 % of the refusals' retry-after are."""
+    silent: int | None = None
+    """Streams that ended as if they were whole and were not, or had words lost, repeated or altered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,12 @@ def _course(key: str, name: str, faults: str, promise: Promise = Promise(), **mo
     return Scenario(key, name, acts, promise, 25.0, False, **(fixed | more))
 
 
+def _midway(key: str, name: str, faults: str, promise: Promise = Promise(0.99, silent=0), **more: Any) -> Scenario:
+    """Streams die after half of their tokens; a route that goes on with them, and a fallback that is well."""
+    fixed: dict[str, Any] = {"model": SPARED, "rules": _CONTINUE, "is_stream": True} | more
+    return Scenario(key, name, (Act(0, faults, fixed["model"]),), promise, **fixed)
+
+
 _BACK = Promise(None, None, None, 0.01, 0.06, OPEN_FOR_S + 1, 0.95, 0.1)
 _HERD = (Act(0, "status:503"), Act(4, "latency:80ms, capacity:20"))
 
@@ -130,8 +139,15 @@ SCENARIOS = (
     Scenario("brownout-fallback", "40 % answer 503, with a fallback", (Act(0, "status:503@40%", SPARED),),
              Promise(0.999), 20.0, model=SPARED, rules=_FOUR),
     _steady("reset", "10 % reset the connection", "reset@10%", Promise(0.998, 1.15), seconds=30.0),
-    _steady("cut", "20 % of streams cut before a token", "cut:0@20%", Promise(0.98), is_stream=True),
-    _steady("error", "20 % of streams err inside a 200", "error:0@20%", Promise(0.98), is_stream=True),
+    _steady("cut", "20 % of streams cut before a token", "cut:0@20%", Promise(0.99, silent=0), seconds=40.0,
+            is_stream=True),
+    _steady("error", "20 % of streams err inside a 200", "error:0@20%", Promise(0.99, silent=0), seconds=40.0,
+            is_stream=True),
+    _steady("midway", "20 % of streams cut midway, no recovery", "cut:4@20%", Promise(silent=0), is_stream=True),
+    _midway("midway-cut", "20 % of streams cut midway", "cut:4@20%"),
+    _midway("midway-stall", "20 % of streams stall midway, limit 1 s", "stall:4@20%"),
+    _midway("midway-error", "20 % of streams err midway", "error:4@20%"),
+    _midway("midway-alone", "20 % of streams cut midway, no fallback", "cut:4@20%", Promise(silent=0), model=MODEL),
     _steady("hang-5", "5 % never answer, limit 1 s", "silence@5%", Promise(0.995, None, 1.4), seconds=20.0),
     _steady("tail", "5 % take 2 s", _SLOW_TAIL, limit_s=10.0),
     _steady("tail-hedged", "5 % take 2 s, with hedging", _SLOW_TAIL, Promise(1.0, 1.06, 0.3), seconds=20.0,

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.scenarios.catalogue import Scenario
+from llm_guard.mock.content import say
 from llm_guard.mock.load import LoadPlan
 
 STRAIGHT, SDK, GUARDED = "no gateway", "the SDK's retries", "llm_guard"
 _SDK_RETRIES = 2
+TOKENS = 8
+"""In each of the provider's answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Client:
             timeout_s=scenario.limit_s if self.knows_no_gateway else scenario.patience_s,
             retries=self.retries,
             patience_s=scenario.clients_ask_for_s,
+            text="".join(say(TOKENS)) if scenario.is_stream else None,
         )
 
 

@@ -15,6 +15,7 @@ from benchmarks.scenarios.play import Observed
 from llm_guard.mock.load_result import Ended, LoadResult, percentiles, sum_up
 
 _AFTER_S = 10.0
+_SILENT = ("truncated", "wrong_text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ def broken(promise: Promise, measured: Measured) -> tuple[str, ...]:
         ("requests per call", promise.requests_per_call, 1, measured.requests_per_call),
         ("p99", promise.p99_s, 1, measured.load.latency.p99),
         ("median failure", promise.median_failure_s, 1, measured.load.failed_latency.p50),
+        ("silent ends", promise.silent, 1, sum(measured.load.errors.get(kind, 0) for kind in _SILENT)),
     ]
     if outage is not None:
         bounds += [

@@ -23,6 +23,9 @@ way. `make bench` measures it again; `python -m benchmarks scenarios --only outa
 - **llm_guard**: a client without retries, through the gateway with its defaults; brownouts from 20 % on with
   `max_attempts: 4`, outages with `open_for: 2s`.
 
+Of a stream the whole text must have come, each word once. A stream that dies *midway* has said half of it; where
+llm_guard does not recover it, the client must at least be told by an error event, never by a clean end (*silent*).
+
 One attempt may take 1 s, in the slow tail 10 s, in the herd 2 s. *Requests per call* is what the provider is asked.
 
 ![calls that succeed, by scenario and client](scenarios.png)
@@ -167,5 +170,6 @@ def _promised(promise: Promise) -> str:
         (promise.retry_after_off_s and promise.retry_after_off_s * 1e3, "retry-after right to {:g} ms"),
         (promise.first_success_s, "back after {:g} s"),
         (promise.after, "then ≥ {:.0%}"),
+        (promise.silent, "{:g} silent ends"),
     )
     return ", ".join(form.format(bound) for bound, form in parts if bound is not None)

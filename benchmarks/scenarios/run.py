@@ -18,7 +18,7 @@ from benchmarks.scenarios.measure import Outage, Row, broken, measure
 from benchmarks.scenarios.play import play
 
 LONGEST_S = 30.0
-_MOCK_OPTIONS = ("--latency-ms", "20", "--seed", "7")
+_MOCK_OPTIONS = ("--latency-ms", "20", "--token-delay-ms", "2", "--tokens", str(clients.TOKENS), "--seed", "7")
 _STARTING_S = 3.0
 
 

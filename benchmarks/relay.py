@@ -1,0 +1,207 @@
+"""What a streamed chunk costs: the gateway against a plain aiohttp relay of the same stream, and how late it arrives.
+
+Both on one processor, in turns, in one run; a figure is taken from the middle of streams that all run, so that what a
+call costs (`cost`) is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from uvloop import new_event_loop
+
+from benchmarks.processes import cpu_s, started
+from benchmarks.rig import Rig, gateway
+from benchmarks.stream_client import StreamClient, open_stream
+from llm_guard.mock.load_result import percentiles
+
+CONFIG = """
+upstreams:
+  provider: {dialect: openai, base_url: "{provider}/v1"}
+models:
+  gpt-4o: {deployments: [{upstream: provider}]RULES}
+"""
+PLAIN, GUARDED, CONTINUED = "aiohttp relay", "llm_guard", "llm_guard, recover: continue"
+PROMISED_RATIO = 1.3
+
+_SIZES = ((50, 0.01), (1000, 0.2))
+"""Streams at once, and seconds between a stream's chunks: five thousand chunks a second, which leaves room for what
+else the machine has to do. A relay that is late passes on several at once, and that is cheaper."""
+_ROUNDS = 7
+_SETTLE_S = 0.5
+_WINDOW_S = 4.0
+_OPEN_WITHIN_S = 30.0
+_CPU = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One of those that are compared."""
+
+    name: str
+    url: str
+    cpu_s: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Some seconds of one way."""
+
+    chunks: int
+    cpu_s: float
+    writes: int
+    delays_s: tuple[float, ...]
+    broken: int
+    """Streams that did not last."""
+
+
+@dataclass(frozen=True, slots=True)
+class WayCost:
+    """Medians over rounds."""
+
+    name: str
+    cpu_s_per_chunk: float
+    ratio: float
+    """To the plain relay in the same round."""
+    lowest_ratio: float
+    highest_ratio: float
+    chunks_per_write: float
+    """Above 1 the relay was late, and what it passed on together was cheaper for it."""
+    delay_p50_s: float
+    """From the provider's write to the client's read."""
+    delay_p99_s: float
+    broken: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """So many streams at once."""
+
+    streams: int
+    pace_s: float
+    ways: tuple[WayCost, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RelayCost:
+    rounds: int
+    sizes: tuple[Size, ...]
+
+    @property
+    def broken(self) -> list[str]:
+        """What was promised and did not hold."""
+        found = []
+        for size in self.sizes:
+            for way in size.ways:
+                where = f"{size.streams} streams, {way.name}"
+                if way.ratio > PROMISED_RATIO:
+                    found.append(f"{where}: {way.ratio:.2f} times the CPU per chunk against {PROMISED_RATIO}")
+                if way.broken:
+                    found.append(f"{where}: {way.broken} streams broke")
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def run(say: Callable[[str], None], rounds: int = _ROUNDS, window_s: float = _WINDOW_S) -> RelayCost:
+    """All ways at all sizes, the ways in turns."""
+    sizes = []
+    for place, (streams, pace_s) in enumerate(_SIZES, 1):
+        say(f"relay {place}/{len(_SIZES)}: {streams} streams, a chunk every {pace_s * 1e3:.0f} ms")
+        with ExitStack() as running:
+            ways = _ways(running, pace_s)
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                windows = runner.run(_in_turns(ways, streams, rounds, window_s))
+        sizes.append(Size(streams, pace_s, sum_up(windows)))
+    return RelayCost(rounds, tuple(sizes))
+
+
+def sum_up(windows: dict[str, list[Window]]) -> tuple[WayCost, ...]:
+    """Each way's windows, one a round, as its cost; the plain relay is among them."""
+    plain = [window.cpu_s / window.chunks for window in windows[PLAIN]]
+    return tuple(_cost(name, found, plain) for name, found in windows.items())
+
+
+def _cost(name: str, windows: Sequence[Window], plain: Sequence[float]) -> WayCost:
+    costs = [window.cpu_s / window.chunks for window in windows]
+    ratios = [cost / other for cost, other in zip(costs, plain, strict=True)]
+    return WayCost(
+        name,
+        statistics.median(costs),
+        statistics.median(ratios),
+        min(ratios),
+        max(ratios),
+        statistics.median(window.chunks / window.writes for window in windows),
+        statistics.median(percentiles(window.delays_s).p50 for window in windows),
+        statistics.median(percentiles(window.delays_s).p99 for window in windows),
+        sum(window.broken for window in windows),
+    )
+
+
+def _ways(running: ExitStack, pace_s: float) -> list[Way]:
+    def enter(each: AbstractContextManager[Rig]) -> Rig:
+        return running.enter_context(each)
+
+    provider = running.enter_context(started("benchmarks.relay_peers", "provider", str(pace_s)))
+    plain = running.enter_context(started("benchmarks.relay_peers", "plain", provider.url, cpu=_CPU))
+    guarded = enter(gateway(CONFIG.replace("RULES", ""), provider.url))
+    continued = enter(gateway(CONFIG.replace("RULES", ", stream: {recover: continue}"), provider.url))
+    return [Way(PLAIN, plain.url, plain.cpu_s), _way(GUARDED, guarded), _way(CONTINUED, continued)]
+
+
+def _way(name: str, running: Rig) -> Way:
+    return Way(name, running.gateway_url, lambda: cpu_s(running.gateway))
+
+
+async def _in_turns(ways: Sequence[Way], streams: int, rounds: int, window_s: float) -> dict[str, list[Window]]:
+    windows: dict[str, list[Window]] = {way.name: [] for way in ways}
+    for way in ways:  # once for nothing: imports, pools, the allocator
+        await _window(way, streams, _SETTLE_S)
+    for turn in range(rounds):
+        # Who comes second finds the machine as the first has left it: they swap.
+        for way in ways if turn % 2 == 0 else reversed(ways):
+            windows[way.name].append(await _window(way, streams, window_s))
+    return windows
+
+
+async def _window(way: Way, streams: int, seconds: float) -> Window:
+    clients = [StreamClient("/v1/chat/completions", "gpt-4o", has_stamps=True) for _ in range(streams)]
+    try:
+        await _open(clients, way)
+        await asyncio.sleep(_SETTLE_S)
+        for client in clients:
+            client.delays_s.clear()
+        before, used_s = _counts(clients), way.cpu_s()
+        await asyncio.sleep(seconds)
+        used_s, after = way.cpu_s() - used_s, _counts(clients)
+        broken = sum(client.ended.done() for client in clients)
+    finally:
+        for client in clients:
+            client.leave()
+    await asyncio.sleep(_SETTLE_S)  # the relay ends its side
+    delays_s = tuple(delay for client in clients for delay in client.delays_s)
+    return Window(after[0] - before[0], used_s, after[1] - before[1], delays_s, broken)
+
+
+async def _open(clients: Sequence[StreamClient], way: Way) -> None:
+    try:
+        async with asyncio.timeout(_OPEN_WITHIN_S):
+            for client in clients:
+                await open_stream(client, way.url)
+            await asyncio.gather(*(client.begun.wait() for client in clients))
+    except TimeoutError:
+        missing = sum(not client.begun.is_set() for client in clients)
+        raise RuntimeError(f"{way.name}: {missing} streams have not begun in {_OPEN_WITHIN_S:.0f} s") from None
+    if refused := sum(client.ended.done() for client in clients):
+        raise RuntimeError(f"{way.name}: {refused} of {len(clients)} streams did not even begin")
+
+
+def _counts(clients: Sequence[StreamClient]) -> tuple[int, int]:
+    return sum(client.events for client in clients), sum(client.frames for client in clients)

@@ -1,0 +1,56 @@
+"""`python -m benchmarks.soak_gateway CONFIG`: a gateway as `llm-guard serve` runs it, which also tells its tasks.
+
+For each line on standard input it writes one JSON object of counts to standard error. Owns no promise (`soak`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from llm_guard.app import App, create_app, run
+from llm_guard.clock import SystemClock
+from llm_guard.config import load_config
+from llm_guard.log import configure_logging
+
+
+def counts(app: App, now: float) -> dict[str, int]:
+    """What the process holds: tasks of any kind, calls, attempts, their slots, and who waits for one."""
+    deployments = app.gateway.deployments()
+    gates = [gate.snapshot(now) for deployment in deployments for gate in deployment.gates.all()]
+    return {
+        "tasks": len(asyncio.all_tasks()),
+        "calls": app.gateway.running,
+        "attempts": sum(deployment.gates.in_flight for deployment in deployments),
+        "slots": sum(gate.in_flight for gate in gates),
+        "waiting": sum(sum(gate.waiting.values()) for gate in gates),
+    }
+
+
+async def serve(path: Path) -> None:
+    """Serves until a signal says stop, and answers standard input."""
+    app = create_app(load_config(path), path=path)
+    await app.start()
+    app.heed_signals()
+    clock = SystemClock()
+
+    def on_line() -> None:
+        if os.read(sys.stdin.fileno(), 1 << 12):
+            print(json.dumps(counts(app, clock.now())), file=sys.stderr, flush=True)
+        else:
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), on_line)
+    print(f"serves on {app.addresses[0]}", file=sys.stderr, flush=True)
+    await app.run()
+
+
+if __name__ == "__main__":
+    log = configure_logging()
+    try:
+        run(serve(Path(sys.argv[1])))
+    finally:
+        log.close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from llm_guard.app import App, create_app
 from llm_guard.config import Config, parse_config
+from llm_guard.mock.content import say
 from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
@@ -27,6 +28,7 @@ models:
   "claude-*": {{deployments: [{{upstream: mock-anthropic}}]}}
 {models}
 """
+_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,13 @@ class Scene:
     calls: int = 60
     is_stream: bool = False
     fallback: str | None = None
+    rules: str = ""
+    """Of the model, beyond the defaults."""
 
     def as_config(self) -> str:
         """The scene's entry in `models`."""
         extra = f", fallbacks: [{self.fallback}]" if self.fallback else ""
+        extra += f", {self.rules}" if self.rules else ""
         return f'  {self.name}: {{deployments: [{{upstream: mock, model: "{self.provider_model}"}}]{extra}}}'
 
 
@@ -52,6 +57,9 @@ SCENES = {
     "5 % never answer": Scene("hanging", "gpt-4o+silence@5%"),
     "20 % of streams are cut before the first token": Scene("cutting", "gpt-4o+cut:0@20%", is_stream=True),
     "20 % of streams begin with an error in a 200": Scene("erring", "gpt-4o+error:0@20%", is_stream=True),
+    "20 % of streams are cut in the middle, recovered": Scene(
+        "dying", "gpt-4o+cut:4@20%", is_stream=True, fallback="gpt-4o", rules="stream: {recover: continue}"
+    ),
     "one model is down, with a fallback": Scene("down", "gpt-4o+status:500", fallback="gpt-4o"),
     "one model is down, without one": Scene("gone", "gpt-4o-mini+status:500"),
 }
@@ -69,7 +77,7 @@ class Seen:
 
 async def start(host: str, port: int) -> tuple[MockProvider, App]:
     """Provider and gateway, running; the caller stops them. Raises OSError when the address cannot be had."""
-    provider = MockProvider(seed=1, token_delay_s=0.002, latency_s=0.01)
+    provider = MockProvider(seed=1, tokens=_TOKENS, token_delay_s=0.002, latency_s=0.01)
     app = create_app(_config(await provider.start(), host, port))
     try:
         await app.start()
@@ -94,5 +102,6 @@ def _config(provider_url: str, host: str, port: int) -> Config:
 
 
 async def _load(url: str, model: str, scene: Scene) -> LoadResult:
-    plan = LoadPlan(url, (model,), rate_per_s=100, calls=scene.calls, stream=scene.is_stream, timeout_s=2)
+    text = "".join(say(_TOKENS)) if scene.is_stream else None
+    plan = LoadPlan(url, (model,), rate_per_s=100, calls=scene.calls, stream=scene.is_stream, timeout_s=2, text=text)
     return await run_load(plan)

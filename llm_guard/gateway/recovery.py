@@ -11,7 +11,7 @@ from typing import Any
 
 from llm_guard.call import Attempt, Call, Served, StreamView
 from llm_guard.dialect import transcript_of
-from llm_guard.dialect.continuation import Manner, Splice, Transcript
+from llm_guard.dialect.continuation import Manner, Prefill, Splice, Transcript
 from llm_guard.dialect.sse import StreamWatch, split_before
 from llm_guard.gateway.model_field import BadRequest, inflate
 from llm_guard.outcome import Failure, FailureKind
@@ -19,6 +19,7 @@ from llm_guard.policy.stream import Recover, may_recover
 from llm_guard.routes import Target
 
 _DIVERGED = Failure(FailureKind.DIVERGED, "began anew, and its answer is not the one that was cut")
+_REFUSALS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.MISROUTED})
 _MAX_BODY_BYTES = 64 << 20
 
 
@@ -44,9 +45,10 @@ class Recovery:
         opened.held, opened.view = view.take(opened.held), view
         return True
 
-    def may_go_on(self, failure: Failure) -> bool:
+    def may_go_on(self, served: Served, failure: Failure) -> bool:
         """Whether anybody could be asked to go on with what the client has."""
-        if not may_recover(failure) or self._read_request() is None:
+        view = served.opened.view
+        if not may_recover(failure) or view is None or not view.takes_events:
             return False
         return self._manners("none") != ()
 
@@ -61,14 +63,12 @@ class Recovery:
         return json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
     def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
-        if attempt.manner != "prefill" or failure.kind.is_retriable or failure.answer is None:
-            return False
-        if failure.kind not in _REFUSALS or self._manners("none") in ((), ("prefill",)):
+        if attempt.manner != "prefill" or failure.kind not in _REFUSALS or self._manners("none") in ((), ("prefill",)):
             return False
         attempt.target.deployment.refuses_prefill = True
         return True
 
-    def _manners(self, prefill: Any) -> tuple[Manner, ...]:
+    def _manners(self, prefill: Prefill) -> tuple[Manner, ...]:
         request = self._read_request()
         if request is None:
             return ()
@@ -88,13 +88,8 @@ class Recovery:
         return self._request
 
 
-_REFUSALS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.MISROUTED, FailureKind.CONTENT_POLICY})
-
-
 class _Recoverable:
     """Has the surface of `call.StreamView`: a stream whose end need not be the client's."""
-
-    takes_events = True
 
     def __init__(self, view: StreamView, transcript: Transcript, splice: Splice | None) -> None:
         self._view = view
@@ -107,6 +102,10 @@ class _Recoverable:
     @property
     def watch(self) -> StreamWatch | None:
         return self._view.watch
+
+    @property
+    def takes_events(self) -> bool:
+        return self._view.takes_events
 
     def feed(self, chunk: bytes) -> bytes:
         return self.take(self._view.feed(chunk))

@@ -43,7 +43,7 @@ async def relay(call: Call, served: Served, reply: Reply, clock: Clock) -> web.S
     recovery = call.recovery = recovery_of(call, served)
     try:
         failure = await _follow(call, served, reply, clock)
-        while failure is not None and recovery is not None and recovery.may_go_on(failure):
+        while failure is not None and recovery is not None and recovery.may_go_on(served, failure):
             resumed = await _resume(call, served, failure, recovery, reply, clock)
             if resumed is None:
                 break

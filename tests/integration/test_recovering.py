@@ -181,6 +181,18 @@ async def test_answer_that_is_of_no_use_leads_to_an_honest_error(answer: tuple[R
         await eventually(lambda: this.in_flight() == 0)
 
 
+async def test_stream_that_is_cut_inside_an_event_that_was_too_long_to_hold_breaks_off() -> None:
+    """Nothing can follow half an event."""
+    async with dying(finish(REST)) as (this, call, stream):
+        stream.say(chunk(delta("x" * (3 << 19)).rstrip()))
+        await asyncio.sleep(0.1)
+        stream.cut()
+        reply = await call
+        assert not reply.is_whole
+        assert b"event: error" not in reply.body
+        assert not this.back.exchanges
+
+
 async def test_nobody_is_asked_without_the_option() -> None:
     async with dying(finish(REST), {}) as (this, call, stream):
         stream.cut()

@@ -208,7 +208,7 @@ async def _resume(
     """Another stream that goes on with this one; None: there is none, and `call.failure` says so."""
     assert served.resume is not None and call.route is not None  # noqa: S101, PT018  # the loop has served it
     call.failure = CLIENT_LEFT  # until it has stayed for the answer
-    async with Waiting(call, reply, call.route.stream.waiting, clock):
+    with Waiting(call, reply, call.route.stream.waiting, clock):
         result = await served.resume(failure)
     if isinstance(result, Served) and recovery.adopt(result):
         return result

@@ -122,7 +122,7 @@ class Gateway:
             return await self._refuse(call, refusal, reply)
         assert call.route is not None  # noqa: S101  # identify has found it
         self._recorder.begin(call)
-        async with Waiting(call, reply, call.route.stream.waiting, self._clock):
+        with Waiting(call, reply, call.route.stream.waiting, self._clock):
             result = await self._loop.run(call, call.route)
         if isinstance(result, Served):
             return await relay(call, result, reply, self._clock)

@@ -21,7 +21,7 @@ _LOOK_AGAIN_S = 1.0
 
 
 class Waiting:
-    """`async with Waiting(...)`: while its body waits, the client hears a word after each silence.
+    """`with Waiting(...)`: while its body waits, the client hears a word after each silence.
 
     The word is written by a task of its own, which is over when the body is: nothing else writes to the client then.
     """
@@ -34,21 +34,20 @@ class Waiting:
         self._alarm: Alarm | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         if self._settings is not None and (self._call.is_stream or self._settings.unary):
             self._set(self._settings.after)
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
         if self._task is not None:
+            # It writes nothing any more. To await its end would be a place to be cancelled in, with what the body has
+            # brought in nobody's hands.
             self._task.cancel()
-            await asyncio.wait((self._task,))
-            if not self._task.cancelled():
-                self._task.exception()  # the client is gone: the body's own writes will say so
 
     def _set(self, after_s: float) -> None:
         self._alarm = self._clock.call_at(self._clock.now() + after_s, self._on_silence)
@@ -60,6 +59,7 @@ class Waiting:
             self._set(min(_LOOK_AGAIN_S, self._settings.after))
         elif self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._speak(self._settings.after))
+            self._task.add_done_callback(_forget)
 
     def _may_speak(self, settings: WaitingSettings) -> bool:
         """Whether a head can be sent without harm: once it is, a failure can have no status of its own."""
@@ -75,3 +75,9 @@ class Waiting:
     async def _speak(self, again_after_s: float) -> None:
         await self._reply.keep_waiting(self._call, header_rules.ours(self._call, None))
         self._set(again_after_s)
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """The client was gone: the next to write will say so."""
+    if not task.cancelled():
+        task.exception()

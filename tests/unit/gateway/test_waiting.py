@@ -1,0 +1,135 @@
+"""When a client that waits is told so, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from llm_guard.call import Call
+from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.waiting import Waiting
+from llm_guard.policy.stream import WaitingSettings
+from tests.fakes.clock import ManualClock
+from tests.fakes.script import new_call
+
+SOON = WaitingSettings(after=10.0)
+
+
+class FakeReply:
+    """Has what `Waiting` asks of a `Reply`."""
+
+    def __init__(self, error: Exception | None = None, *, is_stuck: bool = False) -> None:
+        self.response: object | None = None
+        self.words = 0
+        self.was_cancelled = False
+        self._error = error
+        self._is_stuck = is_stuck
+
+    async def keep_waiting(self, call: Call, headers: list[tuple[str, str]]) -> None:
+        self.response = object()
+        self.words += 1
+        if self._error is not None:
+            raise self._error
+        try:
+            if self._is_stuck:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+
+
+def waiting(reply: FakeReply, clock: ManualClock, settings: WaitingSettings | None = SOON, **facts: Any) -> Waiting:
+    call = new_call(**{"is_stream": True, "stream_head": "plain", **facts})
+    return Waiting(call, cast("Reply", reply), settings, clock)
+
+
+async def pass_s(clock: ManualClock, seconds: float) -> None:
+    clock.advance(seconds)
+    clock.ring_due()
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def alarms(clock: ManualClock) -> list[float]:
+    """When the next ones are due, from the clock's beginning."""
+    return [alarm.at - 1000.0 for alarm in clock.alarms if not alarm.is_cancelled and not alarm.has_rung]
+
+
+async def test_word_follows_each_silence() -> None:
+    clock, reply = ManualClock(), FakeReply()
+    with waiting(reply, clock):
+        for words in range(1, 4):
+            await pass_s(clock, 10.0)
+            assert reply.words == words
+    assert alarms(clock) == []
+
+
+async def test_quick_answer_leaves_nothing_behind() -> None:
+    clock, reply = ManualClock(), FakeReply()
+    with waiting(reply, clock):
+        await pass_s(clock, 9.0)
+    await pass_s(clock, 9.0)
+    assert (reply.words, alarms(clock)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        (None, {}),
+        (SOON, {"is_stream": False}),
+        (SOON, {"stream_head": ""}),
+        (SOON, {"stream_head": "compressed"}),
+        (WaitingSettings(10.0, before_head=True), {"stream_head": "compressed"}),
+        (SOON, {"is_upgrade": True}),
+    ],
+)
+async def test_silence_is_kept_where_a_word_would_harm(settings: WaitingSettings | None, facts: dict[str, Any]) -> None:
+    clock, reply = ManualClock(), FakeReply()
+    with waiting(reply, clock, settings, **facts):
+        await pass_s(clock, 10.0)
+        await pass_s(clock, 10.0)
+    assert (reply.words, alarms(clock)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        (WaitingSettings(10.0, before_head=True), {"stream_head": ""}),
+        (WaitingSettings(10.0, unary=True), {"is_stream": False, "stream_head": ""}),
+    ],
+)
+async def test_config_may_say_otherwise(settings: WaitingSettings, facts: dict[str, Any]) -> None:
+    clock, reply = ManualClock(), FakeReply()
+    with waiting(reply, clock, settings, **facts):
+        await pass_s(clock, 10.0)
+    assert reply.words == 1
+
+
+async def test_it_is_looked_again_every_second_until_a_word_may_be_said() -> None:
+    clock, reply = ManualClock(), FakeReply()
+    call = new_call(is_stream=True)
+    with Waiting(call, cast("Reply", reply), SOON, clock):
+        await pass_s(clock, 10.0)
+        assert alarms(clock) == [11.0]
+        call.stream_head = "plain"
+        await pass_s(clock, 1.0)
+    assert reply.words == 1
+
+
+async def test_word_to_a_client_that_does_not_read_is_given_up_when_the_answer_comes() -> None:
+    """Without a place to be cancelled in: what the body has brought would be in nobody's hands."""
+    clock, reply = ManualClock(), FakeReply(is_stuck=True)
+    with waiting(reply, clock):
+        await pass_s(clock, 10.0)
+    await pass_s(clock, 30.0)
+    assert (reply.words, reply.was_cancelled, alarms(clock)) == (1, True, [])
+
+
+async def test_client_that_is_gone_is_told_nothing_more() -> None:
+    clock, reply = ManualClock(), FakeReply(ConnectionResetError())
+    with waiting(reply, clock):
+        await pass_s(clock, 10.0)
+        await pass_s(clock, 10.0)
+    assert (reply.words, alarms(clock)) == (1, [])

@@ -235,9 +235,14 @@ class Call:
 
     @property
     def is_plain_wanted(self) -> bool:
-        """Events of ours may have to stand in its stream, which therefore must not be compressed."""
-        may_be_joined = self.route is not None and self.route.stream.recover != "off"
-        return self.is_stream and (may_be_joined or self.sent_status is not None)
+        """Words of ours may have to stand in its answer, which therefore must not be compressed."""
+        if self.sent_status is not None or self.route is None:
+            return self.sent_status is not None
+        rules = self.route.stream
+        if not self.is_stream:
+            return rules.waiting is not None and rules.waiting.unary
+        is_early = rules.waiting is not None and rules.waiting.before_head
+        return is_early or rules.recover != "off" or self.stream_head == "plain"
 
     @property
     def commit_by(self) -> float:

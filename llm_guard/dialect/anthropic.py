@@ -101,4 +101,5 @@ def error_event(refusal: Refusal, request_id: str) -> bytes:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    # A number of thousands of digits is none that a metric could count.
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None

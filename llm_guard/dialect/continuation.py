@@ -53,9 +53,11 @@ class Transcript(ABC):
         self._raw: list[bytes] = []
         self._raw_bytes = 0
         self._packed: list[bytes] = []
-        self._packed_bytes = 0
         self.is_strange = False
         """Something was sent that cannot be given back, nor compared with a second run; or more than is kept."""
+        self.has_ended = False
+        """The client knows why the answer stopped: nothing is left to go on with."""
+        self._kept_bytes = 0
 
     def feed(self, block: bytes) -> None:
         """Takes whole events, as the client got them from its first stream; those of a splice are noted by itself."""
@@ -107,10 +109,10 @@ class Transcript(ABC):
                 self._take(event)
 
     def _pack(self) -> None:
+        self._kept_bytes += self._raw_bytes
         batch = zlib.compress(b"".join(self._raw), level=1)
         self._raw, self._raw_bytes = [], 0
         self._packed.append(batch)
-        self._packed_bytes += len(batch)
-        if self._packed_bytes > MAX_KEPT_BYTES:
+        if self._kept_bytes > MAX_KEPT_BYTES:
             self.is_strange = True
             self._packed.clear()

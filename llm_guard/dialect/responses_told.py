@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from llm_guard.dialect.tally import Body, TalliedTranscript, Tally, index_in, mapping, text_in
+from llm_guard.dialect.tally import Body, TalliedTranscript, Tally, count_of, index_in, mapping, text_in
 
 OPENINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
 ENDS = frozenset({"response.completed", "response.incomplete"})
@@ -65,8 +65,8 @@ class ResponsesTold(TalliedTranscript):
 
     def note(self, body: Body) -> None:
         kind, at = body["type"], index_in(body, "output_index")
-        if index_in(body, "sequence_number") >= 0:
-            self.sequence = body["sequence_number"]
+        if "sequence_number" in body:
+            self.sequence = count_of(body["sequence_number"])
         if kind in OPENINGS:
             self.response = mapping(body.get("response"))
         elif kind in ENDS:

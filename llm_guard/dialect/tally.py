@@ -17,6 +17,8 @@ from llm_guard.dialect.continuation import MAX_TEXT, Splice, Transcript
 from llm_guard.dialect.seam import Seam
 from llm_guard.dialect.sse import Event, Usage, events_in
 
+_PLACES = 10_000
+"""No answer has as many choices, blocks, items or parts; what claims to would be counted up to."""
 Body = dict[str, Any]
 """What stands in an event's data."""
 
@@ -65,8 +67,6 @@ class TalliedTranscript(Transcript):
     def __init__(self) -> None:
         super().__init__()
         self.tallies = [Tally()]
-        self.has_ended = False
-        """The client knows why the answer stopped: nothing is left to go on with."""
         self._kept = 0
 
     @abstractmethod
@@ -85,7 +85,8 @@ class TalliedTranscript(Transcript):
     def usage(self) -> Usage:
         self._fold()
         total = self.total()
-        return Usage(total.get("input_tokens"), total.get("output_tokens"))
+        counts = (total.get(key) for key in ("input_tokens", "output_tokens"))
+        return Usage(*(count if _is_number(count) else None for count in counts))
 
     @property
     def thrown_away(self) -> int:
@@ -183,7 +184,7 @@ def text_in(body: Body, key: str) -> str:
 def index_in(body: Body, key: str) -> int:
     """A place in a list; -1 when there is none."""
     value: Any = body.get(key)
-    return int(value) if _is_number(value) else -1
+    return int(value) if _is_number(value) and value < _PLACES else -1
 
 
 def count_of(value: Any) -> int:
@@ -224,4 +225,5 @@ def _added(one: Body, other: Body) -> Body:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    """As providers mean it: one of thousands of digits could be read, and never be written again."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53

@@ -24,6 +24,8 @@ from llm_guard.outcome import Answer, Failure, FailureKind
 from llm_guard.policy.classify import classify_answer, classify_event
 from llm_guard.policy.rate_hints import rate_hint
 
+_COMMIT_S = 0.05
+"""What is held back is passed on so long before the call or the attempt would end: it has its token."""
 COMMIT_BYTES = 1 << 20
 """A unary body up to this size is read whole before commit, so that a cut one is retried; a larger one commits here."""
 
@@ -101,7 +103,8 @@ async def _first_event(
     limit = limits.clock.limit()
     try:
         async with limit:
-            limit.set(first_token_at + hold.time, "hold_back")
+            ends_at = min(call.commit_by, attempt.ends_by) - _COMMIT_S
+            limit.set(min(first_token_at + hold.time, ends_at), "hold_back")
             error = await beginning.read_until(lambda watch: watch.has_enough)
     except TimeoutError:
         pass  # it has been held for long enough

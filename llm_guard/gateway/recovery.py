@@ -96,8 +96,8 @@ class _Recoverable:
         self._transcript = transcript
         self._splice = splice
         self.withheld = b""
-        self.failure: Failure | None = None
         self.is_cut = False
+        self._failure: Failure | None = None
 
     @property
     def watch(self) -> StreamWatch | None:
@@ -106,6 +106,12 @@ class _Recoverable:
     @property
     def takes_events(self) -> bool:
         return self._view.takes_events
+
+    @property
+    def failure(self) -> Failure | None:
+        """A second run may end without all that the client has, as with fewer choices than before."""
+        is_over = self._splice is not None and self.watch is not None and self.watch.has_ended
+        return _DIVERGED if self._failure is None and is_over and not self._transcript.has_ended else self._failure
 
     def feed(self, chunk: bytes) -> bytes:
         return self.take(self._view.feed(chunk))
@@ -122,13 +128,13 @@ class _Recoverable:
             block, self.withheld = split_before(block, watch.error)
             self.is_cut = True
         if self._view.is_cut:
-            self.failure, self.is_cut = self._view.failure, True
+            self._failure, self.is_cut = self._view.failure, True
         if self._splice is None:
             self._transcript.feed(block)
             return block
         told = self._splice.feed(block)
         if self._splice.has_diverged:
-            self.failure, self.is_cut = _DIVERGED, True
+            self._failure, self.is_cut = _DIVERGED, True
         return told
 
 

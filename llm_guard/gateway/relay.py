@@ -8,11 +8,13 @@ route says so, the loop is asked for a stream that goes on (`gateway.recovery`).
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
+import structlog
 from aiohttp import web
 
-from llm_guard.call import Call, GaveUp, Opened, Served, StreamView
+from llm_guard.call import Call, Opened, Served, StreamView
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
@@ -30,10 +32,12 @@ from llm_guard.policy.classify import classify_event
 from llm_guard.policy.deadline import earlier
 from llm_guard.policy.stream import ENDING_S
 
+_log = structlog.get_logger("llm_guard")
+
 CLIENT_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
 _CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
 _DRAINED = Failure(FailureKind.INTERNAL, DRAINED.message)
-_NO_STREAM = "was asked for a stream, and sent something else"
+_OUT_OF_PLACE = "sent what cannot follow on what the client has: no stream, or a compressed answer"
 
 
 async def relay(call: Call, served: Served, reply: Reply, clock: Clock) -> web.StreamResponse:
@@ -67,8 +71,8 @@ async def _send(call: Call, served: Served, reply: Reply) -> web.StreamResponse:
     """An answer that is there as a whole."""
     opened = served.opened
     if _is_out_of_place(call, served, reply):
-        call.failure = Failure(FailureKind.MALFORMED, _NO_STREAM)
-        return await reply.break_off(_error_event(call, served, call.failure))
+        call.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
+        return await reply.break_off(_last_words(call, served, call.failure))
     headers = _headers(call, served)
     if call.method == "HEAD":
         headers += [pair for pair in opened.headers if pair[0].lower() == "content-length"]
@@ -82,15 +86,22 @@ async def _send(call: Call, served: Served, reply: Reply) -> web.StreamResponse:
 def _headers(call: Call, served: Served) -> list[tuple[str, str]]:
     opened = served.opened
     call.sent_status = call.sent_status or opened.status
-    is_encoded = header_rules.value_of(opened.headers, "content-encoding") not in ("", "identity")
-    is_inflated = is_encoded and opened.view is not None and opened.view.takes_events
+    is_inflated = _is_encoded(opened) and opened.view is not None and opened.view.takes_events
     headers = header_rules.to_client(opened.headers, is_upgraded=opened.status == 101, is_inflated=is_inflated)
     return headers + header_rules.ours(call, served.attempt.target.deployment.label)
 
 
 def _is_out_of_place(call: Call, served: Served, reply: Reply) -> bool:
-    """A whole answer cannot stand behind the early head of a stream."""
-    return reply.is_early and call.is_stream and served.opened.view is None
+    """A whole answer cannot stand behind the early head of a stream, nor a compressed one behind any."""
+    if not reply.is_early:
+        return False
+    view = served.opened.view
+    is_compressed = _is_encoded(served.opened) and (view is None or not view.takes_events)
+    return is_compressed or (call.is_stream and view is None)
+
+
+def _is_encoded(opened: Opened) -> bool:
+    return header_rules.value_of(opened.headers, "content-encoding") not in ("", "identity")
 
 
 # one exchange, to its end
@@ -110,6 +121,10 @@ async def _follow(call: Call, served: Served, reply: Reply, clock: Clock) -> Fai
             failure = await _copy(call, served, reply, clock)
     except UpstreamError as error:
         failure = Failure(error.kind, error.detail)
+    except ConnectionError:
+        raise
+    except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a client that left
+        failure = _internal(error)
     except asyncio.CancelledError:
         failure = _DRAINED if call.is_draining else failure
         raise
@@ -130,7 +145,7 @@ def _has_ended(opened: Opened) -> bool:
 async def _begin(call: Call, served: Served, reply: Reply) -> None:
     opened = served.opened
     if _is_out_of_place(call, served, reply):
-        raise UpstreamError(FailureKind.MALFORMED, _NO_STREAM)
+        raise UpstreamError(FailureKind.MALFORMED, _OUT_OF_PLACE)
     length = header_rules.value_of(opened.headers, "content-length") if opened.view is None else ""
     await reply.begin(opened.status, opened.reason, _headers(call, served), int(length) if length else None)
     call.lift_patience()
@@ -210,19 +225,33 @@ async def _resume(
     call.failure = CLIENT_LEFT  # until it has stayed for the answer
     with Waiting(call, reply, call.route.stream.waiting, clock):
         result = await served.resume(failure)
-    if isinstance(result, Served) and recovery.adopt(result):
-        return result
-    call.gave_up = result.why if isinstance(result, GaveUp) else "what was to go on with it is no stream"
+        while isinstance(result, Served) and not _is_adopted(recovery, result, clock):
+            assert result.resume is not None and result.attempt.failure is not None  # noqa: S101, PT018
+            result = await result.resume(result.attempt.failure)
     if isinstance(result, Served):
-        _close(result, clock)
+        return result
+    call.gave_up = result.why
     call.failure = replace(failure, detail=f"{failure.detail}, and was not gone on with ({call.gave_up})")
     return None
 
 
-def _close(served: Served, clock: Clock) -> None:
+def _is_adopted(recovery: Recovery, served: Served, clock: Clock) -> bool:
+    """Whether this answer goes on with what the client has; one that does not is closed, and has failed."""
+    try:
+        if recovery.adopt(served):
+            return True
+        served.attempt.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
+    except Exception as error:  # noqa: BLE001  # a bug of ours must not cost a slot for ever
+        served.attempt.failure = _internal(error)
     if served.opened.exchange is not None:
         served.opened.exchange.abort()
-    settle(served.attempt, served.leave, Signal.NO_EVIDENCE, clock)
+    settle(served.attempt, served.leave, served.attempt.failure.kind.signal, clock)
+    return False
+
+
+def _internal(error: Exception) -> Failure:
+    _log.exception("a stream broke the gateway")
+    return Failure(FailureKind.INTERNAL, type(error).__name__)
 
 
 def _note_tokens(call: Call, served: Served, recovery: Recovery | None) -> None:
@@ -249,14 +278,18 @@ async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply)
         return  # the upstream's own words were the last that was passed on
     takes_events = view.takes_events if view is not None else _is_out_of_place(call, served, reply)
     if not is_told and takes_events:
-        last_words += _error_event(call, served, failure)
+        last_words += _last_words(call, served, failure)
     await reply.break_off(last_words)
 
 
-def _error_event(call: Call, served: Served, failure: Failure) -> bytes:
+def _last_words(call: Call, served: Served, failure: Failure) -> bytes:
+    """The failure as an event in the client's dialect, or as the body of an answer that is not streamed."""
     dialect = DIALECTS[call.dialect]
-    if call.is_draining:
-        return dialect.error_event(DRAINED, call.id)
     status = 504 if failure.kind.category == "timeout" else 502
     message = f"{served.attempt.target.deployment.label}: {failure.detail}"
-    return dialect.error_event(Refusal(status, f"upstream_{failure.kind.label}", message, by=None), call.id)
+    refusal = Refusal(status, f"upstream_{failure.kind.label}", message, by=None)
+    if call.is_draining:
+        refusal = DRAINED
+    if not call.is_stream and served.opened.view is None:
+        return json.dumps(dialect.refusal_body(refusal, call.id)).encode()
+    return dialect.error_event(refusal, call.id)

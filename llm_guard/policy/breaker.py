@@ -82,6 +82,7 @@ class Permit:
     is_probe: bool
     end: int = 0
     """Which success of the generation it was settled as."""
+    settled_at: float = 0.0
     _is_settled: bool = False
 
     def claim(self) -> bool:
@@ -200,7 +201,7 @@ class Breaker:
         slow_call = self._settings.slow_call
         is_slow = slow_call is not None and duration_s is not None and duration_s > slow_call
         if permit.is_probe:
-            return self._judge_probe(signal, is_slow, now)
+            return self._judge_probe(permit, signal, is_slow, now)
         return self._count(permit, signal is Signal.UNHEALTHY, is_slow, now)
 
     def take_back(self, permit: Permit, now: float) -> Transition | None:
@@ -211,7 +212,9 @@ class Breaker:
         """
         if permit.end == 0 or permit.generation != self._generation:
             return None
-        self._window.take_back(now, self._settings.window, self._settings.window_calls)
+        if permit.is_probe:
+            return self._change("open", now, "a probe died")
+        self._window.take_back(permit.settled_at, now, self._settings.window, self._settings.window_calls)
         self._run.take_back(permit.end)
         permit.end = 0
         return self._conclude(now)
@@ -264,12 +267,13 @@ class Breaker:
             transitions=MappingProxyType(dict(self._transitions)),
         )
 
-    def _judge_probe(self, signal: Signal, is_slow: bool, now: float) -> Transition | None:
+    def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:
         if signal is Signal.UNHEALTHY:
             return self._change("open", now, "a probe failed")
         if is_slow:
             return self._change("open", now, "a probe was slow")
         self._successes += 1
+        permit.end = self._successes
         if self._successes < self._settings.success_threshold:
             return None
         return self._change("closed", now, "probes succeeded")
@@ -280,7 +284,7 @@ class Breaker:
             self._run.add_failure()
         else:
             self._run.end()
-            permit.end = self._run.ends
+            permit.end, permit.settled_at = self._run.ends, now
         return self._conclude(now) if is_failure or is_slow else None
 
     def _conclude(self, now: float) -> Transition | None:

@@ -65,12 +65,12 @@ class Window:
         while most_calls is not None and self.calls > most_calls:
             self._drop_oldest()
 
-    def take_back(self, now: float, window_s: float, most_calls: int | None) -> None:
+    def take_back(self, added_at: float, now: float, window_s: float, most_calls: int | None) -> None:
         """A call that was added as a success has failed after all. If it is not counted any more, it is so again."""
         self.expire(now, window_s)
         # Which slot is the call's is not known: the failure is as young as its own news.
         slot = next((each for each in reversed(self._slots) if each.failures < each.calls), None)
-        if slot is None:
+        if slot is None or added_at + window_s <= now:
             self.add(True, False, now, window_s, most_calls)
             return
         slot.failures += 1

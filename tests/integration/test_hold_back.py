@@ -6,6 +6,8 @@ import pytest
 
 from tests.chaos.forms import CHAT, STREAMS, Form, name_of
 from tests.chaos.stand import facing
+from tests.chaos.wire import Connection
+from tests.fakes.client import raw_request
 from tests.fakes.provider import END, Close, Hold, Pause, Reset, Step, chunk, stream_head
 
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
@@ -68,6 +70,14 @@ async def test_first_token_limit_does_not_end_what_is_held_back() -> None:
     script: list[Step] = [*begun(CHAT, 1), Pause(0.4), *CHAT.good_stream[1:]]
     async with facing(script, stream=THREE, timeout={"first_token": "200ms"}) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
+        assert reply.is_whole
+
+
+async def test_stream_is_not_held_beyond_the_clients_patience() -> None:
+    script: list[Step] = [stream_head(), Pause(0.5), chunk(CHAT.token), Pause(0.6), *CHAT.good_stream[2:]]
+    async with facing(script, stream={"hold_back": {"tokens": 100, "time": "5s"}}) as (stand, _):
+        async with Connection(stand.url) as client:
+            reply = await client.ask(raw_request(CHAT.path, CHAT.body(stream=True), {"x-stainless-timeout": "1"}))
         assert reply.is_whole
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from llm_guard.dialect.chat_splice import Continued
 from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, Form, name_of
 from tests.chaos.manual import Exchange
 from tests.chaos.pair import OnRequest, Pair, pair_of
@@ -238,6 +239,64 @@ async def test_second_run_that_differs_is_cut_at_once() -> None:
         (line,) = await this.stand.calls()
         assert [each["outcome"] for each in line["attempts"]] == ["truncated", "diverged"]
         assert this.stand.breaker("one-back/gpt").failures == 0
+
+
+async def test_second_run_without_all_choices_is_no_whole_answer() -> None:
+    def two(exchange: Exchange) -> None:
+        other = delta("Hi ").replace(b'"index": 0', b'"index": 1')
+        exchange.say(stream_head(), chunk(delta("Hello ") + other))
+
+    rules = {**RESTART, "retry": {"max_attempts": 1}}
+    async with pair_of(two, finish("Hello ", "world"), **rules) as this:
+        call = asyncio.create_task(CHAT.ask(this.stand.url, stream=True, messages=SAID, n=2))
+        await eventually(lambda: this.front.open)
+        await asyncio.sleep(0.02)
+        this.front.open[0].cut()
+        reply = await call
+        assert not reply.is_whole
+        assert b"event: error" in reply.body
+        (line,) = await this.stand.calls()
+        assert [each["outcome"] for each in line["attempts"]] == ["truncated", "diverged"]
+
+
+async def test_answer_that_is_no_stream_has_failed_and_the_next_is_asked() -> None:
+    answers = [(whole(200, CHAT.answer),), (stream_head(), chunk(delta(FIRST[-40:] + REST)), chunk(DONE), END)]
+    async with dying(lambda exchange: exchange.answer(*answers.pop(0))) as (this, call, stream):
+        stream.cut()
+        reply = await call
+        assert text_of(reply) == FIRST + REST
+        (line,) = await this.stand.calls()
+        assert [each["outcome"] for each in line["attempts"]] == ["truncated", "malformed", "ok"]
+
+
+async def test_bug_of_ours_at_the_seam_costs_an_error_event_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, choice: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Continued, "_join_choice", broken)
+    async with dying(begin(REST)) as (this, call, stream):
+        stream.cut()
+        reply = await call
+        assert b"event: error" in reply.body
+        assert this.in_flight() == 0
+        await this.back.exchanges[0].left()
+        (line,) = await this.stand.calls()
+        assert line["attempts"][1]["outcome"] == "internal"
+
+
+async def test_counts_of_thousands_of_digits_harm_nobody() -> None:
+    usage = {"prompt_tokens": int("9" * 4300), "completion_tokens": 1}
+
+    def counted(exchange: Exchange) -> None:
+        exchange.answer(stream_head(), chunk(delta(FIRST[-40:] + REST, identity="b", usage=usage)), chunk(DONE), END)
+
+    async with dying(counted) as (this, call, stream):
+        stream.say(chunk(delta("x ", usage=usage)))
+        await asyncio.sleep(0.02)
+        stream.cut()
+        assert (await call).is_whole
+        (line,) = await this.stand.calls()
+        assert line["outcome"] == "ok"
 
 
 # what is asked

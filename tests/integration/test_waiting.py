@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 
 import pytest
 
@@ -10,7 +12,8 @@ from llm_guard.mock.errors import error_body
 from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
 from tests.chaos.stand import facing
 from tests.chaos.wire import Connection
-from tests.fakes.provider import Close, Hold, Pause, Reset, Step, stream_head, whole
+from tests.fakes.client import raw_request
+from tests.fakes.provider import END, Close, Hold, Pause, Reset, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
@@ -108,7 +111,7 @@ async def test_answer_that_is_no_stream_cannot_stand_behind_comments() -> None:
     async with facing([Pause(0.2), *CHAT.ok], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert not reply.is_whole
-        assert "something else" in CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]
+        assert "cannot follow" in CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]
 
 
 async def test_client_that_leaves_behind_comments_ends_the_exchange() -> None:
@@ -145,13 +148,8 @@ async def test_drain_behind_comments_is_told_in_an_event() -> None:
 
 
 async def test_compressed_stream_is_waited_for_in_silence() -> None:
-    head = stream_head(200, {"content-type": "text/event-stream", "content-encoding": "gzip"})
-    async with facing(
-        [head, Pause(0.2), Reset()], stream=EARLY | {"waiting": {"after": "80ms", "before_head": True}}
-    ) as (
-        stand,
-        _,
-    ):
+    head = stream_head(200, {"content-encoding": "gzip"})
+    async with facing([head, Pause(0.2), Reset()], stream=SOON) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert reply.status == 502
 
@@ -164,6 +162,21 @@ async def test_read_timeout_of_the_client_counts_no_more_once_it_hears_something
             request = CHAT.request(stream=True).replace(b"\r\n", b"\r\nx-stainless-read-timeout: 0.4\r\n", 1)
             reply = await client.ask(request)
         assert without_words(reply.body) == CHAT.stream_bytes
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br"])
+async def test_compressed_stream_behind_a_plain_head_is_inflated_or_refused(encoding: str) -> None:
+    """The first provider began a plain stream, and died; words may be said from then on."""
+    packer = zlib.compressobj(wbits=31)
+    packed = packer.compress(CHAT.token + CHAT.end) + packer.flush()
+    second: list[Step] = [stream_head(200, {"content-encoding": encoding}), Pause(0.2), chunk(packed), END]
+    async with facing([stream_head(), Close()], second, stream=SOON, retry=RETRY) as (stand, _):
+        async with Connection(stand.url) as client:
+            reply = await client.ask(raw_request(CHAT.path, CHAT.body(stream=True), {"accept-encoding": encoding}))
+        if encoding == "gzip":
+            assert without_words(reply.body) == CHAT.token + CHAT.end
+        else:
+            assert not reply.is_whole or reply.headers["content-encoding"] == "br"
 
 
 # calls that are not streamed
@@ -183,6 +196,18 @@ async def test_unary_call_may_get_blank_lines_before_its_json() -> None:
         assert reply.body.startswith(b"\n\n")
         assert reply.body.lstrip() == CHAT.answer
         assert reply.json["object"] == "chat.completion"
+
+
+async def test_compressed_answer_cannot_stand_behind_blank_lines() -> None:
+    """It is asked for uncompressed; whoever compresses it all the same has failed."""
+    packed = whole(200, gzip.compress(CHAT.answer), {"content-encoding": "gzip"})
+    async with facing([Pause(0.2), packed], stream=UNARY) as (stand, provider), Connection(stand.url) as client:
+        reply = await client.ask(raw_request(CHAT.path, CHAT.body(), {"accept-encoding": "gzip"}))
+        assert b"accept-encoding: identity" in provider.requests[0].lower()
+        assert not reply.is_whole
+        assert "compressed" in reply.json["error"]["message"]
+        (call,) = await stand.calls()
+        assert call["outcome"] == "malformed"
 
 
 async def test_unary_call_that_fails_behind_blank_lines_is_broken_off() -> None:

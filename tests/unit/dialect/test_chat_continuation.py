@@ -592,7 +592,7 @@ def test_stream_that_is_too_long_to_be_kept_is_given_up() -> None:
     transcript = sent(ROLE, *said("one two three"))
     noise = Random(1)
     size = 2 * MAX_KEPT_BYTES // 100
-    for _ in range(50):
+    for _ in range(40):
         transcript.feed(chunk({}, obfuscation=noise.randbytes(size // 2).hex()))
     assert manners(transcript) == ("prefill", "instruction")
     transcript = sent(ROLE, *said("one two three"))

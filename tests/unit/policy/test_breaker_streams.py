@@ -124,6 +124,28 @@ def test_death_of_a_call_that_is_forgotten_is_a_call_again() -> None:
     assert counts(breaker, 100.0) == (1, 1, 1)
 
 
+def test_death_of_a_forgotten_call_is_not_taken_from_younger_ones() -> None:
+    breaker = Breaker(BreakerSettings(window=60.0, consecutive_failures=100))
+    old = [begun(breaker, 0.0) for _ in range(20)]
+    for _ in range(20):
+        begun(breaker, 300.0)
+    for permit in old:
+        breaker.take_back(permit, 301.0)
+    assert counts(breaker, 301.0)[:2] == (40, 20)
+    assert breaker.state == "closed"
+
+
+def test_probe_whose_stream_dies_opens_it_again() -> None:
+    breaker = Breaker(BreakerSettings(success_threshold=2, early_probes=False))
+    for _ in range(5):
+        failed(breaker, 0.0)
+    probe = acquired(breaker, 100.0)
+    breaker.settle(probe, Signal.HEALTHY, 100.0)
+    transition = breaker.take_back(probe, 101.0)
+    assert transition is not None
+    assert (transition.after, transition.why) == ("open", "a probe died")
+
+
 @pytest.mark.parametrize("window_calls", [None, 4])
 def test_failures_are_never_more_than_calls(window_calls: int | None) -> None:
     breaker = Breaker(BreakerSettings(window_calls=window_calls, state="metrics_only"))

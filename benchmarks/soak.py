@@ -55,9 +55,9 @@ _BACK_WITHIN_S = 25.0
 """aiohttp keeps an idle connection to an upstream for 15 s."""
 _JUDGED_FROM_S = 240.0
 """In a shorter run memory that is still being taken for the first time would pass for a leak."""
-_STEPS_MB = 2.5
-"""By so much the allocator may move in the second half, whose last arenas still fill: half a megabyte to two were seen.
-It is 60 MB an hour in five minutes, where one object of 100 bytes lost with each stream makes 70, and 10 in thirty."""
+_STEPS_MB = 1.25
+"""By so much the allocator may move in the second half, whose last arenas still fill. It is 30 MB an hour in five
+minutes, where one object of 100 bytes lost with each stream makes 70, and 5 in thirty."""
 _MEANT_SHARE = 0.9
 """Flat memory of a gateway that refuses everybody proves nothing."""
 _GAUGE = re.compile(r"^llm_guard_in_flight_calls\{[^}]*\} (\S+)$", re.MULTILINE)

@@ -6,7 +6,9 @@ Owns the life of the process. Does not own what happens to a call.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -18,12 +20,14 @@ import structlog
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, ConfigError, load_config
 from llm_guard.gateway.connections import Connections
-from llm_guard.gateway.listener import Listener
+from llm_guard.gateway.listener import Listener, ListenerSettings, Pages, Serve
 from llm_guard.gateway.record import Recorder
+from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.request import Request
 from llm_guard.gateway.server import Gateway
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.ops.metrics import CONTENT_TYPE, StateCollector, new_registry, render
-from llm_guard.ops.server import not_found, operator_paths
+from llm_guard.ops.server import operator_pages
 from llm_guard.routes import compile_routes
 
 _log = structlog.get_logger("llm_guard")
@@ -33,7 +37,11 @@ Adapt = Callable[[Config], Config]
 _WATCH_S = 1.0
 _LAST_WORDS_S = 2.0
 """How long calls that are ended by force have for their error event."""
+_CLOSING_S = 0.1
 _BACKLOG = 2048
+_OWN_DESCRIPTORS = 64
+_FEWEST_CONNECTIONS = 16
+_MOST_CONNECTIONS = 100_000
 
 
 class App:
@@ -73,14 +81,14 @@ class App:
         self._state = StateCollector(self.gateway.deployments, self._clock)
         registry.register(self._state)
 
-        paths = operator_paths(lambda: not self.gateway.is_leaving, lambda: render(registry), CONTENT_TYPE)
+        pages = operator_pages(lambda: not self.gateway.is_leaving, lambda: render(registry), CONTENT_TYPE)
         server, ops = self.config.server, self.config.ops
         try:
             if ops.port is None:
-                await self._listen(Listener(self.gateway.serve, paths), server.host, server.port)
+                await self._listen(self.gateway.serve, pages, server.host, server.port)
             else:
-                await self._listen(Listener(self.gateway.serve, {}), server.host, server.port)
-                await self._listen(Listener(not_found, paths), ops.host, ops.port)
+                await self._listen(self.gateway.serve, {}, server.host, server.port)
+                await self._listen(_not_found, pages, ops.host, ops.port)
         except OSError:
             await self._close()
             raise
@@ -149,10 +157,15 @@ class App:
             self._watch.cancel()
         for server, listener in self._listeners:
             server.close()
-            await listener.shutdown(0.1)
+            await listener.close(_CLOSING_S)
         await self._connections.close()
 
-    async def _listen(self, listener: Listener, host: str, port: int) -> None:
+    async def _listen(self, serve: Serve, pages: Pages, host: str, port: int) -> None:
+        rules = self.config.server
+        settings = ListenerSettings(
+            rules.max_connections or _usual_connections(), rules.head_timeout, rules.body_timeout, rules.keep_alive
+        )
+        listener = Listener(serve, pages, settings, self._clock)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(listener, host, port, backlog=_BACKLOG, reuse_address=True)
         self._listeners.append((server, listener))
@@ -190,6 +203,21 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         new_event_loop = None  # type: ignore[assignment]
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main)
+
+
+async def _not_found(_request: Request, reply: Reply) -> None:
+    """For the second listener, which serves operators alone."""
+    await reply.send(404, "", [("Content-Type", "text/plain")], b"here are /metrics, /healthz and /readyz\n")
+
+
+def _usual_connections() -> int:
+    """A call takes two descriptors: its client's and its upstream's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return max(_FEWEST_CONNECTIONS, min((soft - _OWN_DESCRIPTORS) // 2, _MOST_CONNECTIONS))
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

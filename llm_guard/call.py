@@ -6,7 +6,7 @@ Owns the facts of one call, from its receipt to its record. Decides nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -67,6 +67,27 @@ class Exchange(Protocol):
         """After an upgrade: from now on the bytes go to `inbox`. Raises UpstreamError when the connection is gone."""
 
 
+class FileBody(Protocol):
+    """A request's body that is not in memory."""
+
+    @property
+    def size(self) -> int:
+        """In bytes: of all blocks together."""
+
+    def blocks(self) -> Iterator[bytes]:
+        """From the beginning, each time. Raises OSError."""
+
+
+class StoredBody(FileBody, Protocol):
+    """One that the gateway has received: see `gateway.stored_body`."""
+
+    async def renamed(self, model: str) -> FileBody:
+        """With another model."""
+
+    def close(self) -> None:
+        """Once the call is over."""
+
+
 class Recovery(Protocol):
     """How a call goes on when its stream has died: see `gateway.recovery`."""
 
@@ -104,10 +125,16 @@ class Attempt:
     started_at: float
     budgets: tuple[RetryBudget, ...] = ()
     """That hear how it ends."""
+    is_stream: bool = False
+    breaker: BreakerState = "closed"
+    """When it began."""
+    first_token_s: float = 0.0
+    """Its limit, as configured or as learned."""
+    ends_by: float = float("inf")
+    """It has to be decided by then, so that one more attempt still fits."""
     waited_s: float = 0.0
     """Before it: for a backoff, or for its turn."""
     waited_for: WaitedFor = ""
-    is_stream: bool = False
     is_retry: bool = False
     """This deployment has been asked before."""
     is_fallback: bool = False
@@ -120,12 +147,6 @@ class Attempt:
     """How it was asked to go on with a stream that had died."""
     watch: StreamWatch | None = None
     """What its stream has shown."""
-    breaker: BreakerState = "closed"
-    """When it began."""
-    first_token_s: float = 0.0
-    """Its limit, as configured or as learned."""
-    ends_by: float = float("inf")
-    """It has to be decided by then, so that one more attempt still fits."""
     on_patience: Callable[[], None] | None = None
     """To be called while it is made, when the call may take longer than was known."""
     answered_at: float | None = None
@@ -146,7 +167,7 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class Leave:
-    """What one attempt holds of others; given back once, whatever became of it (`gateway.record`)."""
+    """What one attempt holds of others; given back once, whatever became of it (`gateway.settle`)."""
 
     permit: Permit
     """The deployment's breaker's."""
@@ -178,14 +199,16 @@ class Call:
     dialect: DialectName
     method: str
     path: str
-    """As the client wrote it, without query; for `/upstreams/NAME/…` what follows the name."""
+    """As the client wrote it, without query, and without `/upstreams/NAME` before it."""
     query: str
     """As the client wrote it, without `?`."""
     headers: Headers
     started_at: float
-    body: bytes = b""
+    body: bytes | StoredBody = b""
     content_type: str = ""
     content_encoding: str = ""
+    upstream_name: str | None = None
+    """Whose path it was: `/upstreams/NAME/v1/…`."""
     model: str | None = None
     is_model_in_query: bool = False
     is_stream: bool = False
@@ -220,8 +243,6 @@ class Call:
     """Why the call failed; None when it succeeded or was refused."""
     gave_up: str | None = None
     """Why no further attempt was made after a failure."""
-    closes_connection: bool = False
-    """The client is told not to use this connection again."""
     is_in_flight: bool = False
     """Counted as running."""
     is_draining: bool = False
@@ -247,7 +268,7 @@ class Call:
     @property
     def commit_by(self) -> float:
         """The instant by which the client must have an answer's first byte."""
-        return min(self.deadline_at, self.decide_by)
+        return min(self.decide_by, self.deadline_at)
 
     def lift_patience(self) -> None:
         """The client has its first byte, and waits for the next one as long as it hears something."""
@@ -294,7 +315,8 @@ class Served:
     attempt: Attempt
     leave: Leave
     resume: Resume | None = None
-    """Asks whom this failure leaves to be asked for another answer."""
+    """Asks whom this failure leaves to be asked for another answer; None: the whole answer is
+    there, and it was not to go on with another."""
 
 
 @dataclass(slots=True)

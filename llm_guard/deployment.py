@@ -7,12 +7,14 @@ what is concluded (`policy`).
 from __future__ import annotations
 
 import hashlib
+import urllib.parse
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from llm_guard.config import Auth
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Prefill
+from llm_guard.policy.bench import Key
 from llm_guard.policy.breaker import Breaker
 from llm_guard.policy.error_rules import UserRule
 from llm_guard.policy.gate import CapacitySettings, Gate
@@ -39,8 +41,15 @@ class Upstream:
     """How its models take the beginning of an answer, unless a deployment says otherwise."""
     key_digest: str = field(init=False, repr=False)
     """Tells a key from the one that a reload puts in its place, without being one."""
+    origin: str = field(init=False, repr=False)
+    """Where its connections go: `https://host[:port]`."""
+    base_path: str = field(init=False, repr=False)
+    """What stands before the path of each call; no slash at its end."""
 
     def __post_init__(self) -> None:
+        parts = urllib.parse.urlsplit(self.base_url)
+        object.__setattr__(self, "origin", f"{parts.scheme}://{parts.netloc}")
+        object.__setattr__(self, "base_path", urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~"))
         object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
 
 
@@ -112,6 +121,13 @@ class Deployment:
     """Seconds since the epoch."""
     refuses_prefill: bool = False
     """It was asked to go on from the beginning of an answer, and would not."""
+    credential: Key | None = field(init=False, repr=False)
+    """On a bench: the upstream's own key, on that key's own account; None: each caller brings one."""
+
+    def __post_init__(self) -> None:
+        upstream = self.upstream
+        own = upstream.api_key is not None
+        self.credential = ("credential", upstream.name, upstream.base_url, upstream.key_digest, "") if own else None
 
     def latency_of(self, is_stream: bool) -> Latency:
         return self.first_tokens if is_stream else self.latency

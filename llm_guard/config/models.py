@@ -55,6 +55,7 @@ Port = Annotated[int, BeforeValidator(_port)]
 Secret = Annotated[Text, BeforeValidator(_header_value)]
 OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
 """An empty text is None: a variable that may be unset leaves one."""
+Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
 
 
@@ -71,6 +72,15 @@ class Server(Strict):
     host: Text = "127.0.0.1"
     port: Port = 8080
     max_body: Size = 64 * 1024**2
+    max_connections: Connections | None = None
+    """At once; None: half of the descriptors that the process may have. A new one takes the place of the one that has
+    been idle for longest."""
+    head_timeout: Seconds = 15.0
+    """For the request line and the headers to arrive."""
+    body_timeout: Seconds = 60.0
+    """For the body to arrive, and a second more for every 16 KiB of it."""
+    keep_alive: Seconds = 75.0
+    """An idle connection is kept this long. Longer than the load balancer in front keeps it, else calls are lost."""
     drain: Seconds = 30.0
     """SIGTERM leaves open calls this long to end."""
     drain_delay: Pause = 0.0

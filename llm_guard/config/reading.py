@@ -32,14 +32,20 @@ from llm_guard.config.text import (
 _Part = TypeVar("_Part", bound=Strict)
 _Loc = tuple[int | str, ...]
 
+_MAX_BYTES = 1 << 20
+"""Of a file. It is read in a running gateway too: an endless one would fill the memory, and YAML takes 12 s a MiB."""
+
 
 def load_config(path: str | os.PathLike[str], env: Mapping[str, str] = os.environ) -> Config:
-    """Reads a file; raises ConfigError with every problem in it."""
+    """Reads a file of at most 1 MiB; raises ConfigError with every problem in it."""
     file = os.fspath(path)
     try:
-        content = pathlib.Path(path).read_bytes()
+        with pathlib.Path(path).open("rb") as opened:
+            content = opened.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError([Problem(file, 0, "", f"cannot be read: {error.strerror}")]) from None
+    if len(content) > _MAX_BYTES:
+        raise ConfigError([Problem(file, 0, "", "is larger than 1 MiB")])
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

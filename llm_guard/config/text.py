@@ -19,7 +19,9 @@ Path = tuple[str | int, ...]
 _MAX_NODES = 200_000
 _MAX_DEPTH = 20
 _TAG = "tag:yaml.org,2002:"
+_SCALARS = frozenset(_TAG + kind for kind in ("str", "int", "float", "bool", "null"))
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}|\$\{|\$(?=[A-Za-z_])")
+_NAMED = re.compile("(alias|anchor|tag handle) (?:'.*'|\".*\")")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def _compose(text: str, file: str) -> yaml.Node:
         reason = "the file is empty"
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        reason = "not YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
+        reason = "not YAML: " + _unquoted(", ".join(part for part in (error.context, error.problem) if part))
         if "${" in _line_of(text, line):
             reason += '; between { } or [ ] a variable stands in quotes: "${NAME}"'
     except yaml.reader.ReaderError as error:
@@ -138,9 +140,18 @@ def _compose(text: str, file: str) -> yaml.Node:
         reason = f"not text: character U+{error.character:04X} is not allowed"
     except RecursionError:
         reason = f"nested deeper than {_MAX_DEPTH} levels"
+    except (ValueError, OverflowError):  # of its own making: an escape beyond Unicode, a version of 5,000 digits
+        reason = "not YAML: a number in an escape or in a directive is out of range"
     if root is None:
         _fail(file, line, reason)
     return root
+
+
+def _unquoted(reason: str) -> str:
+    """A key of somebody's that begins with *, & or ! reads as an alias, an anchor or a tag, which are quoted."""
+    if _NAMED.search(reason) is None:
+        return reason
+    return _NAMED.sub(r"\1", reason) + "; text that begins with *, & or ! stands in quotes"
 
 
 def _line_of(text: str, line: int) -> str:
@@ -162,9 +173,10 @@ class _Walk:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
             return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
-        if isinstance(node, yaml.ScalarNode) and node.tag.startswith(_TAG):
+        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self._read_scalar(node, path)
-        self._unreadable(path, f"the tag {node.tag.replace(_TAG, '!!')} is not known here")
+        # It does not say which: a key that begins with ! reads as a tag.
+        self._unreadable(path, "tags are not read here; text that begins with ! stands in quotes")
         return None
 
     def _count(self, node: yaml.Node, path: Path) -> None:
@@ -182,6 +194,10 @@ class _Walk:
         values: dict[str, object] = {}
         for key, value in node.value:
             name, reason = _key(key)
+            if " " in name and value.start_mark.index == value.end_mark.index:
+                # The text after the blank may be a secret.
+                self._document.report(path, f"{name.split()[0]} has no value: a colon is missing", _line(key))
+                continue
             if name in values:
                 reason = f"the key is there twice; first on line {self._document.lines[*path, name]}"
             if reason is not None:
@@ -260,7 +276,7 @@ def _resolve(text: str) -> str:
 
 
 def _scalar(kind: str, text: str) -> object:
-    """Raises ValueError or KeyError for text that is not of the kind, or a kind that is not known."""
+    """Raises ValueError or KeyError for text that is not of the kind, which is one of `_SCALARS`."""
     match kind:
         case "str":
             return text
@@ -270,10 +286,8 @@ def _scalar(kind: str, text: str) -> object:
             return float(text)
         case "bool":
             return {"true": True, "false": False}[text.lower()]
-        case "null":
-            return None
         case _:
-            raise ValueError(kind)
+            return None
 
 
 def _on_one_line(text: str) -> str:

@@ -48,7 +48,8 @@ class MessagesReader:
         if isinstance(kind, str) and kind in _HEADERS:
             message = body.get("message")
             return Mark(usage=usage_in(message) if isinstance(message, dict) else None)
-        return Mark(is_token=bool(event.data), is_end=kind == "message_stop", usage=usage_in(body))
+        usage = usage_in(body) if isinstance(kind, str) and kind.startswith("message_") else None
+        return Mark(is_token=bool(event.data), is_end=kind == "message_stop", usage=usage)
 
     def is_dull(self, block: bytes) -> bool:
         return block.find(b"message_") < 0 and block.find(b"error") < 0

@@ -22,7 +22,7 @@ from llm_guard.dialect.chat_told import (
     texts_in,
     usage_in,
 )
-from llm_guard.dialect.continuation import MAX_TEXT
+from llm_guard.dialect.continuation import MAX_KEPT_BYTES
 from llm_guard.dialect.seam import Seam, seam
 from llm_guard.dialect.sse import Event, events_in
 from llm_guard.dialect.tally import Body, TalliedSplice, index_in, mapping
@@ -95,20 +95,23 @@ class Restarted(_ChatSplice):
             for path, pieces in choice.texts.items()
         }
         self._held: list[Body] = []
-        self._held_characters = 0
+        self._held_bytes = 0
 
     @property
     def _is_settled(self) -> bool:
         return all(known.is_settled for known in self._seams.values())
 
+    def feed(self, block: bytes) -> bytes:
+        told = super().feed(block)
+        self._held_bytes = self._held_bytes + len(block) if self._held else 0
+        self.has_diverged = self.has_diverged or self._held_bytes > MAX_KEPT_BYTES
+        return told
+
     def _join(self, body: Body) -> Iterator[Body]:
         for told in super()._join(body):
             self._held.append(told)
-            self._held_characters += len(self._told.said(told))
-        if self._held_characters > MAX_TEXT:
-            self.has_diverged = True
         if self._is_settled and not self.has_diverged:
-            held, self._held, self._held_characters = self._held, [], 0
+            held, self._held = self._held, []
             yield from held
 
     def _join_choice(self, choice: Body) -> Body | None:

@@ -113,6 +113,7 @@ class MessagesTranscript(TalliedTranscript):
         index = index_in(body, "index")
         match body["type"]:
             case "content_block_start":
+                self.is_strange = self.is_strange or index in self.blocks  # begun twice: which text is it?
                 block = self.blocks[index] = _Block(mapping(body.get("content_block")))
                 self._keep(self.said(body), block.pieces)
             case "content_block_delta":

@@ -66,7 +66,8 @@ class ChatReader:
         for choice in choices:
             if choice.get("finish_reason"):  # it is "" in every chunk of some servers behind Model Studio
                 index = choice.get("index")
-                self._finished.add(index if isinstance(index, int) else 0)
+                if not self._has_finished():  # a server could go on counting for ever
+                    self._finished.add(index if isinstance(index, int) else 0)
         return Mark(
             is_token=any(_says_something(choice) for choice in choices),
             is_end=self._has_finished(),

@@ -72,6 +72,7 @@ class ResponsesTold(TalliedTranscript):
         elif kind in ENDS:
             self.has_ended = True
         elif kind == "response.output_item.added":
+            self.is_strange = self.is_strange or at in self.items  # begun twice: which text is it?
             self.items[at] = Item(mapping(body.get("item")))
         elif at in self.items:
             self._note_inside(self.items[at], body)
@@ -153,8 +154,7 @@ class Item:
 
     @property
     def next_part(self) -> int:
-        begun = (at for kind, at in (*self.parts, *self.texts) if kind in ("content_part", "output_text"))
-        return max(begun, default=-1) + 1
+        return max(self._begun, default=-1) + 1
 
     @property
     def open_text(self) -> int | None:
@@ -163,12 +163,18 @@ class Item:
         started = (at for (kind, at), text in self.texts.items() if kind == "output_text" and text.is_open)
         return next(begun, next(started, None))
 
+    @property
+    def _begun(self) -> list[int]:
+        """Parts of the content, and no more than have come: what claims to be the ten-thousandth has none before it."""
+        places = (*self.parts, *self.texts)
+        return sorted({at for kind, at in places if kind in ("content_part", "output_text") and at >= 0})
+
     def whole(self) -> Body:
         """The item as it is finished, with every text that was sent."""
         if self.done is not None:
             return self.done
         content = []
-        for at in range(self.next_part):
+        for at in self._begun:
             part = self.parts.get(("content_part", at), _text_part(""))
             text = self.texts.get(("output_text", at))
             content.append(part if text is None else {**part, "text": text.whole})
@@ -187,7 +193,7 @@ class Item:
 
     def end(self, output_index: int, status: str) -> Iterator[Body]:
         """The events that finish a message."""
-        for at in range(self.next_part):
+        for at in self._begun:
             yield from self.end_text(output_index, at)
         item = {**self.whole(), "status": status}
         yield {"type": "response.output_item.done", "output_index": output_index, "item": item}

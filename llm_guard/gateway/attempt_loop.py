@@ -6,7 +6,7 @@ Owns the order of these steps. Every decision it takes is `policy.next_step`'s; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from llm_guard.call import Attempt, Call, GaveUp, Leave, Served
@@ -14,8 +14,8 @@ from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
 from llm_guard.gateway.entrance import Entrance, Full, Shut, deployment_key
 from llm_guard.gateway.race import Beside, Opener, Race, more_useful
-from llm_guard.gateway.record import settle, settle_host
-from llm_guard.gateway.way import Entered, Way
+from llm_guard.gateway.settle import settle, settle_host
+from llm_guard.gateway.way import Way
 from llm_guard.outcome import Failure, Refusal, Scope, Signal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.deadline import attempt_ends_at, first_token_s, reserve_s
@@ -24,7 +24,7 @@ from llm_guard.policy.itinerary import Stop
 from llm_guard.policy.latency import Latency
 from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
 from llm_guard.policy.retry_budget import try_spend_all
-from llm_guard.routes import Route, Target
+from llm_guard.routes import Hedging, Route, Target
 
 # Deciding and sending take time too, where answers take hardly any.
 _SLACK_S = 0.02
@@ -44,23 +44,28 @@ class AttemptLoop:
     async def run(self, call: Call, route: Route) -> Served | GaveUp:
         """The first good answer, or why there is none. Cancelled, it leaves nothing behind."""
         way = Way(call, route, self._entrance, self._clock, self._draw)
-        self._deposit(call, route)
+        if call.client_retries == 0:  # one that its client has sent before brings nothing again
+            route.budget.deposit(self._clock.now())
+            if route.hedging is not None:
+                route.hedging.budget.deposit()
         return await self._ask(way, None, "nobody could be asked")
 
     async def _ask(self, way: Way, last: Failure | None, why: str) -> Served | GaveUp:
         call = way.call
         while (entered := await way.next()) is not None:
+            stop, leave = entered
             begun = len(call.attempts)
-            outcome = await self._attempt(way, entered)
+            outcome = await self._attempt(way, stop, leave)
             if isinstance(outcome, Served):
-                outcome.resume = partial(self._resume, way, outcome.attempt.target)
+                if outcome.opened.exchange is not None or call.recovery is not None:
+                    outcome.resume = partial(self._resume, way, outcome.attempt.target)
                 return outcome
             last = more_useful(last, outcome)
-            self._put_back(way, entered.stop, call.attempts[begun:])
-            step = self._decide(way, entered.stop, _decisive(call.attempts[begun], outcome))
+            self._put_back(way, stop, call.attempts[begun:])
+            step = self._decide(way, stop, _decisive(call.attempts[begun], outcome))
             if isinstance(step, GiveUp):
                 return GaveUp(last, None, step.why)
-            why = self._take(way, entered.stop, step)
+            why = self._take(way, stop, step)
         return GaveUp(last, None, why) if last is not None else _nobody_asked(way)
 
     async def _resume(self, way: Way, target: Target, failure: Failure) -> Served | GaveUp:
@@ -79,56 +84,45 @@ class AttemptLoop:
             for gate in deployment.gates.all():
                 self._entrance.advance(gate)
 
-    def _deposit(self, call: Call, route: Route) -> None:
-        """What a call brings; one that its client has sent before brings nothing again."""
-        if call.client_retries == 0:
-            route.budget.deposit(self._clock.now())
-            if route.hedging is not None:
-                route.hedging.budget.deposit()
-
     # attempt
 
-    async def _attempt(self, way: Way, entered: Entered) -> Served | Failure:
-        call, stop = way.call, entered.stop
-        attempt = self._new(way, stop, entered.leave)
-        attempt.waited_s, attempt.waited_for = entered.waited_s, entered.waited_for
+    def _attempt(self, way: Way, stop: Stop, leave: Leave) -> Awaitable[Served | Failure]:
+        call = way.call
+        attempt = self._new(way, stop, leave)
+        if way.waited_for:
+            attempt.waited_s, attempt.waited_for = way.waited_s, way.waited_for
         if not attempt.is_retry and call.client_retries == 0:
             attempt.target.deployment.budget.deposit(attempt.started_at)
-        delay_s = self._hedge_delay_s(way, attempt)
+        delay_s = self._hedge_delay_s(way.route.hedging, call, attempt) if way.route.hedging is not None else None
         if delay_s is None:
-            return await self._race.ask(call, attempt, entered.leave)
-        return await self._race.ask_hedged(call, attempt, entered.leave, delay_s, lambda: self._beside(way, stop))
+            return self._race.ask(call, attempt, leave)
+        return self._race.ask_hedged(call, attempt, leave, delay_s, lambda: self._beside(way, stop))
 
     def _new(self, way: Way, stop: Stop, leave: Leave) -> Attempt:
         """An attempt that begins now, with its limits."""
-        call, target, now = way.call, way.target(stop), self._clock.now()
-        deployment = target.deployment
-        first_s = first_token_s(target.timeouts, deployment.first_tokens, now)
-        limit_s = first_s if call.is_stream else target.timeouts.attempt
-        left_s = call.commit_by - now
-        ends_by = call.commit_by
+        call, target, now = way.call, way.route.targets[stop.place], self._clock.now()
+        timeouts, commit_by = target.timeouts, call.commit_by
+        first_s = timeouts.first_token
+        if timeouts.learned is not None:
+            first_s = first_token_s(timeouts, target.deployment.first_tokens, now)
+        limit_s = first_s if call.is_stream else timeouts.attempt
+        left_s = commit_by - now
+        ends_by = commit_by
         if left_s < 2 * limit_s:  # else this attempt leaves the next one time enough by itself
-            own, following = deployment.latency_of(call.is_stream), _following(way, stop)
+            own, following = target.deployment.latency_of(call.is_stream), _following(way, stop)
             kept_s = reserve_s(left_s, limit_s, own, following, now)
-            ends_by = attempt_ends_at(now, left_s, call.commit_by, kept_s + _SLACK_S if kept_s else 0.0)
-        is_retry = any(each.target is target for each in call.attempts)
-        return Attempt(
-            target,
-            now,
-            budgets=way.budgets(stop),
-            is_stream=call.is_stream,
-            is_retry=is_retry,
-            is_fallback=not is_retry and bool(call.attempts or call.skipped),
-            breaker=leave.breaker,
-            manner=call.recovery.manner(target) if call.recovery is not None else None,
-            first_token_s=first_s,
-            ends_by=ends_by,
-        )
+            ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S if kept_s else 0.0)
+        attempt = Attempt(target, now, way.budgets(stop), call.is_stream, leave.breaker, first_s, ends_by)
+        if call.attempts or call.skipped:
+            attempt.is_retry = any(each.target is target for each in call.attempts)
+            attempt.is_fallback = not attempt.is_retry
+        if call.recovery is not None:
+            attempt.manner = call.recovery.manner(target)
+        return attempt
 
-    def _hedge_delay_s(self, way: Way, attempt: Attempt) -> float | None:
+    def _hedge_delay_s(self, hedging: Hedging, call: Call, attempt: Attempt) -> float | None:
         """When another attempt may run beside this one; None: not at all."""
-        hedging, call = way.route.hedging, way.call
-        if hedging is None or not call.is_repeatable or call.is_upgrade:
+        if not call.is_repeatable or call.is_upgrade:
             return None
         return hedge_delay_s(hedging.settings, attempt.target.deployment.latency_of(call.is_stream), self._clock.now())
 

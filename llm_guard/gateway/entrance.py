@@ -17,6 +17,9 @@ from llm_guard.policy.gate import Gate
 from llm_guard.policy.line import Slot, Ticket
 from llm_guard.routes import Target
 
+_OUR_OWN = " "
+"""The account of an upstream's own key, where the caller names none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shut:
@@ -131,7 +134,7 @@ class Entrance:
         self, call: Call, target: Target, gate: Gate, slot: Slot | None, now: float, is_last: bool
     ) -> Leave | Shut | Full:
         deployment = target.deployment
-        rest = self._resting(call, target, now, is_last=is_last)
+        rest = None if self._bench.is_empty(now) else self._resting(call, target, now, is_last=is_last)
         if rest is not None:
             refused_s = max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now))
             if rest.until - now >= refused_s:
@@ -168,13 +171,18 @@ class Entrance:
 def gate_of(call: Call, target: Target, now: float) -> Gate:
     """A provider limits the rate of an account: callers with keys of their own wait for themselves alone."""
     deployment = target.deployment
-    key = "" if deployment.upstream.api_key is not None else call.key_digest
+    if deployment.credential is not None and not call.account_digest:
+        return deployment.gates.of(_OUR_OWN, now)
+    key = "" if deployment.credential is not None else call.key_digest
     return deployment.gates.of(f"{key} {call.account_digest}", now)
 
 
 def credential_of(call: Call, target: Target) -> Key:
     """Whose key the target is asked with, and on which account: the upstream's own key, or each caller's for itself."""
-    upstream = target.deployment.upstream
+    deployment = target.deployment
+    if deployment.credential is not None and not call.account_digest:
+        return deployment.credential
+    upstream = deployment.upstream
     key = upstream.key_digest if upstream.api_key is not None else call.key_digest
     return ("credential", upstream.name, upstream.base_url, key, call.account_digest)
 

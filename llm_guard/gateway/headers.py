@@ -1,68 +1,85 @@
 """Which headers travel, and which do not (RFC 9110, section 7.6.1).
 
-Owns both directions and the swap of credentials. Knows nothing of bodies.
+Owns both directions and the swap of credentials. Knows nothing of bodies. Every header of every call comes by here, so
+that what is to become of a name is looked up, as it was written, in a table of the names that have been seen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import TypeVar
 
 from llm_guard.call import Call, Headers
 from llm_guard.deployment import Upstream
 
-_HOP_BY_HOP = frozenset({
-    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
-    "transfer-encoding", "upgrade",
-})  # fmt: skip
-_NOT_TO_UPSTREAM = _HOP_BY_HOP | {"host", "content-length", "expect"}
-_CREDENTIALS = frozenset({"authorization", "x-api-key", "api-key"})
-_ACCOUNT = ("openai-organization", "openai-project")
+_Fact = TypeVar("_Fact")
+
+# What is known of a name: bits, so that a direction says in one number what it drops.
+_NEVER = 1
+_CONNECTION = 2
+_KEY = 4
+_COOKIE = 8
+_WS_PROTOCOL = 16
+_CONTENT_ENCODING = 32
+_ACCEPT_ENCODING = 64
+_ACCOUNT = 128
+_STAYS = _NEVER | _CONNECTION
+_CALLERS = _KEY | _COOKIE
+_PRESENTED = _KEY | _WS_PROTOCOL
+
+_HOP_BY_HOP = (
+    "http2-settings", "keep-alive", "proxy", "te", "trailer", "transfer-encoding", "upgrade",
+)  # fmt: skip
 _OURS = "x-llm-guard-"
+# What proxies say of a client, to whoever trusts them: no client of ours says it of itself to a provider, and where a
+# client lives and by which proxies it comes is no provider's concern.
+_PROXIES_WORDS = (
+    "cf-connecting-ip", "client-ip", "forwarded", "true-client-ip", "via", "x-client-ip", "x-cluster-client-ip",
+    "x-original-host", "x-original-url", "x-real-ip", "x-rewrite-url",
+)  # fmt: skip
+_NEVER_TO_UPSTREAM = frozenset({"host", "content-length", "expect", *_HOP_BY_HOP, *_PROXIES_WORDS})
+_NEVER_TO_CLIENT = frozenset({"content-length", *_HOP_BY_HOP})
+_SPECIAL = {
+    "connection": _CONNECTION, "authorization": _KEY, "x-api-key": _KEY, "api-key": _KEY, "cookie": _COOKIE,
+    "sec-websocket-protocol": _WS_PROTOCOL, "content-encoding": _CONTENT_ENCODING, "accept-encoding": _ACCEPT_ENCODING,
+    "openai-organization": _ACCOUNT, "openai-project": _ACCOUNT,
+}  # fmt: skip
 _WS_KEY = "openai-insecure-api-key."
 """A browser cannot set headers on a WebSocket: its key is one of the protocols it offers."""
+_CONNECTION_OPTIONS = frozenset({"", "close", "keep-alive", "upgrade", "te"})
 
 
 def to_upstream(call: Call, upstream: Upstream, *, is_body_ours: bool = False) -> list[tuple[str, str]]:
     """What a provider sees of a client's headers; `is_body_ours`: but the body is not the client's.
 
-    The credential is swapped where the upstream has a key. A key that opens the gateway goes no further.
+    The credential is swapped where the upstream has a key. A key that opens the gateway goes no further. What the
+    gateway adds, it adds last: no client can have it taken away by naming it in `Connection` (CVE-2022-31813).
     """
-    headers = call.headers
-    dropped = _NOT_TO_UPSTREAM | _named_in_connection(headers)
-    if is_body_ours:
-        dropped |= {"content-encoding"}
-    if call.is_plain_wanted:
-        dropped |= {"accept-encoding"}
     swaps = upstream.api_key is not None or call.client_key is not None
-    kept = [
-        (name, value)
-        for name, value in headers
-        if (lower := name.lower()) not in dropped
-        and not lower.startswith(_OURS)
-        and not (swaps and lower in _CREDENTIALS)
-    ]
+    is_plain_wanted = call.is_plain_wanted
+    dropped = _STAYS
+    if swaps:
+        dropped |= _CALLERS
+    if is_body_ours:
+        dropped |= _CONTENT_ENCODING
+    if is_plain_wanted:
+        dropped |= _ACCEPT_ENCODING
+    kept = _travelling(call.headers, _up, dropped)
     if swaps and call.is_upgrade:
         kept = [_without_key(pair) for pair in kept]
     if upstream.api_key is not None and upstream.auth != "none":
         kept.append(_credential(upstream.auth, upstream.api_key))
     if call.is_upgrade:
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
-    if call.is_plain_wanted:
+    if is_plain_wanted:
         kept.append(("Accept-Encoding", "identity"))
     return kept
 
 
 def to_client(headers: Headers, *, is_upgraded: bool = False, is_inflated: bool = False) -> list[tuple[str, str]]:
     """What a client sees of a provider's headers; the length is the writer's to state."""
-    dropped = _HOP_BY_HOP | _named_in_connection(headers) | {"content-length"}
-    if is_inflated:
-        dropped |= {"content-encoding"}
-    kept = [
-        (name, value)
-        for name, value in headers
-        if (lower := name.lower()) not in dropped and not lower.startswith(_OURS)
-    ]
+    kept = _travelling(headers, _down, _STAYS | _CONTENT_ENCODING if is_inflated else _STAYS)
     if is_upgraded:
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
     return kept
@@ -73,8 +90,6 @@ def ours(call: Call, deployment: str | None) -> list[tuple[str, str]]:
     said = [("x-llm-guard-request-id", call.id), ("x-llm-guard-attempts", str(len(call.attempts)))]
     if deployment is not None:
         said.append(("x-llm-guard-deployment", deployment))
-    if call.closes_connection:
-        said.append(("Connection", "close"))
     return said
 
 
@@ -89,16 +104,17 @@ def retry_after(seconds: float) -> list[tuple[str, str]]:
 def value_of(headers: Headers, name: str) -> str:
     """The first value of a header, by its lower-case name; "" without one."""
     for key, value in headers:
-        if key.lower() == name:
+        if _lower[key] == name:
             return value
     return ""
 
 
-def lower_names(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+def lower_names(headers: Headers) -> dict[str, str]:
     """The headers by lower-case name; of repeated ones the first."""
-    names: dict[str, str] = {}
-    for name, value in headers:
-        names.setdefault(name.lower(), value)
+    names = {_lower[name]: value for name, value in headers}
+    if len(names) < len(headers):
+        for name, value in reversed(headers):
+            names[_lower[name]] = value
     return names
 
 
@@ -106,23 +122,89 @@ def caller_keys(headers: Headers) -> list[str]:
     """The credentials a caller presents, in any of the forms SDKs use."""
     keys = []
     for name, value in headers:
-        lower = name.lower()
-        if lower in _CREDENTIALS:
-            keys.append(value[7:].strip() if lower == "authorization" and value[:7].lower() == "bearer " else value)
-        elif lower == "sec-websocket-protocol":
+        fact = _up[name]
+        if not fact & _PRESENTED:
+            continue
+        if fact & _KEY:
+            is_bearer = value[:7].lower() == "bearer " and _lower[name] == "authorization"
+            keys.append(value[7:].strip() if is_bearer else value)
+        else:
             keys += [each.strip()[len(_WS_KEY) :] for each in value.split(",") if each.strip().startswith(_WS_KEY)]
     return keys
 
 
+def has_rival_keys(headers: Headers) -> bool:
+    """Whether a credential's header is there twice and says two things: two readers would see two callers."""
+    said: dict[str, str] = {}
+    return any(said.setdefault(_lower[name], value) != value for name, value in headers if _up[name] & _KEY)
+
+
 def account(headers: Headers) -> list[str]:
     """What a caller says of whose account a key is to be used for; by default it is the key's own."""
-    return [f"{lower}: {value}" for name, value in headers if (lower := name.lower()) in _ACCOUNT]
+    return [f"{_lower[name]}: {value}" for name, value in headers if _up[name] & _ACCOUNT]
 
 
-def _named_in_connection(headers: Headers) -> set[str]:
-    return {
-        option.strip().lower() for name, value in headers if name.lower() == "connection" for option in value.split(",")
-    }
+class _Seen(dict[str, _Fact]):
+    """A function of short texts that remembers its answers. Bounded: whoever connects can choose the texts."""
+
+    __slots__ = ("_find",)
+
+    _MOST = 1024
+    _LONGEST = 64
+
+    def __init__(self, find: Callable[[str], _Fact]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, text: str) -> _Fact:
+        fact = self._find(text)
+        if len(text) <= self._LONGEST:
+            if len(self) >= self._MOST:
+                self.clear()
+            self[text] = fact
+        return fact
+
+
+def _is_ours_or_proxys(lower: str) -> bool:
+    return lower.startswith((_OURS, "proxy-"))
+
+
+def _fact_to_upstream(name: str) -> int:
+    lower = name.lower()
+    # To a CGI or WSGI server `X_Api_Key` is `X-Api-Key`: an underscore would be a way around what is dropped here.
+    if lower in _NEVER_TO_UPSTREAM or "_" in lower or lower.startswith(("x-forwarded-", "x-envoy-")):
+        return _NEVER
+    return _NEVER if _is_ours_or_proxys(lower) else _SPECIAL.get(lower, 0)
+
+
+def _fact_to_client(name: str) -> int:
+    lower = name.lower()
+    is_dropped = lower in _NEVER_TO_CLIENT or _is_ours_or_proxys(lower)
+    return _NEVER if is_dropped else _SPECIAL.get(lower, 0)
+
+
+def _named(options: str) -> frozenset[str]:
+    """The headers that a `Connection` names, in lower case."""
+    return frozenset(option.strip().lower() for option in options.split(",")) - _CONNECTION_OPTIONS
+
+
+_lower = _Seen(str.lower)
+_up = _Seen(_fact_to_upstream)
+_down = _Seen(_fact_to_client)
+_named_in = _Seen(_named)
+
+
+def _travelling(headers: Headers, facts: _Seen[int], dropped: int) -> list[tuple[str, str]]:
+    """The headers without those of the kinds in `dropped`, and without those that `Connection` names."""
+    kept = []
+    named: frozenset[str] = frozenset()
+    for pair in headers:
+        fact = facts[pair[0]]
+        if not fact & dropped:
+            kept.append(pair)
+        elif fact & _CONNECTION:
+            named |= _named_in[pair[1]]
+    return [pair for pair in kept if _lower[pair[0]] not in named] if named else kept
 
 
 def _without_key(pair: tuple[str, str]) -> tuple[str, str]:

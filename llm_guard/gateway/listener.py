@@ -1,76 +1,100 @@
-"""The listener: aiohttp's low-level server, 23 us a call, with what is not HTTP answered in both dialects at once.
+"""The listener: connections of clients, how many there are, how long each may take over what it does.
 
-Owns the limits on a request's head and on idle connections. Does not own calls (`gateway.server`).
+Owns the limits on connections and on a request's arrival. Does not own their bytes (`gateway.client_connection`), nor
+calls (`gateway.server`).
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
-import structlog
-from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler, _ErrInfo
+from llm_guard.clock import Alarm, Clock
+from llm_guard.gateway.client_connection import ClientConnection
+from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.request import Request
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Serve = Callable[[Request, Reply], Awaitable[None]]
+Pages = Mapping[str, Callable[[], tuple[int, str, bytes]]]
+"""Answers to a GET, by path: status, content type, body."""
 
-_log = structlog.get_logger("llm_guard")
-
-_KEEPALIVE_S = 75.0
-_HEAD_LINE_BYTES = 1 << 14
-"""Longest request line, and longest header."""
-
-
-class Listener(web.Server):
-    """aiohttp's low-level server, with a request that is not HTTP answered in a form both dialects' clients read."""
-
-    def __init__(self, serve: Handler, paths: Mapping[str, Handler]) -> None:
-        """`paths` are answered by their own handlers, everything else by `serve`."""
-
-        async def dispatch(request: web.BaseRequest) -> web.StreamResponse:
-            return await paths.get(request.raw_path.partition("?")[0], serve)(request)
-
-        super().__init__(
-            dispatch,
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=_KEEPALIVE_S,
-            max_line_size=_HEAD_LINE_BYTES,
-            max_field_size=_HEAD_LINE_BYTES,
-        )
-
-    def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, **self._kwargs)
+_SWEEP_S = 0.5
 
 
-class _Connection(RequestHandler):
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        # aiohttp queues a broken chunk as the next message, and whoever reads the body would wait for ever.
-        if self._current_request is not None and self._messages and isinstance(self._messages[-1][0], _ErrInfo):
-            self._messages.pop()
-            self._current_request.content.set_exception(web.RequestPayloadError("a broken chunk"))
-            self._current_request.content.feed_eof()
-            self.close()
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """Seconds; connections at once."""
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002  # aiohttp's; it may quote the request
-    ) -> web.StreamResponse:
-        if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun")
-        if status >= 500:
-            _log.error("the listener failed", error=repr(exc))
-        status = 431 if isinstance(exc, LineTooLong) else status
-        text = "a header or the request line is too long" if status == 431 else "the request is not valid HTTP"
-        error = {"type": "invalid_request_error", "message": text, "code": "invalid_request", "param": None}
-        response = web.Response(
-            status=status, body=json.dumps({"type": "error", "error": error}), content_type="application/json"
-        )
-        response.force_close()
-        return response
+    max_connections: int
+    head_timeout: float = 15.0
+    """From the first byte of a head, or from the connection, to its last byte."""
+    body_timeout: float = 60.0
+    """And a second more for every 16 KiB that have come."""
+    keep_alive: float = 75.0
+    """A connection may be idle for so long between requests."""
+
+
+class Listener:
+    """Makes a protocol for every connection, and sees to it that none is forgotten."""
+
+    def __init__(self, serve: Serve, pages: Pages, settings: ListenerSettings, clock: Clock) -> None:
+        self.serve = serve
+        self.pages = pages
+        self.settings = settings
+        self.now = clock.now()
+        """As of the last sweep: limits on arrival need no better."""
+        self.idle: dict[ClientConnection, None] = {}
+        """Those without a call, the longest idle first."""
+        self._clock = clock
+        self._connections: set[ClientConnection] = set()
+        self._sweeper: Alarm | None = None
+        shortest_s = min(settings.head_timeout, settings.body_timeout, settings.keep_alive)
+        self._sweep_s = min(_SWEEP_S, shortest_s / 4)
+
+    def __call__(self) -> asyncio.Protocol:
+        return ClientConnection(self)
+
+    @property
+    def count(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    def add(self, connection: ClientConnection) -> bool:
+        """Takes a new connection on, where need be in the place of the one that has been idle for longest; returns
+        whether there is room."""
+        if self._sweeper is None:
+            self._sweep()
+        if len(self._connections) >= self.settings.max_connections:
+            if not self.idle:
+                return False
+            longest = next(iter(self.idle))
+            self.remove(longest)
+            longest.abort()
+        self._connections.add(connection)
+        self.idle[connection] = None
+        return True
+
+    def remove(self, connection: ClientConnection) -> None:
+        """It is gone."""
+        self._connections.discard(connection)
+        self.idle.pop(connection, None)
+
+    async def close(self, within_s: float) -> None:
+        """Closes every connection, those with a call after `within_s` at the latest."""
+        for connection in list(self.idle):
+            connection.abort()
+        tasks = [each.task for each in self._connections if each.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=within_s)
+        for connection in list(self._connections):
+            connection.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    def _sweep(self) -> None:
+        """Ends who is over time. One timer for all: one for each would cost every call two of them."""
+        self.now = now = self._clock.now()
+        for connection in [each for each in self._connections if each.due_at <= now]:
+            connection.expire()
+        self._sweeper = self._clock.call_at(now + self._sweep_s, self._sweep)

@@ -48,6 +48,8 @@ async def read_to_commit(call: Call, attempt: Attempt, exchange: Exchange, limit
         if not call.is_upgrade:
             raise UpstreamError(FailureKind.MALFORMED, "it switched protocols unasked")
         return _opened(exchange, b"", exchange)
+    if exchange.status >= 300 and call.model is not None:  # followed by nobody: the client would take its key there
+        raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, which sends calls elsewhere")
     headers = header_rules.lower_names(exchange.headers)
     if headers.get("content-type", "").lower().startswith("text/event-stream"):
         limits.on_stream()

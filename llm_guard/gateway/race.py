@@ -13,13 +13,14 @@ from typing import Protocol
 from llm_guard.call import Attempt, Call, Leave, Opened, Served
 from llm_guard.clock import Clock
 from llm_guard.gateway.entrance import credential_of
-from llm_guard.gateway.record import settle, settle_begun, settle_host
+from llm_guard.gateway.settle import settle, settle_begun, settle_host
 from llm_guard.outcome import Failure, FailureKind, Scope, Signal
 from llm_guard.policy.bench import Bench
 
 Beside = tuple[Attempt, Leave]
 _Racing = dict[asyncio.Task[Served | Failure], Attempt]
 _LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+_HEALTHY = Signal.HEALTHY
 _SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
 
 
@@ -110,14 +111,14 @@ class Race:
         attempt.answered_at = opened.first_token_at or now
         if opened.view is not None and call.first_token_at is None:
             call.first_token_at = now
-        settle_host(attempt, leave, Signal.HEALTHY, self._clock)
+        settle_host(attempt, leave, _HEALTHY, self._clock)
         if attempt.target.model is not None:
             self._bench.note_success(credential_of(call, attempt.target), now)
         if opened.rate is not None:
             leave.gate.note_hint(opened.rate, now)
             leave.advance(leave.gate)
         if opened.exchange is None:
-            settle(attempt, leave, Signal.HEALTHY, self._clock)
+            settle(attempt, leave, _HEALTHY, self._clock)
         else:
             settle_begun(attempt, leave, self._clock)
 

@@ -79,6 +79,8 @@ class Recovery:
 
     def _read_request(self) -> dict[str, Any] | None:
         if self._request is None:
+            if not isinstance(self._call.body, bytes):
+                return None  # too large to be taken apart
             try:
                 body = inflate(self._call.body, self._call.content_encoding, _MAX_BODY_BYTES)
                 request = json.loads(body or b"null")

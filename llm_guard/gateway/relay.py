@@ -8,11 +8,11 @@ route says so, the loop is asked for a stream that goes on (`gateway.recovery`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from dataclasses import replace
 
 import structlog
-from aiohttp import web
 
 from llm_guard.call import Call, Opened, Served, StreamView
 from llm_guard.clock import Clock, TimeLimit
@@ -20,10 +20,10 @@ from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.connections import UpstreamError
-from llm_guard.gateway.record import settle
 from llm_guard.gateway.recovery import Recovery, recovery_of
 from llm_guard.gateway.refusals import DRAINED
 from llm_guard.gateway.reply import Reply, uncancel
+from llm_guard.gateway.settle import settle
 from llm_guard.gateway.tunnel import tunnel
 from llm_guard.gateway.upstream import timeout_failure
 from llm_guard.gateway.waiting import Waiting
@@ -40,11 +40,12 @@ _DRAINED = Failure(FailureKind.INTERNAL, DRAINED.message)
 _OUT_OF_PLACE = "sent what cannot follow on what the client has: no stream, or a compressed answer"
 
 
-async def relay(call: Call, served: Served, reply: Reply, clock: Clock) -> web.StreamResponse:
+async def relay(call: Call, served: Served, reply: Reply, clock: Clock) -> None:
     """Gives the client what an attempt has opened; `call.failure` says why when it broke on the way."""
     if served.opened.exchange is None:
-        return await _send(call, served, reply)
-    recovery = call.recovery = recovery_of(call, served)
+        await _send(call, served, reply)
+        return
+    recovery = call.recovery = _recovery_of(call, served)
     try:
         failure = await _follow(call, served, reply, clock)
         while failure is not None and recovery is not None and recovery.may_go_on(served, failure):
@@ -64,23 +65,32 @@ async def relay(call: Call, served: Served, reply: Reply, clock: Clock) -> web.S
         _note_tokens(call, served, recovery)
     if call.failure is not None:
         await _break_off(call, served, call.failure, reply)
-    return reply.response or web.StreamResponse()
+    elif not reply.is_over:
+        with contextlib.suppress(ConnectionError):  # it has left at the terminal event
+            await reply.end()
 
 
-async def _send(call: Call, served: Served, reply: Reply) -> web.StreamResponse:
+async def _send(call: Call, served: Served, reply: Reply) -> None:
     """An answer that is there as a whole."""
     opened = served.opened
     if _is_out_of_place(call, served, reply):
         call.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
-        return await reply.break_off(_last_words(call, served, call.failure))
+        await reply.break_off(_last_words(call, served, call.failure))
+        return
     headers = _headers(call, served)
-    if call.method == "HEAD":
-        headers += [pair for pair in opened.headers if pair[0].lower() == "content-length"]
     _note_tokens(call, served, None)
     call.failure = CLIENT_LEFT  # until it has taken all of it
-    response = await reply.send(opened.status, opened.reason, headers, opened.held)
+    if call.method == "HEAD":
+        reply.begin(opened.status, opened.reason, headers, _length(opened))
+        await reply.end()
+    else:
+        await reply.send(opened.status, opened.reason, headers, opened.held)
     call.failure = None
-    return response
+
+
+def _length(opened: Opened) -> int | None:
+    length = header_rules.value_of(opened.headers, "content-length")
+    return int(length) if length.isdigit() else None
 
 
 def _headers(call: Call, served: Served) -> list[tuple[str, str]]:
@@ -113,7 +123,7 @@ async def _follow(call: Call, served: Served, reply: Reply, clock: Clock) -> Fai
     assert opened.exchange is not None  # noqa: S101  # else it was sent as a whole
     failure: Failure | None = CLIENT_LEFT  # until it has stayed to the end
     try:
-        await _begin(call, served, reply)
+        _begin(call, served, reply)
         if opened.status == 101:
             await tunnel(reply, opened.exchange)
             failure = None
@@ -142,19 +152,19 @@ def _has_ended(opened: Opened) -> bool:
     return watch is not None and watch.has_ended and watch.error is None
 
 
-async def _begin(call: Call, served: Served, reply: Reply) -> None:
+def _begin(call: Call, served: Served, reply: Reply) -> None:
     opened = served.opened
     if _is_out_of_place(call, served, reply):
         raise UpstreamError(FailureKind.MALFORMED, _OUT_OF_PLACE)
-    length = header_rules.value_of(opened.headers, "content-length") if opened.view is None else ""
-    await reply.begin(opened.status, opened.reason, _headers(call, served), int(length) if length else None)
+    length = _length(opened) if opened.view is None else None
+    reply.begin(opened.status, opened.reason, _headers(call, served), length)
     call.lift_patience()
 
 
 async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failure | None:
     timeouts, opened = served.attempt.target.timeouts, served.opened
-    view, exchange, response = opened.view, opened.exchange, reply.response
-    assert exchange is not None and response is not None  # noqa: S101, PT018  # the caller has both
+    view, exchange = opened.view, opened.exchange
+    assert exchange is not None  # noqa: S101  # the caller has it
     watch = view.watch if view is not None else None
     limit = clock.limit()
     is_writing = is_ending = False
@@ -167,9 +177,9 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                 limit.set(*earlier(served.attempt.started_at + timeouts.attempt, "attempt", call.deadline_at))
             passed = opened.held
             while True:
-                if passed:
+                if passed and not reply.push(passed):
                     is_writing = True
-                    await response.write(passed)
+                    await reply.connection.wait_room()
                     is_writing = False
                     limit.touch()
                 if watch is not None and watch.has_ended and not is_ending:
@@ -189,7 +199,7 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
     if view is not None:
         broken = _judge(view, broken, served.attempt.target.deployment.upstream)
         if broken is None and (rest := view.rest()):
-            await response.write(rest)
+            await reply.write(rest)
     return broken
 
 
@@ -215,6 +225,14 @@ def _judge(view: StreamView, broken: Failure | None, upstream: Upstream) -> Fail
 
 
 # after one that died
+
+
+def _recovery_of(call: Call, served: Served) -> Recovery | None:
+    try:
+        return recovery_of(call, served)
+    except Exception as error:  # noqa: BLE001  # a bug of ours must not cost the stream, nor its slot
+        _internal(error)
+        return None
 
 
 async def _resume(
@@ -270,12 +288,14 @@ async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply)
     then the connection closed in the middle of the body."""
     view = served.opened.view
     if failure.kind.source is Source.CLIENT:
-        reply.abort()
+        reply.connection.abort()
         return
     last_words = view.withheld if view is not None else b""
     is_told = view is not None and view.watch is not None and view.watch.is_error_heard and not call.is_draining
-    if is_told and not last_words:
-        return  # the upstream's own words were the last that was passed on
+    if is_told and not last_words:  # the upstream's own words were the last that was passed on
+        with contextlib.suppress(ConnectionError):
+            await reply.end()
+        return
     takes_events = view.takes_events if view is not None else _is_out_of_place(call, served, reply)
     if not is_told and takes_events:
         last_words += _last_words(call, served, failure)

@@ -11,7 +11,6 @@ import json
 from random import Random
 
 import structlog
-from aiohttp import web
 
 from llm_guard.call import Call, GaveUp, Served
 from llm_guard.clock import Clock
@@ -19,13 +18,15 @@ from llm_guard.config import Config
 from llm_guard.deployment import Deployment
 from llm_guard.dialect import DIALECTS, dialect_of
 from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway import model_field
+from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.gateway.model_field import BadRequest
+from llm_guard.gateway.body import receive, too_large
+from llm_guard.gateway.model_field import inspect, model_in_query
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.refusals import DRAINED, last_words, own_words, wrong_dialect
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
 from llm_guard.gateway.reply import Reply, uncancel
+from llm_guard.gateway.request import METHODS, Request, objection
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
@@ -36,8 +37,9 @@ from llm_guard.policy.repeat import Repeatable
 from llm_guard.routes import RouteTable
 
 _log = structlog.get_logger("llm_guard")
+_SMALL_BODY_BYTES = 1 << 17
+"""Looked at in one go; a larger one piece by piece."""
 _ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
 
 class Gateway:
@@ -65,14 +67,14 @@ class Gateway:
         self._client_keys = {_digest(key.key): key for key in config.server.client_keys}
         self._loop.adopt(table.deployments())
 
-    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def serve(self, request: Request, reply: Reply) -> None:
         """One call, from its head to its record."""
-        call, reply = self._begin(request), Reply(request)
+        call = self._begin(request)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
         self._running[task] = call
         try:
-            return await self._serve(call, reply)
+            await self._serve(call, reply)
         except asyncio.CancelledError:
             if call.sent_status is not None and not reply.is_early:
                 raise  # an answer had begun: the relay knows whether the client got all that it waited for
@@ -80,18 +82,19 @@ class Gateway:
                 call.failure = CLIENT_LEFT
                 raise
             uncancel()
-            return await self._refuse(call, DRAINED, reply)
+            await self._refuse(call, DRAINED, reply)
         except ConnectionError:
             call.failure = CLIENT_LEFT
             raise
         except BadRequest as bad:  # found only when the model was to be renamed
-            refusal = Refusal(bad.status, bad.code, bad.message, by="request", param=bad.param)
-            return await self._refuse(call, refusal, reply)
+            await self._refuse(call, _refusal(bad), reply)
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
             _log.exception("a call broke the gateway", request_id=call.id)
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
-            return await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), reply)
+            await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), reply)
         finally:
+            if not isinstance(call.body, bytes):
+                call.body.close()
             del self._running[task]
             self._recorder.end(call)
 
@@ -116,49 +119,53 @@ class Gateway:
             call.is_draining = True
             task.cancel()
 
-    async def _serve(self, call: Call, reply: Reply) -> web.StreamResponse:
-        refusal = self._admit(call) or await self._receive(call, reply.request) or self._identify(call)
+    async def _serve(self, call: Call, reply: Reply) -> None:
+        refusal = self._admit(call, reply) or await self._receive(call, reply) or self._identify(call)
         if refusal is not None:
-            return await self._refuse(call, refusal, reply)
+            await self._refuse(call, refusal, reply)
+            return
         assert call.route is not None  # noqa: S101  # identify has found it
         self._recorder.begin(call)
         with Waiting(call, reply, call.route.stream.waiting, self._clock):
             result = await self._loop.run(call, call.route)
+        reply.closes_connection |= self.is_leaving
         if isinstance(result, Served):
-            return await relay(call, result, reply, self._clock)
-        return await self._give_up(call, result, reply)
+            await relay(call, result, reply, self._clock)
+        else:
+            await self._give_up(call, result, reply)
 
-    def _begin(self, request: web.BaseRequest) -> Call:
-        path, _, query = request.raw_path.partition("?")
-        names = request.headers
+    def _begin(self, request: Request) -> Call:
+        names = request.names
+        upstream_name, path = _without_upstream(request.path)
         return Call(
-            id=f"lg-{self._random.getrandbits(80):020x}",
-            dialect=dialect_of(
-                _without_upstream(path)[1],
+            f"lg-{self._random.getrandbits(80):020x}",
+            dialect_of(
+                path,
                 has_anthropic_version="anthropic-version" in names,
                 has_x_api_key="x-api-key" in names,
                 has_bearer="authorization" in names,
             ),
-            method=request.method,
-            path=path,
-            query=query,
-            headers=tuple(request.headers.items()),
-            started_at=self._clock.now(),
+            request.method,
+            path,
+            request.query,
+            request.headers,
+            self._clock.now(),
             content_type=names.get("content-type", ""),
             content_encoding=names.get("content-encoding", ""),
-            is_upgrade=names.get("upgrade", "").lower() == "websocket",
-            closes_connection=self.is_leaving,
+            upstream_name=upstream_name,
+            is_upgrade=request.is_for_websocket,
             client_retries=retry_count(names),
         )
 
     # admit: before the body is read
 
-    def _admit(self, call: Call) -> Refusal | None:
+    def _admit(self, call: Call, reply: Reply) -> Refusal | None:
         if self.is_closed:
             return DRAINED
-        if call.method not in _METHODS:
-            return Refusal(405, "method_not_allowed", f"use one of {', '.join(_METHODS)}", by="request")
-        asked = priority(header_rules.value_of(call.headers, "x-llm-guard-priority") or None)
+        if (bad := objection(reply.request)) is not None:
+            reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
+            return _refusal(bad)
+        asked = priority(reply.request.names.get("x-llm-guard-priority") or None)
         if asked is None:
             message = f"x-llm-guard-priority must be one of {', '.join(PRIORITIES)}"
             return Refusal(400, "invalid_priority", message, by="request")
@@ -168,7 +175,10 @@ class Gateway:
         if not self._client_keys:
             call.key_digest = _digest("\n".join(header_rules.caller_keys(call.headers))).hex()
             return None
-        for key in header_rules.caller_keys(call.headers):
+        keys = header_rules.caller_keys(call.headers)
+        if len(keys) > 1 and header_rules.has_rival_keys(call.headers):
+            keys = []
+        for key in keys:
             known = self._client_keys.get(_digest(key))
             if known is not None:
                 call.client_key = known.name
@@ -178,57 +188,45 @@ class Gateway:
 
     # receive: the body, once, bounded
 
-    async def _receive(self, call: Call, request: web.BaseRequest) -> Refusal | None:
+    async def _receive(self, call: Call, reply: Reply) -> Refusal | None:
+        request, bound = reply.request, self._config.server.max_body
         try:
-            _check_head(call)
-            call.body = await self._read_body(request)
+            if request.content_length > bound:
+                raise too_large(bound)
+            if "expect" in request.names:
+                _expect(reply)
+            if request.has_arrived and request.received_bytes <= _SMALL_BODY_BYTES and not call.content_encoding:
+                call.body = request.take()
+                if len(call.body) > bound:
+                    raise too_large(bound)
+                asked = inspect(call.body, call.content_type, "", bound)
+            else:
+                call.body, asked = await receive(
+                    request.read, call.content_type, call.content_encoding, bound, self._clock
+                )
             # SDKs begin to wait when they have sent it all, which for a slow upload is long after the head.
-            if (patience := patience_s(request.headers)) is not None:
+            if (patience := patience_s(request.names)) is not None:
                 call.decide_by = self._clock.now() + decide_within_s(patience)
-            asked = model_field.inspect(
-                call.body, call.content_type, call.content_encoding, self._config.server.max_body
-            )
-            call.model, call.is_stream, call.choices = asked.model, asked.is_stream, asked.choices
-            path = _without_upstream(call.path)[1]
-            is_responses = path.startswith("/v1/responses")  # elsewhere these fields mean other things
-            call.is_bound = is_responses and asked.is_bound
-            call.is_repeatable = self._repeatable.allows(
-                call.method, path, is_stateful=is_responses and asked.is_stateful
-            )
-            # Elsewhere `?model=` is a filter on a list.
-            is_realtime = "/v1/realtime" in call.path
-            if is_realtime and (model := model_field.model_in_query(call.query)) is not None:
-                call.model, call.is_model_in_query = model, True
+            self._note(call, asked)
         except BadRequest as bad:
-            call.closes_connection = call.closes_connection or not request.content.at_eof()
-            return Refusal(bad.status, bad.code, bad.message, by="request", param=bad.param)
+            return _refusal(bad)
         return None
 
-    async def _read_body(self, request: web.BaseRequest) -> bytes:
-        bound = self._config.server.max_body
-        if (request.content_length or 0) > bound:
-            raise _too_large(bound)
-        if expectation := request.headers.get("expect"):
-            if expectation.lower() != "100-continue":
-                raise BadRequest(417, "expectation_failed", "the only expectation is 100-continue")
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0
-        chunks = []
-        size = 0
-        try:
-            while chunk := await request.content.readany():
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > bound:
-                    raise _too_large(bound)
-        except web.RequestPayloadError as error:
-            raise BadRequest(400, "invalid_body", f"the body is not framed as its headers say: {error}") from None
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    def _note(self, call: Call, asked: Asked) -> None:
+        """What is asked for, as far as the path lets it mean something."""
+        call.model, call.is_stream, call.choices = asked.model, asked.is_stream, asked.choices
+        is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
+        call.is_bound = is_responses and asked.is_bound
+        is_stateful = is_responses and asked.is_stateful
+        call.is_repeatable = self._repeatable.allows(call.method, call.path, is_stateful=is_stateful)
+        if call.path.startswith("/v1/realtime"):  # elsewhere `?model=` is a filter on a list
+            model = model_in_query(call.query)
+            call.model, call.is_model_in_query = model or call.model, model is not None
 
     # identify: the route
 
     def _identify(self, call: Call) -> Refusal | None:
-        name, call.path = _without_upstream(call.path)
+        name = call.upstream_name
         if not call.path.startswith("/v1/"):
             return Refusal(404, "unknown_path", "the API is below /v1/, or /upstreams/NAME/v1/", by="route")
         if name is not None:
@@ -255,34 +253,39 @@ class Gateway:
 
     # the gateway's own answers
 
-    async def _give_up(self, call: Call, result: GaveUp, reply: Reply) -> web.StreamResponse:
+    async def _give_up(self, call: Call, result: GaveUp, reply: Reply) -> None:
         if result.refusal is not None:
-            return await self._refuse(call, result.refusal, reply)
+            await self._refuse(call, result.refusal, reply)
+            return
         assert result.failure is not None  # noqa: S101  # one of the two is set
         call.failure, call.gave_up = result.failure, result.why
         if result.failure.answer is not None:
-            return await self._pass_on(call, result.failure, result.failure.answer, reply)
-        return await self._refuse(call, own_words(call, result.failure), reply)
+            await self._pass_on(call, result.failure, result.failure.answer, reply)
+        else:
+            await self._refuse(call, own_words(call, result.failure), reply)
 
-    async def _pass_on(self, call: Call, failure: Failure, answer: Answer, reply: Reply) -> web.StreamResponse:
+    async def _pass_on(self, call: Call, failure: Failure, answer: Answer, reply: Reply) -> None:
         """The upstream's own error, unmodified; only the words on retrying are ours, for we have done it."""
         if reply.is_early:
-            return await reply.break_off(last_words(call, answer.body))
+            await reply.break_off(last_words(call, answer.body))
+            return
         call.sent_status = answer.status
         kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() not in _ON_RETRYING]
         said_by = (each.target.deployment.label for each in call.attempts if each.failure is failure)
         kept += [*header_rules.ours(call, next(said_by, None)), ("x-should-retry", "false")]
         if failure.retry_after_s is not None:
             kept += header_rules.retry_after(failure.retry_after_s)
-        return await reply.send(answer.status, answer.reason, kept, answer.body)
+        await reply.send(answer.status, answer.reason, kept, answer.body)
 
-    async def _refuse(self, call: Call, refusal: Refusal, reply: Reply) -> web.StreamResponse:
+    async def _refuse(self, call: Call, refusal: Refusal, reply: Reply) -> None:
         if call.failure is None:
             call.refusal = refusal
         body = json.dumps(DIALECTS[call.dialect].refusal_body(refusal, call.id)).encode()
         if reply.has_begun:  # it can only be broken off
-            return await reply.break_off(last_words(call, body) if reply.is_early else b"")
+            await reply.break_off(last_words(call, body) if reply.is_early else b"")
+            return
         call.sent_status = refusal.status
+        reply.closes_connection |= self.is_leaving
         headers = [("Content-Type", "application/json"), *header_rules.ours(call, None)]
         headers.append(("x-should-retry", "true" if refusal.should_retry else "false"))
         if refusal.by is not None:
@@ -290,8 +293,8 @@ class Gateway:
         if refusal.retry_after_s is not None:
             headers += header_rules.retry_after(refusal.retry_after_s)
         if refusal.status == 405:
-            headers.append(("Allow", ", ".join(_METHODS)))
-        return await reply.send(refusal.status, "", headers, body)
+            headers.append(("Allow", ", ".join(METHODS)))
+        await reply.send(refusal.status, "", headers, body)
 
 
 def _without_upstream(path: str) -> tuple[str | None, str]:
@@ -302,20 +305,16 @@ def _without_upstream(path: str) -> tuple[str | None, str]:
     return name, slash + rest
 
 
-def _check_head(call: Call) -> None:
-    """Raises BadRequest for what must not travel on."""
-    segments = (
-        call.path.lower().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/").replace("\\", "/").split("/")
-    )
-    if ".." in segments or "." in segments:
-        raise BadRequest(400, "invalid_path", "the path must not contain dot segments")
-    for name, value in call.headers:
-        if not value.isascii() and not value.isprintable():
-            raise BadRequest(400, "invalid_header", f"the header {name} is not UTF-8 text")
+def _refusal(bad: BadRequest) -> Refusal:
+    return Refusal(bad.status, bad.code, bad.message, by="request", param=bad.param, should_retry=bad.should_retry)
 
 
-def _too_large(bound: int) -> BadRequest:
-    return BadRequest(413, "body_too_large", f"the body is larger than {bound} bytes (server.max_body)")
+def _expect(reply: Reply) -> None:
+    """Answers the one expectation that there is (RFC 9110, section 10.1.1)."""
+    if reply.request.names["expect"].lower() != "100-continue":
+        reply.closes_connection = True  # nobody can tell whether its body follows
+        raise BadRequest(417, "expectation_failed", "the only expectation is 100-continue")
+    reply.send_continue()
 
 
 def _digest(key: str) -> bytes:

@@ -13,8 +13,8 @@ from llm_guard.dialect.sse import Reader, StreamWatch
 from llm_guard.outcome import Failure, FailureKind
 
 MAX_INFLATED_BYTES = 16 << 20
-"""What one chunk may inflate to where the inflated bytes are passed on: far more than events come to, far less than a
-decompression bomb, which is a thousand times its size."""
+"""What one chunk may inflate to: far more than events come to, far less than a decompression bomb, which is a thousand
+times its size."""
 
 _PIECE_BYTES = 1 << 16
 """However much a chunk inflates to, no more of it is in memory at a time, where only the watch sees it."""
@@ -67,16 +67,24 @@ class InflatedView(StreamView):
         return False
 
     def feed(self, chunk: bytes) -> bytes:
-        if self.watch is not None:
-            try:
-                for piece in self._inflater.pieces(chunk):
-                    self.watch.feed(piece)
-            except zlib.error:
-                self.watch = None  # not in the encoding it claims: for the client to read, if it can
+        if self.watch is not None and not self.is_cut:
+            self._look(self.watch, chunk)
         return b"" if self.is_cut else chunk
 
     def rest(self) -> bytes:
         return b""
+
+    def _look(self, watch: StreamWatch, chunk: bytes) -> None:
+        inflated = 0
+        try:
+            for piece in self._inflater.pieces(chunk):
+                inflated += len(piece)
+                if inflated > MAX_INFLATED_BYTES:
+                    self.watch = None  # to look at all of a bomb would hold up every other call
+                    break
+                watch.feed(piece)
+        except zlib.error:
+            self.watch = None  # not in the encoding it claims: for the client to read, if it can
 
 
 class InflatingView(StreamView):

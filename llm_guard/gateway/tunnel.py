@@ -16,20 +16,18 @@ _HIGH_WATER_BYTES = 1 << 18
 
 async def tunnel(reply: Reply, exchange: Exchange) -> None:
     """Returns when either side has closed; what it sent has been passed on. The exchange is the caller's to close."""
-    request, response = reply.request, reply.response
-    client = request.transport
-    if client is None or response is None:
-        return
-    from_client = _Inbox(client)
+    client = reply.connection
+    from_client = _Inbox(client.transport)
     from_upstream = _Inbox(None)
     upstream = exchange.take_over(from_upstream)
     from_upstream.transport = upstream.transport
-    request.protocol.set_parser(from_client)  # type: ignore[arg-type]  # aiohttp names its one parser as the type
+    await reply.write(b"")
+    client.take_over(from_client)
     try:
         async with asyncio.TaskGroup() as both:
             pumps = [
                 both.create_task(_pump(from_client, upstream.write)),
-                both.create_task(_pump(from_upstream, response.write)),
+                both.create_task(_pump(from_upstream, reply.write)),
             ]
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for pump in pumps:
@@ -38,7 +36,7 @@ async def tunnel(reply: Reply, exchange: Exchange) -> None:
         # A client that leaves at once has its last words passed on too.
         if (rest := from_client.take_rest()) and not upstream.transport.is_closing():
             upstream.transport.write(rest)
-        request.protocol.force_close()
+        client.close()
 
 
 class _Inbox:
@@ -52,7 +50,7 @@ class _Inbox:
         self._is_paused = False
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Called by aiohttp's protocol for every read of an upgraded connection."""
+        """Called for every read of an upgraded connection."""
         self._waiting += data
         self._has_news.set()
         if len(self._waiting) > _HIGH_WATER_BYTES and self.transport is not None and not self._is_paused:
@@ -61,7 +59,7 @@ class _Inbox:
         return False, b""
 
     def feed_eof(self) -> None:
-        """Called by aiohttp's protocol when the connection is gone."""
+        """Called when the connection is gone."""
         self._is_over = True
         self._has_news.set()
 

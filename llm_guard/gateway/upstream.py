@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from llm_guard.call import Attempt, Call, Exchange, Opened
+from llm_guard.call import Attempt, Call, Exchange, FileBody, Opened
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway import model_field
@@ -52,14 +52,21 @@ class Upstreams:
                 exchange.abort()
 
     async def _send(self, call: Call, attempt: Attempt, on_connected: Callable[[], None]) -> Exchange:
-        url, headers, body = _request(call, attempt)
+        upstream = attempt.target.deployment.upstream
+        target, body = await _request(call, attempt)
+        headers = header_rules.to_upstream(call, upstream, is_body_ours=attempt.manner is not None)
         return await self._connections.send(
-            call.method, url, headers, body, on_connected, is_repeatable=call.is_repeatable
+            call.method, upstream.origin, target, headers, body, on_connected, is_repeatable=call.is_repeatable
         )
 
 
 class _Limits:
     """The one time limit of an attempt: connect, then first_token or attempt, never beyond the call's deadline."""
+
+    __slots__ = (
+        "_attempt", "_call", "_connected_at", "_is_early", "_latest_at", "_latest_name", "_timeouts", "clock",
+        "is_connected", "scope",
+    )  # fmt: skip
 
     def __init__(self, call: Call, attempt: Attempt, clock: Clock) -> None:
         self.scope: TimeLimit = clock.limit()
@@ -67,14 +74,14 @@ class _Limits:
         self._attempt = attempt
         self._timeouts = attempt.target.timeouts
         self.clock = clock
-        self._started_at = clock.now()
-        self._connected_at = self._started_at
+        self._connected_at = 0.0
         self.is_connected = False
         self._is_early = False
-        self._latest: tuple[float, Limit] = (0.0, "connect")
+        self._latest_at = 0.0
+        self._latest_name: Limit = "connect"
 
     def on_start(self) -> None:
-        self._set(self._started_at + self._timeouts.connect, "connect")
+        self._set(self._attempt.started_at + self._timeouts.connect, "connect")
 
     def on_connected(self) -> None:
         self._connected_at = self.clock.now()
@@ -92,44 +99,49 @@ class _Limits:
         self._set(self._call.commit_by, "first_token")
 
     def on_unary(self) -> None:
-        self._set(self._started_at + self._timeouts.attempt, "attempt")
+        if self._latest_name != "attempt":
+            self._set(self._attempt.started_at + self._timeouts.attempt, "attempt")
 
     def renew(self) -> None:
         """The call may take longer than was known when the limit was set."""
-        self._set(*self._latest)
+        self._set(self._latest_at, self._latest_name)
 
     def failure(self) -> Failure:
         timeouts = replace(self._timeouts, first_token=self._attempt.first_token_s)
         failure = timeout_failure(self.scope.name, timeouts, is_before_sending=not self.is_connected)
         if not self._is_early:
             return failure
-        took_s = self.clock.now() - self._started_at
+        took_s = self.clock.now() - self._attempt.started_at
         detail = f"no answer within {took_s:.2g} s, when time was left for one more attempt"
         return replace(failure, detail=detail, is_early=True)
 
     def _set(self, at: float, name: Limit) -> None:
-        self._latest = at, name
-        self._is_early = self._attempt.ends_by < min(at, self._call.commit_by)
-        self.scope.set(*earlier(min(at, self._attempt.ends_by), name, self._call.commit_by))
+        self._latest_at, self._latest_name = at, name
+        ends_by, commit_by = self._attempt.ends_by, self._call.commit_by
+        self._is_early = ends_by < at and ends_by < commit_by
+        self.scope.set(*earlier(min(ends_by, at), name, commit_by))
 
 
 # What is sent
 
 
-def _request(call: Call, attempt: Attempt) -> tuple[str, list[tuple[str, str]], bytes]:
+async def _request(call: Call, attempt: Attempt) -> tuple[str, bytes | FileBody]:
+    """Path and query, and the body."""
     target, upstream = attempt.target, attempt.target.deployment.upstream
     # An openai base_url stands for /v1, an anthropic one for the root: the conventions of their SDKs.
     path = call.path.removeprefix("/v1") if upstream.dialect == "openai" else call.path
-    query, body = call.query, call.body
+    path, query = f"{upstream.base_path}{path}" or "/", call.query
+    body: bytes | FileBody = call.body
     if attempt.manner is not None and call.recovery is not None:
         body = call.recovery.body(target, attempt.manner)
     elif target.model is not None and target.model != call.model:
         if call.is_model_in_query:
             query = model_field.rename_in_query(query, target.model)
+        elif isinstance(call.body, bytes):
+            body = model_field.rename(call.body, call.content_type, call.content_encoding, target.model)
         else:
-            body = model_field.rename(body, call.content_type, call.content_encoding, target.model)
-    url = f"{upstream.base_url}{path}{'?' if query else ''}{query}"
-    return url, header_rules.to_upstream(call, upstream, is_body_ours=attempt.manner is not None), body
+            body = await call.body.renamed(target.model)
+    return f"{path}?{query}" if query else path, body
 
 
 # What went wrong

@@ -64,7 +64,7 @@ class Waiting:
     def _may_speak(self, settings: WaitingSettings) -> bool:
         """Whether a head can be sent without harm: once it is, a failure can have no status of its own."""
         call = self._call
-        if self._reply.response is not None:
+        if self._reply.has_begun:
             return True
         if call.method != "POST" or call.is_upgrade:
             return False

@@ -20,16 +20,6 @@ from llm_guard.routes import Route, Target
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
-    """A deployment that may be asked now, and what the call has waited for it."""
-
-    stop: Stop
-    leave: Leave
-    waited_s: float
-    waited_for: WaitedFor
-
-
-@dataclass(frozen=True, slots=True)
 class _Wait:
     seconds: float
     stop: Stop
@@ -39,45 +29,52 @@ class _Wait:
 class Way:
     """From deployment to deployment, until one has answered well or nobody is left."""
 
+    __slots__ = ("_clock", "_entrance", "call", "left_out", "line", "route", "waited_for", "waited_s")
+
     def __init__(self, call: Call, route: Route, entrance: Entrance, clock: Clock, draw: Callable[[], float]) -> None:
         self.call = call
         self.route = route
         self.left_out: list[Shut | Full] = []
         """Why deployments were not asked."""
+        self.waited_s = 0.0
+        """For the one that may be asked now."""
+        self.waited_for: WaitedFor = ""
         self._entrance = entrance
         self._clock = clock
-        targets = route.targets[:1] if call.is_bound else route.targets
-        order = _order(targets, route, clock.now(), draw)
-        self.line = Itinerary(Stop(place, targets[place].alias) for place in order)
+        targets = route.targets
+        if len(targets) == 1 or call.is_bound:
+            self.line = Itinerary([Stop(0, targets[0].alias)])
+        else:
+            order = _order(targets, route, clock, draw)
+            self.line = Itinerary([Stop(place, targets[place].alias) for place in order])
 
     def target(self, stop: Stop) -> Target:
         return self.route.targets[stop.place]
 
     def budgets(self, stop: Stop) -> tuple[RetryBudget, RetryBudget]:
         """A retry takes a token from each: the deployment's, and the route's."""
-        return self.target(stop).deployment.budget, self.route.budget
+        return self.route.targets[stop.place].deployment.budget, self.route.budget
 
-    async def next(self) -> Entered | None:
-        """Leave to ask the next deployment; None: nobody is left."""
-        since = self._clock.now()
-        waited_for: WaitedFor = ""
+    async def next(self) -> tuple[Stop, Leave] | None:
+        """The next deployment, and leave to ask it; None: nobody is left."""
+        self.waited_s, self.waited_for = 0.0, ""
         while stops := self.line.next():
             waits: list[_Wait] = []
             for stop in stops:
                 found = self._try(stop)
                 if isinstance(found, Leave):
-                    self._pass_over(waits)
-                    return self._entered(stop, found, since, waited_for)
+                    if waits:
+                        self._pass_over(waits)
+                    return stop, found
                 if found is not None:
                     waits.append(found)
             if any(wait.is_for_turn for wait in waits) and self.line.release():
                 continue  # rather than wait for a turn here, ask the others whether they have room
             if waits:
                 wait = min(waits, key=lambda each: each.seconds)
-                waited_for = "queue" if wait.is_for_turn else wait.stop.waited_for
-                leave = await self._pass(wait)
+                leave = await self._pass_timed(wait)
                 if leave is not None:
-                    return self._entered(wait.stop, leave, since, waited_for)
+                    return wait.stop, leave
         return None
 
     def free(self, stop: Stop) -> tuple[Stop, ...]:
@@ -94,16 +91,15 @@ class Way:
         found = self._entrance.try_enter(self.call, self.target(stop), is_last=False)
         return found if isinstance(found, Leave) else None
 
-    def _entered(self, stop: Stop, leave: Leave, since: float, waited_for: WaitedFor) -> Entered:
-        waited_s = round(self._clock.now() - since, 9) if waited_for else 0.0
-        return Entered(stop, leave, waited_s, waited_for)
-
     def _try(self, stop: Stop) -> Leave | _Wait | None:
         """Leave, or what to wait for; None: it is asked no more."""
-        now = self._clock.now()
-        if stop.not_before > now and self._is_in_time(stop, stop.not_before):
-            return _Wait(stop.not_before - now, stop, is_for_turn=False)
-        return self._ask_entrance(stop, None) if self._is_worth_asking(stop, now) else None
+        if self.call.attempts:  # the first is made whatever is known
+            now = self._clock.now()
+            if stop.not_before > now and self._is_in_time(stop, stop.not_before):
+                return _Wait(stop.not_before - now, stop, is_for_turn=False)
+            if not self._is_worth_asking(stop, now):
+                return None
+        return self._ask_entrance(stop, None)
 
     def _is_worth_asking(self, stop: Stop, now: float) -> bool:
         """Whether there are time and tokens for it; else it is asked no more."""
@@ -116,16 +112,23 @@ class Way:
         return False
 
     def _ask_entrance(self, stop: Stop, turn: Turn | None) -> Leave | _Wait | None:
-        is_last = not self.line.others(stop)
-        found = self._entrance.try_enter(self.call, self.target(stop), is_last=is_last, turn=turn)
+        target, is_last = self.route.targets[stop.place], not self.line.has_others()
+        found = self._entrance.try_enter(self.call, target, is_last=is_last, turn=turn)
         if isinstance(found, Leave):
-            if _is_owed(stop):
+            if stop.retries and _is_owed(stop):
                 stop.is_paid = try_spend_all(self.budgets(stop), self._clock.now())
             return found
         if isinstance(found, Full) and found.has_place and found.wait_s <= self._patience_s(stop):
             return _Wait(found.wait_s, stop, is_for_turn=True)
         self._leave_out(stop, found)
         return None
+
+    async def _pass_timed(self, wait: _Wait) -> Leave | None:
+        self.waited_for = "queue" if wait.is_for_turn else wait.stop.waited_for
+        since = self._clock.now()
+        leave = await self._pass(wait)
+        self.waited_s = round(self.waited_s + self._clock.now() - since, 9)
+        return leave
 
     async def _pass(self, wait: _Wait) -> Leave | None:
         """Waits; leave when it was for a turn that has come."""
@@ -175,9 +178,12 @@ def _is_owed(stop: Stop) -> bool:
     return stop.retries > 0 and not stop.is_paid
 
 
-def _order(targets: tuple[Target, ...], route: Route, now: float, draw: Callable[[], float]) -> tuple[int, ...] | range:
-    if route.balance == "order" or len(targets) == 1:
+def _order(
+    targets: tuple[Target, ...], route: Route, clock: Clock, draw: Callable[[], float]
+) -> tuple[int, ...] | range:  # fmt: skip
+    if route.balance == "order":
         return range(len(targets))
+    now = clock.now()
     return arranged([_candidate(target, now) for target in targets], route.balance, draw)
 
 

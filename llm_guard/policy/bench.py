@@ -53,6 +53,11 @@ class Bench:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._last_until = -inf
+
+    def is_empty(self, now: float) -> bool:
+        """Surely nobody rests now: then no key need be built to `find` that out."""
+        return now >= self._last_until
 
     def find(self, keys: tuple[Key, ...], now: float) -> Benched | None:
         """The longest rest that any of `keys` has now."""
@@ -69,12 +74,12 @@ class Bench:
             return
         entry.refusals += 1
         if entry.refusals >= _REFUSALS_IN_A_ROW:
-            _put(entry, now + CREDENTIAL_S, failure)
+            self._put(entry, now + CREDENTIAL_S, failure)
 
     def note_wait(self, deployment: Key, failure: Failure, now: float) -> None:
         """A deployment asked for a wait, `failure.retry_after_s`, that the call could not afford."""
         if failure.retry_after_s is not None:
-            _put(self._entry(deployment), now + min(MAX_S, failure.retry_after_s), failure)
+            self._put(self._entry(deployment), now + min(MAX_S, failure.retry_after_s), failure)
 
     def note_success(self, credential: Key, now: float) -> None:
         """The provider accepted a credential."""
@@ -98,9 +103,18 @@ class Bench:
         self._entries.move_to_end(key)
         return entry.benched
 
+    def _put(self, entry: _Entry, until: float, failure: Failure) -> None:
+        # A shorter rest must not cut a longer one short (litellm issue 40130).
+        if entry.benched is None or until > entry.benched.until:
+            entry.benched = Benched(until, _for_others(failure))
+            self._last_until = max(self._last_until, until)
+
     def _entry(self, key: Key) -> _Entry:
-        entry = self._entries.setdefault(key, _Entry())
-        self._entries.move_to_end(key)
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+            return entry
+        entry = self._entries[key] = _Entry()
         if len(self._entries) > _CAPACITY:
             self._entries.popitem(last=False)
         return entry
@@ -109,12 +123,6 @@ class Bench:
 def as_of(benched: Benched, now: float) -> Failure:
     """The failure to tell a client that is not served because of it, with the wait that is left."""
     return replace(benched.failure, retry_after_s=benched.until - now)
-
-
-def _put(entry: _Entry, until: float, failure: Failure) -> None:
-    # A shorter rest must not cut a longer one short (litellm issue 40130).
-    if entry.benched is None or until > entry.benched.until:
-        entry.benched = Benched(until, _for_others(failure))
 
 
 def _for_others(failure: Failure) -> Failure:

@@ -23,8 +23,10 @@ def patience_s(headers: Mapping[str, str]) -> float | None:
     `x-stainless-read-timeout` (Python) and `x-stainless-timeout` (TypeScript: whole seconds, cut off; anthropic-python:
     seconds) are limits on silence, not on the call. `NOT_GIVEN`, `None` and 0 (TypeScript's 900 ms) say nothing.
     """
-    said = [_seconds(headers.get(name)) for name in ("x-stainless-read-timeout", "x-stainless-timeout")]
-    return min((seconds for seconds in said if seconds is not None), default=None)
+    read_s, timeout_s = _seconds(headers.get("x-stainless-read-timeout")), _seconds(headers.get("x-stainless-timeout"))
+    if read_s is None or timeout_s is None:
+        return timeout_s if read_s is None else read_s
+    return min(read_s, timeout_s)
 
 
 def decide_within_s(patience_s: float) -> float:
@@ -42,13 +44,15 @@ def priority(said: str | None) -> int | None:
 
 def retry_count(headers: Mapping[str, str]) -> int:
     """How often the client itself has sent this call before: `x-stainless-retry-count`, 0 without it."""
-    said = headers.get("x-stainless-retry-count", "")
-    return int(said) if said.isascii() and said.isdigit() and len(said) < 4 else 0
+    said = headers.get("x-stainless-retry-count", "0")
+    return int(said) if said != "0" and said.isascii() and said.isdigit() and len(said) < 4 else 0
 
 
 def _seconds(said: str | None) -> float | None:
+    if said is None:
+        return None
     try:
-        seconds = float(said) if said is not None else 0.0
+        seconds = float(said)
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) and seconds > 0 else None

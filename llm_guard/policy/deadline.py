@@ -58,8 +58,10 @@ def first_token_s(settings: TimeoutSettings, latency: Latency, now: float) -> fl
     short returns to the configured one by itself.
     """
     learned = settings.learned
+    if learned is None:
+        return settings.first_token
     p99_s = known(latency.quantile(0.99, now))
-    if learned is None or p99_s is None:
+    if p99_s is None:
         return settings.first_token
     return min(settings.first_token, max(learned.min, learned.factor * p99_s))
 

@@ -24,6 +24,7 @@ _TOLERATED = 0.9
 _CHANCE = 1e-4
 # Weight of the last call in the moving average of failures: its memory is some twenty calls.
 _RECENT_SHARE = 1 / 20
+_KEPT = 1 - _RECENT_SHARE
 _SLOTS = 10
 
 
@@ -38,8 +39,9 @@ class _Slot:
 class Window:
     """Calls of the last `window_s` seconds, of these the last `most_calls` when it is not None.
 
-    By time alone it is kept in slots of a tenth, and the oldest slot leaves whole; with `most_calls` each call
-    is a slot of its own, so memory is one slot for each.
+    By time alone it is kept in slots of a tenth, and the oldest slot leaves whole, when a new one begins or at
+    `expire`, which is to be called before the counts are read; with `most_calls` each call is a slot of its own, so
+    memory is one slot for each.
     """
 
     __slots__ = ("_slots", "calls", "failures", "slow_calls")
@@ -51,17 +53,19 @@ class Window:
         self.slow_calls = 0
 
     def add(self, is_failure: bool, is_slow: bool, now: float, window_s: float, most_calls: int | None) -> None:
-        self.expire(now, window_s)
-        slot_s = window_s / _SLOTS if most_calls is None else 0.0
-        if not self._slots or now >= self._slots[-1].began_at + slot_s:
-            self._slots.append(_Slot(now))
-        slot = self._slots[-1]
+        slot = self._slots[-1] if self._slots else None
+        if slot is None or now >= slot.began_at + (window_s / _SLOTS if most_calls is None else 0.0):
+            self.expire(now, window_s)
+            slot = _Slot(now)
+            self._slots.append(slot)
         slot.calls += 1
-        slot.failures += is_failure
-        slot.slow_calls += is_slow
         self.calls += 1
-        self.failures += is_failure
-        self.slow_calls += is_slow
+        if is_failure:
+            slot.failures += 1
+            self.failures += 1
+        if is_slow:
+            slot.slow_calls += 1
+            self.slow_calls += 1
         while most_calls is not None and self.calls > most_calls:
             self._drop_oldest()
 
@@ -97,32 +101,36 @@ class Run:
     It does not age: a deployment that is asked once a day fails as surely as one that is asked all the time.
     """
 
-    __slots__ = ("_before", "ends", "length", "recent_rate")
+    __slots__ = ("_length_before", "_rate_before", "ends", "length", "recent_rate")
 
     def __init__(self, recent_rate: float = 0.0) -> None:
         self.length = 0
         self.recent_rate = recent_rate
         self.ends = 0
         """Successes so far."""
-        self._before = (0, recent_rate)
+        self._length_before = 0
+        self._rate_before = recent_rate
 
     def add_failure(self) -> None:
         self.length += 1
 
-    def end(self) -> None:
-        """A success: the moving average takes the whole run in, and then the success."""
+    def end(self) -> int:
+        """A success: the moving average takes the whole run in, and then the success. Returns its number."""
         self.ends += 1
-        self._before = (self.length, self.recent_rate)
-        kept = 1 - _RECENT_SHARE
-        self.recent_rate = (1 - (1 - self.recent_rate) * kept**self.length) * kept
-        self.length = 0
+        length = self._length_before = self.length
+        rate = self._rate_before = self.recent_rate
+        if length:
+            rate = 1 - (1 - rate) * _KEPT**length
+            self.length = 0
+        self.recent_rate = rate * _KEPT
+        return self.ends
 
     def take_back(self, end: int) -> None:
         """The success that was the end with this number has failed after all. Unless another came since, the run that
         it ended goes on."""
         if self.ends == end:
-            length, self.recent_rate = self._before
-            self.length += length
+            self.length += self._length_before
+            self.recent_rate = self._rate_before
         self.add_failure()
 
 

@@ -136,18 +136,21 @@ class Gate:
             ticket.notify()
         return None
 
-    def exit(self, slot: Slot, now: float, outcome: Ending, latency_s: float | None) -> None:
-        """Gives a slot back, with what became of the call; a second time does nothing.
+    def exit(self, slot: Slot, now: float, outcome: Ending, latency_s: float | None) -> bool:
+        """Gives a slot back, with what became of the call; a second time does nothing. Whether anybody waits, who is
+        to be let in by `advance`.
 
         `latency_s`: until the answer, or its first token; None: not known. A rate limit tells the pace, an overload
         and a success the limit, `ignored` (the client left) nothing.
         """
+        is_waited_for = self._line.length > 0
         if slot.is_back:
-            return
+            return is_waited_for
         slot.is_back = True
-        in_flight, self._in_flight = self._in_flight, self._in_flight - 1
+        in_flight = self._in_flight
+        self._in_flight = in_flight - 1
         if outcome == "ignored":
-            return
+            return is_waited_for
         used_s = now - slot.entered_at
         self._use_s = used_s if self._use_s is None else self._use_s + _USE_SHARE * (used_s - self._use_s)
         self._limiter.note(outcome, slot.entered_at, now, latency_s, in_flight)
@@ -157,6 +160,7 @@ class Gate:
                 self._pacer.note_rate_limited(slot.entered_at, now)
         elif outcome == "ok":
             self.rate_limited_in_a_row = 0
+        return is_waited_for
 
     def note_hint(self, hint: RateHint, now: float) -> None:
         """What the headers of an answer said."""

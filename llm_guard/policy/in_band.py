@@ -54,11 +54,10 @@ class Found:
 
 def error_in(value: object) -> Found | None:
     """The error in one parsed event or one parsed 200 body, or None: it is what it should be."""
-    if isinstance(value, list):
-        return next((found for item in value[:8] if (found := error_in(item)) is not None), None)
-    if not isinstance(value, dict):
-        return None
-    return _reported(value) or _stopped(value)
+    for item in value[:8] if isinstance(value, list) else (value,):
+        if isinstance(item, dict) and (found := _reported(item) or _stopped(item)) is not None:
+            return found
+    return None
 
 
 def error_in_answer(body: bytes | str, status: int, *, family: str = "") -> Found | None:

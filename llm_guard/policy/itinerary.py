@@ -6,7 +6,6 @@ has no room (`gateway.entrance`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -39,8 +38,8 @@ class Itinerary:
 
     __slots__ = ("_current", "_stops")
 
-    def __init__(self, stops: Iterable[Stop]) -> None:
-        self._stops = list(stops)
+    def __init__(self, stops: list[Stop]) -> None:
+        self._stops = stops
         self._current: Stop | None = None
 
     def next(self) -> tuple[Stop, ...]:
@@ -54,7 +53,11 @@ class Itinerary:
 
     def others(self, stop: Stop) -> tuple[Stop, ...]:
         """All but this one."""
-        return tuple(each for each in self._stops if each is not stop)
+        return tuple([each for each in self._stops if each is not stop])
+
+    def has_others(self) -> bool:
+        """More than one has not been dropped."""
+        return len(self._stops) > 1
 
     def retry(self, stop: Stop, step: Retry, now: float) -> None:
         """Asks it again before all others."""

@@ -48,35 +48,39 @@ class Latency:
     that was cut before the median says nothing (the twin of a hedged call that answered at once) and is left out.
     """
 
-    __slots__ = ("_finished", "_recent")
+    __slots__ = ("_finished", "_recent", "_unsorted")
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, float]] = deque()
         """When, and how long: infinite for a cut one. Oldest first."""
+        self._unsorted = 0
+        """So many of the newest have not been sorted in, because nobody has asked since."""
         self._finished: list[float] = []
-        """The finite ones, sorted."""
+        """The finite ones of all others, sorted."""
 
     def note(self, duration_s: float, now: float) -> None:
         """An exchange ended by itself."""
         self._recent.append((now, duration_s))
-        insort(self._finished, duration_s)
-        self._forget(now)
+        self._unsorted += 1
+        if len(self._recent) > CAPACITY:
+            self._drop_oldest()
 
     def note_cut(self, at_least_s: float, now: float) -> None:
         """An exchange was cut, unfinished, after `at_least_s`."""
-        self._forget(now)
+        self._look(now)
         finished = self._finished
         if finished and at_least_s < finished[len(finished) // 2]:
             return
         self._recent.append((now, inf))
-        self._forget(now)
+        if len(self._recent) > CAPACITY:
+            self._drop_oldest()
 
     def quantile(self, q: float, now: float) -> float | None:
         """Seconds within which a share `q`, in (0, 1], of the exchanges ended: the nearest rank, not interpolated.
 
         Infinite when it falls among those that were cut; None below 20 exchanges.
         """
-        self._forget(now)
+        self._look(now)
         count = len(self._recent)
         if count < ENOUGH:
             return None
@@ -88,12 +92,22 @@ class Latency:
         count = len(self._recent)
         return LatencySnapshot(p50_s, p95_s, p99_s, count, count - len(self._finished))
 
-    def _forget(self, now: float) -> None:
+    def _look(self, now: float) -> None:
+        """Forgets what is too old, and sorts in what is new."""
         recent = self._recent
-        while recent and (recent[0][0] <= now - WINDOW_S or len(recent) > CAPACITY):
-            _, duration_s = recent.popleft()
-            if duration_s < inf:
-                del self._finished[bisect_left(self._finished, duration_s)]
+        while recent and recent[0][0] <= now - WINDOW_S:
+            self._drop_oldest()
+        while self._unsorted:
+            _, duration_s = recent[-self._unsorted]
+            self._unsorted -= 1
+            insort(self._finished, duration_s)
+
+    def _drop_oldest(self) -> None:
+        _, duration_s = self._recent.popleft()
+        if self._unsorted > len(self._recent):
+            self._unsorted -= 1
+        elif duration_s < inf:
+            del self._finished[bisect_left(self._finished, duration_s)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +139,20 @@ class PeakEwma:
         """A good answer."""
         kept = _kept(now - self._answered_at)
         self._usual_s = self._usual_s * kept + duration_s * (1 - kept)
+        if self._answered_at != self._heard_at:
+            kept = _kept(now - self._heard_at)
         self._answered_at = now
-        self._follow(duration_s, now)
+        self._follow(duration_s, kept, now)
 
     def note_failure(self, duration_s: float, now: float) -> None:
         """A failure after `duration_s`, a timeout included; 10 s at least while there was no good answer."""
-        self._follow(max(duration_s, PENALTY * (self._usual_s or 1.0)), now)
+        self._follow(max(duration_s, PENALTY * (self._usual_s or 1.0)), _kept(now - self._heard_at), now)
 
     def note_cut(self, at_least_s: float, now: float) -> None:
         """An exchange was cut for no fault of its own: it would have taken longer. It can only raise the cost."""
-        if at_least_s > self._peak_s * _kept(now - self._heard_at):
-            self._follow(at_least_s, now)
+        kept = _kept(now - self._heard_at)
+        if at_least_s > self._peak_s * kept:
+            self._follow(at_least_s, kept, now)
 
     def cost_s(self, now: float) -> float | None:
         """Seconds that an answer is feared to take; None: nothing heard for 30 s."""
@@ -145,8 +162,7 @@ class PeakEwma:
     def snapshot(self, now: float) -> PeakEwmaSnapshot:
         return PeakEwmaSnapshot(self.cost_s(now), self._usual_s if self._answered_at > -inf else None)
 
-    def _follow(self, duration_s: float, now: float) -> None:
-        kept = _kept(now - self._heard_at)
+    def _follow(self, duration_s: float, kept: float, now: float) -> None:
         rises = duration_s > self._peak_s
         self._peak_s = duration_s if rises else self._peak_s * kept + duration_s * (1 - kept)
         self._heard_at = now

@@ -88,9 +88,10 @@ class Limiter:
 
     def opens_at(self, in_flight: int, now: float) -> float:
         """From when on one more may enter: an instant in the past, the end of a ramp, or inf: when one leaves."""
-        own = self._own_limit()
-        if own is not None and in_flight >= own:
-            return inf
+        if self.settings.concurrency is not None:
+            own = self._own_limit()
+            if own is not None and in_flight >= own:
+                return inf
         return self._ramp_until if now < self._ramp_until and in_flight >= self._ramp else -inf
 
     def ramp(self, now: float, seconds: float) -> None:

@@ -45,7 +45,8 @@ class Recent:
         """An attempt ended, or its answer began."""
         kept = _KEPT * self._faded(now)
         self._attempts = self._attempts * kept + 1.0
-        self._failures = self._failures * kept + is_failure
+        if is_failure or self._failures:
+            self._failures = self._failures * kept + is_failure
         self._noted_at = now
 
     def take_back(self, now: float) -> None:
@@ -57,6 +58,8 @@ class Recent:
 
     def failure_share(self, now: float) -> float:
         """The share of failures, 0 to 1; 0 where nothing is known."""
+        if not self._failures:
+            return 0.0
         faded = self._faded(now)
         return self._failures * faded / max(_FEW, self._attempts * faded)
 

@@ -5,9 +5,9 @@ Owns the tokens. Does not own who retries, nor when (`policy.next_step`, `policy
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import expm1
 
 from llm_guard.policy.recent import Recent
 from llm_guard.policy.units import Rate, Ratio
@@ -42,11 +42,12 @@ class BudgetSettings:
         if not self.adaptive or self.ratio == 0:
             return self.ratio
         success = 1.0 - failure_share
+        if success >= _CURABLE:
+            return self.max_ratio
         fading = min(self.ratio, self.max_ratio)
         if success < _FADING:
             return fading * success / _FADING
-        generous = min(1.0, (success - _FADING) / (_CURABLE - _FADING))
-        return fading + (self.max_ratio - fading) * generous
+        return fading + (self.max_ratio - fading) * (success - _FADING) / (_CURABLE - _FADING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +72,42 @@ class RetryBudget:
     deployment dies. `recent` is for its user to feed, with each attempt; `settings` may be replaced at any moment.
     """
 
-    __slots__ = ("_brought", "_calls", "_floor_since_call", "_spent", "_tokens", "_updated_at", "recent", "settings")
+    __slots__ = (
+        "_brought", "_calls", "_floor_since_call", "_haste", "_reserve", "_settings", "_spent", "_tokens",
+        "_updated_at", "recent",
+    )  # fmt: skip
 
     def __init__(self, settings: BudgetSettings, now: float) -> None:
-        self.settings = settings
         self.recent = Recent(now)
-        self._tokens = self._reserve()
+        self._brought = 0.0
+        self.settings = settings
+        self._tokens = self._reserve
         self._updated_at = now
         self._floor_since_call = 0.0
-        self._brought = 0.0
         self._calls = 0
         self._spent = 0
+
+    @property
+    def settings(self) -> BudgetSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: BudgetSettings) -> None:
+        self._settings = settings
+        floor = settings.min_per_second
+        # A floor below one retry in ten seconds still saves up for a whole one.
+        self._reserve = max(1.0, floor * MEMORY_S) if floor > 0 else 0.0
+        self._haste = self._new_haste()
 
     def deposit(self, now: float) -> None:
         """A call began."""
         self._update(now)
-        self._brought = self._ratio(now)
-        self._tokens += max(0.0, self._brought - self._floor_since_call)
+        ratio = self._ratio(now)
+        if ratio != self._brought:
+            self._brought = ratio
+            self._haste = self._new_haste()
+        if ratio > self._floor_since_call:
+            self._tokens += ratio - self._floor_since_call
         self._floor_since_call = 0.0
         self._calls += 1
 
@@ -109,29 +129,24 @@ class RetryBudget:
         return RetryBudgetSnapshot(self._tokens, self._calls, self._spent, self._ratio(now))
 
     def _ratio(self, now: float) -> float:
-        return self.settings.effective_ratio(self.recent.failure_share(now))
-
-    def _reserve(self) -> float:
-        """A floor below one retry in ten seconds still saves up for a whole one."""
-        floor = self.settings.min_per_second
-        return max(1.0, floor * MEMORY_S) if floor > 0 else 0.0
+        return self._settings.effective_ratio(self.recent.failure_share(now))
 
     def _update(self, now: float) -> None:
         passed_s = now - self._updated_at
         if passed_s <= 0:
             return
         self._updated_at = now
-        above = self._tokens - self._reserve()
+        above = self._tokens - self._reserve
         if above > 0:
-            self._tokens -= above * -math.expm1(-passed_s / MEMORY_S * self._haste())
+            self._tokens += above * expm1(-passed_s / MEMORY_S * self._haste)
         else:
-            refill = min(-above, self.settings.min_per_second * passed_s)
+            refill = min(-above, self._settings.min_per_second * passed_s)
             self._tokens += refill
             self._floor_since_call += refill
 
-    def _haste(self) -> float:
+    def _new_haste(self) -> float:
         """How many times as fast as usual savings fade."""
-        ratio = self.settings.ratio
+        ratio = self._settings.ratio
         return max(1.0, self._brought / ratio) if ratio > 0 else 1.0
 
 

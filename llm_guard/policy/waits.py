@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from itertools import islice
 
 from llm_guard.policy.envelope import Said
 
@@ -41,6 +42,9 @@ _SENTENCE = re.compile(
     re.IGNORECASE,
 )
 _DRAFT = re.compile(r"\br=(\d{1,9})\b.{0,40}?\bt=(\d{1,9})\b")
+_MOST_RESETS = 16
+_LONGEST_DURATION = 200
+"""No provider has more windows. Where each is looked for among all, thousands of them take seconds."""
 _DIMENSIONS = ("input-tokens", "output-tokens", "tokens", "requests")
 
 
@@ -76,6 +80,8 @@ def retry_after(headers: Mapping[str, str], wall: float) -> float | None:
 
 def duration_s(text: str) -> float | None:
     """Seconds in `7m12s`, `2m59.56s`, `818ms`, `26 seconds`, `2.12 days`, `00:30:02`, `14.07:13:56`; else None."""
+    if len(text) > _LONGEST_DURATION:  # 30 kB of digits take 40 ms
+        return None
     clock = _CLOCK.fullmatch(text.strip())
     if clock:
         days, hours, minutes, seconds = clock.groups()
@@ -95,10 +101,9 @@ def _window_s(headers: Mapping[str, str], said: Said, now: float) -> float | Non
     used_up: list[float] = []
     unknown: list[float] = []
     named = _named_dimension(said)
-    for name, value in headers.items():
-        if "reset" not in name or "unified" in name:
-            continue
-        wait_s = reset_s(value, now)
+    resets = (name for name in headers if "reset" in name and "unified" not in name)
+    for name in islice(resets, _MOST_RESETS):
+        wait_s = reset_s(headers[name], now)
         if wait_s is None:
             continue
         left = _remaining(headers, name)

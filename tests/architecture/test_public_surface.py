@@ -7,7 +7,6 @@ name that is gone breaks somebody's script, dashboard or config.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 import re
 import types
@@ -40,15 +39,11 @@ UPDATE = "UPDATE_PUBLIC_SURFACE"
 
 def metrics() -> Iterator[str]:
     """`name{labels} kind`, of the recorder's metrics and of those made at the scrape."""
-    clock = ManualClock()
-    registry = CollectorRegistry()
-    recorder = Recorder(registry, clock)
-    for child in vars(recorder).values():
-        metric = inspect.getclosurevars(child).nonlocals["metric"] if inspect.isfunction(child) else None
-        if metric is not None:
-            yield line(metric._type, metric._name, metric._labelnames)
-    for family in StateCollector(lambda: [deployment_with_success()], clock).collect():
-        yield line(family.type, family.name, family.samples[0].labels)
+    clock, registry = ManualClock(), CollectorRegistry()
+    Recorder(registry, clock)
+    registry.register(StateCollector(lambda: [deployment_with_success()], clock))
+    for family in registry.collect():
+        yield line(family.type, family.name, getattr(family, "_labelnames", ()))
 
 
 def line(kind: str, name: str, labels: typing.Iterable[str]) -> str:

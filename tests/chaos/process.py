@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import llm_guard
 from tests.chaos.wire import fetch
 from tests.fakes.waiting import eventually
 
-_ROOT = Path(llm_guard.__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 
 
 def write(path: Path, text: str) -> Path:

@@ -96,7 +96,7 @@ async def test_query_arrives_byte_for_byte(provider: ScriptedProvider, query: st
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/models/a%2Fb%20c", "/v1/models/org:x~y@z,1", "/v1/models/%E2%9C%93%2e5", "/v1//x/"]
+    "path", ["/v1/models/a%2Fb%20c", "/v1/models/org:x~y@z,1", "/v1/models/%E2%9C%93%2e5", "/v1/x/"]
 )
 async def test_path_arrives_byte_for_byte(provider: ScriptedProvider, path: str) -> None:
     async with gateway(config_text(provider.url)) as app:

@@ -109,7 +109,9 @@ class ManualLimit(TimeLimit):
         """
         if name is not None:
             self.name = name
-        self._scope.reschedule(self._loop.time())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_soon(self._end)  # type: ignore[assignment]  # it is only ever cancelled
 
     def _arm(self, at: float) -> None:
         """No timer."""
@@ -160,6 +162,7 @@ class SteppedLimit(ManualLimit):
     def _arm(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._timer_at = at
         self._timer = self._clock.call_at(at, self._check)  # type: ignore[assignment]  # it is only ever cancelled
 
 

@@ -69,6 +69,7 @@ class BenchWalk(RuleBasedStateMachine):
         resting = {key: until for key, until in self.until.items() if until > self.now}
         assert {key: rest.until for key, rest in self.bench.snapshot(self.now).items()} == resting
         longest = self.bench.find(ALL, self.now)
+        assert self.bench.is_empty(self.now) == (longest is None)
         assert (longest.until if longest else None) == max(resting.values(), default=None)
         if longest is not None:
             assert 0 < (as_of(longest, self.now).retry_after_s or 0) <= MAX_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -102,6 +103,31 @@ async def test_end_of_the_call_comes_before_idle_where_it_is_sooner() -> None:
     assert await within_scope(body) == "total"
 
 
+async def test_silence_ends_the_scope_before_a_limit_that_was_set_earlier() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set(now + NEVER_S, "attempt")
+        limit.set_idle(SOON_S, now + NEVER_S, "total")
+        await hang()
+
+    assert await within_scope(body) == "idle"
+
+
+async def test_limit_holds_in_a_task_that_was_cancelled_before_and_went_on() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set(now - 1.0, "total")
+        await hang()
+
+    async def go_on() -> str:
+        with suppress(asyncio.CancelledError):
+            await hang()
+        return await within_scope(body)
+
+    task = asyncio.ensure_future(go_on())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task == "total"
+
+
 async def test_new_limit_replaces_idle() -> None:
     async def body(limit: TimeLimit, now: float) -> None:
         limit.set_idle(SOON_S, now + NEVER_S, "total")
@@ -143,6 +169,89 @@ async def test_cancellation_from_outside_is_not_taken_for_a_timeout() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_cancellation_from_outside_goes_before_a_limit_that_passes_at_the_same_time() -> None:
+    limits: list[TimeLimit] = []
+
+    async def body(limit: TimeLimit, now: float) -> None:
+        limits.append(limit)
+        limit.set(now + NEVER_S, "attempt")
+        await hang()
+
+    task = asyncio.ensure_future(within_scope(body))
+    await asyncio.sleep(0)
+    limits[0].set(0.0, "total")
+    await asyncio.sleep(0)  # the timer is due in the loop's next turn, and so is whoever leaves
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelling() == 1
+
+
+async def test_inner_limit_leaves_the_outer_one_as_it_is() -> None:
+    async def inner(limit: TimeLimit, now: float) -> None:
+        limit.set(now - 1.0, "connect")
+        await hang()
+
+    async def outer(limit: TimeLimit, now: float) -> None:
+        limit.set(now + 3 * SOON_S, "total")
+        assert await within_scope(inner) == "connect"
+        await hang()
+
+    assert await within_scope(outer) == "total"
+
+
+async def test_outer_limit_ends_what_is_inside_under_its_own_name() -> None:
+    async def inner(limit: TimeLimit, now: float) -> None:
+        limit.set(now + NEVER_S, "connect")
+        await hang()
+
+    async def outer(limit: TimeLimit, now: float) -> None:
+        limit.set(now + SOON_S, "total")
+        await within_scope(inner)
+
+    assert await within_scope(outer) == "total"
+
+
+async def test_body_that_ends_by_itself_is_not_ended_by_an_instant_that_has_passed() -> None:
+    async def body(limit: TimeLimit, now: float) -> None:
+        limit.set(now - 1.0, "total")
+
+    before = timers()
+    assert await within_scope(body) == ""
+    assert timers() == before
+    await asyncio.sleep(0.002)  # nothing cancels the task later on
+
+
+async def test_later_limit_moves_no_timer_and_holds() -> None:
+    clock = SystemClock()
+    limit = clock.limit()
+    async with limit:
+        limit.set(clock.now() + SOON_S, "connect")
+        timer = limit._timer
+        limit.set(clock.now() + NEVER_S, "attempt")
+        assert limit._timer is timer
+        await asyncio.sleep(2 * SOON_S)
+        assert limit._timer is not timer
+        assert limit._timer is not None
+    assert limit.name == "attempt"
+
+
+def test_limit_is_a_tasks() -> None:
+    loop = asyncio.new_event_loop()
+    seen: list[str] = []
+
+    def enter() -> None:
+        try:
+            SystemClock().limit().__aenter__().send(None)
+        except RuntimeError as error:
+            seen.append(str(error))
+
+    loop.call_soon(enter)
+    loop.run_until_complete(asyncio.sleep(0, loop))
+    loop.close()
+    assert seen == ["a limit is a task's"]
 
 
 async def test_error_of_the_body_leaves_the_scope_as_it_is() -> None:

@@ -137,7 +137,10 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
         ("server: {prot: 1}", "server.prot: unknown key; did you mean port?"),
         (
             "server: {zzz: 1}",
-            "server.zzz: unknown key; known: host, port, max_body, drain, drain_delay, client_keys, repeat",
+            (
+                "server.zzz: unknown key; known: host, port, max_body, max_connections, head_timeout, body_timeout, "
+                "keep_alive, drain, drain_delay, client_keys, repeat"
+            ),
         ),
         (
             "server: {repeat: {/files: true}}",

@@ -35,6 +35,7 @@ def problem(text: str, **env: str) -> str:
 
 
 QUOTES = '; between { } or [ ] a variable stands in quotes: "${NAME}"'
+MARKS = "; text that begins with *, & or ! stands in quotes"
 
 
 # YAML
@@ -76,7 +77,9 @@ def test_aliases_are_followed() -> None:
         ("[a]", "1: the file must be a mapping of keys, not a list"),
         ("\na: b: c", "2: not YAML: mapping values are not allowed here"),
         ("a: 'x", "1: not YAML: while scanning a quoted scalar, found unexpected end of stream"),
-        ("a: *x", "1: not YAML: found undefined alias 'x'"),
+        ("a: *x", "1: not YAML: found undefined alias" + MARKS),
+        ("a: !x!y 1", "1: not YAML: while parsing a node, found undefined tag handle" + MARKS),
+        ("a: &x 1\nb: &x 2", "2: not YAML: found duplicate anchor; first occurrence, second occurrence" + MARKS),
         ("a: 1\n---\nb: 1", "2: not YAML: expected a single document in the stream, but found another document"),
         ("a: 1\nb: \x00", "2: not text: character U+0000 is not allowed"),
         ("a: " + "[" * 1000, "1: nested deeper than 20 levels"),
@@ -107,7 +110,11 @@ def test_aliases_cannot_multiply_without_end() -> None:
             "server:\n  <<: {port: 1}\n",
             "6: server.<<: merge keys are not read; what all models share stands under defaults",
         ),
-        ("server: {host: !env X}\n", "5: server.host: the tag !env is not known here"),
+        (
+            "server: {host: !env X}\n",
+            "5: server.host: tags are not read here; text that begins with ! stands in quotes",
+        ),
+        ("ops: {token: !!x y}\n", "5: ops.token: tags are not read here; text that begins with ! stands in quotes"),
         ("server: {port: !!int x}\n", "5: server.port: does not read as !!int"),
         ('server: {"${X}": 1}\n', "5: server.${X}: variables are read in values, not in keys"),
         ("server:\n", "5: server: must be a mapping of keys, not nothing"),
@@ -117,7 +124,41 @@ def test_what_yaml_allows_and_the_config_does_not(text: str, expected: str) -> N
     assert problem(MODELS + text) == expected
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "*5ecret", "!5ecret", "!5ecret!1", "!<5ecret> x", "!!5ecret x", "&5ecret", "&5ecret x, at: &5ecret y",
+        "@5ecret", "`5ecret", "%5ecret", "'5ecret", '"\\q5ecret"', "[5ecret]", "{5ecret: 1}", "5ecret 5ecret",
+    ],
+)  # fmt: skip
+def test_key_that_yaml_reads_as_something_else_is_not_shown(key: str) -> None:
+    found = problems(BASE + MODELS + f"server: {{client_keys: [{{name: a, key: {key}}}]}}\n")
+    assert found
+    assert "5ecret" not in "".join(found)
+
+
+def test_key_without_a_colon_before_it_is_not_shown() -> None:
+    found = problems(BASE + MODELS + "ops: {token 5ecret}\n")
+    assert found == ["5: ops: token has no value: a colon is missing"]
+
+
+def test_names_with_blanks_are_names() -> None:
+    assert "gpt 4" in parse("models: {gpt 4: {deployments: [{upstream: openai}]}}").models
+
+
 # files
+
+
+def test_file_without_end_is_one_problem(tmp_path: Path) -> None:
+    """Read whole, it would fill the memory of a gateway that serves."""
+    with pytest.raises(ConfigError, match="/dev/zero: is larger than 1 MiB"):
+        load_config("/dev/zero", {})
+    file = tmp_path / "f.yaml"
+    file.write_text(BASE + MODELS + "# " + "x" * ((1 << 20) - len(BASE + MODELS) - 2))
+    assert load_config(file, {}).models
+    file.write_text(file.read_text() + "x")
+    with pytest.raises(ConfigError, match="is larger than 1 MiB"):
+        load_config(file, {})
 
 
 def test_absent_file_is_one_problem(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llm_guard.deployment import Gates
 from llm_guard.policy.gate import CapacitySettings
 from llm_guard.policy.limiter import RAMP_START
@@ -68,3 +70,12 @@ def test_streams_are_measured_to_their_first_token_and_all_else_to_the_end() -> 
     deployment = new_target().deployment
     assert deployment.latency_of(True) is deployment.first_tokens
     assert deployment.latency_of(False) is deployment.latency
+
+
+def test_credential_is_the_upstreams_own_key_and_another_after_it_was_replaced() -> None:
+    deployment = new_target("a/x", api_key="sk-1").deployment
+    upstream = replace(deployment.upstream, api_key="sk-2")
+    assert deployment.credential is not None
+    assert deployment.credential != replace(deployment, upstream=upstream).credential
+    assert "sk-1" not in repr(deployment.credential)
+    assert new_target("a/x").deployment.credential is None

@@ -2,56 +2,228 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Iterator
+from io import BytesIO
+from types import SimpleNamespace
 
+import pytest
+import structlog
+
+from llm_guard.log import _WAITING_BYTES as WAITING_BYTES
 from llm_guard.log import _WAITING_LINES as WAITING_LINES
-from llm_guard.log import LogWriter
+from llm_guard.log import LogWriter, configure_logging, direct_writer, to_line
+
+A_HANG_S = 30.0
 
 
 class Sink:
-    """Remembers what was written; waits for `gate` before each line."""
+    """Remembers what was written; waits for `gate` before each block."""
 
     def __init__(self, *, is_open: bool = True, error: Exception | None = None) -> None:
-        self.lines: list[str] = []
+        self.blocks: list[bytes] = []
         self.flushes = 0
+        self.is_asked = threading.Event()
+        self.has_flushed = threading.Event()
         self.gate = threading.Event()
         self.error = error
         if is_open:
             self.gate.set()
 
-    def write(self, text: str) -> None:
-        self.gate.wait()
+    def write(self, block: bytes) -> None:
+        self.is_asked.set()
+        self.gate.wait(A_HANG_S)
         if self.error is not None:
             raise self.error
-        self.lines.append(text)
+        self.blocks.append(block)
 
     def flush(self) -> None:
         self.flushes += 1
+        self.has_flushed.set()
+
+    @property
+    def text(self) -> bytes:
+        return b"".join(self.blocks)
 
 
-def test_lines_arrive_in_order_and_are_flushed_when_none_waits() -> None:
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d\n" % number for number in range(start, start + count)]
+
+
+@pytest.fixture
+def never_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written before the writer is closed."""
+    monkeypatch.setattr("llm_guard.log._GATHER_S", A_HANG_S)
+
+
+def test_lines_arrive_in_order_and_are_flushed() -> None:
     sink = Sink()
     writer = LogWriter(sink)
-    for number in range(100):
-        writer.write(f"{number}\n")
+    for line in numbered(100):
+        writer.write(line)
     writer.close()
-    assert sink.lines == [f"{number}\n" for number in range(100)]
-    assert sink.flushes >= 1
+    assert sink.text == b"".join(numbered(100))
+    assert sink.flushes == len(sink.blocks)
 
 
-def test_stuck_reader_costs_lines_and_never_blocks() -> None:
+def test_whoever_watches_sees_each_line_though_no_other_comes_and_the_thread_rests_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llm_guard.log._GATHER_S", 0.0)
+    sink = Sink()
+    writer = LogWriter(sink)
+    for line in numbered(3):
+        sink.has_flushed.clear()
+        writer.write(line)
+        assert sink.has_flushed.wait(A_HANG_S)
+        assert sink.text.endswith(line)
+    writer.close()
+    assert sink.text == b"".join(numbered(3))
+    assert len(sink.blocks) <= 4
+
+
+@pytest.mark.usefixtures("never_gathered")
+def test_lines_that_come_together_are_written_together() -> None:
+    sink = Sink()
+    writer = LogWriter(sink)
+    for line in numbered(1000):
+        writer.write(line)
+    assert not sink.is_asked.wait(0.05)
+    writer.close()
+    assert [block for block in sink.blocks if block] == [b"".join(numbered(1000))]
+
+
+def test_writer_with_nothing_to_write_can_be_closed() -> None:
+    sink = Sink()
+    writer = LogWriter(sink)
+    writer.close()
+    assert sink.text == b""
+    assert not writer._thread.is_alive()
+
+
+def test_stuck_reader_costs_lines_and_is_told_how_many() -> None:
     sink = Sink(is_open=False)
     writer = LogWriter(sink)
-    for number in range(WAITING_LINES + 50):
-        writer.write(f"{number}\n")
-    assert 49 <= writer.dropped <= 50  # the thread may have taken one already
+    writer.write(b"first\n")
+    assert sink.is_asked.wait(A_HANG_S)
+    for line in numbered(WAITING_LINES + 50):
+        writer.write(line)
+    assert writer.dropped == 50
     sink.gate.set()
     writer.close()
-    assert len(sink.lines) == WAITING_LINES + 50 - writer.dropped
+    told = to_line({"event": "log lines dropped", "count": 50})
+    assert sink.text == b"first\n" + b"".join(numbered(WAITING_LINES)) + told
+
+
+def test_lines_find_a_place_again_when_the_reader_has_caught_up() -> None:
+    sink = Sink(is_open=False)
+    writer = LogWriter(sink)
+    writer.write(b"first\n")
+    assert sink.is_asked.wait(A_HANG_S)
+    for _ in range(17):
+        writer.write(b"x" * (WAITING_BYTES // 16))
+    writer.write(b"not even this\n")
+    assert writer.dropped == 2
+    sink.has_flushed.clear()
+    sink.gate.set()
+    while b"dropped" not in sink.text:
+        assert sink.has_flushed.wait(A_HANG_S)
+        sink.has_flushed.clear()
+    writer.write(b"last\n")
+    writer.close()
+    assert writer.dropped == 2
+    assert sink.text.count(b"x") == WAITING_BYTES
+    assert sink.text.endswith(b'{"event":"log lines dropped","count":2}\nlast\n')
+
+
+def test_lines_left_while_the_last_block_is_written_are_written_at_the_close() -> None:
+    sink = Sink(is_open=False)
+    writer = LogWriter(sink)
+    writer.write(b"first\n")
+    assert sink.is_asked.wait(A_HANG_S)
+    writer.write(b"second\n")
+    closing = threading.Thread(target=writer.close)
+    closing.start()
+    sink.gate.set()
+    closing.join()
+    assert sink.text == b"first\nsecond\n"
 
 
 def test_reader_that_is_gone_is_no_error() -> None:
     for error in (BrokenPipeError(), ValueError("I/O operation on closed file")):
-        writer = LogWriter(Sink(error=error))
-        writer.write("lost\n")
+        sink = Sink(error=error)
+        writer = LogWriter(sink)
+        writer.write(b"lost\n")
+        assert sink.is_asked.wait(A_HANG_S)
+        writer.write(b"lost as well\n")
         writer.close()
+        assert sink.blocks == []
+
+
+# what a line may hold
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain",
+        "",
+        'quote" and \\',
+        "a\nb\r\x00\x1b[2J",
+        "\x7f",
+        "é\x7f",
+        "é\x9b31m\u202e\u2028",
+        "\U0001f600",
+        "\udc80 half",
+    ],
+)
+def test_line_is_printable_ascii_and_says_what_was_said(text: str) -> None:
+    line = to_line({"event": text, "more": [text, {"in": text}]})
+    assert line.endswith(b"\n")
+    assert line[:-1].decode("ascii").isprintable()
+    assert json.loads(line) == {"event": text, "more": [text, {"in": text}]}
+
+
+@pytest.mark.parametrize("text", ["plain", "é"])
+def test_what_json_has_no_word_for_is_written_as_text(text: str) -> None:
+    line = json.loads(to_line({"event": text, "error": BrokenPipeError("gone")}))
+    assert line == {"event": text, "error": "gone"}
+
+
+# structlog's lines
+
+
+@pytest.fixture
+def stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[BytesIO]:
+    stdout = BytesIO()
+    monkeypatch.setattr("llm_guard.log.sys", SimpleNamespace(stdout=SimpleNamespace(buffer=stdout)))
+    yield stdout
+    structlog.reset_defaults()
+
+
+def test_lines_of_structlog_and_direct_ones_keep_their_order(stdout: BytesIO) -> None:
+    assert direct_writer() is None
+    writer = configure_logging()
+    assert direct_writer() is writer
+    log = structlog.get_logger("test")
+    log.warning("breaker", deployment="a/x")
+    writer.write(to_line({"event": "call"}))
+    try:
+        raise ValueError("é")
+    except ValueError:
+        log.exception("broken", error=ValueError("x"))
+    writer.close()
+    first, second, third = (json.loads(line) for line in stdout.getvalue().splitlines())
+    assert list(first) == ["deployment", "event", "level", "timestamp"]
+    assert (first["event"], first["level"], second["event"]) == ("breaker", "warning", "call")
+    assert (third["event"], third["level"], third["error"]) == ("broken", "error", "x")
+    assert "ValueError: é" in third["exception"]
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error", "critical"])
+def test_every_level_is_written(stdout: BytesIO, level: str) -> None:
+    writer = configure_logging()
+    getattr(structlog.get_logger("test"), level)("said")
+    writer.close()
+    assert json.loads(stdout.getvalue())["level"] == level

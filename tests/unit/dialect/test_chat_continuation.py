@@ -524,7 +524,14 @@ def test_choice_that_runs_ahead_for_ever_diverges() -> None:
     transcript = sent(ROLE, *said("one"), chunk({"content": "uno"}, index=1))
     splice, rest = spliced(transcript, "restart", *said("one" + "x" * MAX_TEXT))
     assert (rest, splice.has_diverged) == (b"", False)
-    assert splice.feed(*said("x")) == b""
+    assert splice.feed(*said("x" * (MAX_KEPT_BYTES - MAX_TEXT))) == b""
+    assert splice.has_diverged
+
+
+def test_chunks_that_say_nothing_are_not_held_for_ever() -> None:
+    splice, _ = spliced(sent(ROLE, *said("one")), "restart", chunk({"unknown": "x"}))
+    assert not splice.has_diverged
+    assert splice.feed(chunk({"unknown": "x" * MAX_KEPT_BYTES})) == b""
     assert splice.has_diverged
 
 

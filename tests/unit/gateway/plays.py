@@ -9,7 +9,7 @@ from typing import Any
 
 from llm_guard.call import Call, GaveUp, Served
 from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.gateway.record import settle
+from llm_guard.gateway.settle import settle
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.breaker import Breaker, BreakerSettings

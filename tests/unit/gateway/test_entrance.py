@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Call
+from llm_guard.call import Call, Leave
 from llm_guard.gateway.entrance import Entrance, Full, Turn
-from llm_guard.gateway.record import settle
+from llm_guard.gateway.settle import settle
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.bench import Bench
@@ -499,3 +499,26 @@ async def test_a_thousand_clients_that_leave_at_any_moment_leave_nothing_behind(
     stage.end_streams()
     stage.assert_nothing_is_held()
     assert most_waiting > 5
+
+
+async def test_waits_for_two_deployments_one_after_the_other_count_together() -> None:
+    stage = Stage(narrow("a/x", queue_wait=1.0), narrow("b/y"), a=[Hang()], b=[Slow(3.0, OK), OK])
+    busy = [await stage.start(), await stage.start()]
+    call = await stage.start()
+    await stage.pass_s(3.0)
+    attempt = stage.served(call).attempt
+    assert (attempt.target.deployment.label, attempt.waited_s, attempt.waited_for) == ("b/y", 3.0, "queue")
+    stage.cancel(busy[0])
+    await stage.pass_s(0.0)
+    stage.assert_nothing_is_held()
+
+
+def test_accounts_that_callers_name_have_gates_of_their_own_though_the_key_is_ours() -> None:
+    entrance, target = Entrance(Bench(), SteppedClock()), new_target("a/x", api_key="sk-1")
+    gates = []
+    for account in ("", "p", "q", ""):
+        found = entrance.try_enter(new_call(account_digest=account), target, is_last=True)
+        assert isinstance(found, Leave)
+        gates.append(found.gate)
+    assert gates[0] is gates[3]
+    assert len(set(gates)) == 3

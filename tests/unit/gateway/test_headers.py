@@ -7,9 +7,11 @@ import pytest
 from llm_guard.call import Call, Headers
 from llm_guard.config import Auth
 from llm_guard.deployment import Upstream
+from llm_guard.gateway import headers
 from llm_guard.gateway.headers import (
     account,
     caller_keys,
+    has_rival_keys,
     lower_names,
     ours,
     retry_after,
@@ -23,14 +25,15 @@ UPSTREAM = Upstream("openai", "openai", "https://api.openai.com/v1", None, "bear
 CREDENTIALS = (("Authorization", "Bearer caller"), ("X-Api-Key", "caller"), ("api-key", "caller"))
 
 
-def call(*headers: tuple[str, str], client_key: str | None = None, is_upgrade: bool = False) -> Call:
-    return replace(new_call(), headers=headers, client_key=client_key, is_upgrade=is_upgrade)
+def call(*said: tuple[str, str], client_key: str | None = None, is_upgrade: bool = False) -> Call:
+    return replace(new_call(), headers=said, client_key=client_key, is_upgrade=is_upgrade)
 
 
 HOP_BY_HOP = (
     ("Connection", "keep-alive, X-Private"), ("Keep-Alive", "timeout=5"), ("TE", "trailers"), ("Trailer", "x"),
-    ("Transfer-Encoding", "chunked"), ("Upgrade", "h2c"), ("Proxy-Authorization", "Basic x"),
-    ("Proxy-Authenticate", "Basic"), ("x-private", "named in Connection"), ("X-LLM-Guard-Attempts", "forged"),
+    ("Transfer-Encoding", "chunked"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABkAAQCAAAAAAIAAAAA"),
+    ("Proxy-Authorization", "Basic x"), ("Proxy-Authenticate", "Basic"), ("Proxy-Connection", "keep-alive"),
+    ("Proxy", "evil"), ("x-private", "named in Connection"), ("X-LLM-Guard-Attempts", "forged"),
 )  # fmt: skip
 END_TO_END = (("X-Custom", "1"), ("x-custom", "2"), ("OpenAI-Organization", "org"), ("User-Agent", "SDK/1"))
 
@@ -43,6 +46,56 @@ def test_headers_of_one_connection_do_not_travel_to_an_upstream() -> None:
 def test_headers_of_one_connection_do_not_travel_to_a_client() -> None:
     cookie = ("Set-Cookie", "a=1")
     assert to_client((*HOP_BY_HOP, *END_TO_END, cookie, ("Content-Length", "7"))) == [*END_TO_END, cookie]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "X-Real-IP", "Via", "X-Envoy-Original-Path",
+        "x-envoy-internal", "True-Client-IP", "X-LLM-Guard-Priority", "x-original-url",
+    ],
+)  # fmt: skip
+def test_word_of_a_proxy_reaches_no_upstream_from_a_client(name: str) -> None:
+    assert to_upstream(call((name, "10.0.0.1"), *END_TO_END), UPSTREAM) == list(END_TO_END)
+
+
+@pytest.mark.parametrize("name", ["X_Api_Key", "Content_Length", "transfer_encoding", "_", "X-A_B"])
+def test_underscored_name_reaches_no_upstream(name: str) -> None:
+    assert to_upstream(call((name, "admin"), *END_TO_END), UPSTREAM) == list(END_TO_END)
+
+
+def test_envoy_and_via_of_a_provider_reach_the_client() -> None:
+    said = (("x-envoy-upstream-service-time", "7"), ("Via", "1.1 google"), ("x_odd", "1"))
+    assert to_client(said) == list(said)
+
+
+def test_headers_that_several_connection_headers_name_all_stay() -> None:
+    named = (("Connection", "X-A , x-b"), ("X-A", "1"), ("connection", "close, X-C"), ("X-B", "2"), ("x-c", "3"))
+    assert to_upstream(call(*named, ("X-D", "4")), UPSTREAM) == [("X-D", "4")]
+    assert to_client((*named, ("X-D", "4"))) == [("X-D", "4")]
+
+
+def test_connection_takes_away_nothing_that_the_gateway_adds() -> None:
+    this = call(("Connection", "authorization, upgrade, accept-encoding"), *CREDENTIALS, is_upgrade=True)
+    this.sent_status = 200  # so that the answer must be plain
+    assert to_upstream(this, replace(UPSTREAM, api_key="ours")) == [
+        ("Authorization", "Bearer ours"), ("Connection", "Upgrade"), ("Upgrade", "websocket"),
+        ("Accept-Encoding", "identity"),
+    ]  # fmt: skip
+
+
+def test_words_of_a_client_on_itself_and_on_compression_travel_as_they_are() -> None:
+    said = (("User-Agent", "OpenAI/Python 2.8.1"), ("Accept-Encoding", "gzip;q=1.0, zstd"), ("Accept", "*/*"))
+    assert to_upstream(call(*said), UPSTREAM) == list(said)
+    assert to_upstream(call(), UPSTREAM) == []
+
+
+def test_encoding_of_a_body_travels_only_with_that_body() -> None:
+    encoded = (("Content-Encoding", "gzip"), ("Content-Type", "application/json"))
+    assert to_upstream(call(*encoded), UPSTREAM) == list(encoded)
+    assert to_upstream(call(*encoded), UPSTREAM, is_body_ours=True) == [encoded[1]]
+    assert to_client(encoded) == list(encoded)
+    assert to_client(encoded, is_inflated=True) == [encoded[1]]
 
 
 def test_upgrade_is_said_anew_in_both_directions() -> None:
@@ -74,6 +127,21 @@ def test_key_that_opens_the_gateway_goes_no_further() -> None:
     assert to_upstream(call(*CREDENTIALS, client_key="app-1"), UPSTREAM) == []
 
 
+def test_cookie_goes_no_further_than_the_key_beside_it() -> None:
+    """Where the gateway lets clients in, a cookie is of whoever guards its door, not of the provider."""
+    cookie = ("Cookie", "session=1")
+    assert to_upstream(call(cookie), UPSTREAM) == [cookie]
+    assert to_upstream(call(cookie, client_key="app-1"), UPSTREAM) == []
+    assert to_upstream(call(cookie), replace(UPSTREAM, api_key="ours", auth="none")) == []
+
+
+def test_key_among_the_protocols_of_a_websocket_goes_no_further() -> None:
+    offered = ("Sec-WebSocket-Protocol", "realtime, openai-insecure-api-key.k1, v1")
+    assert caller_keys((offered,)) == ["k1"]
+    sent = to_upstream(call(offered, client_key="app-1", is_upgrade=True), UPSTREAM)
+    assert sent[0] == ("Sec-WebSocket-Protocol", "realtime, v1")
+
+
 def test_key_of_an_upstream_is_in_no_repr() -> None:
     assert "ours" not in repr(replace(UPSTREAM, api_key="ours"))
 
@@ -81,8 +149,7 @@ def test_key_of_an_upstream_is_in_no_repr() -> None:
 def test_gateway_says_what_it_did() -> None:
     this = call()
     assert ours(this, None) == [("x-llm-guard-request-id", "lg-1"), ("x-llm-guard-attempts", "0")]
-    this.closes_connection = True
-    assert ours(this, "openai/gpt-4")[2:] == [("x-llm-guard-deployment", "openai/gpt-4"), ("Connection", "close")]
+    assert ours(this, "openai/gpt-4")[2:] == [("x-llm-guard-deployment", "openai/gpt-4")]
 
 
 @pytest.mark.parametrize(
@@ -94,19 +161,43 @@ def test_time_to_come_back_is_rounded_up(seconds: float, whole: str, millisecond
 
 
 def test_header_is_found_whatever_its_case_and_the_first_counts() -> None:
-    headers = (("Content-Type", "a"), ("content-type", "b"))
-    assert value_of(headers, "content-type") == "a"
-    assert value_of(headers, "date") == ""
-    assert lower_names(headers) == {"content-type": "a"}
+    said = (("Content-Type", "a"), ("content-type", "b"))
+    assert value_of(said, "content-type") == "a"
+    assert value_of(said, "date") == ""
+    assert lower_names(said) == {"content-type": "a"}
+    assert lower_names((("A", "1"), ("B", "2"))) == {"a": "1", "b": "2"}
 
 
 def test_keys_are_found_in_every_form_that_sdks_use() -> None:
-    headers = (("Authorization", "bearer  k1 "), ("X-API-Key", "k2"), ("api-key", "k3"), ("authorization", "Basic k4"))
-    assert caller_keys(headers) == ["k1", "k2", "k3", "Basic k4"]
+    said = (("Authorization", "bearer  k1 "), ("X-API-Key", "k2"), ("api-key", "k3"), ("authorization", "Basic k4"))
+    assert caller_keys(said) == ["k1", "k2", "k3", "Basic k4"]
     assert caller_keys((("X-Custom", "k"),)) == []
 
 
 def test_account_that_a_caller_chooses_is_read_whatever_the_names_case() -> None:
-    headers = (("OpenAI-Organization", "org-1"), ("Authorization", "Bearer k"), ("openai-project", "proj_1"))
-    assert account(headers) == ["openai-organization: org-1", "openai-project: proj_1"]
+    said = (("OpenAI-Organization", "org-1"), ("Authorization", "Bearer k"), ("openai-project", "proj_1"))
+    assert account(said) == ["openai-organization: org-1", "openai-project: proj_1"]
     assert account((("Authorization", "Bearer k"),)) == []
+
+
+def test_two_headers_of_one_name_are_two_credentials() -> None:
+    assert caller_keys((("Authorization", "Bearer k1"), ("Authorization", "Bearer k2"))) == ["k1", "k2"]
+
+
+def test_header_of_a_credential_that_says_two_things_is_noticed() -> None:
+    one, other = ("Authorization", "Bearer k1"), ("authorization", "Bearer k2")
+    assert has_rival_keys((one, ("X-Custom", "1"), other))
+    # SDKs send both forms where both are set; a proxy may double a header.
+    assert not has_rival_keys((one, one, ("X-Api-Key", "k2"), ("X-Custom", "1"), ("X-Custom", "2")))
+
+
+def test_what_is_kept_of_names_is_bounded_and_stays_right() -> None:
+    """Whoever connects can choose them."""
+    for number in range(3000):
+        assert to_upstream(call((f"X-{number}", "1"), ("TE", "1")), UPSTREAM) == [(f"X-{number}", "1")]
+        assert to_client((("Connection", f"X-{number}"), (f"x-{number}", "1"), ("Via", "1"))) == [("Via", "1")]
+    long = "X-" + "a" * 10_000
+    assert to_upstream(call((long, "1")), UPSTREAM) == [(long, "1")]
+    for seen in (headers._lower, headers._up, headers._down, headers._named_in):
+        assert 0 < len(seen) <= 1024
+        assert max(map(len, seen)) <= 64

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import zlib
 
 import pytest
 
+from llm_guard.gateway import model_field
 from llm_guard.gateway.model_field import (
     MAX_MODEL_CHARS,
     Asked,
@@ -56,7 +58,7 @@ def renamed(body: bytes | str, content_type: str = JSON) -> bytes:
         ('{"model": null}', Asked()),
         ("{}", Asked()),
         ('{"model": "a", "seed": 18446744073709551616}', Asked("a")),
-        ('{"model": "a", "x": 1e999, "n": 18446744073709551616}', Asked("a")),
+        ('{"model": "a", "x": 1e308, "n": 18446744073709551616}', Asked("a")),
         ('{"model": "a", "text": "cut \\ud83d"}', Asked("a")),
         ('{"model": "a", "stream": true, "n": 2, "text": "\\ude00 cut"}', Asked("a", True, 2)),
         ('{"model": "ümlaut/😀"}', Asked("ümlaut/😀")),
@@ -136,6 +138,15 @@ def test_empty_body_asks_for_nothing_whatever_it_is_called() -> None:
         b'{"model": "a"} x',
         b'{"model": "a", "x": NaN}',
         b'{"model": "a", "x": -Infinity, "y": "\\ud83d"}',
+        b'{"model": "a", "x": [{"y": 1e400}]}',
+        b'{"model": "a", "n": -1e999}',
+        b'{"model": "a", "x": "\\ud83d", "y": 1e400}',
+        b'{"model": "a", "seed": ' + b"9" * 4301 + b"}",
+        b'{"model": "a", "x": "\xff"}',
+        b'{"model": "a", "\xff": 1}',
+        b'{"model": "a", "x": "\\ud83d \xff"}',
+        b'{"model": "a"}{}',
+        b'{"model": "a"}\0',
         b'{"model": "a", "x": tru}',
         b'\xef\xbb\xbf{"model": "a"}',
         '{"model": "a"}'.encode("utf-16"),
@@ -151,6 +162,44 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("model", ["1", "true", "[]", "{}", '{"model": "a"}', '""', '"\\ud83d"', '"' + "x" * 257 + '"'])
 def test_model_that_is_no_name_is_refused(model: str) -> None:
     assert refused(f'{{"model": {model}}}') == (400, "invalid_model")
+
+
+def test_integer_of_4300_digits_and_2_to_the_64_are_let_pass() -> None:
+    assert asked('{"model": "a", "seed": ' + "9" * 4300 + "}").model == "a"
+    assert renamed('{"model": "a", "seed": 18446744073709551616}') == b'{"model": "new", "seed": 18446744073709551616}'
+
+
+@pytest.mark.parametrize("model", ['"\\ud83d"', '"a\\uDE00b"', '"\\ud83d\\u0041"'])
+def test_model_with_half_of_a_surrogate_pair_is_refused(model: str) -> None:
+    assert refused(f'{{"model": {model}, "x": "\\udE00"}}') == (400, "invalid_model")
+
+
+@pytest.mark.parametrize("model", ['"\\ud83d\\ude00"', '"a\\\\ud83d"', '"\\uD83D\\uDE00 \\ue83d"'])
+def test_model_is_not_changed_by_halves_of_surrogate_pairs_elsewhere(model: str) -> None:
+    assert asked(f'{{"model": {model}, "x": "\\udE00"}}').model == json.loads(model)
+
+
+def test_content_types_that_are_remembered_are_few() -> None:
+    for number in range(2000):
+        assert asked('{"model": "a"}', f"application/json; x={number}").model == "a"
+    assert len(model_field._kinds) <= 256
+
+
+def test_collector_is_left_as_it_was() -> None:
+    large = '{"model": "a", "x": [' + "[]," * 20_000 + "1]}"
+    assert asked(large).model == "a"
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        assert refused(large + "x") == (400, "invalid_json")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_error_says_where_in_the_body_it_is() -> None:
+    with pytest.raises(BadRequest, match=r"invalid character \(byte 25\)"):
+        asked('{"model": "a", "x": [tru]}')
 
 
 def test_model_that_is_no_utf_8_is_refused() -> None:
@@ -257,6 +306,54 @@ def test_form_without_a_boundary_is_refused(kind: str) -> None:
     assert refused(form((field("model"), "a")), kind) == (400, "invalid_body")
 
 
+def test_line_that_only_begins_like_a_delimiter_is_content() -> None:
+    content = f"RIFF\r\n--b0x\r\n{field('model')}\r\n\r\nevil\r\n--b0 x\r\n{field('model')}\r\n\r\nevil"
+    body = form((FILE, content), (field("model"), "whisper"))
+    assert asked(body, FORM) == Asked("whisper")
+    assert renamed(body, FORM) == form((FILE, content), (field("model"), "new"))
+
+
+def test_what_follows_the_last_delimiter_is_not_read() -> None:
+    body = form((field("model"), "whisper")) + form((field("model"), "evil"))
+    assert asked(body, FORM) == Asked("whisper")
+
+
+def test_padding_may_stand_behind_a_delimiter() -> None:
+    body = form((FILE, "RIFF"), (field("model"), "whisper")).replace(b"--b0\r\n", b"--b0 \t\r\n")
+    assert asked(body, FORM) == Asked("whisper")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        form(*[(field("x"), "y")] * 1025),
+        form((field("x") + "; y=" + "z" * 4096, "v"), (field("model"), "whisper")),
+    ],
+)
+def test_form_that_readers_may_differ_on_is_refused(body: bytes) -> None:
+    assert refused(body, FORM) == (400, "invalid_body")
+
+
+def test_form_may_have_a_thousand_parts() -> None:
+    assert asked(form(*[(field("x"), "y")] * 1023, (field("model"), "whisper")), FORM) == Asked("whisper")
+
+
+def test_part_without_head_or_without_content_is_passed_over() -> None:
+    empty = b"--b0\r\n" + field("x").encode() + b"\r\n\r\n"
+    body = b"--b0\r\n" + empty + b"--b0\r\n\r\n\r\n" + form((field("model"), "whisper"))
+    assert asked(body, FORM) == Asked("whisper")
+
+
+def test_boundary_may_have_70_characters() -> None:
+    for length, is_read in ((70, True), (71, False)):
+        line = "b" * length
+        body = form((field("model"), "whisper")).replace(b"b0", line.encode())
+        if is_read:
+            assert asked(body, f"multipart/form-data; boundary={line}").model == "whisper"
+        else:
+            assert refused(body, f"multipart/form-data; boundary={line}") == (400, "invalid_body")
+
+
 def test_form_may_name_no_model_or_be_cut() -> None:
     assert asked(form((FILE, "x")), FORM) == Asked()
     assert asked(form((field("model"), "a"))[:-20], FORM) == Asked()
@@ -304,6 +401,11 @@ def test_body_that_inflates_beyond_the_bound_is_refused(encoding: str) -> None:
 def test_body_that_is_cut_or_not_in_its_encoding_is_refused(encoding: str) -> None:
     assert refused(PACKED[encoding][:-1], encoding=encoding) == (400, "invalid_body")
     assert refused(BODY, encoding=encoding) == (400, "invalid_body")
+
+
+def test_compressed_body_that_goes_on_behind_its_end_is_refused() -> None:
+    for encoding, packed in PACKED.items():
+        assert refused(packed + packed, encoding=encoding) == (400, "invalid_body")
 
 
 # queries

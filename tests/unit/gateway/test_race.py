@@ -10,7 +10,7 @@ import pytest
 from llm_guard.call import Attempt, Call, GaveUp, Opened, Served
 from llm_guard.clock import SystemClock
 from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.gateway.record import settle
+from llm_guard.gateway.settle import settle
 from llm_guard.outcome import Failure, Signal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.hedge import HedgeBudget, HedgeSettings

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -8,18 +10,18 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.testing import LogCapture
 
-from llm_guard.call import Attempt, Call, Leave, Skipped
-from llm_guard.dialect.sse import Usage
-from llm_guard.gateway.entrance import Entrance
-from llm_guard.gateway.record import Recorder, overhead_s, settle, settle_host
-from llm_guard.outcome import Answer, Failure, FailureKind, Refusal, Signal
-from llm_guard.policy.bench import Bench
-from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.call import Attempt, Call, Skipped
+from llm_guard.dialect.openai import ChatReader
+from llm_guard.dialect.sse import StreamWatch, Usage
+from llm_guard.gateway.call_line import Timestamps
+from llm_guard.gateway.record import Recorder, overhead_s
+from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
 from llm_guard.routes import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import SERVER_ERROR, new_call, new_target
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="attempt")
+SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
 
 
 class Records:
@@ -56,13 +58,6 @@ def tried(
 ) -> Attempt:
     is_retry = waited > 0
     return Attempt(target, began, waited_s=waited, is_retry=is_retry, ended_at=ended, failure=failure, **facts)
-
-
-def leave_for(target: Target) -> Leave:
-    """As the entrance gives it."""
-    found = Entrance(Bench(), ManualClock()).try_enter(new_call(), target, is_last=True)
-    assert isinstance(found, Leave)
-    return found
 
 
 def test_call_that_went_well_is_counted_once_and_timed(records: Records) -> None:
@@ -137,6 +132,14 @@ def test_refusal_is_counted_by_who_refused(records: Records) -> None:
     assert (line["refused_by"], line["why"], line["attempts"]) == ("breaker", "all open", [])
 
 
+def test_answer_of_ours_for_upstreams_that_failed_is_no_refusal_by_anybody(records: Records) -> None:
+    call = new_call(new_target())
+    call.refusal = Refusal(502, "upstream_error", "no answer that could be passed on", by=None)
+    records.whole_call(call)
+    assert records("calls_total", model="gpt-4", outcome="refused") == 1
+    assert not [each for family in records.registry.collect() for each in family.samples if "by" in each.labels]
+
+
 def test_unknown_model_is_counted_as_other(records: Records) -> None:
     call = new_call()
     call.model = "chosen-by-a-caller"
@@ -169,13 +172,17 @@ def test_calls_in_flight_return_to_zero(records: Records) -> None:
     for call in calls:
         records.recorder.end(call)
     assert records("in_flight_calls", model="gpt-4") == 0
+    assert not any(call.is_in_flight for call in calls)
 
 
 def test_call_that_never_began_is_not_taken_from_those_in_flight(records: Records) -> None:
     refused = new_call(new_target())
     refused.refusal = Refusal(400, "wrong_dialect", "ask elsewhere", by="route")
     records.recorder.end(refused)
-    assert records("in_flight_calls", model="gpt-4") in (None, 0)
+    assert records("in_flight_calls", model="gpt-4") is None
+    records.recorder.begin(new_call(new_target()))
+    records.recorder.end(refused)
+    assert records("in_flight_calls", model="gpt-4") == 1
 
 
 def test_overhead_is_what_neither_exchanges_nor_waits_took() -> None:
@@ -185,6 +192,26 @@ def test_overhead_is_what_neither_exchanges_nor_waits_took() -> None:
     assert overhead_s(call, 1010.0) == pytest.approx(1.0)
     call.started_at = 1009.0
     assert overhead_s(call, 1010.0) == 0.0
+
+
+def test_overhead_takes_off_only_once_what_two_attempts_took_side_by_side() -> None:
+    target = new_target()
+    call = new_call(target)
+    call.attempts = [
+        tried(target, 1001.0, 1005.0),
+        tried(target, 1003.0, 1007.0, is_hedge=True),
+        tried(target, 1002.0, 1004.0, is_hedge=True),
+    ]
+    assert overhead_s(call, 1010.0) == pytest.approx(4.0)
+
+
+def test_overhead_is_never_below_nothing() -> None:
+    """Sums of differences may come out 1e-16 too large."""
+    target = new_target()
+    call = new_call(target)
+    call.started_at, middle, end = 0.8, 0.9, 2.1
+    call.attempts = [tried(target, call.started_at, middle), tried(target, middle, end)]
+    assert overhead_s(call, end) == 0.0
 
 
 CANARY = "sk-canary"
@@ -227,181 +254,61 @@ def test_log_line_holds_no_body_key_or_header(records: Records, plant: Callable[
     assert CANARY not in repr(line)
 
 
-# permits
+# tokens and events that went nowhere
 
 
-def test_settled_permit_ends_its_attempt_and_counts_once(records: Records) -> None:
-    target = new_target("a/x", breaker=BreakerSettings(early_probes=False, consecutive_failures=1))
-    breaker = target.deployment.breaker
-    attempt, leave = tried(target, 1000.0, None), leave_for(target)
-    records.clock.advance(2.0)
-    settle(attempt, leave, Signal.UNHEALTHY, records.clock)
-    settle(attempt, leave, Signal.HEALTHY, records.clock)
-    assert attempt.ended_at == 1002.0
-    assert breaker.snapshot(1002.0).state == "open"
-    assert [(line["event"], line["deployment"], line["before"], line["after"]) for line in records.log.entries] == [
-        ("breaker", "a/x", "closed", "open")
+def watched(tokens: int = 0, garbled: int = 0) -> StreamWatch:
+    watch = StreamWatch(ChatReader(1))
+    watch.tokens, watch.garbled = tokens, garbled
+    return watch
+
+
+def test_tokens_of_a_stream_that_died_while_it_was_held_back_are_thrown_away(records: Records) -> None:
+    target = new_target("a/x")
+    call = new_call(target)
+    call.thrown_away = 3
+    call.attempts = [
+        tried(target, 1000.0, 1001.0, SERVER_ERROR, watch=watched(tokens=4)),
+        tried(target, 1001.0, 1002.0, SERVER_ERROR, watch=watched(tokens=20), answered_at=1001.5),
+        tried(target, 1002.0, 1003.0, watch=watched(tokens=100)),
     ]
+    records.whole_call(call)
+    assert records("tokens_thrown_away_total", model="gpt-4") == 7
 
 
-def test_settled_permit_of_a_host_is_logged_by_the_upstreams_name_and_ends_no_attempt(records: Records) -> None:
-    target = new_target("a/x", breaker=BreakerSettings(early_probes=False, consecutive_failures=1))
-    host = target.deployment.host
-    attempt = tried(target, 1000.0, None)
-    settle_host(attempt, leave_for(target), Signal.UNHEALTHY, records.clock)
-    assert (attempt.ended_at, host.snapshot(1000.0).state) == (None, "open")
-    assert target.deployment.breaker.snapshot(1000.0).state == "closed"
-    assert [(line["upstream"], line["before"], line["after"]) for line in records.log.entries] == [
-        ("a", "closed", "open")
+def test_call_whose_tokens_all_arrived_throws_nothing_away(records: Records) -> None:
+    target = new_target("a/x")
+    call = new_call(target)
+    call.attempts = [tried(target, 1000.0, 1001.0, watch=watched(tokens=100))]
+    records.whole_call(call)
+    assert records("tokens_thrown_away_total", model="gpt-4") is None
+    assert records("malformed_events_total", deployment="a/x") is None
+
+
+def test_events_that_could_not_be_read_are_counted_for_their_deployment(records: Records) -> None:
+    first, second = new_target("a/x"), new_target("b/y")
+    call = new_call(first, second)
+    call.attempts = [
+        tried(first, 1000.0, 1001.0, SERVER_ERROR, watch=watched(garbled=2)),
+        tried(second, 1001.0, 1002.0, watch=watched(garbled=5)),
     ]
+    records.whole_call(call)
+    assert records("malformed_events_total", deployment="a/x") == 2
+    assert records("malformed_events_total", deployment="b/y") == 5
 
 
-@pytest.mark.parametrize("signal", [Signal.UNHEALTHY, Signal.NO_EVIDENCE])
-def test_only_a_healthy_end_is_a_last_success(records: Records, signal: Signal) -> None:
-    target = new_target()
-    for each, seen in ((signal, None), (Signal.HEALTHY, records.clock.wall())):
-        settle(tried(target, 1000.0, None), leave_for(target), each, records.clock)
-        assert target.deployment.last_success_wall == seen
-
-
-# slots, and what an end tells of capacity and pace
-
-
-def settled(
-    target: Target,
-    failure: Failure | None = None,
-    signal: Signal | None = None,
-    clock: ManualClock | None = None,
-    **facts: Any,
-) -> Attempt:
-    """An attempt that took two seconds; by default its failure's kind is its signal."""
-    leave, clock = leave_for(target), clock or ManualClock()
-    attempt = Attempt(target, clock.now(), budgets=(target.deployment.budget,), failure=failure, **facts)
-    clock.advance(2.0)
-    if failure is None and attempt.answered_at is None:
-        attempt.answered_at = clock.now()
-    settle(attempt, leave, signal or (failure.kind.signal if failure else Signal.HEALTHY), clock)
-    return attempt
-
-
-def in_flight(target: Target) -> tuple[int, int]:
-    gates = target.deployment.gates
-    return gates.in_flight, sum(gate.snapshot(1000.0).in_flight for gate in gates.all())
-
-
-def test_slot_is_given_back_once() -> None:
-    target, clock = new_target("a/x"), ManualClock()
-    first, second = leave_for(target), leave_for(target)
-    assert in_flight(target) == (2, 2)
-    attempt = tried(target, 1000.0, None)
-    for _ in range(3):
-        settle(attempt, first, Signal.HEALTHY, clock)
-    assert in_flight(target) == (1, 1)
-    settle(tried(target, 1000.0, None), second, Signal.NO_EVIDENCE, clock)
-    assert in_flight(target) == (0, 0)
-
-
-def test_probe_that_closes_a_breaker_lets_calls_return_by_and_by() -> None:
-    once, clock = BreakerSettings(consecutive_failures=1, early_probes=False), ManualClock()
-    target = new_target("a/x", breaker=once)
-    settled(target, SERVER_ERROR, clock=clock)
-    clock.advance(40.0)
-    probe = Entrance(Bench(), clock).try_enter(new_call(), target, is_last=True)
-    assert isinstance(probe, Leave)
-    gate = probe.gate
-    assert gate.snapshot(clock.now()).limit is None
-    attempt = tried(target, clock.now(), None)
-    clock.advance(1.0)
-    settle(attempt, probe, Signal.HEALTHY, clock)
-    assert gate.snapshot(clock.now()).limit == 2
-    assert gate.snapshot(clock.now() + 10.0).limit is None
-
-
-def test_success_of_a_healthy_deployment_does_not_slow_it_down() -> None:
-    target = new_target("a/x")
-    settled(target)
-    assert [gate.snapshot(1002.0).limit for gate in target.deployment.gates.all()] == [None]
-
-
-RATE_LIMIT = Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=20.0)
-
-
-def held_until(target: Target) -> list[float | None]:
-    return [gate.snapshot(1000.0).held_until for gate in target.deployment.gates.all()]
-
-
-def test_wait_that_is_asked_for_twice_in_a_row_is_kept_by_everybody() -> None:
-    target, clock = new_target("a/x"), ManualClock()
-    settled(target, RATE_LIMIT, clock=clock)
-    assert held_until(target) == [None]
-    settled(target, RATE_LIMIT, clock=clock)
-    assert held_until(target) == [1024.0]
-
-
-def test_wait_that_is_asked_for_between_answers_is_its_calls_own() -> None:
-    target, clock = new_target("a/x"), ManualClock()
-    for failure in (RATE_LIMIT, None, RATE_LIMIT, None, RATE_LIMIT):
-        settled(target, failure, clock=clock)
-    assert held_until(target) == [None]
-
-
-def test_wait_of_a_moment_is_left_to_the_pace() -> None:
-    target, clock = new_target("a/x"), ManualClock()
-    for _ in range(4):
-        settled(target, Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=1.9), clock=clock)
-    assert held_until(target) == [None]
-
-
-CANCELLED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
-SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
-
-
-@pytest.mark.parametrize(("failure", "share"), [(None, 0.0), (SERVER_ERROR, 0.1), (RATE_LIMIT, 0.1), (CANCELLED, 0.0)])
-def test_budgets_hear_of_failures_and_rate_limits_but_not_of_clients_that_leave(
-    failure: Failure | None, share: float
-) -> None:
-    target = new_target("a/x")
-    settled(target, failure)
-    recent = target.deployment.budget.recent.snapshot(1002.0)
-    assert recent.failure_share == pytest.approx(share)
-    assert recent.attempts == (0.0 if failure is CANCELLED else 1.0)
-
-
-@pytest.mark.parametrize(
-    ("failure", "noted"),
-    [(None, (1, 0)), (SERVER_ERROR, (0, 0)), (TIMEOUT, (1, 1)), (SUPERSEDED, (1, 1)), (CANCELLED, (1, 1))],
-)
-def test_answers_and_exchanges_that_were_cut_are_measured(failure: Failure | None, noted: tuple[int, int]) -> None:
-    target = new_target("a/x")
-    settled(target, failure)
-    seen = target.deployment.latency.snapshot(1002.0)
-    assert (seen.count, seen.cut) == noted
-    assert target.deployment.first_tokens.snapshot(1002.0).count == 0
-
-
-def test_stream_is_measured_to_its_first_token_though_its_client_leaves_later() -> None:
-    target = new_target("a/x")
-    settled(target, CANCELLED, is_stream=True, answered_at=1000.5)
-    assert (target.deployment.first_tokens.snapshot(1002.0).cut, target.deployment.latency.snapshot(1002.0).count) == (
-        0,
-        0,
-    )
-    assert target.deployment.cost.snapshot(1002.0).usual_s == 0.5
-
-
-def test_failure_costs_more_than_the_answer_that_it_is_not() -> None:
-    target, clock = new_target("a/x"), ManualClock()
-    settled(target, clock=clock)
-    settled(target, SERVER_ERROR, clock=clock)
-    assert target.deployment.cost.cost_s(clock.now()) == pytest.approx(20.0)
-
-
-def test_calls_that_name_no_model_are_measured_nowhere() -> None:
-    target = new_target("a")
-    settled(target)
-    settled(target, TIMEOUT)
-    assert target.deployment.latency.snapshot(1002.0).count == 0
-    assert target.deployment.cost.cost_s(1002.0) is None
+def test_recoveries_are_counted_by_how_they_were_asked_and_how_they_ended(records: Records) -> None:
+    first, second = new_target("a/x"), new_target("b/y")
+    call = new_call(first, second)
+    call.attempts = [
+        tried(first, 1000.0, 1001.0, SERVER_ERROR),
+        tried(second, 1001.0, 1002.0, TIMEOUT, manner="instruction"),
+        tried(first, 1002.0, 1003.0, manner="prefill"),
+    ]
+    line = records.whole_call(call)
+    assert records("recoveries_total", model="gpt-4", manner="instruction", outcome="timeout") == 1
+    assert records("recoveries_total", model="gpt-4", manner="prefill", outcome="ok") == 1
+    assert [each.get("resumed_by") for each in line["attempts"]] == [None, "instruction", "prefill"]
 
 
 # hedges, turns, and the words of the log line
@@ -440,6 +347,10 @@ def test_waits_for_a_turn_are_counted_apart_from_waits_for_a_retry(records: Reco
     call.attempts = [queued]
     line = records.whole_call(call)
     assert records("queue_wait_seconds_sum", deployment="a/x") == 3.0
+    call.attempts.append(tried(target, 1010.0, 1011.0, waited=6.0, waited_for="queue"))
+    records.whole_call(call, at=1011.0)
+    assert records("queue_wait_seconds_sum", deployment="a/x") == 12.0
+    assert records("retries_total", deployment="a/x", kind="ok") == 1
     assert records("retry_delay_seconds_count", deployment="a/x") is None
     assert (line["attempts"][0]["waited_s"], line["attempts"][0]["waited_for"]) == (3.0, "queue")
     assert line["overhead_s"] == 6.0
@@ -469,36 +380,85 @@ def test_log_line_says_why_no_further_attempt_was_made(records: Records) -> None
     assert records.whole_call(call)["gave_up"] == "retry budget empty"
 
 
-# a wait that everybody keeps
+# the line that goes straight to the writer
+
+
+class Lines:
+    """Has of `LogWriter` what the recorder asks of it."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, line: bytes) -> None:
+        self.written.append(line)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    """Where recorders made from now on write."""
+    lines = Lines()
+    monkeypatch.setattr("llm_guard.gateway.record.direct_writer", lambda: lines)
+    return lines
+
+
+def call_with_everything() -> Call:
+    target = new_target("a/x")
+    call = new_call(target)
+    failed = tried(target, 1000.0, 1001.0, TIMEOUT, breaker="half_open", next_step="retry", manner="instruction")
+    call.attempts = [failed, tried(target, 1001.2, None, waited=0.2, waited_for="backoff", is_hedge=True)]
+    call.skipped = [Skipped("b/y", "breaker open")]
+    call.client_key, call.first_token_at = "app-1", 1001.23456
+    call.failure, call.gave_up = TIMEOUT, None
+    return call
+
+
+def call_that_was_refused() -> Call:
+    call = new_call()
+    call.refusal = Refusal(401, "invalid_api_key", "not known", by="auth")
+    return call
+
+
+@pytest.mark.parametrize("make", [call_with_everything, call_that_was_refused])
+def test_line_that_goes_straight_to_the_writer_says_what_structlog_would_say(
+    records: Records, lines: Lines, make: Callable[[], Call]
+) -> None:
+    through_structlog = records.whole_call(make())
+    straight = Records()
+    straight.recorder.begin(call := make())
+    straight.clock.advance(10.0)
+    straight.recorder.end(call)
+    (written,) = lines.written
+    line = json.loads(written)
+    assert list(line)[-3:] == ["event", "level", "timestamp"]
+    assert (line.pop("level"), line.pop("timestamp")) == ("info", "2027-01-15T08:00:10.000000Z")
+    del through_structlog["log_level"]
+    assert list(line.items()) == list(through_structlog.items())
+
+
+def test_words_of_a_client_stay_within_their_line(lines: Lines) -> None:
+    recorder = Records().recorder
+    call = new_call()
+    call.model, call.path = 'gpt"\n{"event": "call"}', "/v1/\x1b[2J\x9b31m\u202e\u2028\udc80\x00"
+    recorder.end(call)
+    (written,) = lines.written
+    assert written.isascii()
+    assert written.decode().removesuffix("\n").isprintable()
+    line = json.loads(written)
+    assert (line["model"], line["path"]) == (call.model, call.path)
 
 
 @pytest.mark.parametrize(
-    ("kinds", "held"),
-    [
-        ([FailureKind.RATE_LIMIT, FailureKind.RATE_LIMIT], True),
-        ([FailureKind.RATE_LIMIT], False),
-        ([FailureKind.RATE_LIMIT, None, FailureKind.RATE_LIMIT], False),
-        ([FailureKind.WINDOW_EXHAUSTED, FailureKind.WINDOW_EXHAUSTED], False),
-    ],
+    ("seconds", "shown"), [(0.00004, 0.0), (0.00006, 0.0001), (1.23456, 1.2346), (599.99996, 600.0)]
 )
-def test_wait_that_rate_limits_ask_for_twice_in_a_row_holds_the_gate(
-    records: Records, kinds: list[FailureKind | None], held: bool
-) -> None:
-    target = new_target()
-    for kind in kinds:
-        attempt, leave = tried(target, 1000.0, None), leave_for(target)
-        attempt.failure = Failure(kind, "answered 429", 20.0) if kind else None
-        settle(attempt, leave, Signal.NO_EVIDENCE if kind else Signal.HEALTHY, records.clock)
-    (gate,) = target.deployment.gates.all()
-    assert gate.snapshot(1000.0).held_until == (1020.0 if held else None)
+def test_durations_are_rounded_to_a_tenth_of_a_millisecond(records: Records, seconds: float, shown: float) -> None:
+    assert records.whole_call(new_call(), at=1000.0 + seconds)["duration_s"] == shown
 
 
-def test_day_that_is_used_up_holds_nobody_after_two_rate_limits(records: Records) -> None:
-    """What it asks for may be a day: its deployment rests, and the others' turn comes."""
-    target = new_target()
-    for kind, wait_s in ((FailureKind.RATE_LIMIT, 1.0), (FailureKind.RATE_LIMIT, 1.0), (FailureKind.SERVER_ERROR, 9e4)):
-        attempt, leave = tried(target, 1000.0, None), leave_for(target)
-        attempt.failure = Failure(kind, "answered", wait_s)
-        settle(attempt, leave, kind.signal, records.clock)
-    (gate,) = target.deployment.gates.all()
-    assert gate.snapshot(1000.0).held_until is None
+def test_timestamps_are_those_of_isoformat_whichever_way_the_clock_is_moved() -> None:
+    stamps = Timestamps()
+    for wall in (0.0, 1_800_000_000.0, 1_800_000_000.25, 1_800_000_001.9999990, 1_799_999_999.5, 1_800_000_001.000005):
+        told = stamps.of(wall)
+        exact = datetime.fromtimestamp(wall, UTC)
+        assert told.endswith("Z")
+        assert abs(datetime.fromisoformat(told) - exact) <= timedelta(microseconds=1)
+        assert len(told) == len("2026-01-31T23:59:59.123456Z")

@@ -21,14 +21,14 @@ class FakeReply:
     """Has what `Waiting` asks of a `Reply`."""
 
     def __init__(self, error: Exception | None = None, *, is_stuck: bool = False) -> None:
-        self.response: object | None = None
+        self.has_begun = False
         self.words = 0
         self.was_cancelled = False
         self._error = error
         self._is_stuck = is_stuck
 
     async def keep_waiting(self, call: Call, headers: list[tuple[str, str]]) -> None:
-        self.response = object()
+        self.has_begun = True
         self.words += 1
         if self._error is not None:
             raise self._error

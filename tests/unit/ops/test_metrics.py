@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from llm_guard.deployment import Deployment
 from llm_guard.ops.metrics import CONTENT_TYPE, StateCollector, new_registry, render
 from llm_guard.outcome import Signal
@@ -90,3 +96,27 @@ def test_page_is_prometheus_text() -> None:
     assert 'llm_guard_breaker_state{deployment="a/x",state="closed"} 1.0' in page
     assert "\nprocess_resident_memory_bytes " in page
     assert CONTENT_TYPE.startswith("text/plain")
+
+
+class OddMetrics(Collector):
+    """Everything that has a spelling of its own."""
+
+    def collect(self) -> Iterator[Metric]:
+        counter = CounterMetricFamily("odd", 'a "quoted" \\ text\nof two lines', labels=["model", "by"])
+        for number, value in enumerate((0, 3, 1e6, 12345678.0, 1e21, 0.1 + 0.2, float("inf"))):
+            counter.add_metric([f'm"\\\n{number}', "{} é,="], value)
+        histogram = HistogramMetricFamily("odd_seconds", "", labels=["name"])
+        histogram.add_metric(["a"], [("0.1", 1), ("+Inf", 4)], 2.5e-7)
+        yield from (counter, histogram, GaugeMetricFamily("plain", "Without labels.", value=float("nan")))
+        yield GaugeMetricFamily("none", "Without samples.", labels=["model"])
+
+
+def test_page_is_byte_for_byte_the_one_that_prometheus_client_writes() -> None:
+    registry = Scrape(new_deployment(), new_deployment("b/y")).registry
+    registry.register(OddMetrics())
+
+    def steady(page: bytes) -> list[bytes]:
+        return [line for line in page.splitlines() if not line.startswith(b"process_")]
+
+    assert steady(render(registry)) == steady(generate_latest(registry))
+    assert len(steady(render(registry))) > 40

@@ -185,6 +185,14 @@ def test_all_calls_failing_opens_by_rate_once_there_are_enough() -> None:
     assert calls(breaker, "U") == Transition("closed", "open", 0.0, "20 of 20 calls failed within 60 s")
 
 
+def test_failures_of_an_earlier_window_do_not_count_though_a_slot_goes_on() -> None:
+    breaker = by_rate()
+    calls(breaker, "U" * 19)
+    calls(breaker, "H", 58.0)
+    assert calls(breaker, "U", 61.0) is None  # in the slot of second 58
+    assert breaker.snapshot(61.0).calls == 2
+
+
 def test_of_the_minimum_and_what_is_significant_the_stricter_wins() -> None:
     breaker = by_rate(min_calls=2)
     assert calls(breaker, "U" * 11) is None

@@ -474,3 +474,15 @@ def test_provider_without_patience_for_bursts_is_used_better_than_not() -> None:
     world.offer(at_random(60.0, 0.0, 30.0))
     world.run()
     assert world.utilisation(5.0, 40.0, 40.0) >= 0.4
+
+
+def test_slot_that_comes_back_says_whether_anybody_waits_for_it() -> None:
+    narrow = gate(concurrency=2)
+    told, slots = Told(narrow), [enter(narrow) for _ in range(2)]
+    assert told.join("a")
+    assert narrow.exit(slots[0], 1.0, "ok", 1.0)
+    assert narrow.exit(slots[0], 1.0, "ok", 1.0)
+    narrow.advance(1.0)
+    assert told.order == ["a"]
+    assert not narrow.exit(slots[1], 1.0, "ignored", None)
+    assert not narrow.exit(told.slot("a"), 2.0, "ok", 1.0)

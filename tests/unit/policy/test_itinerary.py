@@ -11,7 +11,7 @@ from llm_guard.policy.next_step import FallBack, Retry
 def three() -> tuple[Itinerary, Stop, Stop, Stop]:
     """Two deployments of one model, then one of another."""
     a, b, c = Stop(0, "gpt"), Stop(1, "gpt"), Stop(2, "claude")
-    return Itinerary((a, b, c)), a, b, c
+    return Itinerary([a, b, c]), a, b, c
 
 
 def test_all_may_be_asked_at_once_in_their_order() -> None:
@@ -107,7 +107,7 @@ def test_release_lets_the_others_in_once_and_keeps_the_order() -> None:
 @pytest.mark.parametrize("is_retried", [True, False])
 def test_release_changes_nothing_where_there_is_nobody_else(is_retried: bool) -> None:
     only = Stop(0, "gpt")
-    line = Itinerary((only,))
+    line = Itinerary([only])
     if is_retried:
         line.retry(only, Retry(0.5), now=10.0)
     assert not line.release()

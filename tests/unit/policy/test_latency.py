@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from dataclasses import FrozenInstanceError
 from math import exp, inf
 
@@ -67,6 +68,36 @@ def test_sample_keeps_the_last_512() -> None:
     assert latency.quantile(1.0, 2.0) == 9.0
     latency.note(1.0, 2.0)
     assert latency.quantile(1.0, 2.0) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sample_is_the_same_however_often_it_is_looked_at(seed: int) -> None:
+    at_once, now_and_then, at_last = Latency(), Latency(), Latency()
+    all_of_them, draw = (at_once, now_and_then, at_last), random.Random(seed)
+    now = 0.0
+    for _ in range(3 * CAPACITY):
+        now += draw.expovariate(3.0)
+        duration_s, is_cut = draw.random(), draw.random() < 0.02
+        for latency in all_of_them:
+            latency.note_cut(2.0, now) if is_cut else latency.note(duration_s, now)
+        at_once.quantile(0.5, now)
+        if draw.random() < 0.01:
+            now_and_then.quantile(0.5, now)
+            assert now_and_then.snapshot(now) == at_once.snapshot(now)
+    assert at_once.snapshot(now) == now_and_then.snapshot(now) == at_last.snapshot(now)
+    assert 0 < at_last.snapshot(now).cut < at_last.snapshot(now).count
+
+
+def test_sample_that_nobody_looks_at_is_the_last_512_as_well() -> None:
+    at_once, at_last = Latency(), Latency()
+    for i in range(2 * CAPACITY):
+        for latency in (at_once, at_last):
+            latency.note(float(i), 0.0)
+        at_once.quantile(0.5, 0.0)
+        if i == CAPACITY // 2:
+            at_last.quantile(0.5, 0.0)
+    assert at_last.snapshot(0.0) == at_once.snapshot(0.0)
+    assert at_last.snapshot(0.0).count == CAPACITY
 
 
 def test_cut_exchange_is_longer_than_all_that_finished() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from math import exp
 
 import pytest
 
@@ -215,3 +216,13 @@ def test_earlier_instant_neither_brings_nor_takes_anything() -> None:
     assert budget.snapshot(9.0).tokens == 0
     assert not budget.can_spend(10.0)
     assert budget.can_spend(11.0)
+
+
+def test_new_ratio_says_at_once_how_fast_savings_fade() -> None:
+    kept, changed = (RetryBudget(BudgetSettings(), 0.0) for _ in range(2))
+    for budget in (kept, changed):
+        for _ in range(500):
+            budget.deposit(0.0)
+    changed.settings = BudgetSettings(ratio=1.0)
+    assert kept.snapshot(2.0).tokens < changed.snapshot(2.0).tokens
+    assert changed.snapshot(2.0).tokens == pytest.approx(100 + 500 * exp(-0.2))

@@ -1,0 +1,129 @@
+"""Answers as they come over the wire, one after the other, on llhttp's strict parser (httptools).
+
+Owns what of them is HTTP/1.1 and what is not: whatever two readers could understand differently is refused. Does not
+own the connection (`gateway.upstream_connection`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import httptools
+
+from llm_guard.call import Headers
+
+_MAX_HEAD_BYTES = 1 << 16
+_MAX_FIELD_BYTES = 1 << 15
+_MAX_FIELDS = 200
+_MAX_INTERIM = 16
+_VERSIONS = ("1.1", "1.0")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_KEEP_ALIVE = re.compile(rb"timeout=([0-9]{1,6})", re.IGNORECASE)
+_NAMES_KEPT = 1024
+
+_names: dict[bytes, str] = {}
+"""Names of headers as they came, but for those that `_note` must see. Bounded: they are the upstreams' to choose."""
+
+
+class AnswerReader:
+    """What `parser` has read of the answer to one request, and whether another may follow. The parser calls `on_...`;
+    what these raise, it raises as an HttpParserError."""
+
+    __slots__ = (
+        "_codings", "_fields", "_interims", "_is_head", "_is_upgrade", "_reason", "head_bytes", "headers",
+        "is_complete", "is_kept", "keep_alive_s", "on_body", "parser", "pieces", "reason", "status",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.status = 0
+        """0: the head is not here yet."""
+        self.reason = ""
+        self.headers: Headers = ()
+        """Values as latin-1, so that their bytes can be written again; without control characters but tabs."""
+        self.pieces: list[bytes] = []
+        """Of the body: who takes them clears the list."""
+        self.on_body: Callable[[bytes], None] = self.pieces.append  # no frame of ours per chunk
+        self.head_bytes = 0
+        """To be counted by who feeds the parser while there is no head, before it is fed."""
+        self.is_complete = False
+        self.is_kept = False
+        """Whether the upstream keeps the connection after it."""
+        self.keep_alive_s: int | None = None
+        """For how long, if it has said that."""
+        self._is_head = self._is_upgrade = False
+        self._fields: list[tuple[str, str]] = []
+        self._reason = b""
+        self._codings = self._interims = 0
+        self.parser = httptools.HttpResponseParser(self)
+
+    def expect(self, *, is_head: bool, is_upgrade: bool) -> None:
+        """The next answer is that to a HEAD, or to a request for an upgrade, or to another."""
+        self._is_head, self._is_upgrade = is_head, is_upgrade
+        self.status = self.head_bytes = self._interims = 0
+        self.is_complete = False
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether the body has an end of its own, and not the connection's."""
+        return any(name.lower() in ("content-length", "transfer-encoding") for name, _ in self.headers)
+
+    def on_message_begin(self) -> None:
+        if self.is_complete:
+            raise ValueError("bytes after the answer")
+        self._fields = []
+        self._reason = b""
+        self._codings = 0
+
+    def on_status(self, reason: bytes) -> None:
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((_names.get(name) or self._note(name, value), value.rstrip().decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        status, version = self.parser.get_status_code(), self.parser.get_http_version()
+        if not 100 <= status <= 599 or version not in _VERSIONS or (self._codings and version != "1.1"):
+            raise ValueError("a status or a version that is none")
+        if self.head_bytes > _MAX_FIELD_BYTES or len(self._fields) > _MAX_FIELDS:
+            self._check_size()
+        if status == 101 and not (self._is_upgrade and self.parser.should_upgrade()):
+            raise ValueError("it switched protocols unasked")
+        if status < 200 and status != 101:
+            return
+        self.is_kept = version == "1.1" and self.parser.should_keep_alive()
+        reason = self._reason.decode("latin-1")
+        self.reason = reason if reason.isprintable() else _CONTROL.sub(" ", reason)
+        self.headers = tuple(self._fields)
+        self.status = status
+        if self._is_head:
+            self.is_complete = True
+            raise ValueError("the end, which the parser would not see: nobody can tell it that no body follows")
+
+    def on_message_complete(self) -> None:
+        if self.status >= 200:
+            self.is_complete = True
+        elif not self.status:
+            self._interims += 1
+            if self._interims > _MAX_INTERIM:
+                raise ValueError("interim answers without end")
+
+    def _note(self, raw: bytes, value: bytes) -> str:
+        """A name as it is written, for which something may have to be done."""
+        name = raw.decode("latin-1")
+        match name.lower():
+            case "transfer-encoding":
+                self._codings += 1
+                if self._codings > 1 or value.rstrip().lower() != b"chunked":
+                    raise ValueError("a transfer coding other than chunked")
+            case "keep-alive":
+                if (said := _KEEP_ALIVE.search(value)) is not None:
+                    self.keep_alive_s = int(said[1])
+            case _ if len(_names) < _NAMES_KEPT and len(raw) <= 64:
+                _names[raw] = name
+        return name
+
+    def _check_size(self) -> None:
+        sizes = [len(name) + len(value) + 4 for name, value in self._fields]
+        if len(sizes) > _MAX_FIELDS or sum(sizes) > _MAX_HEAD_BYTES or max(sizes, default=0) > _MAX_FIELD_BYTES:
+            raise ValueError("too many headers, or too long")

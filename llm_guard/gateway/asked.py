@@ -1,0 +1,47 @@
+"""What a request asks for, and that it cannot be read: the words of those that look at requests.
+
+Owns no reading: that is done in `gateway.model_field` and `gateway.body`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_MODEL_CHARS = 256
+
+
+class BadRequest(Exception):
+    """A request that no upstream could read; the text is for the caller."""
+
+    def __init__(
+        self, status: int, code: str, message: str, param: str | None = None, *, should_retry: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.should_retry = should_retry
+        """It is not the request's fault."""
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """What a body asks for, as far as the gateway needs to know."""
+
+    model: str | None = None
+    is_stream: bool = False
+    choices: int = 1
+    is_bound: bool = False
+    """It goes on from what one provider keeps: a previous response, a conversation."""
+    is_stateful: bool = False
+    """It asks the provider to keep it, or goes on from what is kept."""
+
+
+NOTHING = Asked()
+
+
+def checked_model(model: str) -> str:
+    """`model`, if it is a name; raises BadRequest when it is none."""
+    if not 0 < len(model) <= MAX_MODEL_CHARS:
+        raise BadRequest(400, "invalid_model", f"`model` must have 1 to {MAX_MODEL_CHARS} characters", "model")
+    return model

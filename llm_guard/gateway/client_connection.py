@@ -1,0 +1,274 @@
+"""One client's connection: requests in, one answered after the other.
+
+Owns the order of requests, what each step may take, and the end of the connection. Does not own framing
+(`gateway.request_parser`), nor what is answered (`gateway.reply`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+import structlog
+
+from llm_guard.call import Inbox
+from llm_guard.gateway.asked import BadRequest
+from llm_guard.gateway.reply import Reply, bare_answer
+from llm_guard.gateway.request import Request
+from llm_guard.gateway.request_parser import RequestParser
+
+if TYPE_CHECKING:
+    from llm_guard.gateway.listener import Listener
+
+_log = structlog.get_logger("llm_guard")
+
+_STASH_BYTES = 1 << 16
+_WRITE_BUFFER_BYTES = 1 << 16
+_BODY_BYTES_PER_S = 1 << 14
+_LINGER_S = 2.0
+"""A client that is answered before it has sent everything gets this long to read the answer: closing at once would
+reset the connection, and the answer be lost (RFC 9112, section 9.6)."""
+_STALL_S = 60.0
+"""A client that takes nothing of what was written for so long is gone."""
+
+_NEVER = float("inf")
+_ONLY_GET = BadRequest(405, "method_not_allowed", "this page is there to be read: use GET")
+_TOO_SLOW = BadRequest(408, "request_timeout", "the request took too long to arrive")
+_FULL = BadRequest(503, "too_many_connections", "the gateway has no room for another connection")
+
+
+class ClientConnection(asyncio.Protocol):
+    """The protocol of one connection."""
+
+    __slots__ = (
+        "_begun_at", "_drained", "_inbox", "_is_closing", "_last_words", "_listener", "_parser", "_queue", "_running",
+        "_stash", "_unsent_bytes", "due_at", "task", "transport",
+    )  # fmt: skip
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._parser = RequestParser(self)
+        self.transport: asyncio.Transport
+        self.task: asyncio.Task[None] | None = None
+        self.due_at = _NEVER
+        """When it will have taken too long over what it does."""
+        self._begun_at = 0.0
+        self._running: Request | None = None
+        """Which is being answered."""
+        self._queue: deque[Request] = deque()
+        """Pipelined behind it."""
+        self._last_words: BadRequest | None = None
+        """What is wrong with what came behind those."""
+        self._stash = b""
+        """Not parsed yet: somebody is being answered."""
+        self._inbox: Inbox | None = None
+        self._is_closing = False
+        self._drained: asyncio.Future[None] | None = None
+        self._unsent_bytes = 0
+
+    # the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # a server's transports are
+        self.transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        if self._listener.add(self):
+            self.due_at = self._listener.now + self._listener.settings.head_timeout
+        else:
+            self._reject(_FULL)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._listener.remove(self)
+        self._is_closing = True
+        self.due_at = _NEVER
+        self.resume_writing()
+        if self._inbox is not None:
+            self._inbox.feed_eof()
+        elif self.task is not None:
+            self.task.cancel()
+
+    def pause_writing(self) -> None:
+        self._drained = asyncio.get_running_loop().create_future()
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self.due_at = min(self.due_at, self._listener.now + _STALL_S)
+
+    def resume_writing(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._inbox is not None:
+            self._inbox.feed_data(data)
+        else:
+            self._parse(data)
+
+    # the reply's side
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the client takes nothing more for now, or never again."""
+        return self._drained is not None or self.transport.is_closing()
+
+    def push(self, data: bytes) -> bool:
+        """Writes; returns whether there is room for more. Raises ConnectionResetError when the client is gone."""
+        if self.transport.is_closing():
+            raise ConnectionResetError("the client is gone")
+        self.transport.write(data)
+        return self._drained is None
+
+    async def wait_room(self) -> None:
+        """Returns when there is room. Raises ConnectionResetError when the client is gone."""
+        if self._drained is not None:
+            await self._drained
+        if self.transport.is_closing():
+            raise ConnectionResetError("the client is gone")
+
+    def take_over(self, inbox: Inbox) -> None:
+        """After an upgrade: from now on what comes goes to `inbox`."""
+        self._inbox = inbox
+        if self._stash:
+            inbox.feed_data(self._stash)
+            self._stash = b""
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Closes the connection when what was written is out."""
+        self._is_closing = True
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self.due_at = self._listener.now + _STALL_S
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Closes the connection at once."""
+        self._is_closing = True
+        self.transport.abort()
+
+    # time is up
+
+    def expire(self) -> None:
+        """`due_at` has come."""
+        now = self._listener.now
+        if self._drained is not None or self._is_closing:
+            unsent_bytes = self.transport.get_write_buffer_size()
+            if not 0 < unsent_bytes < self._unsent_bytes:
+                self.abort()
+            self._unsent_bytes, self.due_at = unsent_bytes, now + _STALL_S
+        elif (reading := self._parser.reading) is not None:
+            extra_s = reading.received_bytes / _BODY_BYTES_PER_S
+            self.due_at = self._begun_at + self._listener.settings.body_timeout + extra_s
+            if self.due_at <= now:
+                self.due_at = _NEVER
+                reading.fail(_TOO_SLOW)
+        elif self._running is not None:
+            self.due_at = _NEVER
+        elif self._parser.is_in_head:
+            self._reject(_TOO_SLOW)
+        else:
+            self.close()
+
+    # requests in their order
+
+    def _begin(self, request: Request) -> None:
+        self._running = request
+        self._listener.idle.pop(self, None)
+        self.task = asyncio.get_running_loop().create_task(self._serve(request))
+
+    async def _serve(self, request: Request) -> None:
+        reply = Reply(request, self)
+        try:
+            page = self._listener.pages.get(request.path)
+            if page is None:
+                await self._listener.serve(request, reply)
+            elif request.method in ("GET", "HEAD"):
+                status, content_type, body = page()
+                await reply.send(status, "", [("Content-Type", content_type)], body)
+            else:
+                self._reject(_ONLY_GET)
+        except ConnectionError:
+            self.abort()  # the client left
+        except Exception:  # noqa: BLE001  # whatever it is, the client must not wait for ever
+            _log.exception("the listener failed")
+            self.abort()
+        finally:
+            self._finish(request, reply)
+
+    def _finish(self, request: Request, reply: Reply) -> None:
+        self._running = self.task = None
+        if self._is_closing:
+            return
+        if not reply.is_over:
+            self.close()  # in the middle of an answer: nobody takes it for a whole one
+        elif not request.has_arrived:
+            self._linger()
+        elif reply.closes_connection:
+            self.close()
+        elif self._queue:
+            self._begin(self._queue.popleft())
+        elif self._last_words is not None:
+            self._reject(self._last_words)
+        else:
+            self._await_next()
+
+    def _await_next(self) -> None:
+        self.due_at = self._listener.now + self._listener.settings.keep_alive
+        self._listener.idle[self] = None
+        if self._stash:
+            data, self._stash = self._stash, b""
+            self.transport.resume_reading()
+            self._parse(data)
+
+    def _reject(self, bad: BadRequest) -> None:
+        self.transport.write(bare_answer(bad))
+        self._linger()
+
+    def _linger(self) -> None:
+        self._is_closing = True
+        self._listener.idle.pop(self, None)
+        self._unsent_bytes = 0
+        self.due_at = self._listener.now + _LINGER_S
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            self.transport.write_eof()
+
+    # bytes in
+
+    def _parse(self, data: bytes) -> None:
+        while data and not self._is_closing and self._last_words is None:
+            if self._running is not None and self._parser.reading is None:
+                self._keep(data)
+                return
+            try:
+                data = self._parser.feed(data)
+            except BadRequest as bad:
+                # Who is being answered is answered first.
+                if self._running is None:
+                    self._reject(bad)
+                self._last_words = bad
+
+    def _keep(self, data: bytes) -> None:
+        self._stash += data
+        if len(self._stash) > _STASH_BYTES:
+            self.transport.pause_reading()
+
+    # the parser's side
+
+    def on_begun(self) -> None:
+        if self._running is None:
+            self.due_at = self._listener.now + self._listener.settings.head_timeout
+
+    def on_request(self, request: Request) -> None:
+        self._begun_at = self._listener.now
+        self.due_at = self._begun_at + self._listener.settings.body_timeout
+        if self._running is None:
+            self._begin(request)
+        else:
+            self._queue.append(request)
+
+    def on_whole(self, request: Request) -> None:
+        if request is self._running:
+            self.due_at = _NEVER
+
+    def on_full(self, request: Request) -> None:
+        self.transport.pause_reading()
+        request.resume_with(self.transport.resume_reading)

@@ -1,0 +1,257 @@
+"""The connections to one origin that is behind an HTTP proxy, by the environment: `HTTPS_PROXY` and its kin.
+
+Owns aiohttp's ClientSession, which knows how to ask a proxy, and how its errors become failure kinds. It costs five
+times what `gateway.origin` does, and is for what is rare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp import hdrs
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.helpers import _EXC_SENTINEL as _NO_CAUSE
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from llm_guard.call import Exchange, FileBody, Headers, Inbox, Wire
+from llm_guard.gateway.request_head import request_head
+from llm_guard.gateway.upstream_error import (
+    UpstreamError,
+    connecting_failed,
+    connection_broke,
+    malformed,
+    retired,
+    truncated,
+    unsendable,
+)
+from llm_guard.outcome import FailureKind
+
+_STALE_WITHIN_S = 1.0
+_LAST_BYTES_S = 1.0
+"""How long an upgraded connection may take to send what was written to it."""
+_STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+
+
+def proxy_for(origin: str, proxies: Mapping[str, str]) -> str | None:
+    """The proxy for an origin, by what `urllib.request.getproxies` has found; None: it is reached directly."""
+    parts = urlsplit(origin)
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+class ProxiedOrigin:
+    """Has the surface of `Origin`."""
+
+    def __init__(self, url: str, proxy: str, tls: ssl.SSLContext | None) -> None:
+        self._url = url
+        self._proxy = proxy
+        self._pooled = _session(tls, force_close=False)
+        self._unpooled = _session(tls, force_close=True)
+
+    async def send(
+        self,
+        method: str,
+        target: str,
+        headers: list[tuple[str, str]],
+        body: bytes | FileBody,
+        on_connected: Callable[[], None],
+        *,
+        is_repeatable: bool,
+    ) -> Exchange:
+        """See `Connections.send`."""
+        size = len(body) if isinstance(body, bytes) else body.size
+        request_head(method, target, "", headers, size)  # refuses what aiohttp would let pass
+        session = self._pooled if is_repeatable else self._unpooled
+        wire = _Sending(on_connected)
+        try:
+            response = await session.request(
+                method,
+                URL(self._url + target, encoded=True),
+                headers=[*headers, ("Content-Length", str(size))] if size else headers,
+                data=_blocks(body) if size else None,
+                allow_redirects=False,
+                proxy=self._proxy,
+                trace_request_ctx=wire,
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if isinstance(error, _STALE) and wire.is_stale():
+                raise retired() from error
+            raise _broken(error) from error
+        return _Exchange(response)
+
+    @property
+    def count(self) -> int:
+        """Connections in use or kept alive."""
+        return _count(self._pooled) + _count(self._unpooled)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._pooled.close()
+        await self._unpooled.close()
+
+
+def _session(tls: ssl.SSLContext | None, *, force_close: bool) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=0, ttl_dns_cache=30, timeout_ceil_threshold=1e9, force_close=force_close, ssl=tls or True
+    )
+    # aiohttp flushes a connection before it closes it: a provider that has stopped reading would keep a cancelled
+    # upload alive for ever. The factory is the only place to say otherwise.
+    connector._factory = partial(_AbortingHandler, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # noqa: SLF001
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_create_end.append(_on_connected)
+    trace.on_connection_reuseconn.append(_on_reused)
+    session = aiohttp.ClientSession(
+        connector=connector,
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+        skip_auto_headers=(hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE),
+        trace_configs=[trace],
+        max_line_size=1 << 15,
+        max_field_size=1 << 15,
+    )
+    # aiohttp sends an idempotent request twice by itself; here the attempt loop counts what is sent.
+    session._retry_connection = False  # noqa: SLF001  # no public switch
+    return session
+
+
+async def _blocks(body: bytes | FileBody) -> AsyncIterator[bytes]:
+    if isinstance(body, bytes):
+        yield body
+    else:
+        for block in body.blocks():
+            yield block
+
+
+def _count(session: aiohttp.ClientSession) -> int:
+    connector = session.connector
+    if connector is None:
+        return 0
+    return len(connector._acquired) + sum(map(len, connector._conns.values()))  # noqa: SLF001  # no count of its own
+
+
+class _Exchange:
+    """An aiohttp response as the gateway's `Exchange`."""
+
+    __slots__ = ("_response", "headers", "reason", "status")
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.reason = _readable(response.reason or "")
+        self.headers: Headers = tuple((str(name), _readable(value)) for name, value in response.headers.items())
+
+    async def read(self) -> bytes:
+        content = self._response.content
+        try:
+            return await content.readany()
+        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+            # aiohttp would drop what came before the cut, which for a slow client is most of it.
+            if content._buffer:  # noqa: SLF001  # no public way behind the exception
+                return content._read_nowait(-1)  # noqa: SLF001
+            raise truncated() from error
+
+    def abort(self) -> None:
+        self._response.close()
+
+    def take_over(self, inbox: Inbox) -> Wire:
+        connection = self._response.connection
+        if connection is None or connection.protocol is None or connection.transport is None:
+            raise UpstreamError(FailureKind.NETWORK, "the upgraded connection was closed at once")
+        connection.protocol.set_parser(inbox, inbox)
+        return _Wire(connection.protocol, connection.transport)
+
+
+class _Wire:
+    """An upgraded connection's way to the upstream."""
+
+    __slots__ = ("_protocol", "transport")
+
+    def __init__(self, protocol: ResponseHandler, transport: asyncio.Transport) -> None:
+        self._protocol = protocol
+        self.transport = transport
+
+    async def write(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            raise ConnectionResetError("the upstream is gone")
+        self.transport.write(data)
+        await self._protocol._drain_helper()  # noqa: SLF001  # aiohttp's own websocket writer waits so
+
+
+class _AbortingHandler(ResponseHandler):
+    def close(self) -> None:
+        if not self.upgraded:
+            self.abort()
+        elif (transport := self.transport) is not None:
+            super().close()  # flushes: a WebSocket's close frame is worth its way
+            self._loop.call_later(_LAST_BYTES_S, transport.abort)
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException = _NO_CAUSE) -> None:
+        super().set_exception(exc, exc_cause)
+        # aiohttp tells whoever awaits the head; whoever reads the body would learn of a broken chunk by a timeout. A
+        # body that is there as a whole is not broken by what comes after it.
+        if self._payload is not None and not self._payload.is_eof():
+            self._payload.set_exception(exc, exc_cause)
+
+
+class _Sending:
+    """What aiohttp's traces tell of one request."""
+
+    def __init__(self, on_connected: Callable[[], None]) -> None:
+        self.on_connected = on_connected
+        self._now = asyncio.get_running_loop().time
+        self._reused_at: float | None = None
+
+    def on_reused(self) -> None:
+        self._reused_at = self._now()
+        self.on_connected()
+
+    def is_stale(self) -> bool:
+        """Whether the connection, kept alive, ended so soon that the request was most likely never read."""
+        return self._reused_at is not None and self._now() - self._reused_at < _STALE_WITHIN_S
+
+
+async def _on_connected(_session: object, context: SimpleNamespace, _params: object) -> None:
+    context.trace_request_ctx.on_connected()
+
+
+async def _on_reused(_session: object, context: SimpleNamespace, _params: object) -> None:
+    context.trace_request_ctx.on_reused()
+
+
+def _broken(error: Exception) -> UpstreamError:
+    """aiohttp's errors before the head of an answer, as failure kinds."""
+    match error:
+        case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
+            return UpstreamError(FailureKind.EGRESS, "the proxy did not connect")
+        case aiohttp.ClientConnectorCertificateError():
+            return connecting_failed(error.certificate_error)
+        case aiohttp.ClientConnectorError():
+            return connecting_failed(error.os_error)
+        case aiohttp.ServerDisconnectedError():
+            return connection_broke(None)
+        case aiohttp.ClientResponseError():
+            return malformed()
+        case aiohttp.ClientConnectionError() | OSError():
+            return connection_broke(error)
+        case _:
+            return unsendable(str(error))
+
+
+def _readable(value: str) -> str:
+    """Text as aiohttp has read it (UTF-8, other bytes as lone surrogates), as latin-1, so that its bytes can be written
+    again. aiohttp lets control characters pass."""
+    if value.isascii() and value.isprintable():
+        return value
+    text = value.encode("utf-8", "surrogateescape").decode("latin-1")
+    return "".join(" " if char < " " or char == "\x7f" else char for char in text)

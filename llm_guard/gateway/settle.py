@@ -1,0 +1,128 @@
+"""The end of an attempt: what it holds is given back, and what it showed of its deployment is noted.
+
+Owns who hears of an end, and of what. Does not own what follows from it (`policy`), nor what is written down of a call
+(`gateway.record`).
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from llm_guard.call import Attempt, Leave
+from llm_guard.clock import Clock
+from llm_guard.deployment import Deployment
+from llm_guard.outcome import FailureKind, Signal
+from llm_guard.policy.breaker import Transition
+from llm_guard.policy.gate import Gate
+from llm_guard.policy.limiter import Ending
+
+_log = structlog.get_logger("llm_guard")
+
+_CUT = frozenset({FailureKind.TIMEOUT, FailureKind.SUPERSEDED, FailureKind.CLIENT_CANCELLED})
+"""Ends of exchanges that would have taken longer."""
+_WORTH_HOLDING_S = 2.0
+"""Shorter waits are the pace's to find: all that were told to wait a second would come back together."""
+_OVERLOADS = frozenset({FailureKind.OVERLOADED, FailureKind.TIMEOUT, FailureKind.GPU_OOM})
+# A member of an Enum takes as long to look up as all the rest of a test (CPython 3.11: 50 ns).
+_HEALTHY = Signal.HEALTHY
+_UNHEALTHY = Signal.UNHEALTHY
+_NO_EVIDENCE = Signal.NO_EVIDENCE
+
+
+def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
+    """Ends an attempt: gives back what it holds, and notes what it showed of its deployment. Only once."""
+    if leave.is_over:
+        return
+    leave.is_over = True
+    deployment, gate = attempt.target.deployment, leave.gate
+    now = attempt.ended_at = clock.now()
+    if signal is _HEALTHY:
+        deployment.last_success_wall = clock.wall()
+    took_s = (now if attempt.answered_at is None else attempt.answered_at) - attempt.started_at
+    _settle_breaker(deployment, leave, signal, now, took_s)
+    if attempt.target.model is not None:
+        _note_latency(attempt, signal, now, took_s)
+    ending = "ok" if signal is _HEALTHY else _ending(attempt, signal)
+    _note_recent(attempt, ending, now, is_begun=leave.is_begun)
+    deployment.gates.in_flight -= 1
+    is_waited_for = gate.exit(leave.slot, now, ending, took_s if ending == "ok" else None)
+    if ending == "rate_limited":
+        _hold(attempt, gate, now)
+    if is_waited_for:
+        leave.advance(gate)
+
+
+def settle_begun(attempt: Attempt, leave: Leave, clock: Clock) -> None:
+    """An answer that will last has begun well: its deployment serves. If it dies, `settle` takes that back."""
+    now = clock.now()
+    took_s = None if attempt.answered_at is None else attempt.answered_at - attempt.started_at
+    _settle_breaker(attempt.target.deployment, leave, _HEALTHY, now, took_s)
+    _note_recent(attempt, "ok", now, is_begun=False)
+    leave.is_begun = True
+
+
+def settle_host(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
+    """Gives the permit of an attempt's host back with what the attempt showed of it."""
+    deployment = attempt.target.deployment
+    transition = deployment.host.settle(leave.host, signal, clock.now())
+    if transition is not None:
+        _log_transition(transition, upstream=deployment.upstream.name)
+
+
+def _settle_breaker(deployment: Deployment, leave: Leave, signal: Signal, now: float, took_s: float | None) -> None:
+    """Gives the breaker its permit back; where an answer that began well has died, the news."""
+    if leave.is_begun and signal is _UNHEALTHY:
+        transition = deployment.breaker.take_back(leave.permit, now)
+    else:
+        transition = deployment.breaker.settle(leave.permit, signal, now, took_s)
+    if transition is None:
+        return
+    if (transition.before, transition.after) == ("half_open", "closed"):
+        deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
+    _log_transition(transition, deployment=deployment.label)
+
+
+def _note_latency(attempt: Attempt, signal: Signal, now: float, took_s: float) -> None:
+    """`took_s`: until the first token or the whole answer was there, else to the attempt's end."""
+    deployment = attempt.target.deployment
+    latency = deployment.first_tokens if attempt.is_stream else deployment.latency
+    if attempt.answered_at is not None:
+        latency.note(took_s, now)
+        deployment.cost.note(took_s, now)
+    elif attempt.failure is not None and attempt.failure.kind in _CUT:
+        latency.note_cut(took_s, now)
+        deployment.cost.note_cut(took_s, now)
+    elif signal is _UNHEALTHY:
+        deployment.cost.note_failure(took_s, now)
+
+
+def _ending(attempt: Attempt, signal: Signal) -> Ending:
+    """What an attempt's end that is not healthy tells of its deployment's capacity."""
+    kind = attempt.failure.kind if attempt.failure is not None else None
+    if kind is FailureKind.RATE_LIMIT:
+        return "rate_limited"
+    if signal is _NO_EVIDENCE:
+        return "ignored"
+    return "overloaded" if kind in _OVERLOADS else "failed"
+
+
+def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool) -> None:
+    if ending == "ignored":
+        return
+    is_failure = ending != "ok"
+    for budget in attempt.budgets:
+        if not is_begun:
+            budget.recent.note(is_failure, now)
+        elif is_failure:
+            budget.recent.take_back(now)
+
+
+def _hold(attempt: Attempt, gate: Gate, now: float) -> None:
+    """A wait that was asked for twice with no answer in between is not one large request's: everybody keeps it."""
+    wait_s = attempt.failure.retry_after_s if attempt.failure is not None else None
+    if wait_s is not None and wait_s >= _WORTH_HOLDING_S and gate.rate_limited_in_a_row >= 2:
+        gate.hold(now + wait_s)
+
+
+def _log_transition(transition: Transition, **whose: str) -> None:
+    _log.warning("breaker", **whose, before=transition.before, after=transition.after, why=transition.why)

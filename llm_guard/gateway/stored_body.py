@@ -1,0 +1,169 @@
+"""A body that is not in memory as a whole: kept in a file without a name, read block by block, renamed or not.
+
+Owns the files. Does not own how a body gets here (`gateway.body`), nor where its model stands.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO
+
+from llm_guard.call import FileBody
+from llm_guard.clock import Clock
+from llm_guard.gateway.asked import BadRequest
+from llm_guard.gateway.coding import Inflater, deflater, is_coded
+
+_BLOCK_BYTES = 1 << 18
+_CODED_BLOCK_BYTES = 1 << 16
+_TURN_S = 0.001
+
+Patch = tuple[int, int, bytes]
+"""From where to where bytes are to be replaced, and by what."""
+
+
+class StoredBody:
+    """Fits `call.FileBody`."""
+
+    def __init__(
+        self, file: IO[bytes], size: int, content_encoding: str, patches: Callable[[str], list[Patch]], clock: Clock
+    ) -> None:
+        """`patches`: what gives it another model, in order; may raise BadRequest."""
+        self.size = size
+        self._file = file
+        self._content_encoding = content_encoding
+        self._patches = patches
+        self._clock = clock
+        self._recoded: dict[str, _Recoded] = {}
+
+    def blocks(self) -> Iterator[bytes]:
+        """All of it, at most 256 KiB at a time; may be called again, and by several attempts at once. Raises OSError
+        when the body is closed."""
+        return _blocks(self._file, _BLOCK_BYTES)
+
+    async def renamed(self, model: str) -> FileBody:
+        """With `model` as its model and every other byte as it was; a compressed body is compressed again. Raises
+        BadRequest. It is closed with this one."""
+        patches = self._patches(model)
+        if not is_coded(self._content_encoding):
+            return _Renamed(self._file, self.size, patches)
+        if model not in self._recoded:
+            recoded = await _recode(self._file, self._content_encoding, patches, self._clock)
+            if self._recoded.setdefault(model, recoded) is not recoded:  # another attempt was faster
+                recoded.close()
+        return self._recoded[model]
+
+    def close(self) -> None:
+        """Once the call is over; a second time does nothing."""
+        self._file.close()
+        for recoded in self._recoded.values():
+            recoded.close()
+
+
+class Turns:
+    """Gives the loop a turn whenever work has taken a millisecond."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.now()
+
+    async def take(self) -> None:
+        """Between two steps."""
+        if self._clock.now() - self._since >= _TURN_S:
+            await self._clock.sleep(0)
+            self._since = self._clock.now()
+
+
+def new_file() -> IO[bytes]:
+    """Where bytes can be kept; it is gone when it is closed. Raises BadRequest (503) when there is no room."""
+    try:
+        return tempfile.TemporaryFile(buffering=0)
+    except OSError as error:
+        raise _no_room(error) from None
+
+
+def write(file: IO[bytes], block: bytes) -> None:
+    """All of it; raises BadRequest (503) when there is no room."""
+    rest = memoryview(block)
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        raise _no_room(error) from None
+
+
+def patched(blocks: Iterable[bytes], patches: Iterable[Patch]) -> Iterator[bytes]:
+    """What the blocks hold, with each patch in its place; patches are in order and apart from each other."""
+    waiting = iter(patches)
+    patch = next(waiting, None)
+    at = kept_from = 0
+    for block in blocks:
+        end = at + len(block)
+        pieces = []
+        while patch is not None and patch[0] < end:
+            start, stop, new = patch
+            pieces += [block[max(0, kept_from - at) : start - at], new]
+            kept_from = stop
+            patch = next(waiting, None)
+        pieces.append(block[max(0, kept_from - at) :])
+        at = end
+        yield b"".join(pieces)
+
+
+class _Renamed:
+    """A view of a file."""
+
+    def __init__(self, file: IO[bytes], size: int, patches: list[Patch]) -> None:
+        self.size = size + sum(len(new) - (stop - start) for start, stop, new in patches)
+        self._file = file
+        self._patches = patches
+
+    def blocks(self) -> Iterator[bytes]:
+        return patched(_blocks(self._file, _BLOCK_BYTES), self._patches)
+
+
+class _Recoded:
+    """A file of its own."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self.size = size
+        self._file = file
+
+    def blocks(self) -> Iterator[bytes]:
+        return _blocks(self._file, _BLOCK_BYTES)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+async def _recode(file: IO[bytes], content_encoding: str, patches: list[Patch], clock: Clock) -> _Recoded:
+    inflater, packer, turns = Inflater(content_encoding, max_bytes=1 << 62), deflater(content_encoding), Turns(clock)
+    plain = (block for coded in _blocks(file, _CODED_BLOCK_BYTES) for block in inflater.feed(coded))
+    new = new_file()
+    try:
+        for block in patched(plain, patches):
+            write(new, packer.compress(block))
+            await turns.take()
+        write(new, packer.flush())
+        return _Recoded(new, new.tell())
+    except BaseException:
+        new.close()
+        raise
+
+
+def _blocks(file: IO[bytes], block_bytes: int) -> Iterator[bytes]:
+    """From the beginning. The position is the reader's own: others read the same file in between."""
+    at = 0
+    while not file.closed:
+        file.seek(at)
+        block = file.read(block_bytes)
+        if not block:
+            return
+        at += len(block)
+        yield block
+    raise OSError("the body is closed")
+
+
+def _no_room(error: OSError) -> BadRequest:
+    message = f"the gateway cannot keep a body of this size now: {error.strerror}"
+    return BadRequest(503, "no_room_for_body", message, should_retry=True)

@@ -1,0 +1,312 @@
+"""One connection to an upstream: one request at a time, and its answer.
+
+Owns its protocol for asyncio, back-pressure both ways, and its end. Does not own what is HTTP
+(`gateway.answer_reader`, `gateway.request_head`), nor how it is made and kept (`gateway.origin`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Protocol
+
+import httptools
+
+from llm_guard.call import FileBody, Inbox
+from llm_guard.gateway.answer_reader import AnswerReader
+from llm_guard.gateway.upstream_error import UpstreamError, connection_broke, malformed, retired, truncated, unsendable
+from llm_guard.gateway.upstream_exchange import UpstreamExchange
+
+_SMALL_BODY_BYTES = 1 << 16
+"""Goes out with its head in one write; a larger one block by block."""
+_BLOCK_BYTES = 1 << 18
+_UNREAD_BYTES = 1 << 16
+"""With more than this unread, the upstream is not read further."""
+_STALE_WITHIN_S = 1.0
+_LAST_BYTES_S = 1.0
+"""How long an upgraded connection may take to send what was written to it."""
+
+
+class Keeper(Protocol):
+    """Who keeps a connection between two exchanges."""
+
+    def add(self, connection: UpstreamConnection) -> None:
+        """It is there."""
+
+    def keep(self, connection: UpstreamConnection, keep_alive_s: int | None) -> None:
+        """Its exchange is over, and another may follow; for how long, if the upstream has said that."""
+
+    def drop(self, connection: UpstreamConnection) -> None:
+        """No other exchange may follow."""
+
+    def remove(self, connection: UpstreamConnection) -> None:
+        """It is gone."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """The protocol of one connection, and its `Wire` once it is upgraded."""
+
+    __slots__ = (
+        "_drained", "_exchange", "_inbox", "_is_full", "_is_pumping", "_is_reused", "_is_upgraded", "_keeper", "_loop",
+        "_reader", "_taken_at", "_unsent", "_waiter", "expires_at", "gone", "is_paused", "pieces", "transport",
+        "unread",
+    )  # fmt: skip
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport
+        self.expires_at = 0.0
+        """While it idles: when that will have been long enough."""
+        self._reader = AnswerReader()
+        self.pieces = self._reader.pieces
+        """Of a body, or of what follows an upgrade: what nobody has taken."""
+        self.unread = 0
+        """Bytes that have come since somebody read, whatever they are."""
+        self.is_paused = False
+        """The upstream is not read, because nobody reads its answer."""
+        self._exchange: UpstreamExchange | None = None
+        self._taken_at = 0.0
+        self._is_reused = self._is_upgraded = False
+        self._waiter: asyncio.Future[None] | None = None
+        """Of who waits for more of the answer."""
+        self._unsent: Iterator[bytes | memoryview] | None = None
+        """Of a large body."""
+        self._is_full = self._is_pumping = False
+        self._drained: asyncio.Future[None] | None = None
+        self._inbox: Inbox | None = None
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        """Done when it is closed."""
+
+    # the gateway's side
+
+    async def send(self, head: bytes, body: bytes | FileBody, *, is_head: bool, is_upgrade: bool) -> UpstreamExchange:
+        """Returns when the head of the answer is here. Raises UpstreamError. Cancelled, it closes at once."""
+        exchange = self._exchange = UpstreamExchange(self)
+        self._reader.expect(is_head=is_head, is_upgrade=is_upgrade)
+        self._taken_at = self._loop.time()
+        self.unread = 0
+        if self.transport.is_closing():
+            self._fail(self._broken(exchange, None))
+        elif isinstance(body, bytes) and len(body) <= _SMALL_BODY_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.write(head)
+            self._unsent = _blocks(body)
+            self._pump()
+        try:
+            while not exchange.status:
+                if exchange.error is not None:
+                    raise exchange.error
+                await self.next_arrival()
+        except asyncio.CancelledError:
+            exchange.abort()
+            raise
+        return exchange
+
+    def next_arrival(self) -> asyncio.Future[None]:
+        """Done when something has come, or the exchange is over."""
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
+
+    def resume(self) -> None:
+        """What had come was taken."""
+        self.is_paused = False
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """Closes at once, and sends nothing more: an upstream that has stopped reading would keep a cancelled upload
+        alive for ever. A WebSocket's close frame is worth its way."""
+        self._exchange = self._unsent = None
+        if self._is_upgraded:
+            self.transport.close()
+            self._loop.call_later(_LAST_BYTES_S, self.transport.abort)
+        else:
+            self.transport.abort()
+
+    def take_over(self, inbox: Inbox) -> None:
+        """After an upgrade: what has come and what comes goes to `inbox`."""
+        self._inbox = inbox
+        for piece in self.pieces:
+            inbox.feed_data(piece)
+        self.pieces.clear()
+        self.resume()
+
+    async def write(self, data: bytes) -> None:
+        """Waits while the upstream takes no more. Raises ConnectionResetError when it is gone."""
+        if self.transport.is_closing():
+            raise ConnectionResetError("the upstream is gone")
+        self.transport.write(data)
+        if self._is_full:
+            self._drained = self._loop.create_future()
+            await self._drained
+
+    # the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # a stream's transport is one
+        self._keeper.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        exchange, reader = self._exchange, self._reader
+        if exchange is None:
+            self._receive_unasked(data)
+            return
+        self.unread += len(data)
+        if not exchange.status:
+            reader.head_bytes += len(data)
+        try:
+            reader.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            if not reader.is_complete:
+                self._fail(truncated() if exchange.status else malformed(), error)
+                return
+            reader.is_kept = False  # what is there as a whole is not broken by what comes after it
+        if not exchange.status and reader.status:
+            self._begin(exchange)
+        if reader.is_complete:
+            self._complete(exchange)
+        elif self.unread > _UNREAD_BYTES:
+            self._hold_back(exchange)
+        if (waiter := self._waiter) is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def eof_received(self) -> None:
+        self._end(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(error)
+        if self._inbox is not None:
+            self._inbox.feed_eof()
+        self._note_drained()
+        self._keeper.remove(self)
+        self.gone.set_result(None)
+        del self._reader.parser  # they know each other: work for the collector
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._note_drained()
+        if not self._is_pumping:
+            self._pump()
+
+    # what comes of it
+
+    def _begin(self, exchange: UpstreamExchange) -> None:
+        reader = self._reader
+        exchange.status, exchange.reason, exchange.headers = reader.status, reader.reason, reader.headers
+        if reader.status >= 400 and self._unsent is not None:
+            # Whoever refuses a body does not want the rest of it, and a write that fails would cost the answer.
+            self._unsent = None
+            reader.is_kept = False
+
+    def _complete(self, exchange: UpstreamExchange) -> None:
+        """All of the answer is here: the connection can go on to the next, though nobody may have read it."""
+        reader, pieces = self._reader, self.pieces
+        exchange.end(b"".join(pieces), None)
+        pieces.clear()
+        self._exchange = None
+        if reader.is_kept and self._unsent is None and not self._is_full:
+            self._is_reused = True
+            self._keeper.keep(self, reader.keep_alive_s)
+        else:
+            self.abort()
+
+    def _hold_back(self, exchange: UpstreamExchange) -> None:
+        if not self.pieces:  # a head, trailers or chunk extensions without end
+            self._fail(truncated() if exchange.status else malformed())
+        elif not self.is_paused:
+            self.is_paused = True
+            self.transport.pause_reading()
+
+    def _receive_unasked(self, data: bytes) -> None:
+        if self._inbox is not None:
+            self._inbox.feed_data(data)
+        elif self._is_upgraded:
+            self.pieces.append(data)
+        else:  # it would be taken for the answer to the next request
+            self._keeper.drop(self)
+            self.abort()
+
+    def _upgrade(self, rest: bytes) -> None:
+        """Nothing more is read until somebody takes over."""
+        self._exchange = None
+        self._is_upgraded = self.is_paused = True
+        self.transport.pause_reading()
+        self.pieces.append(rest)
+
+    def _end(self, error: Exception | None) -> None:
+        """The upstream sends no more."""
+        exchange = self._exchange
+        if exchange is None:
+            self._keeper.drop(self)
+        elif error is None and exchange.status and not self._reader.is_framed:
+            self._reader.is_kept = False
+            self._complete(exchange)
+            self._wake()
+        else:
+            self._fail(self._broken(exchange, error), error)
+
+    def _broken(self, exchange: UpstreamExchange, error: Exception | None) -> UpstreamError:
+        if exchange.status:
+            return truncated()
+        is_soon = self._loop.time() - self._taken_at < _STALE_WITHIN_S
+        return retired() if self._is_reused and is_soon and not self.unread else connection_broke(error)
+
+    def _fail(self, error: UpstreamError, cause: Exception | None = None) -> None:
+        exchange = self._exchange
+        assert exchange is not None  # noqa: S101  # whoever calls it has one
+        error.__cause__ = cause
+        exchange.end(b"".join(self.pieces), error)
+        self.pieces.clear()
+        self.abort()
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _note_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _pump(self) -> None:
+        """Writes one block of a large body; the next one in the loop's next round, so that others come in between."""
+        self._is_pumping = False
+        if self._unsent is None or self._is_full:
+            return
+        try:
+            block = next(self._unsent, None)
+        except OSError as error:
+            self._fail(unsendable(str(error)), error)
+            return
+        if block is None:
+            self._unsent = None
+            return
+        self.transport.write(block)
+        self._is_pumping = True
+        self._loop.call_soon(self._pump)
+
+
+def _blocks(body: bytes | FileBody) -> Iterator[bytes | memoryview]:
+    """Raises OSError when a file is not what it was."""
+    if isinstance(body, bytes):
+        view = memoryview(body)
+        yield from (view[at : at + _BLOCK_BYTES] for at in range(0, len(view), _BLOCK_BYTES))
+        return
+    left = body.size
+    for block in body.blocks():
+        left -= len(block)
+        if left < 0:
+            break
+        yield block
+    if left:
+        raise OSError("the body's file has changed")

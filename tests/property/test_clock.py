@@ -1,0 +1,109 @@
+"""Scopes of `TimeLimit`, nested and ended in any order, against those of `asyncio.timeout`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_guard.clock import SystemClock
+
+Step = str | int
+"""`leave`: somebody cancels the task; `done`: what the body waits for is there; `run`: everybody runs; a number: the
+deadline of that scope passes, 0 is the outermost."""
+
+
+@dataclass
+class Scope:
+    manager: AbstractAsyncContextManager[object]
+    end: Callable[[], None]
+    """Its deadline passes."""
+    is_open: bool = False
+
+
+def own() -> Scope:
+    limit = SystemClock().limit()
+    return Scope(limit, limit._end)
+
+
+def standard() -> Scope:
+    scope = asyncio.timeout(None)
+    return Scope(scope, scope._on_timeout)  # type: ignore[attr-defined]  # what its timer calls
+
+
+@dataclass
+class Body:
+    """A task in nested scopes, and what became of it."""
+
+    scopes: list[Scope]
+    catches: frozenset[int]
+    """Levels within which an end by time or by cancellation is caught, and something else is waited for."""
+    said: list[str] = field(default_factory=list)
+    is_there: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, level: int = 0) -> None:
+        if level == len(self.scopes):
+            await self.is_there.wait()
+            return
+        scope = self.scopes[level]
+        try:
+            async with scope.manager:
+                scope.is_open = True
+                try:
+                    await self._within(level)
+                finally:
+                    scope.is_open = False
+        except BaseException as error:
+            self.said.append(f"{level} {type(error).__name__} of {type(error.__cause__).__name__} {_count()}")
+            raise
+        self.said.append(f"{level} well {_count()}")
+
+    async def _within(self, level: int) -> None:
+        try:
+            await self.run(level + 1)
+        except (TimeoutError, asyncio.CancelledError):
+            if level not in self.catches:
+                raise
+            await self.is_there.wait()
+
+
+def _count() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
+
+
+async def told(new_scope: Callable[[], Scope], levels: int, catches: frozenset[int], steps: list[Step]) -> list[str]:
+    body = Body([new_scope() for _ in range(levels)], catches)
+    task = asyncio.ensure_future(body.run())
+    await asyncio.sleep(0)
+    for step in [*steps, "done"]:
+        match step:
+            case "leave":
+                task.cancel()
+            case "done":
+                body.is_there.set()
+            case int():
+                scope = body.scopes[step % levels]
+                if scope.is_open:
+                    scope.is_open = False  # a deadline passes once
+                    scope.end()
+            case _:
+                for _ in range(3):
+                    await asyncio.sleep(0)
+    await asyncio.wait([task])
+    body.said.append("cancelled" if task.cancelled() else repr(task.exception()))
+    return body.said
+
+
+steps = st.lists(st.sampled_from(["leave", "done", "run", "run", 0, 1, 2]), max_size=8)
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(st.integers(1, 3), st.frozensets(st.integers(0, 2)), steps)
+def test_scopes_end_as_those_of_asyncio_do(levels: int, catches: frozenset[int], steps: list[Step]) -> None:
+    assert asyncio.run(told(own, levels, catches, steps)) == asyncio.run(told(standard, levels, catches, steps))

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import gzip
+import io
+import tempfile
+import zlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from llm_guard.call import FileBody
+from llm_guard.gateway.asked import Asked, BadRequest
+from llm_guard.gateway.body import MEMORY_BYTES, receive
+from llm_guard.gateway.model_field import inflate, rename
+from llm_guard.gateway.stored_body import StoredBody, patched
+from tests.fakes.clock import ManualClock
+
+JSON = "application/json"
+FORM = "multipart/form-data; boundary=b0"
+BOUND = 64 << 20
+LARGE = b'{"messages": ["' + b"QUJD" * 500_000 + b'"], "model": "a", "stream": true}'
+LARGE_FORM = (
+    b'--b0\r\nContent-Disposition: form-data; name="model"\r\n\r\na\r\n'
+    b'--b0\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + bytes(range(256)) * 6000 + b"\r\n"
+    b'--b0\r\nContent-Disposition: form-data; name="model"\r\n\r\nb\r\n--b0--\r\n'
+)
+
+
+class Incoming:
+    """A request's body, piece by piece."""
+
+    def __init__(self, body: bytes, piece_bytes: int = 65_536, error: BaseException | None = None) -> None:
+        self._pieces = [body[at : at + piece_bytes] for at in range(0, len(body), piece_bytes)]
+        self._error = error
+        self.left = len(self._pieces)
+
+    async def read(self) -> bytes:
+        if self.left == 0 and self._error is not None:
+            raise self._error
+        if self.left == 0:
+            return b""
+        self.left -= 1
+        return self._pieces[len(self._pieces) - 1 - self.left]
+
+
+async def received(
+    body: bytes, kind: str = JSON, encoding: str = "", piece_bytes: int = 65_536, **bounds: Any
+) -> tuple[bytes | StoredBody, Asked]:
+    read = Incoming(body, piece_bytes).read
+    return await receive(read, kind, encoding, bounds.pop("max_bytes", BOUND), ManualClock(), **bounds)
+
+
+async def stored(body: bytes, kind: str = JSON, encoding: str = "", piece_bytes: int = 65_536) -> StoredBody:
+    found, _ = await received(body, kind, encoding, piece_bytes)
+    assert isinstance(found, StoredBody)
+    return found
+
+
+async def refused(body: bytes, kind: str = JSON, encoding: str = "", **bounds: Any) -> tuple[int, str]:
+    with pytest.raises(BadRequest) as caught:
+        await received(body, kind, encoding, **bounds)
+    return caught.value.status, caught.value.code
+
+
+def whole(body: FileBody) -> bytes:
+    blocks = list(body.blocks())
+    assert sum(map(len, blocks)) == body.size
+    assert max(map(len, blocks)) <= (1 << 18) + 1000
+    return b"".join(blocks)
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every file that was made."""
+    made: list[Any] = []
+    make: Callable[..., Any] = tempfile.TemporaryFile
+
+    def temporary_file(**named: Any) -> Any:
+        made.append(make(**named))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", temporary_file)
+    return made
+
+
+# in memory
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1000])
+async def test_small_body_is_bytes(piece_bytes: int, files: list[Any]) -> None:
+    body = b'{"model": "a", "stream": true}'
+    assert await received(body, piece_bytes=piece_bytes) == (body, Asked("a", is_stream=True))
+    assert not files
+
+
+async def test_one_piece_is_not_copied() -> None:
+    body = b'{"model": "a"}'
+    found, _ = await received(body)
+    assert found is body
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", "gzip", "br"])
+async def test_empty_body_asks_for_nothing(encoding: str) -> None:
+    assert await received(b"", encoding=encoding) == (b"", Asked())
+
+
+async def test_body_up_to_the_bound_stays_in_memory(files: list[Any]) -> None:
+    body = b'{"x": "' + b"y" * (MEMORY_BYTES - 24) + b'","model": "a"}'
+    body = body + b" " * (MEMORY_BYTES - len(body))
+    assert await received(body) == (body, Asked("a"))
+    assert not files
+    larger, asked = await received(body + b" ")
+    assert isinstance(larger, StoredBody)
+    assert (whole(larger), asked, len(files)) == (body + b" ", Asked("a"), 1)
+    larger.close()
+
+
+async def test_small_compressed_body_stays_in_memory() -> None:
+    for encoding, packed in (("gzip", gzip.compress(b'{"model": "a"}')), ("deflate", zlib.compress(b'{"model": "a"}'))):
+        assert await received(packed, encoding=encoding, piece_bytes=5) == (packed, Asked("a"))
+
+
+# in a file
+
+
+@pytest.mark.parametrize("piece_bytes", [5000, 65_536, 10 << 20])
+@pytest.mark.parametrize(("body", "kind"), [(LARGE, JSON), (LARGE_FORM, FORM)], ids=["json", "form"])
+async def test_large_body_is_what_it_was_and_renamed_as_in_memory(body: bytes, kind: str, piece_bytes: int) -> None:
+    found = await stored(body, kind, piece_bytes=piece_bytes)
+    assert whole(found) == whole(found) == body
+    assert whole(await found.renamed("new one")) == rename(body, kind, "", "new one")
+    assert whole(await found.renamed("x")) == rename(body, kind, "", "x")
+    found.close()
+
+
+async def test_what_a_large_body_asks_for_is_found() -> None:
+    for body, kind, asked in ((LARGE, JSON, Asked("a", is_stream=True)), (LARGE_FORM, FORM, Asked("b"))):
+        found, said = await received(body, kind)
+        assert isinstance(found, StoredBody)
+        assert said == asked
+        found.close()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip"])
+@pytest.mark.parametrize(("body", "kind"), [(LARGE, JSON), (LARGE_FORM, FORM)], ids=["json", "form"])
+async def test_compressed_body_is_compressed_again(body: bytes, kind: str, encoding: str, files: list[Any]) -> None:
+    """It is small, but would have to be inflated as a whole in memory."""
+    packed = zlib.compress(body) if encoding == "deflate" else gzip.compress(body)
+    found = await stored(packed, kind, encoding)
+    assert whole(found) == packed
+    renamed, other = await found.renamed("new one"), await found.renamed("other")
+    assert inflate(whole(renamed), encoding, BOUND) == rename(body, kind, "", "new one")
+    assert inflate(whole(other), encoding, BOUND) == rename(body, kind, "", "other")
+    assert await found.renamed("other") is other
+    found.close()
+    assert all(file.closed for file in files)
+
+
+async def test_two_attempts_that_rename_at_once_share_one_file(files: list[Any]) -> None:
+    found = await stored(gzip.compress(LARGE), encoding="gzip")
+    first, second = await asyncio.gather(found.renamed("new"), found.renamed("new"))
+    assert first is second
+    found.close()
+    assert files
+    assert all(file.closed for file in files)
+
+
+async def test_two_readers_do_not_disturb_each_other() -> None:
+    found = await stored(LARGE)
+    pairs = list(zip(found.blocks(), (await found.renamed("b")).blocks(), strict=True))
+    assert b"".join(first for first, _ in pairs) == LARGE
+    assert b"".join(second for _, second in pairs) == rename(LARGE, JSON, "", "b")
+    found.close()
+
+
+async def test_model_that_cannot_be_told_is_refused_when_it_is_renamed() -> None:
+    found = await stored(LARGE.replace(b'"model"', b'"mod\\u0065l"'))
+    with pytest.raises(BadRequest, match="without escapes"):
+        await found.renamed("b")
+    found.close()
+
+
+async def test_closed_body_cannot_be_read() -> None:
+    found = await stored(LARGE)
+    blocks = found.blocks()
+    next(blocks)
+    found.close()
+    found.close()
+    with pytest.raises(OSError, match="closed"):
+        next(blocks)
+
+
+# of another kind
+
+
+@pytest.mark.parametrize("body", [b"\x00\xff" * 1_000_000, b"{ not JSON" * 200_000, b" " * 2_000_000])
+async def test_large_body_of_another_kind_asks_for_nothing(body: bytes) -> None:
+    for kind in ("application/octet-stream", ""):
+        found, asked = await received(body, kind)
+        assert isinstance(found, StoredBody)
+        assert (whole(found), asked) == (body, Asked())
+        found.close()
+
+
+async def test_large_json_is_found_under_other_names_too() -> None:
+    found, asked = await received(b"\n " + LARGE, "text/plain")
+    assert isinstance(found, StoredBody)
+    assert asked.model == "a"
+    found.close()
+
+
+async def test_compressed_body_of_another_kind_is_not_inflated() -> None:
+    packed = b"\x1f\x8b not gzip at all"
+    assert await received(packed, "audio/wav", "gzip") == (packed, Asked())
+    assert await received(packed, "audio/wav", "br") == (packed, Asked())
+
+
+# refused
+
+
+async def test_body_beyond_the_bound_is_refused_before_all_of_it_has_come(files: list[Any]) -> None:
+    for size, bound in ((100, 99), (3_000_000, 2_000_000)):
+        body = b'{"x": "' + b"y" * size
+        incoming = Incoming(body, piece_bytes=size // 10)
+        with pytest.raises(BadRequest, match=r"server\.max_body") as caught:
+            await receive(incoming.read, JSON, "", bound, ManualClock())
+        assert (caught.value.status, caught.value.code) == (413, "body_too_large")
+        assert incoming.left < 5
+    assert len(files) == 1
+    assert files[0].closed
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_bomb_is_refused_at_the_bound(encoding: str) -> None:
+    bomb = b'{"x": "' + b"0" * 3_000_000 + b'"}'
+    packed = zlib.compress(bomb) if encoding == "deflate" else gzip.compress(bomb)
+    assert await refused(packed, encoding=encoding, max_bytes=2_000_000) == (413, "body_too_large")
+    assert await refused(packed[:-1], encoding=encoding) == (400, "invalid_body")
+    assert await refused(packed + packed, encoding=encoding) == (400, "invalid_body")
+    assert await refused(bomb, encoding=encoding) == (400, "invalid_body")
+
+
+async def test_encoding_that_cannot_be_read_is_refused() -> None:
+    assert await refused(b"\x8b", encoding="br") == (415, "unsupported_content_encoding")
+    assert await refused(b"\x8b" * 2_000_000, encoding="zstd") == (415, "unsupported_content_encoding")
+
+
+@pytest.mark.parametrize("body", [LARGE[:-1], LARGE + b"x", b"[" * 2_000_000, LARGE[:-1] + b', "x": 1e400}'])
+async def test_large_body_that_is_no_json_is_refused_and_nothing_left_open(body: bytes, files: list[Any]) -> None:
+    assert await refused(body) == (400, "invalid_json")
+    assert all(file.closed for file in files)
+
+
+async def test_large_form_without_a_boundary_is_refused() -> None:
+    assert await refused(LARGE_FORM, "multipart/form-data") == (400, "invalid_body")
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), ConnectionResetError(), BadRequest(408, "slow", "slow")])
+async def test_nothing_is_left_open_when_the_rest_does_not_come(error: BaseException, files: list[Any]) -> None:
+    with pytest.raises(type(error)):
+        await receive(Incoming(LARGE[:-100_000], error=error).read, JSON, "", BOUND, ManualClock())
+    assert [file.closed for file in files] == [True]
+
+
+# no room
+
+
+class FullDisk(io.BytesIO):
+    """Takes some, in parts, and then no more."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() > 1_200_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(bytes(data[:50_000]))
+
+
+@pytest.mark.parametrize("is_coded", [False, True])
+async def test_full_disk_is_a_refusal_that_may_be_repeated(is_coded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = bytes((index * index >> 7) & 0xFF for index in range(400_000)).hex().encode() * 2
+    body = b'{"model": "a", "x": "' + noise + b'"}'
+    found = await stored(gzip.compress(body * 1, 1), encoding="gzip") if is_coded else None
+    full = FullDisk(bytes(1_200_001)) if is_coded else FullDisk()
+    full.seek(0, io.SEEK_END)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
+    act: Awaitable[Any] = found.renamed("b") if found is not None else received(LARGE)
+    with pytest.raises(BadRequest) as caught:
+        await act
+    assert (caught.value.status, caught.value.code, caught.value.should_retry) == (503, "no_room_for_body", True)
+    assert full.closed
+    if found is not None:
+        found.close()
+
+
+async def test_missing_directory_is_a_refusal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def temporary_file(**_: Any) -> Any:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", temporary_file)
+    assert await refused(LARGE) == (503, "no_room_for_body")
+
+
+async def test_file_that_takes_less_than_it_is_given_is_written_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(io.BytesIO):
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data[:10_000]))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Slow())
+    found = await stored(LARGE)
+    assert whole(found) == LARGE
+    found.close()
+
+
+# the loop's turn
+
+
+async def test_loop_gets_a_turn_whenever_a_millisecond_has_passed() -> None:
+    class Busy(ManualClock):
+        """Every look at it takes 0.4 ms."""
+
+        def now(self) -> float:
+            self.advance(0.0004)
+            return super().now()
+
+    clock = Busy()
+    found, _ = await receive(Incoming(LARGE, piece_bytes=10 << 20).read, JSON, "", BOUND, clock)
+    assert isinstance(found, StoredBody)
+    found.close()
+    pieces = len(LARGE) // 32_768 + 1
+    assert pieces // 4 <= len(clock.slept) <= pieces
+    assert set(clock.slept) == {0}
+
+
+# patches
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 5, 100])
+def test_patch_may_lie_over_several_blocks(block_bytes: int) -> None:
+    text = b"0123456789"
+    blocks = [text[at : at + block_bytes] for at in range(0, 10, block_bytes)]
+    for patches, after in (
+        ([], text),
+        ([(2, 7, b"ab")], b"01ab789"),
+        ([(0, 1, b""), (1, 3, b"abcd"), (9, 10, b"z")], b"abcd345678z"),
+        ([(4, 4, b"-")], b"0123-456789"),
+        ([(0, 10, b"x")], b"x"),
+    ):
+        assert b"".join(patched(blocks, patches)) == after

@@ -1,0 +1,428 @@
+"""One client's connection over a transport that only notes what is done with it, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from llm_guard.gateway.client_connection import ClientConnection
+from llm_guard.gateway.listener import Listener, ListenerSettings
+from llm_guard.gateway.model_field import BadRequest
+from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.request import Request
+from tests.fakes.clock import ManualClock
+
+HOST = b"Host: gateway.test\r\n"
+GET = b"GET /v1/models HTTP/1.1\r\n" + HOST + b"\r\n"
+
+
+def post(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
+    lines = [
+        b"POST /v1/chat/completions HTTP/1.1",
+        HOST.strip(),
+        *headers,
+        b"Content-Length: %d" % (length or len(body)),
+    ]
+    return b"\r\n".join([*lines, b"", body])
+
+
+class Transport:
+    """Notes what is written, and how the connection ends."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_paused = self.has_eof = self.is_closed = self.is_aborted = False
+        self.unsent_bytes = 0
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    def is_closing(self) -> bool:
+        return self.is_closed or self.is_aborted
+
+    def write(self, data: bytes) -> None:
+        assert not self.has_eof
+        self.written += data
+
+    def write_eof(self) -> None:
+        self.has_eof = True
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    @property
+    def statuses(self) -> list[int]:
+        return [int(part[:3]) for part in self.written.split(b"HTTP/1.1 ")[1:]]
+
+
+Serve = Callable[[Request, Reply], Awaitable[None]]
+
+
+class Stand:
+    """A listener, and the requests that it has served."""
+
+    def __init__(self, serve: Serve | None = None, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.served: list[tuple[str, bytes]] = []
+        self.seen: list[dict[str, str]] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        rules = ListenerSettings(**{"max_connections": 10, **settings})
+        self.listener = Listener(
+            serve or self._serve, {"/healthz": lambda: (200, "text/plain", b"ok")}, rules, self.clock
+        )
+
+    def connect(self) -> tuple[ClientConnection, Transport]:
+        connection, transport = cast("ClientConnection", self.listener()), Transport()
+        connection.connection_made(cast("asyncio.Transport", transport))
+        return connection, transport
+
+    def pass_s(self, seconds: float) -> None:
+        """In steps, as the sweeps come."""
+        for _ in range(round(seconds * 2)):
+            self.clock.advance(0.5)
+            self.clock.ring_due()
+
+    async def _serve(self, request: Request, reply: Reply) -> None:
+        body = b""
+        try:
+            while piece := await request.read():
+                body += piece
+        except BadRequest as bad:
+            await reply.send(bad.status, "", [], bad.code.encode())
+            return
+        self.served.append((request.path, body))
+        self.seen.append(request.names)
+        await self.go_on.wait()
+        await reply.send(200, "", [], request.path.encode())
+
+
+@pytest.fixture
+async def stand() -> AsyncIterator[Stand]:
+    stand = Stand()
+    yield stand
+    await stand.listener.close(0)
+
+
+def ends(transport: Transport) -> str:
+    return "aborted" if transport.is_aborted else "closed" if transport.is_closed else ""
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_request_is_served_however_it_is_cut(stand: Stand, size: int) -> None:
+    connection, transport = stand.connect()
+    request = post(b"hello") + GET
+    for at in range(0, len(request), size):
+        connection.data_received(request[at : at + size])
+        await settle()
+    assert stand.served == [("/v1/chat/completions", b"hello"), ("/v1/models", b"")]
+    assert transport.statuses == [200, 200]
+    assert not transport.is_closing()
+
+
+async def test_pipelined_requests_are_answered_in_their_order(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    requests = b"".join(GET.replace(b"models", b"models/%d" % number) for number in range(500))
+    connection.data_received(requests)
+    await settle()
+    for _ in range(500):
+        await settle()
+    assert [path for path, _ in stand.served] == [f"/v1/models/{number}" for number in range(500)]
+    assert len(transport.statuses) == 500
+
+
+async def test_little_of_what_is_pipelined_is_parsed_ahead(stand: Stand) -> None:
+    stand.go_on.clear()
+    connection, transport = stand.connect()
+    for _ in range(4):
+        connection.data_received(GET * 1000)
+    await settle()
+    assert len(stand.served) == 1
+    assert len(connection._queue) < 100
+    assert transport.is_paused
+    connection.connection_lost(None)
+    await settle()
+
+
+async def test_request_behind_one_that_is_answered_does_not_wait_for_more_bytes(stand: Stand) -> None:
+    stand.go_on.clear()
+    connection, transport = stand.connect()
+    connection.data_received(GET)
+    await settle()
+    connection.data_received(post(b"second"))
+    stand.go_on.set()
+    await settle()
+    assert stand.served[-1] == ("/v1/chat/completions", b"second")
+    assert len(transport.statuses) == 2
+
+
+async def test_what_is_wrong_behind_a_request_is_said_after_its_answer(stand: Stand) -> None:
+    stand.go_on.clear()
+    connection, transport = stand.connect()
+    connection.data_received(GET + b"this is no request\r\n\r\n" + GET)
+    await settle()
+    assert transport.statuses == []
+    stand.go_on.set()
+    await settle()
+    assert transport.statuses == [200, 400]
+    assert transport.has_eof
+    assert len(stand.served) == 1
+
+
+async def test_body_that_breaks_is_refused_to_whoever_reads_it(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    connection.data_received(
+        b"POST /v1/x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\nzz\r\n" + GET
+    )
+    await settle()
+    assert transport.statuses == [400]
+    assert stand.served == []
+    assert b"Connection: close" in transport.written
+
+
+async def test_trailer_is_no_header_of_the_next_request(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    chunked = b"POST /v1/x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Evil: 1\r\n\r\n"
+    connection.data_received(chunked + GET)
+    await settle()
+    assert stand.served == [("/v1/x", b"hi"), ("/v1/models", b"")]
+    assert transport.statuses == [200, 200]
+    assert [names for names in stand.seen if "x-evil" in names] == []
+
+
+@pytest.mark.parametrize("what", ["extension", "trailer"])
+async def test_framing_without_end_is_refused(stand: Stand, what: str) -> None:
+    connection, transport = stand.connect()
+    connection.data_received(b"POST /v1/x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
+    connection.data_received(b"2;" if what == "extension" else b"0\r\nA: ")
+    for _ in range(17):
+        connection.data_received(b"x" * 4096)
+    await settle()
+    assert transport.statuses == [400]
+
+
+async def test_answer_before_the_body_is_read_closes_the_connection_in_peace() -> None:
+    async def refuse(_request: Request, reply: Reply) -> None:
+        await reply.send(401, "", [], b"no")
+
+    stand = Stand(refuse)
+    connection, transport = stand.connect()
+    connection.data_received(post(b"part", length=100))
+    await settle()
+    assert transport.statuses == [401]
+    assert b"Connection: close" in transport.written
+    assert transport.has_eof
+    assert not transport.is_closing()
+    connection.data_received(b"the rest, or another request")
+    stand.pass_s(2.5)
+    assert transport.is_aborted
+    assert transport.statuses == [401]
+
+
+async def test_jdk_client_that_asks_for_h2c_has_its_body_read(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    upgrade = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAEA")
+    request = post(b"hello", *upgrade)
+    connection.data_received(request[:-3])
+    await settle()
+    connection.data_received(request[-3:] + GET)
+    await settle()
+    assert stand.served == [("/v1/chat/completions", b"hello"), ("/v1/models", b"")]
+    assert transport.statuses == [200, 200]
+
+
+async def test_h2c_without_a_body_is_served_plainly(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    connection.data_received(GET.replace(HOST, HOST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n"))
+    await settle()
+    connection.data_received(GET)
+    await settle()
+    assert transport.statuses == [200, 200]
+
+
+async def test_websocket_that_is_refused_ends_its_connection(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    connection.data_received(GET.replace(HOST, HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n") + b"frame")
+    await settle()
+    assert transport.statuses == [200]
+    assert transport.is_closed
+
+
+async def test_head_that_takes_too_long_is_refused(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    for byte in GET[:28]:
+        connection.data_received(bytes([byte]))
+        stand.pass_s(0.5)
+    assert transport.statuses == []
+    stand.pass_s(2)
+    assert transport.statuses == [408]
+    assert transport.has_eof
+
+
+async def test_connection_that_says_nothing_is_closed(stand: Stand) -> None:
+    _, transport = stand.connect()
+    stand.pass_s(14)
+    assert ends(transport) == ""
+    stand.pass_s(2)
+    assert ends(transport) == "closed"
+    assert transport.written == b""
+
+
+async def test_idle_connection_is_kept_for_its_time(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    connection.data_received(GET)
+    await settle()
+    stand.pass_s(74)
+    assert not transport.is_closing()
+    stand.pass_s(2)
+    assert transport.is_closed
+
+
+async def test_body_that_trickles_is_given_up(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    connection.data_received(post(b"", length=1000))
+    for _ in range(59):
+        connection.data_received(b"x")
+        stand.pass_s(1)
+    await settle()
+    assert transport.statuses == []
+    stand.pass_s(2)
+    await settle()
+    assert transport.statuses == [408]
+    assert stand.served == []
+
+
+async def test_body_that_comes_at_a_fair_pace_has_the_time_that_it_needs(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    connection.data_received(post(b"", length=20_000 * 200))
+    for _ in range(200):
+        connection.data_received(b"x" * 20_000)
+        await settle()
+        stand.pass_s(1)
+    await settle()
+    assert transport.statuses == [200]
+
+
+async def test_call_may_take_as_long_as_it_likes(stand: Stand) -> None:
+    stand.go_on.clear()
+    connection, transport = stand.connect()
+    connection.data_received(post(b"hi"))
+    await settle()
+    stand.pass_s(1000)
+    assert not transport.is_closing()
+    stand.go_on.set()
+    await settle()
+    assert transport.statuses == [200]
+
+
+async def test_client_that_takes_nothing_is_cut(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    stand.go_on.clear()
+    connection.data_received(GET)
+    await settle()
+    transport.unsent_bytes = 100_000
+    connection.pause_writing()
+    stand.pass_s(59)
+    transport.unsent_bytes = 90_000
+    stand.pass_s(2)
+    assert ends(transport) == ""
+    stand.pass_s(61)
+    assert ends(transport) == "aborted"
+    connection.connection_lost(None)
+    await settle()
+
+
+async def test_longest_idle_connection_makes_room_for_a_new_one(stand: Stand) -> None:
+    both = Stand(max_connections=2)
+    both.go_on.clear()
+    busy, busy_transport = both.connect()
+    busy.data_received(GET)
+    _, idle_transport = both.connect()
+    _, new_transport = both.connect()
+    assert idle_transport.is_aborted
+    assert not busy_transport.is_closing()
+    assert not new_transport.is_closing()
+    assert both.listener.count == 2
+    await both.listener.close(0)
+    await settle()
+
+
+async def test_connection_that_finds_no_room_is_told_so() -> None:
+    stand = Stand(max_connections=1)
+    stand.go_on.clear()
+    busy, busy_transport = stand.connect()
+    busy.data_received(GET)
+    _, transport = stand.connect()
+    assert transport.statuses == [503]
+    assert transport.has_eof
+    assert not busy_transport.is_closing()
+    await stand.listener.close(0)
+    await settle()
+
+
+async def test_client_that_leaves_cancels_its_call(stand: Stand) -> None:
+    stand.go_on.clear()
+    connection, transport = stand.connect()
+    connection.data_received(GET)
+    await settle()
+    task = connection.task
+    connection.connection_lost(None)
+    await settle()
+    assert task is not None and task.cancelled()  # noqa: PT018
+    assert transport.written == b""
+    assert stand.listener.count == 0
+
+
+async def test_page_is_served_without_a_call(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    connection.data_received(GET.replace(b"/v1/models", b"/healthz?verbose"))
+    await settle()
+    assert transport.written.endswith(b"\r\n\r\nok")
+    connection.data_received(post(b"hi").replace(b"/v1/chat/completions", b"/healthz"))
+    await settle()
+    assert transport.statuses == [200, 405]
+    assert stand.served == []
+
+
+async def test_large_body_is_read_no_faster_than_it_is_taken() -> None:
+    taken = asyncio.Event()
+
+    async def wait_first(request: Request, reply: Reply) -> None:
+        await taken.wait()
+        size = 0
+        while piece := await request.read():
+            size += len(piece)
+        await reply.send(200, "", [], str(size).encode())
+
+    stand = Stand(wait_first)
+    connection, transport = stand.connect()
+    connection.data_received(post(b"", length=600_000))
+    for _ in range(3):
+        connection.data_received(b"x" * 100_000)
+    await settle()
+    assert [transport.is_paused] == [True]
+    taken.set()
+    await settle()
+    assert [transport.is_paused] == [False]
+    for _ in range(3):
+        connection.data_received(b"x" * 100_000)
+    await settle()
+    assert transport.written.endswith(b"600000")

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import pytest
+
+from llm_guard.gateway import json_scan
+from llm_guard.gateway.asked import Asked, BadRequest
+from llm_guard.gateway.json_scan import JsonScan
+from llm_guard.gateway.model_field import inspect
+
+LONG = b"x" * 70_000
+CLOSINGS = ["}", "]", "]}", "}}", "", "]]", "}.5", "}e5", "},", "} 1", '}"', "}{}", "}\x00", "},{}", ".5]", ".5]}"]
+
+
+@pytest.fixture(params=[1, 1 << 14], ids=["every byte", "16 KiB"], autouse=True)
+def read_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(json_scan, "_READ_BYTES", request.param)
+    return int(request.param)
+
+
+def scanned(document: bytes, piece_bytes: int = 997) -> tuple[Asked, JsonScan]:
+    scan = JsonScan()
+    for at in range(0, len(document), piece_bytes):
+        scan.feed(document[at : at + piece_bytes])
+    return scan.end(), scan
+
+
+def span(document: bytes, piece_bytes: int = 997) -> bytes:
+    start, end = scanned(document, piece_bytes)[1].span_of_model()
+    return document[start:end]
+
+
+def refused(document: bytes, piece_bytes: int = 997) -> str:
+    with pytest.raises(BadRequest) as caught:
+        scanned(document, piece_bytes)
+    assert caught.value.status == 400
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b'{"x": "' + LONG + b'", "model": "a", "stream": true, "n": 2}',
+        b'{"model": "a", "stream": true, "n": 2, "x": "' + LONG + b'"}',
+        b'{"' + LONG + b'": "' + LONG + b'", "model": "a", "stream": true, "n": 2}',
+        b'{"x": [' + b'{"model": "b", "y": [1, 2.5e3, null]},' * 3000 + b'0], "model": "a", "n": 2, "stream": true}',
+        b'{"model": "b", "x": "' + LONG + b'", "n": 3, "model": "a", "stream": true, "n": 2}',
+        b' {"model" : "a" , "x" : "' + b"\\\\" * 30_000 + b'", "stream" : true , "n" : 2 } \n',
+        b'{"x": "' + b'\\"' * 30_000 + b'", "model": "a", "stream": true, "n": 2}',
+        b'{"x": "' + b"\\ud83d\\ude00" * 9000 + b'", "model": "a", "stream": true, "n": 2}',
+        b'{"x": "' + b"\\ud83d" * 9000 + b'", "model": "a", "stream": true, "n": 2}',
+        '{{"x": "{}", "model": "a", "stream": true, "n": 2}}'.format("aé日😀" * 9000).encode(),
+    ],
+)
+@pytest.mark.parametrize("piece_bytes", [997, 4096, 32_768])
+def test_large_document_asks_for_what_it_would_as_a_whole(document: bytes, piece_bytes: int) -> None:
+    assert scanned(document, piece_bytes)[0] == Asked("a", is_stream=True, choices=2)
+    assert inspect(document, "application/json", "", 1 << 30) == Asked("a", is_stream=True, choices=2)
+    assert span(document, piece_bytes) == b'"a"'
+
+
+def test_what_a_provider_keeps_is_found_in_parts() -> None:
+    conversation = b'{"id": "c", "x": "' + LONG + b'"}'
+    asked, _ = scanned(b'{"model": "a", "conversation": ' + conversation + b', "store": false}')
+    assert (asked.is_bound, asked.is_stateful) == (True, True)
+
+
+@pytest.mark.parametrize("name", [b"model", b'"model'])
+def test_end_of_a_long_string_is_not_taken_for_a_name(name: bytes) -> None:
+    """Of what has been read of a string only a stand-in is left."""
+    long_name = LONG + name.replace(b'"', b'\\"')
+    document = b'{"' + long_name + b'": "evil", "model": "a"}'
+    assert (scanned(document)[0], span(document)) == (Asked("a"), b'"a"')
+
+
+@pytest.mark.parametrize("model", [b'"' + LONG + b'"', b"[" + b"1," * 9000 + b"1]", b'{"x":' * 20 + b"1" + b"}" * 20])
+def test_model_that_is_no_name_is_refused(model: bytes) -> None:
+    assert refused(b'{"x": 1, "model": ' + model + b"}") == "invalid_model"
+
+
+def test_model_under_an_escaped_key_has_no_span() -> None:
+    asked, scan = scanned(b'{"x": "' + LONG + b'", "mod\\u0065l": "a"}')
+    assert asked.model == "a"
+    with pytest.raises(BadRequest, match="without escapes"):
+        scan.span_of_model()
+
+
+@pytest.mark.parametrize("opening", ['{"x":[1]', '{"x":{"y":{}}', '{"x":"y"', "[[1]", '{"x":[[1]'])
+@pytest.mark.parametrize("ending", CLOSINGS)
+def test_end_of_a_large_document_is_judged_like_that_of_a_small_one(opening: str, ending: str) -> None:
+    document = (opening + ending).encode()
+    try:
+        expected: Asked | str = inspect(document, "application/json", "", 1 << 30)
+    except BadRequest as bad:
+        expected = bad.code
+    for piece_bytes in (1, 2, 3, 5, 100):
+        if isinstance(expected, str):
+            assert refused(document, piece_bytes) == expected
+        else:
+            assert scanned(document, piece_bytes)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"NaN}", b"1e400}", b"9" * 4301 + b"}", b'"\xff"}', b'"' + LONG + b"\xff" + LONG + b'"}', b'"\n"}',
+        b'"' + LONG + b"\n" + LONG + b'"}', b'"' + LONG + b"\\q" + LONG + b'"}', b'"' + LONG, b'"a" "b"}',
+        b'""' * 9000 + b"}", b"[1}", b'{"a"]}', b"\\" * 40_000, b" " * 200_000 + b"1}", b"1" * 200_000 + b"}",
+        b"[" * 1025, b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"a":' * 100_000, b'{"\xc3":1}}',
+    ],
+)  # fmt: skip
+def test_what_no_upstream_could_read_is_refused(rest: bytes) -> None:
+    for piece_bytes in (997, 32_768):
+        assert refused(b'{"model": "a", "x": ' + rest, piece_bytes) == "invalid_json"
+
+
+@pytest.mark.parametrize("document", [b"[" + b"1," * 30_000 + b"1]", b'"' + LONG + b'"', b"5", b'[{"model": "a"}]'])
+def test_list_or_scalar_asks_for_nothing(document: bytes) -> None:
+    assert scanned(document)[0] == Asked()
+
+
+def test_error_says_where_in_the_body_it_is() -> None:
+    document = b'{"a": [' + b"1, " * 20_000 + b"tru]}"
+    with pytest.raises(BadRequest, match=r"\(byte 60011\)") as small:
+        inspect(document, "application/json", "", 1 << 30)
+    with pytest.raises(BadRequest) as large:
+        scanned(document)
+    assert large.value.message == small.value.message
+
+
+@pytest.mark.parametrize("document", [b'{"x": "' + LONG * 20, b'{"x": [' + b'{"y": "z"},' * 100_000])
+def test_little_is_kept_of_what_has_been_read(document: bytes) -> None:
+    scan = JsonScan()
+    for at in range(0, len(document), 32_768):
+        scan.feed(document[at : at + 32_768])
+        assert len(scan._rest) < 20_000

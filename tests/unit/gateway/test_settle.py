@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from llm_guard.call import Attempt, Leave
+from llm_guard.gateway.entrance import Entrance
+from llm_guard.gateway.settle import settle, settle_host
+from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.policy.bench import Bench
+from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.routes import Target
+from tests.fakes.clock import ManualClock
+from tests.fakes.script import SERVER_ERROR, new_call, new_target
+
+TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="attempt")
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
+    """What was logged."""
+    log = LogCapture()
+    monkeypatch.setattr("llm_guard.gateway.settle._log", structlog.wrap_logger(None, processors=[log]))
+    return log
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def begun(target: Target) -> Attempt:
+    return Attempt(target, 1000.0)
+
+
+def leave_for(target: Target) -> Leave:
+    """As the entrance gives it."""
+    found = Entrance(Bench(), ManualClock()).try_enter(new_call(), target, is_last=True)
+    assert isinstance(found, Leave)
+    return found
+
+
+# permits
+
+
+def test_settled_permit_ends_its_attempt_and_counts_once(log: LogCapture, clock: ManualClock) -> None:
+    target = new_target("a/x", breaker=BreakerSettings(early_probes=False, consecutive_failures=1))
+    breaker = target.deployment.breaker
+    attempt, leave = begun(target), leave_for(target)
+    clock.advance(2.0)
+    settle(attempt, leave, Signal.UNHEALTHY, clock)
+    settle(attempt, leave, Signal.HEALTHY, clock)
+    assert attempt.ended_at == 1002.0
+    assert breaker.snapshot(1002.0).state == "open"
+    assert [(line["event"], line["deployment"], line["before"], line["after"]) for line in log.entries] == [
+        ("breaker", "a/x", "closed", "open")
+    ]
+
+
+def test_settled_permit_of_a_host_is_logged_by_the_upstreams_name_and_ends_no_attempt(
+    log: LogCapture, clock: ManualClock
+) -> None:
+    target = new_target("a/x", breaker=BreakerSettings(early_probes=False, consecutive_failures=1))
+    host = target.deployment.host
+    attempt = begun(target)
+    settle_host(attempt, leave_for(target), Signal.UNHEALTHY, clock)
+    assert (attempt.ended_at, host.snapshot(1000.0).state) == (None, "open")
+    assert target.deployment.breaker.snapshot(1000.0).state == "closed"
+    assert [(line["upstream"], line["before"], line["after"]) for line in log.entries] == [("a", "closed", "open")]
+
+
+@pytest.mark.parametrize("signal", [Signal.UNHEALTHY, Signal.NO_EVIDENCE])
+def test_only_a_healthy_end_is_a_last_success(clock: ManualClock, signal: Signal) -> None:
+    target = new_target()
+    for each, seen in ((signal, None), (Signal.HEALTHY, clock.wall())):
+        settle(begun(target), leave_for(target), each, clock)
+        assert target.deployment.last_success_wall == seen
+
+
+# slots, and what an end tells of capacity and pace
+
+
+def settled(
+    target: Target,
+    failure: Failure | None = None,
+    signal: Signal | None = None,
+    clock: ManualClock | None = None,
+    **facts: Any,
+) -> Attempt:
+    """An attempt that took two seconds; by default its failure's kind is its signal."""
+    leave, clock = leave_for(target), clock or ManualClock()
+    attempt = Attempt(target, clock.now(), budgets=(target.deployment.budget,), failure=failure, **facts)
+    clock.advance(2.0)
+    if failure is None and attempt.answered_at is None:
+        attempt.answered_at = clock.now()
+    settle(attempt, leave, signal or (failure.kind.signal if failure else Signal.HEALTHY), clock)
+    return attempt
+
+
+def in_flight(target: Target) -> tuple[int, int]:
+    gates = target.deployment.gates
+    return gates.in_flight, sum(gate.snapshot(1000.0).in_flight for gate in gates.all())
+
+
+def test_slot_is_given_back_once() -> None:
+    target, clock = new_target("a/x"), ManualClock()
+    first, second = leave_for(target), leave_for(target)
+    assert in_flight(target) == (2, 2)
+    attempt = begun(target)
+    for _ in range(3):
+        settle(attempt, first, Signal.HEALTHY, clock)
+    assert in_flight(target) == (1, 1)
+    settle(begun(target), second, Signal.NO_EVIDENCE, clock)
+    assert in_flight(target) == (0, 0)
+
+
+def test_probe_that_closes_a_breaker_lets_calls_return_by_and_by() -> None:
+    once, clock = BreakerSettings(consecutive_failures=1, early_probes=False), ManualClock()
+    target = new_target("a/x", breaker=once)
+    settled(target, SERVER_ERROR, clock=clock)
+    clock.advance(40.0)
+    probe = Entrance(Bench(), clock).try_enter(new_call(), target, is_last=True)
+    assert isinstance(probe, Leave)
+    gate = probe.gate
+    assert gate.snapshot(clock.now()).limit is None
+    attempt = Attempt(target, clock.now())
+    clock.advance(1.0)
+    settle(attempt, probe, Signal.HEALTHY, clock)
+    assert gate.snapshot(clock.now()).limit == 2
+    assert gate.snapshot(clock.now() + 10.0).limit is None
+
+
+def test_success_of_a_healthy_deployment_does_not_slow_it_down() -> None:
+    target = new_target("a/x")
+    settled(target)
+    assert [gate.snapshot(1002.0).limit for gate in target.deployment.gates.all()] == [None]
+
+
+RATE_LIMIT = Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=20.0)
+
+
+def held_until(target: Target) -> list[float | None]:
+    return [gate.snapshot(1000.0).held_until for gate in target.deployment.gates.all()]
+
+
+def test_wait_that_is_asked_for_twice_in_a_row_is_kept_by_everybody() -> None:
+    target, clock = new_target("a/x"), ManualClock()
+    settled(target, RATE_LIMIT, clock=clock)
+    assert held_until(target) == [None]
+    settled(target, RATE_LIMIT, clock=clock)
+    assert held_until(target) == [1024.0]
+
+
+def test_wait_that_is_asked_for_between_answers_is_its_calls_own() -> None:
+    target, clock = new_target("a/x"), ManualClock()
+    for failure in (RATE_LIMIT, None, RATE_LIMIT, None, RATE_LIMIT):
+        settled(target, failure, clock=clock)
+    assert held_until(target) == [None]
+
+
+def test_wait_of_a_moment_is_left_to_the_pace() -> None:
+    target, clock = new_target("a/x"), ManualClock()
+    for _ in range(4):
+        settled(target, Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=1.9), clock=clock)
+    assert held_until(target) == [None]
+
+
+CANCELLED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
+
+
+@pytest.mark.parametrize(("failure", "share"), [(None, 0.0), (SERVER_ERROR, 0.1), (RATE_LIMIT, 0.1), (CANCELLED, 0.0)])
+def test_budgets_hear_of_failures_and_rate_limits_but_not_of_clients_that_leave(
+    failure: Failure | None, share: float
+) -> None:
+    target = new_target("a/x")
+    settled(target, failure)
+    recent = target.deployment.budget.recent.snapshot(1002.0)
+    assert recent.failure_share == pytest.approx(share)
+    assert recent.attempts == (0.0 if failure is CANCELLED else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("failure", "noted"),
+    [(None, (1, 0)), (SERVER_ERROR, (0, 0)), (TIMEOUT, (1, 1)), (SUPERSEDED, (1, 1)), (CANCELLED, (1, 1))],
+)
+def test_answers_and_exchanges_that_were_cut_are_measured(failure: Failure | None, noted: tuple[int, int]) -> None:
+    target = new_target("a/x")
+    settled(target, failure)
+    seen = target.deployment.latency.snapshot(1002.0)
+    assert (seen.count, seen.cut) == noted
+    assert target.deployment.first_tokens.snapshot(1002.0).count == 0
+
+
+def test_stream_is_measured_to_its_first_token_though_its_client_leaves_later() -> None:
+    target = new_target("a/x")
+    settled(target, CANCELLED, is_stream=True, answered_at=1000.5)
+    assert (target.deployment.first_tokens.snapshot(1002.0).cut, target.deployment.latency.snapshot(1002.0).count) == (
+        0,
+        0,
+    )
+    assert target.deployment.cost.snapshot(1002.0).usual_s == 0.5
+
+
+def test_failure_costs_more_than_the_answer_that_it_is_not() -> None:
+    target, clock = new_target("a/x"), ManualClock()
+    settled(target, clock=clock)
+    settled(target, SERVER_ERROR, clock=clock)
+    assert target.deployment.cost.cost_s(clock.now()) == pytest.approx(20.0)
+
+
+def test_calls_that_name_no_model_are_measured_nowhere() -> None:
+    target = new_target("a")
+    settled(target)
+    settled(target, TIMEOUT)
+    assert target.deployment.latency.snapshot(1002.0).count == 0
+    assert target.deployment.cost.cost_s(1002.0) is None
+
+
+# a wait that everybody keeps
+
+
+@pytest.mark.parametrize(
+    ("kinds", "held"),
+    [
+        ([FailureKind.RATE_LIMIT, FailureKind.RATE_LIMIT], True),
+        ([FailureKind.RATE_LIMIT], False),
+        ([FailureKind.RATE_LIMIT, None, FailureKind.RATE_LIMIT], False),
+        ([FailureKind.WINDOW_EXHAUSTED, FailureKind.WINDOW_EXHAUSTED], False),
+    ],
+)
+def test_wait_that_rate_limits_ask_for_twice_in_a_row_holds_the_gate(
+    clock: ManualClock, kinds: list[FailureKind | None], held: bool
+) -> None:
+    target = new_target()
+    for kind in kinds:
+        attempt, leave = begun(target), leave_for(target)
+        attempt.failure = Failure(kind, "answered 429", 20.0) if kind else None
+        settle(attempt, leave, Signal.NO_EVIDENCE if kind else Signal.HEALTHY, clock)
+    (gate,) = target.deployment.gates.all()
+    assert gate.snapshot(1000.0).held_until == (1020.0 if held else None)
+
+
+def test_day_that_is_used_up_holds_nobody_after_two_rate_limits(clock: ManualClock) -> None:
+    """What it asks for may be a day: its deployment rests, and the others' turn comes."""
+    target = new_target()
+    for kind, wait_s in ((FailureKind.RATE_LIMIT, 1.0), (FailureKind.RATE_LIMIT, 1.0), (FailureKind.SERVER_ERROR, 9e4)):
+        attempt, leave = begun(target), leave_for(target)
+        attempt.failure = Failure(kind, "answered", wait_s)
+        settle(attempt, leave, kind.signal, clock)
+    (gate,) = target.deployment.gates.all()
+    assert gate.snapshot(1000.0).held_until is None

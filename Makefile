@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests bench soak lock clean
+.PHONY: run demo test check lint types imports tests bench soak fuzz lock clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -37,6 +37,10 @@ bench: $(VENV)/ready-dev
 # Five minutes of a thousand streams; `make bench` is without it.
 soak: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks soak
+
+# A quarter of an hour of nearly right inputs; what breaks a target is kept in tests/data/fuzz, where `make test` runs it.
+fuzz: $(VENV)/ready-dev
+	$(BIN)/python -m benchmarks fuzz
 
 # Resolves the lock files anew; uv is needed here alone, and installs itself into the environment.
 lock: $(VENV)/ready-dev

@@ -1,35 +1,64 @@
-"""`python -m benchmarks [scenarios|cost|relay|soak|storm|classification [FILE]]`: measures, and writes
+"""`python -m benchmarks [all|scenarios|compare|relay|soak|storm|fuzz|classification [FILE]]`: measures, and writes
 `benchmarks/results/`.
 
-Exits 1 when a promise does not hold. `soak`, which takes minutes, is not part of `all`."""
+Exits 1 when a promise does not hold. `soak` and `fuzz`, which take minutes, are no part of `all`."""
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
-from benchmarks import classification, cost, relay, report, soak
+from benchmarks import classification, fuzz, relay, report, soak
+from benchmarks.compare import measure as comparison
+from benchmarks.compare import page as comparison_page
+from benchmarks.compare.ways import find_envoy, parse_peers
+from benchmarks.processes import Way
 from benchmarks.rig import keep_off_the_gateways_processor
 from benchmarks.scenarios import report as scenario_report
 from benchmarks.scenarios import run as scenarios
 from benchmarks.scenarios.catalogue import SCENARIOS
-from benchmarks.storm import report as storm
+from benchmarks.storm import report as storms
+from tests.fuzz.targets import TARGETS
 
-_PARTS = ("scenarios", "cost", "relay", "soak", "storm", "classification")
-
-
-@click.command()
-@click.argument("which", type=click.Choice(["all", *_PARTS]), default="all")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
-@click.option(
+_seconds = click.option(
     "--seconds",
     type=click.FloatRange(1),
     default=scenarios.LONGEST_S,
     show_default=True,
     help="Of the longest steady scenario, the others in proportion; courses of events keep their length.",
 )
+_provider_port = click.option(
+    "--provider-port",
+    type=click.IntRange(1, 65535),
+    default=9009,
+    show_default=True,
+    help="Where a gateway that runs already expects its provider.",
+)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Measure, and write benchmarks/results/: all of it, or one part."""
+    keep_off_the_gateways_processor()
+    if context.invoked_subcommand is None:
+        context.invoke(everything)
+
+
+@main.command("all")
+@_seconds
+def everything(seconds: float = scenarios.LONGEST_S) -> None:
+    """Every part but the soak and the fuzzing, one after the other."""
+    broken = [*_scenarios(seconds), *_compare(), *_relay(), *storms.run_all(click.echo), *_classification()]
+    _end(broken)
+
+
+@main.command("scenarios")
+@_seconds
 @click.option(
     "--only",
     multiple=True,
@@ -38,75 +67,116 @@ _PARTS = ("scenarios", "cost", "relay", "soak", "storm", "classification")
     help="This scenario alone, and nothing is written; may be given more than once.",
 )
 @click.option("--other", metavar="NAME=BASE_URL", help="A gateway that runs already, to be measured beside.")
+@_provider_port
+def play_scenarios(seconds: float, only: tuple[str, ...], other: str | None, provider_port: int) -> None:
+    """A misbehaving provider, with and without the gateway."""
+    named = None if other is None else _other(other, provider_port)
+    _end(_scenarios(seconds, only, named), is_written=not only)
+
+
+@main.command()
+@click.option("--peer", "peers", multiple=True, metavar="NAME=URL", help="A proxy that runs already.")
+@click.option("--peer-pid", "pids", multiple=True, metavar="NAME=PID", help="Its process, for its CPU and memory.")
 @click.option(
-    "--provider-port",
-    type=click.IntRange(1, 65535),
-    default=9009,
-    show_default=True,
-    help="Where that gateway expects its provider.",
+    "--envoy",
+    is_flag=False,
+    flag_value="envoy",
+    metavar="[PATH]",
+    help="Start Envoy too: the one on the PATH, or this one. benchmarks/peers/README.md says how to get it.",
 )
-@click.option("--minutes", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Of the soak.")
-@click.option("--streams", type=click.IntRange(1), default=1000, show_default=True, help="Of the soak, at once.")
-def main(
-    which: str,
-    file: Path | None,
-    seconds: float,
-    only: tuple[str, ...],
-    other: str | None,
-    provider_port: int,
-    minutes: float,
-    streams: int,
-) -> None:
-    """Measure, and write benchmarks/results/. FILE: labelled errors for `classification`, which then only prints."""
-    _check(which, file, only, other)
-    keep_off_the_gateways_processor()
-    broken: list[str] = []
-    if which in ("all", "scenarios"):
-        rows = scenarios.run(only, seconds, _other(other, provider_port))
-        if not only:
-            scenario_report.write(rows, report.RESULTS, report.machine())
-        broken += [f"{row.scenario.name}: {promise}" for row in rows for promise in row.broken]
-    if which in ("all", "cost"):
-        measured = cost.run(click.echo)
-        report.write_cost(measured)
-        broken += measured.broken
-    if which in ("all", "relay"):
-        relayed = relay.run(click.echo)
-        report.write_relay(relayed)
-        broken += relayed.broken
-    if which == "soak":
-        soaked = soak.run(click.echo, minutes, streams)
-        report.write_soak(soaked)
-        click.echo(f"RSS {soaked.slope_mb_per_hour:+.1f} MB an hour in the second half")
-        broken += soaked.broken
-    if which in ("all", "storm"):
-        broken += storm.run_all(click.echo)
-    if which in ("all", "classification"):
-        scores, classifying = classification.run(click.echo, (file,) if file else classification.COLLECTIONS)
-        if file is None:
-            report.write_classification(scores, classifying)
-        broken += [promise for score in scores for promise in score.broken] + classifying.broken
-    for promise in broken:
-        click.secho(f"does not hold: {promise}", fg="red")
-    if not only and file is None:
-        click.echo(f"results in {report.RESULTS.name}/")
-    sys.exit(1 if broken else 0)
+@_provider_port
+def compare(peers: tuple[str, ...], pids: tuple[str, ...], envoy: str | None, provider_port: int) -> None:
+    """What the gateway costs, beside no proxy, a plain one, Envoy and any other."""
+    try:
+        program = None if envoy is None else find_envoy(envoy)
+        ways = parse_peers(peers, pids)
+    except (FileNotFoundError, ValueError) as error:
+        raise click.UsageError(str(error)) from None
+    _end(_compare(ways, program, provider_port if peers else 0))
 
 
-def _check(which: str, file: Path | None, only: tuple[str, ...], other: str | None) -> None:
-    if file is not None and which != "classification":
-        raise click.BadParameter("goes with classification alone", param_hint="FILE")
-    if (only or other) and which != "scenarios":
-        raise click.BadParameter("go with scenarios alone", param_hint="--only, --other")
+@main.command("relay")
+def relay_streams() -> None:
+    """What a streamed chunk costs, beside a plain relay."""
+    _end(_relay())
 
 
-def _other(text: str | None, provider_port: int) -> scenarios.Other | None:
-    if text is None:
-        return None
+@main.command("soak")
+@click.option("--minutes", type=click.FloatRange(0.1), default=5.0, show_default=True)
+@click.option("--streams", type=click.IntRange(1), default=1000, show_default=True, help="At once.")
+def soak_streams(minutes: float, streams: int) -> None:
+    """A thousand streams with faults for minutes: memory, and what is left behind."""
+    soaked = soak.run(click.echo, minutes, streams)
+    report.write_soak(soaked)
+    click.echo(f"RSS {soaked.slope_mb_per_hour:+.1f} MB an hour in the second half")
+    _end(soaked.broken)
+
+
+@main.command("fuzz")
+@click.option("--minutes", type=click.FloatRange(0.01), default=15.0, show_default=True, help="Shared by the targets.")
+@click.option("--only", multiple=True, type=click.Choice(list(TARGETS)), metavar="NAME", help="This target alone.")
+@click.option("--seed", type=int, help="Of the dice; another one each time without it.")
+def fuzz_targets(minutes: float, only: tuple[str, ...], seed: int | None) -> None:
+    """What is nearly right, against what reads it: minutes of it, where the test command has seconds."""
+    _end(fuzz.run(click.echo, minutes, only, seed), is_written=False)
+
+
+@main.command("storm")
+def storm() -> None:
+    """The policies against thousands of clients, simulated."""
+    _end(storms.run_all(click.echo))
+
+
+@main.command("classification")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+def classify(file: Path | None) -> None:
+    """How often an error is read right. FILE: labelled errors, for which figures are only printed."""
+    _end(_classification(file), is_written=file is None)
+
+
+def _other(text: str, provider_port: int) -> scenarios.Other:
     name, equals, url = text.partition("=")
     if not equals or not url.startswith("http"):
         raise click.BadParameter("must be NAME=BASE_URL", param_hint="--other")
     return scenarios.Other(name, url, provider_port)
 
 
-main()
+def _scenarios(seconds: float, only: Sequence[str] = (), other: scenarios.Other | None = None) -> Iterable[str]:
+    rows = scenarios.run(only, seconds, other)
+    if not only:
+        scenario_report.write(rows, report.RESULTS, report.machine())
+    return [f"{row.scenario.name}: {promise}" for row in rows for promise in row.broken]
+
+
+def _compare(peers: Sequence[Way] = (), envoy: Path | None = None, provider_port: int = 0) -> Iterable[str]:
+    gc.freeze()  # what is imported must not be looked through again in the middle of a call
+    compared = comparison.run(click.echo, peers, envoy, provider_port)
+    comparison_page.write(compared, report.RESULTS, report.machine())
+    for promise in compared.promises:
+        click.echo(f"{promise.text}: {'-' if promise.found is None else f'{promise.found:.3g}'}, {promise.verdict}")
+    return compared.broken
+
+
+def _relay() -> Iterable[str]:
+    relayed = relay.run(click.echo)
+    report.write_relay(relayed)
+    return relayed.broken
+
+
+def _classification(file: Path | None = None) -> Iterable[str]:
+    scores, classifying = classification.run(click.echo, (file,) if file else classification.COLLECTIONS)
+    if file is None:
+        report.write_classification(scores, classifying)
+    return [promise for score in scores for promise in score.broken] + classifying.broken
+
+
+def _end(broken: Iterable[str], *, is_written: bool = True) -> None:
+    for promise in broken:
+        click.secho(f"does not hold: {promise}", fg="red")
+    if is_written:
+        click.echo(f"results in {report.RESULTS.name}/")
+    sys.exit(1 if broken else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """Modules of the benchmarks as processes of their own, each on the processor it is told.
 
-Owns starting, asking and stopping them. Does not own what they answer.
+Owns starting, asking and stopping them, and what a process uses. Does not own what they answer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -23,12 +24,30 @@ _STRAY_LINES = 100
 
 
 class NotStartedError(Exception):
-    """A module that does not serve; the message is what it said."""
+    """A program that does not serve; the message is what it said."""
 
-    def __init__(self, module: str, code: int, said: str) -> None:
-        super().__init__(f"{module} did not start: {said}")
+    def __init__(self, program: str, code: int | None, said: str) -> None:
+        super().__init__(f"{program} did not start: {said}")
         self.code = code
-        """Of its exit."""
+        """Of its exit; None: it runs, and still does not serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One of those that are compared."""
+
+    name: str
+    url: str
+    process: psutil.Process | None = None
+    """None: not known, or nobody is in between."""
+
+    def cpu_s(self) -> float:
+        """Processor seconds used since its start; nan where the process is not known."""
+        return float("nan") if self.process is None else cpu_s(self.process)
+
+    def rss_bytes(self) -> float:
+        """Resident memory; nan where the process is not known."""
+        return float("nan") if self.process is None else float(self.process.memory_info().rss)
 
 
 class Started:
@@ -43,10 +62,6 @@ class Started:
         self._answers: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read_all, daemon=True).start()
 
-    def cpu_s(self) -> float:
-        """Processor seconds used since its start."""
-        return cpu_s(self.process)
-
     def ask(self) -> str:
         """Sends an empty line; returns the JSON object that comes back. Raises queue.Empty when none does."""
         assert self._popen.stdin is not None
@@ -56,11 +71,12 @@ class Started:
 
     def _read_all(self) -> None:
         assert self._popen.stderr is not None
-        for line in self._popen.stderr:
-            if line.startswith("{"):
-                self._answers.put(line)
-            elif len(self.stray) < _STRAY_LINES:
-                self.stray.append(line.rstrip())
+        with self._popen.stderr as lines:
+            for line in lines:
+                if line.startswith("{"):
+                    self._answers.put(line)
+                elif len(self.stray) < _STRAY_LINES:
+                    self.stray.append(line.rstrip())
 
 
 @contextmanager
@@ -76,16 +92,23 @@ def started(module: str, *arguments: str, cpu: int | None = None) -> Iterator[St
         text=True,
     )
     try:
-        if cpu is not None and hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
-            os.sched_setaffinity(popen.pid, {cpu})
+        if cpu is not None:
+            pin(popen.pid, cpu)
         assert popen.stderr is not None
         line = popen.stderr.readline()
         if " on http" not in line:
-            line += popen.stderr.read()
+            with popen.stderr as lines:
+                line += lines.read()
             raise NotStartedError(module, popen.wait(_STOP_WITHIN_S), line)
         yield Started(line.split(" on ")[-1].split()[0], popen)
     finally:
-        _stop(popen)
+        stop(popen)
+
+
+def pin(pid: int, cpu: int) -> None:
+    """Where there are several processors, and the system lets us choose."""
+    if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
+        os.sched_setaffinity(pid, {cpu})
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -98,7 +121,8 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _stop(popen: subprocess.Popen[str]) -> None:
+def stop(popen: subprocess.Popen[str]) -> None:
+    """Asks it to end, and ends it when it does not."""
     popen.terminate()
     try:
         popen.wait(_STOP_WITHIN_S)
@@ -106,4 +130,4 @@ def _stop(popen: subprocess.Popen[str]) -> None:
         popen.kill()
         popen.wait()
     if popen.stdin is not None:
-        popen.stdin.close()  # the other pipe is at its end, and its reader's
+        popen.stdin.close()  # the other pipe is its reader's

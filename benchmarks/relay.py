@@ -1,22 +1,22 @@
 """What a streamed chunk costs: the gateway against a plain aiohttp relay of the same stream, and how late it arrives.
 
 Both on one processor, in turns, in one run; a figure is taken from the middle of streams that all run, so that what a
-call costs (`cost`) is not in it.
+call costs (`compare`) is not in it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from uvloop import new_event_loop
 
-from benchmarks.processes import cpu_s, started
-from benchmarks.rig import Rig, gateway
+from benchmarks.processes import Way, started
+from benchmarks.rig import GATEWAYS_CPU, gateway
 from benchmarks.stream_client import StreamClient, open_stream
 from llm_guard.mock.load_result import percentiles
 
@@ -29,23 +29,17 @@ models:
 PLAIN, GUARDED, CONTINUED = "aiohttp relay", "llm_guard", "llm_guard, recover: continue"
 PROMISED_RATIO = 1.3
 
-_SIZES = ((50, 0.01), (1000, 0.2))
+SIZES = ((50, 0.01), (1000, 0.2))
 """Streams at once, and seconds between a stream's chunks: five thousand chunks a second, which leaves room for what
 else the machine has to do. A relay that is late passes on several at once, and that is cheaper."""
 _ROUNDS = 7
-_SETTLE_S = 0.5
+SETTLE_S = 0.5
 _WINDOW_S = 4.0
 _OPEN_WITHIN_S = 30.0
-_CPU = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One of those that are compared."""
-
-    name: str
-    url: str
-    cpu_s: Callable[[], float]
+class BrokenStreamsError(Exception):
+    """Streams did not begin; the message says whose and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +107,12 @@ class RelayCost:
 def run(say: Callable[[str], None], rounds: int = _ROUNDS, window_s: float = _WINDOW_S) -> RelayCost:
     """All ways at all sizes, the ways in turns."""
     sizes = []
-    for place, (streams, pace_s) in enumerate(_SIZES, 1):
-        say(f"relay {place}/{len(_SIZES)}: {streams} streams, a chunk every {pace_s * 1e3:.0f} ms")
+    for place, (streams, pace_s) in enumerate(SIZES, 1):
+        say(f"relay {place}/{len(SIZES)}: {streams} streams, a chunk every {pace_s * 1e3:.0f} ms")
         with ExitStack() as running:
-            ways = _ways(running, pace_s)
+            ways = _ways(running)
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                windows = runner.run(_in_turns(ways, streams, rounds, window_s))
+                windows = runner.run(_in_turns(ways, streams, pace_s, rounds, window_s))
         sizes.append(Size(streams, pace_s, sum_up(windows)))
     return RelayCost(rounds, tuple(sizes))
 
@@ -145,49 +139,53 @@ def _cost(name: str, windows: Sequence[Window], plain: Sequence[float]) -> WayCo
     )
 
 
-def _ways(running: ExitStack, pace_s: float) -> list[Way]:
-    def enter(each: AbstractContextManager[Rig]) -> Rig:
-        return running.enter_context(each)
-
-    provider = running.enter_context(started("benchmarks.relay_peers", "provider", str(pace_s)))
-    plain = running.enter_context(started("benchmarks.relay_peers", "plain", provider.url, cpu=_CPU))
-    guarded = enter(gateway(CONFIG.replace("RULES", ""), provider.url))
-    continued = enter(gateway(CONFIG.replace("RULES", ", stream: {recover: continue}"), provider.url))
-    return [Way(PLAIN, plain.url, plain.cpu_s), _way(GUARDED, guarded), _way(CONTINUED, continued)]
+def _ways(running: ExitStack) -> list[Way]:
+    provider = running.enter_context(started("benchmarks.relay_peers", "provider"))
+    plain = running.enter_context(started("benchmarks.relay_peers", "plain", provider.url, cpu=GATEWAYS_CPU))
+    guarded = running.enter_context(gateway(CONFIG.replace("RULES", ""), provider.url))
+    continued = running.enter_context(gateway(CONFIG.replace("RULES", ", stream: {recover: continue}"), provider.url))
+    named = {PLAIN: plain, GUARDED: guarded, CONTINUED: continued}
+    return [Way(name, each.url, each.process) for name, each in named.items()]
 
 
-def _way(name: str, running: Rig) -> Way:
-    return Way(name, running.gateway_url, lambda: cpu_s(running.gateway))
-
-
-async def _in_turns(ways: Sequence[Way], streams: int, rounds: int, window_s: float) -> dict[str, list[Window]]:
+async def _in_turns(
+    ways: Sequence[Way], streams: int, pace_s: float, rounds: int, window_s: float
+) -> dict[str, list[Window]]:
     windows: dict[str, list[Window]] = {way.name: [] for way in ways}
     for way in ways:  # once for nothing: imports, pools, the allocator
-        await _window(way, streams, _SETTLE_S)
+        await watch(way, streams, pace_s, SETTLE_S)
     for turn in range(rounds):
         # Who comes second finds the machine as the first has left it: they swap.
         for way in ways if turn % 2 == 0 else reversed(ways):
-            windows[way.name].append(await _window(way, streams, window_s))
+            windows[way.name].append(await watch(way, streams, pace_s, window_s))
     return windows
 
 
-async def _window(way: Way, streams: int, seconds: float) -> Window:
-    clients = [StreamClient("/v1/chat/completions", "gpt-4o", has_stamps=True) for _ in range(streams)]
-    try:
-        await _open(clients, way)
-        await asyncio.sleep(_SETTLE_S)
+async def watch(way: Way, streams: int, pace_s: float, seconds: float) -> Window:
+    """So many streams through `way`, looked at for `seconds` once all run. Raises BrokenStreamsError."""
+    async with open_streams(way, streams, pace_s) as clients:
+        await asyncio.sleep(SETTLE_S)
         for client in clients:
             client.delays_s.clear()
         before, used_s = _counts(clients), way.cpu_s()
         await asyncio.sleep(seconds)
         used_s, after = way.cpu_s() - used_s, _counts(clients)
         broken = sum(client.ended.done() for client in clients)
+        delays_s = tuple(delay for client in clients for delay in client.delays_s)
+    return Window(after[0] - before[0], used_s, after[1] - before[1], delays_s, broken)
+
+
+@asynccontextmanager
+async def open_streams(way: Way, streams: int, pace_s: float) -> AsyncIterator[Sequence[StreamClient]]:
+    """Streams that have all begun; afterwards the clients leave. Raises BrokenStreamsError."""
+    clients = [StreamClient("/v1/chat/completions", "gpt-4o", pace_s=pace_s) for _ in range(streams)]
+    try:
+        await _open(clients, way)
+        yield clients
     finally:
         for client in clients:
             client.leave()
-    await asyncio.sleep(_SETTLE_S)  # the relay ends its side
-    delays_s = tuple(delay for client in clients for delay in client.delays_s)
-    return Window(after[0] - before[0], used_s, after[1] - before[1], delays_s, broken)
+        await asyncio.sleep(SETTLE_S)  # the relay ends its side
 
 
 async def _open(clients: Sequence[StreamClient], way: Way) -> None:
@@ -198,9 +196,9 @@ async def _open(clients: Sequence[StreamClient], way: Way) -> None:
             await asyncio.gather(*(client.begun.wait() for client in clients))
     except TimeoutError:
         missing = sum(not client.begun.is_set() for client in clients)
-        raise RuntimeError(f"{way.name}: {missing} streams have not begun in {_OPEN_WITHIN_S:.0f} s") from None
+        raise BrokenStreamsError(f"{way.name}: {missing} streams have not begun in {_OPEN_WITHIN_S:.0f} s") from None
     if refused := sum(client.ended.done() for client in clients):
-        raise RuntimeError(f"{way.name}: {refused} of {len(clients)} streams did not even begin")
+        raise BrokenStreamsError(f"{way.name}: {refused} of {len(clients)} streams did not even begin")
 
 
 def _counts(clients: Sequence[StreamClient]) -> tuple[int, int]:

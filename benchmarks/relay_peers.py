@@ -1,21 +1,25 @@
-"""`python -m benchmarks.relay_peers provider PACE_S | plain URL`: what the gateway is measured between and against.
+"""`python -m benchmarks.relay_peers provider [PORT] | plain URL`: what the gateway is measured between and against.
 
-The provider writes a chat stream without an end, a chunk every PACE_S to each client. The plain relay is aiohttp's
-server and client and the loop that anybody would write between them: no watch, no limits, no record.
+The provider answers a call at once, and writes a stream without an end where the call asks for one at a pace
+(`stream_client`). The plain proxy is aiohttp's server and client as anybody would put them together: no watch, no
+limits, no record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
 import time
+from collections.abc import Mapping
+from typing import cast
 
 from aiohttp import ClientSession, TCPConnector, web
 
 from llm_guard.app import run
 
-_BACKLOG = 2048
+_BACKLOG = 8192
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _EVENT = (
     b'data: {"id":"chatcmpl-BfXqZ0kTtS1mVw","object":"chat.completion.chunk","created":1715367049,'
@@ -24,65 +28,91 @@ _EVENT = (
 )
 """As long as OpenAI's; the fingerprint is the instant of sending, in monotonic seconds, which all processes share."""
 _FRAME = b"%x\r\n%b\r\n"
+_PACE = b"pace_s="
+_ANSWER_BODY = json.dumps(
+    {
+        "id": "chatcmpl-BfXqZ0kTtS1mVw", "object": "chat.completion", "created": 1715367049,
+        "model": "gpt-4o-2024-08-06", "service_tier": "default", "system_fingerprint": "fp_44709d6fcb",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": "breakers " * 38}, "finish_reason": "stop"},
+        ],
+        "usage": {"prompt_tokens": 280, "completion_tokens": 88, "total_tokens": 368},
+    },
+).encode()  # fmt: skip
+_ANSWER = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: req_8fXqZ0kTtS\r\ncontent-length: %d\r\n\r\n"
+    % len(_ANSWER_BODY)
+) + _ANSWER_BODY
+_HOP_BY_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding", "upgrade"})
 
 
-class _Stream(asyncio.Protocol):
-    """One connection: a request, then chunks until it leaves."""
+class _Connection(asyncio.Protocol):
+    """One of the provider's: a call after the other, or a stream until the client leaves."""
 
-    def __init__(self, pace_s: float) -> None:
-        self._pace_s = pace_s
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._received = b""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert hasattr(transport, "write")
-        self._write = transport.write
+        self._write = cast("asyncio.Transport", transport).write  # uvloop's do not inherit from asyncio's
 
     def data_received(self, data: bytes) -> None:
         self._received += data
         head, is_whole, body = self._received.partition(b"\r\n\r\n")
-        if is_whole and self._timer is None and len(body) >= _length(head):
+        if not is_whole or len(body) < _length(head):
+            return
+        self._received = b""
+        at = body.find(_PACE)
+        if at < 0:
+            self._write(_ANSWER)
+        else:
+            pace_s = float(body[at + len(_PACE) :].partition(b'"')[0])
             self._write(_HEAD)
-            self._tick(self._loop.time())
+            self._tick(self._loop.time(), pace_s)
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _tick(self, due_at: float) -> None:
+    def _tick(self, due_at: float, pace_s: float) -> None:
         event = _EVENT % time.monotonic()
         self._write(_FRAME % (len(event), event))
-        due_at += self._pace_s
-        self._timer = self._loop.call_at(due_at, self._tick, due_at)
+        due_at += pace_s
+        self._timer = self._loop.call_at(due_at, self._tick, due_at, pace_s)
 
 
-async def serve_provider(pace_s: float) -> None:
+async def serve_provider(port: int) -> None:
     """Serves until it is ended."""
-    server = await asyncio.get_running_loop().create_server(lambda: _Stream(pace_s), "127.0.0.1", 0, backlog=_BACKLOG)
-    await _serve(server)
+    await _serve(await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", port, backlog=_BACKLOG))
 
 
 async def serve_plain(url: str) -> None:
-    """Relays every request to the provider at `url`, until it is ended."""
+    """Passes every request on to the provider at `url`, until it is ended."""
     connector = TCPConnector(limit=0)  # aiohttp's own limit is 100
     async with ClientSession(connector=connector, auto_decompress=False) as session:
 
-        async def relay(request: web.BaseRequest) -> web.StreamResponse:
+        async def relay(request: web.Request) -> web.StreamResponse:
             body = await request.read()
-            headers = {"content-type": request.content_type}
-            async with session.post(url + request.path, data=body, headers=headers) as upstream:
-                response = web.StreamResponse(
-                    status=upstream.status, headers={"content-type": upstream.headers["content-type"]}
-                )
+            async with session.post(url + request.path, data=body, headers=_end_to_end(request.headers)) as upstream:
+                response = web.StreamResponse(status=upstream.status, headers=_end_to_end(upstream.headers))
+                response.content_length = upstream.content_length
                 with contextlib.suppress(ConnectionResetError):  # the client has left
                     await response.prepare(request)
                     async for chunk in upstream.content.iter_any():
                         await response.write(chunk)
                 return response
 
-        listener = web.Server(relay, handler_cancellation=True, access_log=None)
-        await _serve(await asyncio.get_running_loop().create_server(listener, "127.0.0.1", 0, backlog=_BACKLOG))
+        app = web.Application()
+        app.router.add_post("/{path:.*}", relay)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        assert runner.server is not None
+        await _serve(await asyncio.get_running_loop().create_server(runner.server, "127.0.0.1", 0, backlog=_BACKLOG))
+
+
+def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
 
 
 async def _serve(server: asyncio.Server) -> None:
@@ -91,12 +121,10 @@ async def _serve(server: asyncio.Server) -> None:
 
 
 def _length(head: bytes) -> int:
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            return int(line.partition(b":")[2])
-    return 0
+    at = head.lower().find(b"\r\ncontent-length:")
+    return 0 if at < 0 else int(head[at + 17 :].partition(b"\r\n")[0])
 
 
 if __name__ == "__main__":
-    which, argument = sys.argv[1:]
-    run(serve_provider(float(argument)) if which == "provider" else serve_plain(argument))
+    which, *arguments = sys.argv[1:]
+    run(serve_provider(int(*arguments)) if which == "provider" else serve_plain(*arguments))

@@ -1,4 +1,4 @@
-"""Results of cost, relay, soak and classification as JSON and as pages, in `benchmarks/results/`."""
+"""Results of relay, soak and classification as JSON and as pages, in `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import platform
 from pathlib import Path
 
 from benchmarks import classification
-from benchmarks.cost import Cost
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
 from benchmarks.soak_picture import draw_soak
@@ -18,29 +17,21 @@ RESULTS = Path(__file__).parent / "results"
 
 def machine() -> dict[str, str | int | None]:
     """What the figures were measured on."""
-    return {"python": platform.python_version(), "system": platform.machine(), "processors": os.cpu_count()}
+    return {
+        "python": platform.python_version(),
+        "system": platform.machine(),
+        "processors": os.cpu_count(),
+        "processor": _processor(),
+        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
+    }
 
 
-def write_cost(cost: Cost) -> None:
-    """cost.json and cost.md."""
-    _write_json("cost", {"machine": machine(), "cost": cost.as_dict()})
-    idle_kb = (cost.rss_during_bytes - cost.rss_before_bytes) / cost.streams / 1000
-    page = f"""# What the gateway costs when nothing is wrong
-
-Gateway on a processor of its own; the load and the provider share another. Both ways in turns, in one run.
-
-| | provider alone | through llm_guard | |
-|---|---:|---:|---|
-| latency at one connection, p50 | {cost.direct_p50_s * 1e3:.2f} ms | {cost.guarded_p50_s * 1e3:.2f} ms | \
-**+{cost.added_p50_s * 1e3:.2f} ms** (p99 +{cost.added_p99_s * 1e3:.2f} ms) |
-| calls a second, 64 connections | {cost.direct_per_s:.0f} | {cost.guarded_per_s:.0f} | \
-{cost.cpu_s_per_call * 1e6:.0f} µs of CPU per call |
-| {cost.streams} streams at once | | {cost.streams_ok} whole, first token p99 {cost.streams_first_token_p99_s:.2f} s | \
-{idle_kb:.0f} kB per stream, {cost.cpu_s_per_chunk * 1e6:.0f} µs of CPU per chunk |
-
-{_machine_line()}
-"""
-    (RESULTS / "cost.md").write_text(page)
+def _processor() -> str:
+    """The model, as Linux tells it; elsewhere what Python knows, which may be nothing."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    told = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return told[0] if told else platform.processor()
 
 
 def write_relay(cost: RelayCost) -> None:

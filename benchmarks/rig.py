@@ -1,58 +1,23 @@
 """Provider and gateway as processes of their own, on processors of their own where there are two.
 
-Owns starting, stopping and asking them. Does not own what is measured.
+Owns starting and stopping them. Does not own what is measured.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import psutil
+from benchmarks.processes import NotStartedError, Started, started
 
-from benchmarks.processes import NotStartedError, started
-
-
-@dataclass(frozen=True, slots=True)
-class Rig:
-    """A running gateway and the provider behind it."""
-
-    provider_url: str
-    gateway_url: str
-    gateway: psutil.Process
-
-    def upstream_requests(self, model: str) -> int:
-        """Requests for `model`, faults included in its name, that the provider has seen since its start."""
-        with urllib.request.urlopen(f"{self.provider_url}/mock/stats", timeout=10) as answer:
-            stats: dict[str, Any] = json.load(answer)
-        return int(stats["by_model"].get(model, 0))
-
-    def cpu_s(self) -> float:
-        """Processor seconds the gateway has used since its start."""
-        times = self.gateway.cpu_times()
-        return float(times.user + times.system)
-
-    def rss_bytes(self) -> int:
-        """The gateway's resident memory."""
-        return int(self.gateway.memory_info().rss)
+GATEWAYS_CPU = 0
 
 
 class ConfigRefusedError(Exception):
     """The gateway does not take this config; the message is what it said."""
-
-
-@contextmanager
-def rig(config: str, *mock_options: str) -> Iterator[Rig]:
-    """Both processes; `{provider}` in `config` becomes the provider's address."""
-    with provider(*mock_options) as provider_url, gateway(config, provider_url) as running:
-        yield running
 
 
 @contextmanager
@@ -63,14 +28,15 @@ def provider(*mock_options: str, port: int = 0) -> Iterator[str]:
 
 
 @contextmanager
-def gateway(config: str, provider_url: str) -> Iterator[Rig]:
-    """A gateway before a provider that runs already; raises ConfigRefusedError."""
+def gateway(config: str, provider_url: str) -> Iterator[Started]:
+    """A gateway before a provider that runs already, whose address `{provider}` in `config` becomes; raises
+    ConfigRefusedError."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(config.replace("{provider}", provider_url))
         try:
-            with started("llm_guard", "serve", "-c", str(path), "--port", "0", cpu=0) as running:
-                yield Rig(provider_url, running.url, running.process)
+            with started("llm_guard", "serve", "-c", str(path), "--port", "0", cpu=GATEWAYS_CPU) as running:
+                yield running
         except NotStartedError as error:
             if error.code == 2:
                 raise ConfigRefusedError(str(error)) from None

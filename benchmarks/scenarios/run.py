@@ -67,7 +67,7 @@ def _run_one(scenario: Scenario, scale: float, label: str, guarded_url: str, oth
             gateway(scenario.config(), guarded_url) as running,
             click.progressbar(length=round(_takes_s(scenario, scale)), label=label) as bar,
         ):
-            guarded = Client(clients.GUARDED, running.gateway_url, guarded_url)
+            guarded = Client(clients.GUARDED, running.url, guarded_url)
             everyone = [each for each in (*others[:2], guarded, *others[2:]) if each.takes_part(scenario)]
             seconds = _seconds(scenario, scale)
             seen = asyncio.run(play(scenario, everyone, seconds, lambda: bar.update(1)))

@@ -40,8 +40,8 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def new_client(*, has_stamps: bool = False) -> StreamClient:
-    client = StreamClient("/v1/chat/completions", "gpt-4o", has_stamps=has_stamps)
+def new_client(*, pace_s: float | None = None) -> StreamClient:
+    client = StreamClient("/v1/chat/completions", "gpt-4o", pace_s=pace_s)
     client.connection_made(Line())
     return client
 
@@ -118,7 +118,7 @@ async def test_events_and_the_writes_they_came_in_are_counted() -> None:
 
 
 async def test_delay_is_read_from_the_providers_stamp() -> None:
-    client = new_client(has_stamps=True)
+    client = new_client(pace_s=0.01)
     client.data_received(HEAD + chunk(_EVENT % (time.monotonic() - 5)))
     [delay_s] = client.delays_s
     assert delay_s == pytest.approx(5, abs=0.5)

@@ -1,0 +1,158 @@
+"""What was found, as medians over rounds, and what was promised of it.
+
+Owns the arithmetic: a difference or a ratio is taken in each round, for what the machine does to all of them in that
+round is no difference between them. Does not own how anything is measured.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.compare.ways import DIRECT, ENVOY, GUARDED, PLAIN
+
+CALLS_PER_S, CPU_S_PER_CALL = "calls_per_s", "cpu_s_per_call"
+"""At 64 connections."""
+ALONE_P50_S, ALONE_P99_S = "alone_p50_s", "alone_p99_s"
+"""Latency at one connection."""
+BUSY_P50_S, BUSY_P99_S = "busy_p50_s", "busy_p99_s"
+"""Latency at a thousand calls a second, from the instant at which a call was due."""
+REST_BYTES, BYTES_PER_STREAM = "rest_bytes", "bytes_per_idle_stream"
+LATENCIES = (ALONE_P50_S, ALONE_P99_S, BUSY_P50_S, BUSY_P99_S)
+
+
+def cpu_s_per_chunk(streams: int) -> str:
+    """The figure's name."""
+    return f"cpu_s_per_chunk_{streams}_streams"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Over rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Something that was said of the gateway beforehand."""
+
+    text: str
+    limit: float
+    found: float | None
+    """None: not measured, because who it is compared with was not there, or because calls failed."""
+    is_least: bool = False
+    """The limit is the least there may be, not the most."""
+    is_within: bool = True
+    """The limit itself is still good."""
+
+    @property
+    def holds(self) -> bool | None:
+        """None: nobody knows."""
+        if self.found is None:
+            return None
+        if self.found == self.limit:
+            return self.is_within
+        return (self.found > self.limit) == self.is_least
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A finished run."""
+
+    ways: tuple[str, ...]
+    idle_streams: int
+    sizes: tuple[tuple[int, float], ...]
+    """Streams at once, and seconds between a stream's chunks."""
+    versions: Mapping[str, str]
+    values: Mapping[str, Mapping[str, tuple[float, ...]]]
+    """Of each figure, by way: one value a round; nan where calls failed or the process is not known."""
+    errors: tuple[str, ...]
+
+    def spread(self, figure: str, way: str) -> Spread | None:
+        """None where it was not measured in every round."""
+        return _spread(self.values.get(figure, {}).get(way, ()))
+
+    def added(self, figure: str, way: str) -> Spread | None:
+        """What `way` adds to calls without it, in the same round."""
+        return self._beside(figure, way, DIRECT, lambda own, direct: own - direct)
+
+    def ratio(self, figure: str, way: str, other: str) -> Spread | None:
+        """To `other` in the same round."""
+        return self._beside(figure, way, other, lambda own, others: own / others)
+
+    def _beside(self, figure: str, way: str, other: str, how: Callable[[float, float], float]) -> Spread | None:
+        by_way = self.values.get(figure, {})
+        pairs = zip(by_way.get(way, ()), by_way.get(other, ()), strict=False)  # who failed is asked no more
+        return _spread(tuple(how(*pair) for pair in pairs))
+
+    @property
+    def promises(self) -> tuple[Promise, ...]:
+        """All of them, kept or not."""
+        calls_per_s, p50_s, idle = CALLS_PER_S, self.added(ALONE_P50_S, GUARDED), self.spread(BYTES_PER_STREAM, GUARDED)
+        return (
+            Promise("calls a second, of Envoy's", 0.6, _median(self.ratio(calls_per_s, GUARDED, ENVOY)), is_least=True),
+            Promise(
+                "calls a second, of the plain aiohttp proxy's", 2.0, _median(self.ratio(calls_per_s, GUARDED, PLAIN)),
+                is_least=True,
+            ),
+            *(
+                Promise(
+                    f"CPU per chunk at {streams} streams, of Envoy's", 1.2,
+                    _median(self.ratio(cpu_s_per_chunk(streams), GUARDED, ENVOY)),
+                )
+                for streams, _ in self.sizes
+            ),
+            Promise(
+                "added latency at one connection, p50, in ms", 0.2, None if p50_s is None else p50_s.median * 1e3,
+                is_within=False,
+            ),
+            Promise(
+                f"kB per idle stream, at {self.idle_streams}", 40.0, None if idle is None else idle.median / 1e3,
+                is_within=False,
+            ),
+        )  # fmt: skip
+
+    @property
+    def broken(self) -> list[str]:
+        """What was promised and did not hold, and what failed."""
+        kept = [each for each in self.promises if each.holds is False]
+        return [f"{each.text}: {each.found:.3g} against {each.limit:g}" for each in kept] + list(self.errors)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, which has no nan."""
+        rounds = {
+            figure: {way: [None if math.isnan(value) else value for value in values] for way, values in by_way.items()}
+            for figure, by_way in self.values.items()
+        }
+        medians = {figure: {way: _plain(self.spread(figure, way)) for way in rounds[figure]} for figure in rounds}
+        added = {figure: {way: _plain(self.added(figure, way)) for way in self.ways[1:]} for figure in LATENCIES}
+        promises = [asdict(each) | {"verdict": each.verdict} for each in self.promises]
+        return {
+            "ways": self.ways, "versions": dict(self.versions), "promises": promises, "errors": self.errors,
+            "figures": medians, "added": added, "rounds": rounds,
+        }  # fmt: skip
+
+
+def _spread(values: tuple[float, ...]) -> Spread | None:
+    if not values or any(math.isnan(value) for value in values):
+        return None
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def _median(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.median
+
+
+def _plain(spread: Spread | None) -> dict[str, float] | None:
+    return None if spread is None else asdict(spread)

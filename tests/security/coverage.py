@@ -1,0 +1,389 @@
+"""Where each of the attacks C01 to C92 is tested, or why it is not yet.
+
+A group for each file of tests; a test holds that every attack stands in exactly one of them, and that what is named
+here exists and says whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """No test yet."""
+
+    why: str
+
+
+Table = Mapping[str, tuple[str, ...] | Absent]
+"""By attack: tests as `file::function`, from the root."""
+
+_HERE = "tests/security/"
+_BODIES = _HERE + "test_bodies.py::"
+_CALLERS = _HERE + "test_callers.py::"
+_FLOODS = _HERE + "test_floods.py::"
+_BOMBS = _HERE + "test_bombs.py::"
+_CROWDS = _HERE + "test_crowds.py::"
+_FRAMING = _HERE + "test_framing.py::"
+_HEADERS = _HERE + "test_headers.py::"
+_PARSING = _HERE + "test_parsing.py::"
+_SECRETS = _HERE + "test_secrets.py::"
+_SMUGGLING = _HERE + "test_smuggling.py::"
+_SWEEP = _HERE + "test_sweep.py::"
+_TARGETS = _HERE + "test_targets.py::"
+_UPSTREAMS = _HERE + "test_upstreams.py::"
+_CONFIG = _HERE + "test_config.py::"
+_LABELS = _HERE + "test_labels.py::"
+_STREAMS = _HERE + "test_streams.py::"
+
+_NO_ADMIN = Absent("there is no admin side yet: nothing to protect")
+_NO_ENGINES = Absent("there are no engines to restart yet")
+_NO_CACHE = Absent("there is no cache yet")
+_NO_REDIS = Absent("there is no shared state yet")
+_NO_BUDGETS = Absent("there are no budgets per key yet")
+_NO_DEAD_LETTERS = Absent("there are no dead letters yet")
+
+SMUGGLING: Table = {
+    "C01": (
+        _SMUGGLING + "test_request_that_can_be_framed_in_two_ways_is_refused",
+        _SMUGGLING + "test_form_of_the_attacks_is_that_of_a_good_call",
+    ),
+    "C02": (_SMUGGLING + "test_request_that_can_be_framed_in_two_ways_is_refused",),
+    "C03": (_SMUGGLING + "test_request_that_can_be_framed_in_two_ways_is_refused",),
+    "C04": (_SMUGGLING + "test_transfer_coding_besides_chunked_is_refused",),
+    "C05": (_SMUGGLING + "test_chunks_below_http_1_1_are_refused",),
+    "C06": (_SMUGGLING + "test_request_that_can_be_framed_in_two_ways_is_refused",),
+    "C07": (_SMUGGLING + "test_request_that_can_be_framed_in_two_ways_is_refused",),
+    "C08": (
+        _SMUGGLING + "test_request_that_can_be_framed_in_two_ways_is_refused",
+        _SMUGGLING + "test_well_formed_chunk_extension_goes_no_further_than_the_gateway",
+    ),
+    "C09": (_SMUGGLING + "test_request_that_can_be_framed_in_two_ways_is_refused",),
+    "C10": (
+        _SMUGGLING + "test_trailer_is_no_header",
+        _SMUGGLING + "test_trailer_is_no_header_of_the_request_behind_it_either",
+        _SMUGGLING + "test_trailer_is_bounded_like_a_head",
+    ),
+    "C11": (
+        _SMUGGLING + "test_unknown_expectation_is_refused_and_the_connection_closed",
+        _SMUGGLING + "test_call_refused_before_its_body_is_answered_once_and_its_body_is_never_a_request",
+        _SMUGGLING + "test_call_refused_while_its_client_waits_to_be_told_to_go_on_ends_the_connection",
+        _SMUGGLING + "test_client_that_waits_is_told_to_go_on_once",
+        _SMUGGLING + "test_answer_before_the_end_of_a_large_body_arrives",
+    ),
+    "C12": (
+        _FRAMING + "test_what_reaches_the_provider_is_what_a_strict_reader_reads",
+        _SMUGGLING + "test_body_reaches_the_provider_byte_for_byte_however_it_was_cut",
+        _SMUGGLING + "test_unusual_pair_of_method_and_body_is_framed_once",
+    ),
+    "C13": (
+        _SMUGGLING + "test_gateway_is_as_strict_where_aiohttp_parses_in_python",
+        _SMUGGLING + "test_gateway_does_not_start_without_its_parser",
+    ),
+}
+PARSING: Table = {
+    "C14": (
+        _PARSING + "test_head_that_is_no_head_is_refused",
+        _PARSING + "test_what_the_parser_forgives_reaches_the_provider_as_one_request_in_its_right_form",
+    ),
+    "C15": (
+        _HEADERS + "test_underscored_name_reaches_no_provider",
+        _PARSING + "test_header_with_an_underscore_is_dropped",
+        _PARSING + "test_key_in_a_header_with_an_underscore_opens_nothing",
+    ),
+    "C16": (_PARSING + "test_host_is_said_exactly_once",),
+    "C17": (
+        _PARSING + "test_host_that_holds_more_than_a_host_is_refused",
+        _PARSING + "test_host_that_is_a_host_is_served",
+    ),
+    "C18": (
+        _PARSING + "test_what_the_parser_forgives_reaches_the_provider_as_one_request_in_its_right_form",
+        _PARSING + "test_version_other_than_the_two_is_refused",
+        _PARSING + "test_other_protocol_is_refused",
+    ),
+    "C19": (
+        _HEADERS + "test_wish_to_change_protocols_reaches_no_provider",
+        _PARSING + "test_upgrade_to_another_protocol_is_answered_in_this_one",
+    ),
+    "C20": (
+        _PARSING + "test_head_beyond_its_bounds_is_refused_before_its_end",
+        _PARSING + "test_head_that_drips_beyond_its_bounds_is_refused",
+        _PARSING + "test_head_within_its_bounds_is_served",
+    ),
+    "C21": (
+        _PARSING + "test_ten_thousand_requests_at_once_are_answered_in_order",
+        _PARSING + "test_requests_behind_one_that_is_not_answered_are_left_in_their_clients_hands",
+        _PARSING + "test_requests_whose_answers_are_not_read_are_not_made",
+        _PARSING + "test_nothing_is_read_behind_the_last_request_of_a_connection",
+    ),
+    "C22": (_PARSING + "test_ten_megabytes_in_chunks_of_one_byte_keep_nobody_waiting",),
+    "C37": (
+        _BODIES + "test_compressed_body_that_grows_beyond_bounds_is_refused_before_it_has",
+        _PARSING + "test_json_by_another_name_is_read_as_json_and_sent_on_as_it_was",
+        _PARSING + "test_body_whose_model_cannot_be_known_goes_nowhere",
+    ),
+}
+FLOODS: Table = {
+    "C23": (
+        _FLOODS + "test_slow_heads_are_cut_and_keep_nobody_waiting",
+        _FLOODS + "test_head_that_drips_on_a_used_connection_is_cut",
+        _FLOODS + "test_used_connection_that_says_nothing_is_closed_without_a_word",
+        _CROWDS + "test_thousands_of_idle_connections_do_not_stop_a_call",
+    ),
+    "C24": (
+        _FLOODS + "test_body_that_stops_coming_is_not_waited_for",
+        _FLOODS + "test_body_that_drips_is_not_waited_for",
+        _FLOODS + "test_large_body_that_comes_steadily_is_waited_for",
+    ),
+    "C25": (_FLOODS + "test_answers_of_clients_that_do_not_read_are_not_piled_up",),
+    "C26": (_BOMBS + "test_body_that_grows_beyond_the_limit_is_refused_before_it_has_grown",),
+    "C27": (_BOMBS + "test_corrupt_body_is_the_clients_fault",),
+    "C28": (
+        _BOMBS + "test_answer_that_would_grow_is_passed_on_as_it_came",
+        _BOMBS + "test_error_that_would_grow_is_passed_on_as_it_came",
+    ),
+    "C29": (
+        _CROWDS + "test_thousands_of_idle_connections_do_not_stop_a_call",
+        _CROWDS + "test_connection_beyond_the_limit_takes_the_place_of_the_one_longest_idle",
+        _CROWDS + "test_connection_beyond_the_limit_is_refused_when_all_are_in_use",
+        _CROWDS + "test_gateway_with_few_descriptors_outlives_a_flood_of_connections",
+        _CROWDS + "test_gateway_without_a_free_descriptor_waits_for_one",
+    ),
+    "C30": (_CROWDS + "test_calls_before_a_provider_that_hangs_are_turned_away_beyond_the_queue",),
+}
+TARGETS: Table = {
+    "C38": (
+        _TARGETS + "test_target_that_is_no_plain_path_is_refused",
+        _TARGETS + "test_path_outside_the_api_leads_nowhere",
+        _TARGETS + "test_odd_but_plain_path_reaches_the_provider_as_it_was_written",
+        _TARGETS + "test_path_that_only_some_servers_misread_is_refused_or_left_as_it_was",
+        _TARGETS + "test_method_of_the_api_reaches_the_provider",
+    ),
+    "C39": (
+        _TARGETS + "test_target_that_is_no_plain_path_is_refused",
+        _TARGETS + "test_path_outside_the_api_leads_nowhere",
+        _TARGETS + "test_odd_but_plain_path_reaches_the_provider_as_it_was_written",
+        _TARGETS + "test_path_that_only_some_servers_misread_is_refused_or_left_as_it_was",
+        _TARGETS + "test_upstream_is_the_configured_one_whatever_host_is_asked_for",
+        _TARGETS + "test_other_method_is_refused",
+    ),
+}
+BODIES: Table = {
+    "C31": (
+        _BODIES + "test_depth_bomb_is_refused_without_being_climbed",
+        _BODIES + "test_what_the_gateway_need_not_read_travels_byte_for_byte",
+    ),
+    "C32": (
+        _BODIES + "test_model_routed_by_is_the_one_that_the_provider_reads",
+        _BODIES + "test_renamed_body_names_the_new_model_to_whoever_reads_the_last_of_doubles",
+        _BODIES + "test_body_that_is_not_what_it_should_be_is_refused",
+    ),
+    "C33": (
+        _BODIES + "test_body_that_is_not_what_it_should_be_is_refused",
+        _BODIES + "test_what_the_gateway_need_not_read_travels_byte_for_byte",
+    ),
+    "C34": (
+        _BODIES + "test_what_the_gateway_need_not_read_travels_byte_for_byte",
+        _BODIES + "test_numbers_survive_the_renaming_of_the_model",
+    ),
+    "C35": (
+        _BODIES + "test_body_that_is_not_what_it_should_be_is_refused",
+        _BODIES + "test_what_the_gateway_need_not_read_travels_byte_for_byte",
+    ),
+    "C36": (
+        _BODIES + "test_body_that_is_not_what_it_should_be_is_refused",
+        _BODIES + "test_what_the_gateway_need_not_read_travels_byte_for_byte",
+    ),
+}
+UPSTREAMS: Table = {
+    "C40": (_UPSTREAMS + "test_no_word_of_a_client_sends_its_call_or_our_key_elsewhere",),
+    "C41": (
+        _UPSTREAMS + "test_redirect_of_a_call_is_a_failure_that_takes_nobody_along",
+        _UPSTREAMS + "test_call_that_was_redirected_may_be_answered_by_its_fallback",
+        _UPSTREAMS + "test_redirect_of_a_file_is_the_clients_to_follow",
+    ),
+    "C43": (
+        _BODIES + "test_body_that_is_not_what_it_should_be_is_refused",
+        _BODIES + "test_model_is_a_name_and_no_part_of_an_address",
+    ),
+    "C48": (
+        _UPSTREAMS + "test_answer_that_is_not_http_is_the_providers_failure",
+        _UPSTREAMS + "test_folded_line_of_an_answer_is_one_line_or_no_answer",
+        _UPSTREAMS + "test_answer_that_is_not_http_is_retried",
+    ),
+    "C49": (
+        _UPSTREAMS + "test_answer_that_is_not_http_is_the_providers_failure",
+        _UPSTREAMS + "test_answer_that_is_not_http_is_retried",
+        _UPSTREAMS + "test_odd_status_is_passed_on_as_it_is_or_refused_as_a_whole",
+        _UPSTREAMS + "test_answer_without_content_is_passed_on_without_content",
+    ),
+    "C50": (
+        _UPSTREAMS + "test_what_follows_an_answer_reaches_nobody",
+        _UPSTREAMS + "test_answer_to_head_has_no_body_that_could_be_the_next_one",
+    ),
+    "C51": (_UPSTREAMS + "test_cookie_of_one_callers_answer_reaches_no_other_callers_request",),
+    "C82": (
+        _UPSTREAMS + "test_no_error_body_keeps_the_classifier_busy",
+        _UPSTREAMS + "test_pattern_of_an_operators_is_words_and_never_a_regular_expression",
+        _UPSTREAMS + "test_no_header_keeps_the_classifier_busy",
+    ),
+    "C89": (
+        _UPSTREAMS + "test_provider_that_cannot_show_who_it_is_gets_no_call",
+        _UPSTREAMS + "test_config_has_no_word_for_trusting_anybody",
+    ),
+}
+HEADERS: Table = {
+    "C44": (
+        _HEADERS + "test_line_breaks_of_a_body_become_no_header",
+        _HEADERS + "test_control_character_in_a_header_is_refused",
+    ),
+    "C45": (
+        _HEADERS + "test_named_headers_stay_and_what_the_gateway_adds_travels",
+        _HEADERS + "test_word_of_a_proxy_or_of_a_connection_is_not_a_clients_to_say",
+        _HEADERS + "test_headers_of_a_providers_connection_reach_no_client",
+    ),
+    "C46": (
+        _HEADERS + "test_word_of_a_proxy_or_of_a_connection_is_not_a_clients_to_say",
+        _HEADERS + "test_priority_is_read_by_the_gateway_and_goes_no_further",
+    ),
+    "C47": (
+        _HEADERS + "test_answer_says_of_its_encoding_what_is_true",
+        _HEADERS + "test_request_says_of_its_encoding_what_is_true",
+    ),
+    "C91": (
+        _CALLERS + "test_refusal_says_nothing_of_whom_else_there_is_to_a_stranger",
+        _HEADERS + "test_answer_of_the_gateways_own_names_no_software",
+        _HEADERS + "test_operators_paths_on_a_port_of_their_own_are_not_on_the_clients_one",
+    ),
+    "C92": (
+        _HEADERS + "test_gateway_adds_no_word_of_its_own_to_a_request",
+        _HEADERS + "test_clients_words_on_itself_and_its_encodings_pass_unchanged",
+    ),
+}
+STREAMS: Table = {
+    "C52": (
+        _STREAMS + "test_stream_reaches_the_client_byte_for_byte_however_it_was_cut",
+        _STREAMS + "test_error_in_an_early_stream_is_one_event_whatever_it_says",
+        _STREAMS + "test_error_of_a_cut_stream_does_not_join_what_was_cut",
+    ),
+    "C53": (
+        _STREAMS + "test_line_without_end_costs_no_memory_and_harms_nobody_else",
+        _STREAMS + "test_watch_holds_no_more_than_one_event",
+        _STREAMS + "test_giant_event_before_the_first_token_is_bounded_in_time",
+        _STREAMS + "test_stream_of_nothing_but_comments_ends_at_the_total_limit",
+    ),
+}
+SECRETS: Table = {
+    "C54": (_SECRETS + "test_what_is_no_request_is_answered_without_quoting_it",),
+    "C55": (
+        _SECRETS + "test_no_secret_is_in_anything_that_a_process_writes_or_counts",
+        _SECRETS + "test_config_with_keys_shows_none_of_them",
+        _SECRETS + "test_identity_of_a_caller_is_kept_as_a_digest",
+        _SWEEP + "test_key_is_heard_wherever_it_is_said",
+        _SWEEP + "test_metrics_are_heard",
+        _SWEEP + "test_keys_of_configs_and_of_calls_are_known",
+    ),
+    "C56": (_SECRETS + "test_no_secret_is_in_anything_that_a_process_writes_or_counts",),
+    "C57": (_SECRETS + "test_exception_says_nothing_to_the_client_but_whom_to_ask",),
+    "C58": (_LABELS + "test_words_of_callers_and_providers_forge_no_log_line",),
+}
+LABELS: Table = {
+    "C59": (
+        _LABELS + "test_no_word_of_a_caller_is_a_label",
+        _LABELS + "test_hundred_thousand_names_leave_a_bounded_number_behind",
+        _LABELS + "test_accounts_of_strangers_are_forgotten_in_time",
+    ),
+}
+CALLERS: Table = {
+    "C60": (
+        _CALLERS + "test_whoever_is_not_surely_a_client_is_nobody",
+        _CALLERS + "test_keys_are_held_against_each_other_as_digests_of_the_whole",
+    ),
+    "C61": (
+        _CALLERS + "test_whoever_is_not_surely_a_client_is_nobody",
+        _CALLERS + "test_key_with_control_characters_is_no_request",
+        _CALLERS + "test_keys_are_held_against_each_other_as_digests_of_the_whole",
+    ),
+    "C62": (
+        _CALLERS + "test_whoever_is_not_surely_a_client_is_nobody",
+        _CALLERS + "test_keys_are_held_against_each_other_as_digests_of_the_whole",
+    ),
+    "C63": (
+        _CALLERS + "test_right_key_is_right_in_every_form",
+        _CALLERS + "test_whoever_is_not_surely_a_client_is_nobody",
+        _CALLERS + "test_same_right_key_twice_is_one_key",
+        _CALLERS + "test_one_right_key_beside_a_key_in_another_form_is_enough",
+        _CALLERS + "test_no_state_that_is_lost_lets_anybody_in",
+        _CALLERS + "test_stranger_is_refused_before_the_body_is_read",
+    ),
+    "C83": (_CALLERS + "test_request_that_always_fails_costs_a_fifth_more_than_once",),
+    "C85": (
+        _CALLERS + "test_clients_that_leave_leave_nothing_running",
+        _CALLERS + "test_clients_that_leave_before_an_answer_leave_nothing_running",
+    ),
+}
+CONFIG: Table = {
+    "C72": (
+        _CONFIG + "test_tag_makes_no_object_and_runs_nothing",
+        _CONFIG + "test_config_that_would_run_something_ends_the_process_with_a_reason",
+    ),
+    "C73": (
+        _CONFIG + "test_few_lines_cannot_become_a_config_without_end",
+        _CONFIG + "test_key_that_is_there_twice_is_not_decided_by_its_order",
+        _CONFIG + "test_value_is_what_it_looks_like_and_of_its_keys_kind",
+        _CONFIG + "test_reload_that_fails_shows_no_key_and_changes_nothing",
+    ),
+    "C74": (
+        _CONFIG + "test_value_of_a_variable_is_text_and_read_once",
+        _CONFIG + "test_variable_that_is_not_there_is_an_error_and_not_nothing",
+        _CONFIG + "test_variables_that_name_each_other_end_at_once",
+        _CONFIG + "test_error_shows_no_value_of_a_variable",
+        _CONFIG + "test_reload_that_fails_shows_no_key_and_changes_nothing",
+        _SECRETS + "test_config_with_keys_shows_none_of_them",
+    ),
+    "C90": (
+        _CONFIG + "test_every_package_is_pinned_to_its_hash",
+        _CONFIG + "test_nothing_is_installed_without_hashes",
+        _CONFIG + "test_package_brings_no_file_that_runs_when_python_starts",
+    ),
+}
+NOT_YET: Table = {
+    "C42": _NO_ADMIN,
+    "C64": _NO_ADMIN,
+    "C65": _NO_ADMIN,
+    "C66": _NO_ADMIN,
+    "C67": _NO_ADMIN,
+    "C68": _NO_ADMIN,
+    "C69": _NO_ADMIN,
+    "C70": _NO_ENGINES,
+    "C71": _NO_ENGINES,
+    "C75": _NO_CACHE,
+    "C76": _NO_CACHE,
+    "C77": _NO_CACHE,
+    "C78": _NO_CACHE,
+    "C79": _NO_REDIS,
+    "C80": _NO_REDIS,
+    "C81": _NO_REDIS,
+    "C84": _NO_BUDGETS,
+    "C86": _NO_DEAD_LETTERS,
+    "C87": _NO_DEAD_LETTERS,
+    "C88": _NO_DEAD_LETTERS,
+}
+
+GROUPS: tuple[Table, ...] = (
+    SMUGGLING,
+    PARSING,
+    FLOODS,
+    TARGETS,
+    BODIES,
+    UPSTREAMS,
+    HEADERS,
+    STREAMS,
+    SECRETS,
+    LABELS,
+    CALLERS,
+    CONFIG,
+    NOT_YET,
+)

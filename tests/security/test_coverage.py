@@ -1,0 +1,70 @@
+"""The table of attacks is complete, and what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.security.coverage import GROUPS, Absent
+
+ROOT = Path(__file__).parents[2]
+ATTACKS = json.loads((ROOT / "tests/data/attacks.json").read_text())["attacks"]
+TABLE = {attack: where for group in GROUPS for attack, where in group.items()}
+
+
+@cache
+def sources_of(path: Path) -> dict[str, str]:
+    """The tests of a file by their names, with their decorators, and what of the file these name."""
+    text = path.read_text()
+    pieces = {}
+    for node in ast.parse(text).body:
+        source = ast.get_source_segment(text, node) or ""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            decorators = (ast.get_source_segment(text, each) or "" for each in node.decorator_list)
+            pieces[node.name] = "\n".join((source, *decorators))
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            pieces[ast.unparse(target)] = source
+    return {
+        name: source + "".join(pieces[word] for word in set(re.findall(r"\w+", source)) & pieces.keys() - {name})
+        for name, source in pieces.items()
+        if name.startswith("test_")
+    }
+
+
+def attacks_in(text: str) -> set[str]:
+    """Those that are named, alone or in a range."""
+    ranges = re.findall(r"\bC(\d\d) to C(\d\d)\b", text)
+    within = {f"C{number:02}" for first, last in ranges for number in range(int(first), int(last) + 1)}
+    return within | set(re.findall(r"\bC\d\d\b", text))
+
+
+def test_list_of_attacks_is_whole() -> None:
+    assert [each["id"] for each in ATTACKS] == [f"C{number:02}" for number in range(1, 93)]
+    assert all(each["title"] for each in ATTACKS)
+
+
+def test_every_attack_is_in_exactly_one_group() -> None:
+    assert sorted(attack for group in GROUPS for attack in group) == [each["id"] for each in ATTACKS]
+
+
+@pytest.mark.parametrize("attack", sorted(TABLE))
+def test_attack_is_held_by_tests_that_say_so_or_it_is_said_why_not(attack: str) -> None:
+    where = TABLE[attack]
+    if isinstance(where, Absent):
+        assert where.why
+        return
+    assert where
+    assert len(set(where)) == len(where)
+    for each in where:
+        path, _, name = each.partition("::")
+        tests = sources_of(ROOT / path)
+        assert name in tests, f"{each} does not exist"
+        # Older tests, elsewhere, hold it as well and do not know of it.
+        if path.startswith("tests/security/"):
+            assert attack in attacks_in(tests[name]), f"{each} does not say that it is about {attack}"

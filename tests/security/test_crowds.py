@@ -1,0 +1,167 @@
+"""More connections than there is room for, and more calls: who is served, who waits, and who is turned away."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.chaos.forms import CHAT
+from tests.chaos.stand import config_text, facing
+from tests.chaos.wire import Connection
+from tests.fakes.provider import END, Hold, Pause, ScriptedProvider, Step, chunk, stream_head
+from tests.fakes.waiting import eventually
+from tests.security.grammar import head
+from tests.security.stand import HOST, Recorder, crowd, fronting, process_of
+
+GET = b"GET /v1/models HTTP/1.1"
+
+
+@asynccontextmanager
+async def idle_sockets(url: str, size: int) -> AsyncIterator[list[socket.socket]]:
+    """Connections that say nothing."""
+    loop = asyncio.get_running_loop()
+    sockets: list[socket.socket] = []
+    try:
+        for _ in range(size):
+            one = socket.socket()
+            one.setblocking(False)
+            sockets.append(one)
+            await loop.sock_connect(one, ("127.0.0.1", int(url.rsplit(":", 1)[1])))
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def is_open(one: socket.socket) -> bool:
+    try:
+        return bool(one.recv(1))
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+@contextmanager
+def allowed_descriptors(needed: int) -> Iterator[int]:
+    """This process may open so many files, or as many as the machine allows; yields how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    try:
+        yield most
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_thousands_of_idle_connections_do_not_stop_a_call(tmp_path: Path) -> None:
+    """C23, C29: ten thousand, where the machine lets a process have so many; all stay, for there is room."""
+    with allowed_descriptors(10_500) as most:
+        size = most - 500
+        async with Recorder() as provider:
+            text = config_text(provider.url, server={"max_connections": size + 100})
+            async with (
+                process_of(tmp_path / "c.yaml", text, descriptors=most) as served,
+                idle_sockets(served.url, size) as sockets,
+            ):
+                for _ in range(20):
+                    assert (await CHAT.ask(served.url)).status == 200
+                assert sum(map(is_open, sockets)) == size
+
+
+async def test_connection_beyond_the_limit_takes_the_place_of_the_one_longest_idle() -> None:
+    """C29."""
+    async with fronting(server={"max_connections": 8}) as front, AsyncExitStack() as stack:
+        first, *others = await crowd(stack, front.url, 8)
+        for each in (*others, first):
+            assert (await each.ask(head(GET, HOST))).status == 200
+        assert (await CHAT.ask(front.url)).status == 200
+        assert await others[0].is_closed()
+        for each in (first, *others[1:]):
+            assert (await each.ask(head(GET, HOST))).status == 200
+
+
+async def test_connection_beyond_the_limit_is_refused_when_all_are_in_use() -> None:
+    """C29: no call in flight is given up for it."""
+    go_on = asyncio.Event()
+    script: list[Step] = [Pause(go_on), *CHAT.ok]
+    async with (
+        facing(*[script] * 8, server={"max_connections": 8}) as (stand, provider),
+        AsyncExitStack() as stack,
+    ):
+        used = await crowd(stack, stand.url, 8)
+        answers = [asyncio.create_task(each.ask(CHAT.request())) for each in used]
+        await eventually(lambda: len(provider.requests) == 8)
+        async with Connection(stand.url) as late:
+            reply = await late.reply()
+            assert reply.status == 503
+            assert reply.headers["connection"] == "close"
+            assert await late.is_closed()
+        go_on.set()
+        assert [(await each).status for each in answers] == [200] * 8
+        assert (await CHAT.ask(stand.url)).status == 200
+
+
+async def test_gateway_with_few_descriptors_outlives_a_flood_of_connections(tmp_path: Path) -> None:
+    """C29: `ulimit -n 256`, 500 sockets."""
+    go_on = asyncio.Event()
+    slow: list[Step] = [
+        stream_head(),
+        *map(chunk, CHAT.preamble),
+        chunk(CHAT.token),
+        Pause(go_on),
+        chunk(CHAT.end),
+        END,
+    ]
+    async with (
+        ScriptedProvider(slow, CHAT.ok) as provider,
+        process_of(tmp_path / "c.yaml", config_text(provider.url), descriptors=256) as served,
+        Connection(served.url) as streaming,
+    ):
+        streaming.writer.write(CHAT.request(stream=True))
+        assert (await streaming.head()).status == 200
+        async with idle_sockets(served.url, 500):
+            assert (await CHAT.ask(served.url)).status == 200
+            go_on.set()
+            async with asyncio.timeout(5):
+                rest = await streaming.reader.readuntil(b"\r\n0\r\n\r\n")
+            assert rest.endswith(chunk(CHAT.end).data + END.data)
+        assert (await CHAT.ask(served.url)).status == 200
+        assert served.complaints == []
+
+
+async def test_gateway_without_a_free_descriptor_waits_for_one(tmp_path: Path) -> None:
+    """C29: the limit is lowered below what it counts on; accepting fails, and is tried again without spinning."""
+    async with Recorder() as provider:
+        text = config_text(provider.url, server={"max_connections": 5000})
+        async with process_of(tmp_path / "c.yaml", text, descriptors=128) as served:
+            gateway = psutil.Process(served.process.pid)
+            async with idle_sockets(served.url, 500):
+                await eventually(lambda: gateway.num_fds() >= 127)
+                before = sum(gateway.cpu_times()[:2])
+                await asyncio.sleep(0.5)
+                assert sum(gateway.cpu_times()[:2]) - before < 0.25
+            async with asyncio.timeout(5):
+                assert (await CHAT.ask(served.url)).status == 200
+
+
+async def test_calls_before_a_provider_that_hangs_are_turned_away_beyond_the_queue() -> None:
+    """C30: ten times what there is room for; the others are told when to come back."""
+    models = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 4, "queue": 8}}}
+    async with facing([Hold()], models=models) as (stand, provider), AsyncExitStack() as stack:
+        clients = await crowd(stack, stand.url, 120)
+        answers = [asyncio.create_task(each.ask(CHAT.request())) for each in clients]
+        await eventually(lambda: sum(each.done() for each in answers) == 108 and len(provider.requests) == 4)
+        refused = [each.result() for each in answers if each.done()]
+        assert {each.status for each in refused} <= {429, 503}
+        assert all(int(each.headers["retry-after"]) >= 1 for each in refused)
+        assert stand.app.gateway.running == 12
+        for each in clients:
+            each.leave("reset")
+        await asyncio.gather(*answers, return_exceptions=True)

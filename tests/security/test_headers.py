@@ -1,0 +1,215 @@
+"""Headers that would speak for somebody else: what clients say of themselves, of proxies, and of the connection.
+
+Names travel or do not whatever their case; what the gateway adds cannot be taken away by whoever it is added for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from tests.chaos.forms import CHAT
+from tests.chaos.stand import Section, facing
+from tests.chaos.wire import Connection, ask
+from tests.fakes.client import raw_request
+from tests.fakes.provider import whole
+from tests.security.grammar import Request, head
+from tests.security.keys import DOOR, UPSTREAM_KEY, keyed
+from tests.security.stand import BODY, HOST, POST, Front, fronting
+
+
+async def reached(front: Front, *fields: bytes) -> Request:
+    """What the provider gets of a call with these fields."""
+    call = head(POST, HOST, b"Content-Length: %d" % len(BODY), *fields) + BODY
+    async with Connection(front.url) as connection:
+        assert (await connection.ask(call)).status == 200
+    return front.provider.requests[-1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "X_Api_Key: admin", "X-Api_Key: admin", "Content_Length: 2", "Transfer_Encoding: chunked", "_: evil",
+    ],
+)  # fmt: skip
+async def test_underscored_name_reaches_no_provider(line: str) -> None:
+    """C15: behind a CGI or WSGI server it would be the header with dashes."""
+    async with fronting() as front:
+        request = await reached(front, line.encode())
+        assert not [name for name, _ in request.fields if b"_" in name]
+        assert request.body == BODY
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"),
+        ("Upgrade: h2c", "Connection: Upgrade", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"),
+        ("Upgrade: TLS/1.0", "Connection: upgrade"),
+        ("Upgrade: h2c",),
+    ],
+)
+async def test_wish_to_change_protocols_reaches_no_provider(lines: tuple[str, ...]) -> None:
+    """C19: behind an upgraded connection nobody would look at requests any more."""
+    async with fronting() as front:
+        request = await reached(front, *(line.encode() for line in lines))
+        assert not {b"upgrade", b"http2-settings"} & {name for name, _ in request.fields}
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        {"model": "gpt\r\nX-Evil: 1"},
+        {"model": "gpt", "user": "a\r\nX-Evil: 1", "metadata": {"a\r\nX-Evil": "1\r\nX-Evil: 1"}},
+    ],
+)
+async def test_line_breaks_of_a_body_become_no_header(attack: dict[str, object]) -> None:
+    """C44: nothing of a body is copied into a header, neither of the request nor of the answer."""
+    async with fronting(models={"gpt*": {"deployments": [{"upstream": "one"}]}}) as front:
+        reply = await ask(front.url, CHAT.path, json.dumps(attack).encode())
+        assert reply.status in (200, 400, 404)
+        assert "x-evil" not in reply.headers
+        assert not any("evil" in value.lower() for value in reply.headers.values())
+        assert not any(request.values(b"x-evil") for request in front.provider.requests)
+
+
+@pytest.mark.parametrize(
+    "value", [b"a\rX-Evil: 1", b"a\nX-Evil: 1", b"a\0b", b"a\x01b", b"a\x7fb", b"a\r\n\tX-Evil: 1"]
+)
+async def test_control_character_in_a_header_is_refused(value: bytes) -> None:
+    """C44."""
+    async with fronting() as front:
+        call = head(POST, HOST, b"Content-Length: %d" % len(BODY), b"X-Odd: " + value) + BODY
+        heard = await front.hear(call)
+        assert heard.is_closed
+        assert heard.statuses == [400]
+        await front.check_reached()
+
+
+async def test_named_headers_stay_and_what_the_gateway_adds_travels() -> None:
+    """C45, CVE-2022-31813: `Connection: Authorization` must not send a call out without the key."""
+    named = b"Connection: close, X-Tenant-Id, Authorization, Host, Content-Length, Content-Type"
+    async with keyed() as front:
+        call = head(
+            POST, HOST, b"Content-Length: %d" % len(BODY), named, b"X-Tenant-Id: 7", b"Authorization: Bearer sk-theirs"
+        )
+        heard = await front.hear(call + BODY)
+        assert heard.statuses == [200]
+        (request,) = front.provider.requests
+        assert request.values(b"x-tenant-id") == []
+        assert request.values(b"authorization") == [b"Bearer " + UPSTREAM_KEY.encode()]
+        await front.check_reached(BODY)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Keep-Alive: timeout=5", "TE: trailers", "Trailer: X-Sum", "Proxy-Authorization: Basic x", "Proxy: http://evil",
+        "Proxy-Connection: keep-alive", "Proxy-Authenticate: Basic", "X-Forwarded-For: 10.0.0.1", "Via: 1.1 evil",
+        "X-Forwarded-Host: evil.example", "X-Forwarded-Proto: https", "Forwarded: for=10.0.0.1", "X-Real-IP: 10.0.0.1",
+        "X-LLM-Guard-Attempts: 7", "X-LLM-Guard-Refused-By: auth", "X-Envoy-Original-Path: /admin",
+        "X-Envoy-Internal: true", "x-envoy-upstream-rq-timeout-ms: 1", "True-Client-IP: 10.0.0.1",
+        "X-Original-URL: /admin", "X-Rewrite-URL: /admin", "x-fOrWaRdEd-fOr: 10.0.0.1",
+    ],
+)  # fmt: skip
+async def test_word_of_a_proxy_or_of_a_connection_is_not_a_clients_to_say(line: str) -> None:
+    """C45 and C46."""
+    async with fronting() as front:
+        request = await reached(front, line.encode())
+        assert request.values(line.partition(":")[0].lower().encode()) == []
+
+
+async def test_headers_of_a_providers_connection_reach_no_client() -> None:
+    """C45."""
+    said = {
+        "Connection": "X-Internal, x-llm-guard-request-id, content-type", "X-Internal": "10.0.0.7",
+        "Keep-Alive": "timeout=5", "Proxy-Authenticate": "Basic", "Trailer": "X", "Upgrade": "h2c",
+        "X-LLM-Guard-Deployment": "forged", "X-LLM-Guard-Attempts": "99", "X-Kept": "1",
+    }  # fmt: skip
+    async with facing([whole(200, CHAT.answer, said)]) as (stand, _):
+        reply = await CHAT.ask(stand.url)
+        dropped = {"x-internal", "keep-alive", "proxy-authenticate", "trailer", "upgrade"}
+        assert not dropped & set(reply.headers)
+        assert reply.headers["x-kept"] == "1"
+        assert reply.headers["x-llm-guard-request-id"].startswith("lg-")
+        assert reply.headers["x-llm-guard-deployment"] == CHAT.deployment
+        assert reply.headers["x-llm-guard-attempts"] == "1"
+
+
+async def test_priority_is_read_by_the_gateway_and_goes_no_further() -> None:
+    """C46."""
+    async with fronting() as front:
+        assert (await reached(front, b"X-LLM-Guard-Priority: low")).values(b"x-llm-guard-priority") == []
+
+
+@pytest.mark.parametrize(
+    "stream", [{}, {"waiting": {"unary": True}}], ids=["C47", "C47 blank lines may stand before it"]
+)
+async def test_answer_says_of_its_encoding_what_is_true(stream: Section) -> None:
+    """Compressed and called so, or neither."""
+    packed = whole(200, gzip.compress(CHAT.answer), {"content-encoding": "gzip"})
+    async with facing([packed], stream=stream) as (stand, provider):
+        reply = await ask(stand.url, CHAT.path, CHAT.body(), {"Accept-Encoding": "gzip"})
+        asked = b"identity" if stream else b"gzip"
+        assert provider.requests[0].lower().count(b"accept-encoding: " + asked) == 1
+        is_packed = reply.headers.get("content-encoding") == "gzip"
+        assert (gzip.decompress(reply.body) if is_packed else reply.body) == CHAT.answer
+
+
+async def test_request_says_of_its_encoding_what_is_true() -> None:
+    """C47: a body that is renamed is compressed again."""
+    renamed = {"alias": {"deployments": [{"upstream": "one", "model": "real"}]}}
+    async with fronting(models=renamed) as front:
+        for model, sent in (("gpt", "gpt"), ("alias", "real")):
+            packed = gzip.compress(b'{"model":"%b"}' % model.encode())
+            reply = await ask(front.url, CHAT.path, packed, {"Content-Encoding": "gzip"})
+            assert reply.status == 200
+            request = front.provider.requests[-1]
+            assert request.values(b"content-encoding") == [b"gzip"]
+            assert json.loads(gzip.decompress(request.body)) == {"model": sent}
+
+
+async def test_gateway_adds_no_word_of_its_own_to_a_request() -> None:
+    """C92: neither its name nor an encoding that the client did not ask for."""
+    async with fronting() as front:
+        request = await reached(front, b"Content-Type: application/json")
+        assert {name for name, _ in request.fields} <= {b"host", b"content-type", b"content-length", b"connection"}
+
+
+async def test_clients_words_on_itself_and_its_encodings_pass_unchanged() -> None:
+    """C92."""
+    async with fronting() as front:
+        said = (b"User-Agent: OpenAI/Python 2.8.1", b"Accept-Encoding: zstd;q=0.9, gzip", b"Accept: a/b")
+        request = await reached(front, *said)
+        assert request.values(b"user-agent") == [b"OpenAI/Python 2.8.1"]
+        assert request.values(b"accept-encoding") == [b"zstd;q=0.9, gzip"]
+        assert request.values(b"accept") == [b"a/b"]
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("OPTIONS", "/v1/chat/completions"), ("OPTIONS", "/"), ("GET", "/"), ("GET", "/docs"), ("GET", "/debug/pprof"),
+        ("GET", "/openapi.json"), ("GET", "/admin"), ("GET", "/.env"), ("TRACE", "/"), ("GET", "/v2/models"),
+        ("GET", "/healthz"), ("GET", "/metrics"), ("POST", "/v1/chat/completions"), ("GET", "/upstreams/x/v1/models"),
+    ],
+)  # fmt: skip
+async def test_answer_of_the_gateways_own_names_no_software(method: str, target: str) -> None:
+    """C91: whoever knows the version knows its weaknesses."""
+    async with fronting(server=DOOR) as front, Connection(front.url) as connection:
+        reply = await connection.ask(raw_request(target, method=method))
+        assert reply.status in (200, 400, 401, 404, 405, 501)
+        assert not {"server", "x-powered-by", "via"} & set(reply.headers)
+        shown = f"{reply.headers} {reply.text if target != '/metrics' else ''}".lower()
+        assert not [word for word in ("aiohttp", "python", "httptools", "uvloop", "traceback", ".py") if word in shown]
+
+
+@pytest.mark.parametrize("target", ["/metrics", "/healthz", "/readyz", "/admin/config"])
+async def test_operators_paths_on_a_port_of_their_own_are_not_on_the_clients_one(target: str) -> None:
+    """C91."""
+    async with fronting(server=DOOR, ops={"port": 0}) as front, Connection(front.url) as connection:
+        reply = await connection.ask(raw_request(target, method="GET"))
+        assert reply.status in (401, 404)
+        assert b"llm_guard_" not in reply.body

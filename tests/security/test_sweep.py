@@ -1,0 +1,79 @@
+"""The sweep for keys through the whole suite hears what it should: without this it could be deaf, and all be well."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+import llm_guard.app
+from llm_guard.dialect import DIALECTS
+from llm_guard.log import LogWriter
+from llm_guard.ops.metrics import new_registry
+from llm_guard.outcome import Refusal
+from tests.chaos.forms import CHAT
+from tests.chaos.process import serving
+from tests.chaos.stand import config_text
+from tests.fakes.client import raw_request
+from tests.security.keys import UPSTREAM_KEY, keyed
+from tests.sweep import PLANTED, SWEEP
+
+
+def log_line() -> None:
+    with capture_logs():
+        structlog.get_logger().info("call", headers=[("api-key", PLANTED)])
+
+
+def log_traceback() -> None:
+    with capture_logs():
+        try:
+            raise RuntimeError(PLANTED)
+        except RuntimeError:
+            structlog.get_logger().exception("a call broke")
+
+
+def written_line() -> None:
+    writer = LogWriter(io.BytesIO())
+    writer.write(f"{PLANTED}\n".encode())
+    writer.close()
+
+
+def refusal() -> None:
+    DIALECTS["anthropic"].refusal_body(Refusal(400, "x", f"not this: {PLANTED}", by=None), "lg-1")
+
+
+@pytest.mark.parametrize("leak", [log_line, log_traceback, written_line, refusal])
+def test_key_is_heard_wherever_it_is_said(leak: Callable[[], None]) -> None:
+    """C55."""
+    leak()
+    assert [PLANTED in found for found in SWEEP.take()] == [True]
+    assert SWEEP.take() == []
+
+
+def test_metrics_are_heard() -> None:
+    """C55."""
+    SWEEP.learn(["# HELP process_"])
+    try:
+        vars(llm_guard.app)["render"](new_registry())
+        assert SWEEP.take()
+    finally:
+        SWEEP.keys.discard("# HELP process_")
+
+
+async def test_keys_of_configs_and_of_calls_are_known(tmp_path: Path) -> None:
+    """C55: a raw call has one though the test does not say so."""
+    assert PLANTED.encode() in CHAT.request()
+    assert PLANTED.encode() not in raw_request("/", headers={"Authorization": "Bearer another"})
+    async with keyed() as front:
+        assert UPSTREAM_KEY in SWEEP.keys
+        await CHAT.ask(front.url)
+        assert front.provider.requests
+    own = {"own": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "api_key": "sk-of-a-process"}}
+    async with serving(tmp_path / "config.yaml", config_text("http://127.0.0.1:1", upstreams=own)) as served:
+        assert "sk-of-a-process" in SWEEP.keys
+        served.log.append({"event": "sk-of-a-process"})
+    assert [found.partition(":")[0] for found in SWEEP.take()] == ["a process's log"]

@@ -1,0 +1,134 @@
+"""Looks through everything that a gateway says of its own, in every test, for the keys that the tests have.
+
+Owns which keys are known, where the gateway's words are heard, and the comparison. It learns keys where the gateway
+itself does, from calls and from configs, so that no test need say anything; and it plants one in every raw request that
+has none.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+import structlog.testing
+
+import llm_guard.app
+from llm_guard.app import App
+from llm_guard.config import Config
+from llm_guard.dialect import DIALECTS
+from llm_guard.gateway import headers
+from llm_guard.log import LogWriter
+from tests.chaos import process
+from tests.fakes import client
+
+PLANTED = "sk-CANARY-swept-0d9be1f2"
+_SHORTEST = 8
+"""A shorter key is a word like any other: `k`, `right`."""
+_IN_TEXT = re.compile(r"""["']?(?:api_key|key|token)["']?: *["']([^"'$]+)["']""")
+
+
+class Sweep:
+    """What was heard in one test, and the keys of all."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self._heard: list[tuple[str, str]] = []
+
+    def learn(self, keys: Iterable[str | None]) -> None:
+        """These must not be heard from now on."""
+        self.keys.update(key for key in keys if key is not None and len(key) >= _SHORTEST)
+
+    def hear(self, where: str, what: object) -> None:
+        """The gateway has said this of its own."""
+        self._heard.append((where, what.decode("utf-8", "replace") if isinstance(what, bytes) else str(what)))
+
+    def take(self) -> list[str]:
+        """What was heard since the last time and holds a key, and forgets it."""
+        heard, self._heard = self._heard, []
+        return [f"{where}: {key} in {what[:500]}" for where, what in heard for key in self.keys if key in what]
+
+
+SWEEP = Sweep()
+SWEEP.learn([PLANTED])
+
+
+def listen(sweep: Sweep) -> None:
+    """From now on `sweep` learns and hears. Before any test is imported: some take functions by their names."""
+    _after(headers, "caller_keys", lambda found, *_: sweep.learn(found))
+    _before(App, "__init__", lambda _app, config, **_: sweep.learn(_keys_of(config)))
+    _before(process, "write", lambda _path, text: sweep.learn(_IN_TEXT.findall(text)))
+
+    _before(LogWriter, "write", lambda _writer, line: sweep.hear("log", line))
+    _before(
+        structlog.testing.LogCapture, "__call__", lambda _self, _logger, _name, line: sweep.hear("log", _shown(line))
+    )
+    _after(llm_guard.app, "render", lambda page, *_: sweep.hear("metrics", page))
+    for dialect in DIALECTS.values():
+        _after(dialect, "refusal_body", lambda body, *_: sweep.hear("refusal", body))
+    _later(process, "_read_log", lambda _stream, served: sweep.hear("a process's log", served.log))
+    _later(process, "_read_complaints", lambda _stream, served: sweep.hear("a process's errors", served.complaints))
+
+    client.raw_request = _planting(client.raw_request)
+
+
+def _keys_of(config: Config) -> list[str | None]:
+    clients = [each.key for each in config.server.client_keys]
+    return [*clients, config.ops.token, *(each.api_key for each in config.upstreams.values())]
+
+
+def _shown(line: MutableMapping[str, Any]) -> str:
+    """A line as it would be written, with the traceback that belongs to it."""
+    return f"{dict(line)} {traceback.format_exc() if line.get('exc_info') and sys.exc_info()[0] else ''}"
+
+
+def _planting(raw_request: Callable[..., bytes]) -> Callable[..., bytes]:
+    @functools.wraps(raw_request)
+    def planted(
+        target: str, body: bytes = b"", headers: Mapping[str, str] | None = None, method: str = "POST"
+    ) -> bytes:
+        # Not where a test has a key of its own, or says what a connection carries.
+        own = {name.lower() for name in headers or {}} & {"authorization", "x-api-key", "api-key", "connection"}
+        key = {} if own else {"api-key": PLANTED}
+        return raw_request(target, body, {**(headers or {}), **key}, method)
+
+    return planted
+
+
+def _before(owner: Any, name: str, tell: Callable[..., None]) -> None:
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        tell(*arguments, **named)
+        return function(*arguments, **named)
+
+    setattr(owner, name, wrapped)
+
+
+def _after(owner: Any, name: str, tell: Callable[..., None]) -> None:
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
+        tell(result, *arguments)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def _later(owner: Any, name: str, tell: Callable[..., None]) -> None:
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    async def wrapped(*arguments: Any) -> Any:
+        try:
+            return await function(*arguments)
+        finally:
+            tell(*arguments)
+
+    setattr(owner, name, wrapped)

@@ -1,0 +1,193 @@
+"""Harnesses for what makes one answer of two streams: the seam of two texts, transcripts and splices of each format."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from typing import Any
+
+from llm_guard.dialect import transcript_of
+from llm_guard.dialect.continuation import Manner, Prefill, Transcript
+from llm_guard.dialect.seam import anchor, given_back, instruction_text, seam
+from llm_guard.dialect.sse import Event, events_in
+from llm_guard.dialect.tally import index_in, mapping
+from tests.fuzz.mutation import Step, mutated, rolled
+
+MANNERS: tuple[Manner, ...] = ("prefill", "instruction", "restart")
+PREFILLS: tuple[Prefill, ...] = ("none", "plain", "prefix", "partial", "continue_final_message")
+_PATHS = {
+    "/v1/chat/completions": "openai", "/v1/completions": "openai", "/v1/responses": "openai",
+    "/v1/messages": "anthropic",
+}  # fmt: skip
+_MOST_BYTES_FOR_ONE = 20
+_MOST_BYTES_FOR_NONE = 20_000
+"""Ends of a response repeat all of its texts, and what the server did not send of its items is put in."""
+_MARKER = {"recovered": "x", "deployment": "y"}
+
+
+def fuzz_seam(data: bytes) -> None:
+    """The same under any split; what is passed on ends what came, and is all of it that the client does not have."""
+    dice, raw = rolled(data)
+    text = raw.decode("utf-8", "replace")
+    sent = text[: (at := dice.randrange(len(text) + 1))]
+    new = text[dice.choice((at, 0, max(0, at - dice.randrange(60)), dice.randrange(len(text) + 1))) :]
+    assert given_back(sent).endswith(anchor(sent))
+    instruction_text(anchor(sent)).encode("utf-8", "surrogatepass")
+    for manner in MANNERS:
+        whole, cut = seam(manner, sent), seam(manner, sent)
+        passed = whole.feed(new) + whole.end()
+        pieces = [piece.decode("utf-32-le") for piece in _cut_chars(dice, new)]
+        assert "".join(map(cut.feed, pieces)) + cut.end() == passed
+        assert cut.has_diverged == whole.has_diverged
+        assert new.endswith(passed) or (manner == "instruction" and new.endswith(passed.removeprefix(" ")))
+        if manner == "restart":
+            assert whole.has_diverged is not new.startswith(sent)
+            assert passed == ("" if whole.has_diverged else new[len(sent) :])
+        else:
+            dropped = new[: len(new) - len(passed.removeprefix(" ") if not new.endswith(passed) else passed)]
+            assert whole.has_diverged or not dropped.strip() or dropped.strip() in sent
+
+
+def fuzz_continuation(data: bytes) -> None:
+    """A stream is cut and another put behind it: what the client has read is kept, and goes on as the other says."""
+    dice, raw = rolled(data)
+    path = dice.choice(list(_PATHS))
+    events = [event + b"\n\n" for event in raw.replace(b"\r\n", b"\n").split(b"\n\n")]
+    cut = dice.randrange(len(events) + 1)
+    first, rest = b"".join(events[:cut]), b"".join(events[cut:])
+    transcript = transcript_of("anthropic" if _PATHS[path] == "anthropic" else "openai", path)
+    assert transcript is not None
+    for block in cuts_of_events(dice, events[:cut]):
+        transcript.feed(block)
+    request = _request(dice, path)
+    told = first
+    for _ in range(dice.choice((1, 1, 2))):
+        manner = _manner(dice, transcript, request)
+        if manner is None:
+            break
+        asked = transcript.request(request, manner, dice.choice(PREFILLS))
+        json.dumps(asked).encode()
+        before = told
+        second = _second(dice, manner, rest, first + rest, raw) + b"\n\n"
+        splice = transcript.splice(manner, dict(_MARKER))
+        for block in cuts_of_events(dice, [event + b"\n\n" for event in second.split(b"\n\n")]):
+            has_diverged = splice.has_diverged
+            new = splice.feed(block)
+            assert len(new) <= _MOST_BYTES_FOR_ONE * (len(told) + len(second)) + _MOST_BYTES_FOR_NONE
+            assert not (has_diverged and new), "it had diverged"
+            told += new
+        _is_readable(told[len(before) :])
+        if manner == "restart":
+            _is_repeated(path, before, told, second, splice.has_diverged)
+        _is_sane(transcript)
+        if splice.has_diverged or transcript.has_ended:
+            break
+
+
+def cuts_of_events(dice: random.Random, events: list[bytes]) -> list[bytes]:
+    """The events in blocks."""
+    bounds = sorted(dice.randrange(len(events) + 1) for _ in range(dice.randrange(6)))
+    return [b"".join(events[start:end]) for start, end in pairwise([0, *bounds, len(events)])]
+
+
+def texts_of(path: str, stream: bytes, before: bytes = b"") -> dict[object, str]:
+    """What a client reads in a stream, text by text, as a plain SDK does; what came `before` has begun blocks."""
+    texts: dict[object, str] = {}
+    begun = {index_in(body, "index") for event in events_in(before) if (body := _begins_block(event))}
+    for event in events_in(stream):
+        body = _object(event)
+        if _begins_block(event):
+            begun.add(index_in(body, "index"))
+        for key, text in _texts_in(path, event, body):
+            if path != "/v1/messages" or key in begun:  # the SDK has no place for another
+                texts[key] = texts.get(key, "") + text
+    return texts
+
+
+def _object(event: Event) -> dict[str, Any]:
+    try:
+        body = json.loads(event.data)
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _begins_block(event: Event) -> dict[str, Any]:
+    body = _object(event)
+    return body if body.get("type", event.name) == "content_block_start" else {}
+
+
+def _texts_in(path: str, event: Event, body: dict[str, Any]) -> list[tuple[object, str]]:
+    if path == "/v1/messages":
+        delta, at = mapping(body.get("delta")), index_in(body, "index")
+        is_text = body.get("type", event.name) == "content_block_delta" and delta.get("type") == "text_delta"
+        return [(at, delta["text"])] if is_text and isinstance(delta.get("text"), str) else []
+    if path == "/v1/responses":
+        is_text = body.get("type", event.name) == "response.output_text.delta" and isinstance(body.get("delta"), str)
+        return [((index_in(body, "output_index"), index_in(body, "content_index")), body["delta"])] if is_text else []
+    found: list[tuple[object, str]] = []
+    for choice in body["choices"] if isinstance(body.get("choices"), list) else ():
+        if isinstance(choice, dict):
+            delta = mapping(choice.get("delta"))
+            for key, holder in (("content", delta), ("text", choice)):
+                if isinstance(text := holder.get(key), str):
+                    found.append(((max(0, index_in(choice, "index")), key), text))
+    return found
+
+
+def _cut_chars(dice: random.Random, text: str) -> list[bytes]:
+    raw = text.encode("utf-32-le")
+    bounds = sorted(dice.randrange(len(text) + 1) for _ in range(dice.randrange(8)))
+    return [raw[start * 4 : end * 4] for start, end in pairwise([0, *bounds, len(text)])]
+
+
+def _request(dice: random.Random, path: str) -> dict[str, Any]:
+    odd: Any = dice.choice((None, "text", 7, [], {}, [None], [{"role": "assistant", "content": "Once"}], [{"role": 1}]))
+    asks: dict[str, Any] = {"model": "m", "stream": True, dice.choice(("max_tokens", "max_output_tokens")): dice.choice(
+        (1, 64, None, "x", -1, 10**400)
+    )}  # fmt: skip
+    if path == "/v1/completions":
+        return {**asks, "prompt": dice.choice(("Once", odd))}
+    if path == "/v1/responses":
+        return {**asks, "input": dice.choice(("Hi", odd))}
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": dice.choice(("Once", odd))}]
+    return {**asks, "messages": dice.choice((messages, messages[:1], messages, odd))}
+
+
+def _manner(dice: random.Random, transcript: Transcript, request: dict[str, Any]) -> Manner | None:
+    """Any of those that the transcript allows."""
+    possible: list[Manner] = [*transcript.manners(request, dice.choice(PREFILLS))]
+    if transcript.can_restart(request):
+        possible.append("restart")
+    return dice.choice(possible) if possible else None
+
+
+def _second(dice: random.Random, manner: Manner, rest: bytes, whole: bytes, raw: bytes) -> bytes:
+    """What the next provider sends: the rest, all of it once more, something else, or either with changes."""
+    stream = dice.choice((whole, whole, rest, raw) if manner == "restart" else (rest, whole, raw))
+    steps: list[Step] = [(dice.getrandbits(8), dice.getrandbits(16), dice.getrandbits(32)) for _ in range(3)]
+    return mutated(stream, steps[: dice.choice((0, 0, 1, 1, 3))], [whole])
+
+
+def _is_readable(told: bytes) -> None:
+    """What is told are whole events, each of them an object or `[DONE]`."""
+    found = list(events_in(told))
+    assert not told or told.endswith(b"\n\n")
+    for event in found:
+        assert event.data == b"[DONE]" or isinstance(json.loads(event.data), dict)
+
+
+def _is_repeated(path: str, before: bytes, told: bytes, second: bytes, has_diverged: bool) -> None:
+    """A second run says each text again: the client has no more than it says, and all of it if anything is told."""
+    had, has, said = texts_of(path, before), texts_of(path, told), texts_of(path, second, before)
+    for key, text in has.items():
+        assert text.startswith(had.get(key, ""))
+        if text != had.get(key, ""):
+            assert said.get(key, "").startswith(text), "the client was told what the second run did not say"
+
+
+def _is_sane(transcript: Transcript) -> None:
+    for count in (transcript.usage.input, transcript.usage.output):
+        assert count is None or count >= 0
+    assert transcript.thrown_away >= 0

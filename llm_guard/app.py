@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -38,6 +39,8 @@ _WATCH_S = 1.0
 _LAST_WORDS_S = 2.0
 """How long calls that are ended by force have for their error event."""
 _CLOSING_S = 0.1
+_COLLECT_AFTER = 50_000
+"""Objects that are new and could be part of a cycle. To look through so many takes 3 ms."""
 _BACKLOG = 2048
 _OWN_DESCRIPTORS = 64
 _FEWEST_CONNECTIONS = 16
@@ -193,6 +196,14 @@ class App:
 def create_app(config: Config, *, path: Path | None = None, adapt: Adapt = lambda config: config) -> App:
     """A gateway for this config; `path`, if given, is watched for changes, and `adapt` applied to what is read."""
     return App(config, path=path, adapt=adapt)
+
+
+def calm_collector() -> None:
+    """For a process that serves and does nothing else. A call leaves no cycles behind, and what is made at the start
+    stays: to look through all of that again and again cost a fifth of the calls, and stops of 25 ms."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, 20, 100)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

@@ -18,7 +18,7 @@ import structlog
 
 from llm_guard import demo as scenes
 from llm_guard import explain
-from llm_guard.app import create_app, run
+from llm_guard.app import calm_collector, create_app, run
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError, load_config
 from llm_guard.log import configure_logging
@@ -64,6 +64,7 @@ async def _serve(config: Config, path: Path, changes: dict[str, str | int]) -> N
 
     app = create_app(config, path=path, adapt=adapt)
     await app.start()
+    calm_collector()
     app.heed_signals()  # before anyone is told that we serve
     click.echo(f"llm-guard {__version__} serves on {' and '.join(app.addresses)}", err=True)
     await app.run()

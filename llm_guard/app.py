@@ -11,6 +11,7 @@ import gc
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -38,10 +39,11 @@ Adapt = Callable[[Config], Config]
 _WATCH_S = 1.0
 _LAST_WORDS_S = 2.0
 """How long calls that are ended by force have for their error event."""
-_CLOSING_S = 0.1
+_CLOSING_S = 2.0
 _COLLECT_AFTER = 50_000
 """Objects that are new and could be part of a cycle. To look through so many takes 3 ms."""
 _BACKLOG = 2048
+_SEND_BUFFER_BYTES = 1 << 17
 _OWN_DESCRIPTORS = 64
 _FEWEST_CONNECTIONS = 16
 _MOST_CONNECTIONS = 100_000
@@ -119,6 +121,8 @@ class App:
         ):  # fmt: skip
             _log.warning("a changed address, or ops section, needs a restart")
         self.config = config
+        for _, listener in self._listeners:
+            listener.adopt(_listener_settings(config))
         self.gateway.adopt(config, compile_routes(config, self._clock.now(), self.gateway.table, self._draw))
         _log.info("reloaded", models=len(config.models), upstreams=len(config.upstreams))
 
@@ -164,13 +168,13 @@ class App:
         await self._connections.close()
 
     async def _listen(self, serve: Serve, pages: Pages, host: str, port: int) -> None:
-        rules = self.config.server
-        settings = ListenerSettings(
-            rules.max_connections or _usual_connections(), rules.head_timeout, rules.body_timeout, rules.keep_alive
-        )
-        listener = Listener(serve, pages, settings, self._clock)
+        listener = Listener(serve, pages, _listener_settings(self.config), self._clock)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(listener, host, port, backlog=_BACKLOG, reuse_address=True)
+        for sock in server.sockets:
+            # What is accepted inherits it. The kernel would let this grow to megabytes, and free it in steps as large:
+            # nobody could tell a client that reads slowly from one that does not read.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._listeners.append((server, listener))
 
     def _on_signal(self) -> None:
@@ -219,6 +223,12 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 async def _not_found(_request: Request, reply: Reply) -> None:
     """For the second listener, which serves operators alone."""
     await reply.send(404, "", [("Content-Type", "text/plain")], b"here are /metrics, /healthz and /readyz\n")
+
+
+def _listener_settings(config: Config) -> ListenerSettings:
+    rules = config.server
+    most = rules.max_connections or _usual_connections()
+    return ListenerSettings(most, rules.head_timeout, rules.body_timeout, rules.keep_alive)
 
 
 def _usual_connections() -> int:

@@ -125,6 +125,9 @@ _Loader.add_implicit_resolver(
 )
 
 
+_HALF = re.compile("[\ud800-\udfff]")
+
+
 def _compose(text: str, file: str) -> yaml.Node:
     line, root = 1, None
     try:
@@ -181,6 +184,8 @@ class _Walk:
 
     def _count(self, node: yaml.Node, path: Path) -> None:
         self._nodes += 1
+        if isinstance(node, yaml.ScalarNode) and _HALF.search(node.value):
+            _fail(self._document.file, _line(node), "half of a surrogate pair is no text")
         if self._nodes > _MAX_NODES:
             _fail(self._document.file, _line(node), f"more than {_MAX_NODES} values")
         if len(path) > _MAX_DEPTH:
@@ -193,6 +198,7 @@ class _Walk:
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
         values: dict[str, object] = {}
         for key, value in node.value:
+            self._count(key, path)
             name, reason = _key(key)
             if " " in name and value.start_mark.index == value.end_mark.index:
                 # The text after the blank may be a secret.

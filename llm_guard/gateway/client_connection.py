@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("llm_guard")
 
 _STASH_BYTES = 1 << 16
-_WRITE_BUFFER_BYTES = 1 << 16
+_WRITE_BUFFER_BYTES = (3 << 14, 1 << 16)
+"""A client has room again, and full. Close together: whoever reads slowly is seen to read."""
 _BODY_BYTES_PER_S = 1 << 14
 _LINGER_S = 2.0
 """A client that is answered before it has sent everything gets this long to read the answer: closing at once would
@@ -42,8 +43,8 @@ class ClientConnection(asyncio.Protocol):
     """The protocol of one connection."""
 
     __slots__ = (
-        "_begun_at", "_drained", "_inbox", "_is_closing", "_last_words", "_listener", "_parser", "_queue", "_running",
-        "_stash", "_unsent_bytes", "due_at", "task", "transport",
+        "_begun_at", "_inbox", "_is_closing", "_is_full", "_is_paused", "_last_words", "_listener", "_parser", "_queue",
+        "_running", "_stash", "_unsent_bytes", "_waiters", "due_at", "task", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -64,38 +65,54 @@ class ClientConnection(asyncio.Protocol):
         """Not parsed yet: somebody is being answered."""
         self._inbox: Inbox | None = None
         self._is_closing = False
-        self._drained: asyncio.Future[None] | None = None
+        self._is_paused = False
+        """We do not read it."""
+        self._is_full = False
+        """It does not read us."""
+        self._waiters: list[asyncio.Future[None]] = []
+        """For room; each has one of its own, for who is cancelled cancels what it waits for."""
         self._unsent_bytes = 0
 
     # the transport's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # a server's transports are
-        self.transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        low, high = _WRITE_BUFFER_BYTES
+        self.transport.set_write_buffer_limits(high, low)
         if self._listener.add(self):
             self.due_at = self._listener.now + self._listener.settings.head_timeout
         else:
-            self._reject(_FULL)
+            self._is_closing = True
+            self.transport.write(bare_answer(_FULL))
+            self.transport.close()  # no lingering: it would take the room that there is not
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._listener.remove(self)
         self._is_closing = True
         self.due_at = _NEVER
-        self.resume_writing()
+        self._wake()
         if self._inbox is not None:
             self._inbox.feed_eof()
         elif self.task is not None:
             self.task.cancel()
 
     def pause_writing(self) -> None:
-        self._drained = asyncio.get_running_loop().create_future()
+        self._is_full = True
         self._unsent_bytes = self.transport.get_write_buffer_size()
-        self.due_at = min(self.due_at, self._listener.now + _STALL_S)
+        self.due_at = self._listener.now + _STALL_S
 
     def resume_writing(self) -> None:
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        self._drained = None
+        self._is_full = False
+        if not self._is_closing:
+            self.due_at = (
+                _NEVER if self._running is not None else self._listener.now + self._listener.settings.keep_alive
+            )
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         if self._inbox is not None:
@@ -108,19 +125,29 @@ class ClientConnection(asyncio.Protocol):
     @property
     def is_stuck(self) -> bool:
         """Whether the client takes nothing more for now, or never again."""
-        return self._drained is not None or self.transport.is_closing()
+        return self._is_full or self.transport.is_closing()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Written, and not taken."""
+        return self.transport.get_write_buffer_size()
 
     def push(self, data: bytes) -> bool:
         """Writes; returns whether there is room for more. Raises ConnectionResetError when the client is gone."""
         if self.transport.is_closing():
             raise ConnectionResetError("the client is gone")
         self.transport.write(data)
-        return self._drained is None
+        return not self._is_full
 
     async def wait_room(self) -> None:
         """Returns when there is room. Raises ConnectionResetError when the client is gone."""
-        if self._drained is not None:
-            await self._drained
+        while self._is_full and not self.transport.is_closing():
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(waiter)
         if self.transport.is_closing():
             raise ConnectionResetError("the client is gone")
 
@@ -130,7 +157,7 @@ class ClientConnection(asyncio.Protocol):
         if self._stash:
             inbox.feed_data(self._stash)
             self._stash = b""
-            self.transport.resume_reading()
+        self._resume()
 
     def close(self) -> None:
         """Closes the connection when what was written is out."""
@@ -149,12 +176,14 @@ class ClientConnection(asyncio.Protocol):
     def expire(self) -> None:
         """`due_at` has come."""
         now = self._listener.now
-        if self._drained is not None or self._is_closing:
+        if self._is_full or self._is_closing:
             unsent_bytes = self.transport.get_write_buffer_size()
             if not 0 < unsent_bytes < self._unsent_bytes:
                 self.abort()
             self._unsent_bytes, self.due_at = unsent_bytes, now + _STALL_S
         elif (reading := self._parser.reading) is not None:
+            if self._is_paused or reading is not self._running:  # it is we who let it wait
+                self._begun_at = now
             extra_s = reading.received_bytes / _BODY_BYTES_PER_S
             self.due_at = self._begun_at + self._listener.settings.body_timeout + extra_s
             if self.due_at <= now:
@@ -213,9 +242,9 @@ class ClientConnection(asyncio.Protocol):
     def _await_next(self) -> None:
         self.due_at = self._listener.now + self._listener.settings.keep_alive
         self._listener.idle[self] = None
+        self._resume()
         if self._stash:
             data, self._stash = self._stash, b""
-            self.transport.resume_reading()
             self._parse(data)
 
     def _reject(self, bad: BadRequest) -> None:
@@ -228,7 +257,7 @@ class ClientConnection(asyncio.Protocol):
         self._unsent_bytes = 0
         self.due_at = self._listener.now + _LINGER_S
         if not self.transport.is_closing():
-            self.transport.resume_reading()
+            self._resume()
             self.transport.write_eof()
 
     # bytes in
@@ -249,7 +278,7 @@ class ClientConnection(asyncio.Protocol):
     def _keep(self, data: bytes) -> None:
         self._stash += data
         if len(self._stash) > _STASH_BYTES:
-            self.transport.pause_reading()
+            self._pause()
 
     # the parser's side
 
@@ -270,5 +299,16 @@ class ClientConnection(asyncio.Protocol):
             self.due_at = _NEVER
 
     def on_full(self, request: Request) -> None:
-        self.transport.pause_reading()
-        request.resume_with(self.transport.resume_reading)
+        self._pause()
+        request.resume_with(self._resume)
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()

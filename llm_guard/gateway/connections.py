@@ -6,6 +6,7 @@ Owns which origin is reached how. All that the rest of the gateway knows of HTTP
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 import urllib.request
@@ -19,6 +20,9 @@ from llm_guard.gateway.upstream_connection import UpstreamConnection
 from llm_guard.gateway.upstream_error import UpstreamError, unsendable
 
 __all__ = ["Connections", "UpstreamError"]
+
+
+_GONE_WITHIN_S = 1.0
 
 
 class Connections:
@@ -66,8 +70,8 @@ class Connections:
         living = list(self._living)
         for connection in living:
             connection.transport.abort()
-        for connection in living:
-            await connection.gone
+        if living:
+            await asyncio.wait([connection.gone for connection in living], timeout=_GONE_WITHIN_S)
 
     def _add(self, origin: str) -> Origin | ProxiedOrigin:
         tls = self._tls if origin.startswith("https:") else None

@@ -20,6 +20,7 @@ Pages = Mapping[str, Callable[[], tuple[int, str, bytes]]]
 """Answers to a GET, by path: status, content type, body."""
 
 _SWEEP_S = 0.5
+_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,6 @@ class Listener:
     def __init__(self, serve: Serve, pages: Pages, settings: ListenerSettings, clock: Clock) -> None:
         self.serve = serve
         self.pages = pages
-        self.settings = settings
         self.now = clock.now()
         """As of the last sweep: limits on arrival need no better."""
         self.idle: dict[ClientConnection, None] = {}
@@ -49,8 +49,7 @@ class Listener:
         self._clock = clock
         self._connections: set[ClientConnection] = set()
         self._sweeper: Alarm | None = None
-        shortest_s = min(settings.head_timeout, settings.body_timeout, settings.keep_alive)
-        self._sweep_s = min(_SWEEP_S, shortest_s / 4)
+        self.adopt(settings)
 
     def __call__(self) -> asyncio.Protocol:
         return ClientConnection(self)
@@ -60,15 +59,21 @@ class Listener:
         """Open connections."""
         return len(self._connections)
 
+    def adopt(self, settings: ListenerSettings) -> None:
+        """From now on these hold."""
+        self.settings = settings
+        shortest_s = min(settings.head_timeout, settings.body_timeout, settings.keep_alive)
+        self._sweep_s = min(_SWEEP_S, shortest_s / 4)
+
     def add(self, connection: ClientConnection) -> bool:
         """Takes a new connection on, where need be in the place of the one that has been idle for longest; returns
         whether there is room."""
         if self._sweeper is None:
             self._sweep()
         if len(self._connections) >= self.settings.max_connections:
-            if not self.idle:
+            longest = next((each for each in self.idle if not each.unsent_bytes), None)
+            if longest is None:
                 return False
-            longest = next(iter(self.idle))
             self.remove(longest)
             longest.abort()
         self._connections.add(connection)
@@ -81,12 +86,12 @@ class Listener:
         self.idle.pop(connection, None)
 
     async def close(self, within_s: float) -> None:
-        """Closes every connection, those with a call after `within_s` at the latest."""
+        """Closes every connection: who still reads an answer, or has a call, gets `within_s` for it."""
         for connection in list(self.idle):
-            connection.abort()
-        tasks = [each.task for each in self._connections if each.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=within_s)
+            connection.close()
+        give_up_at = self._clock.now() + within_s
+        while self._connections and self._clock.now() < give_up_at:
+            await self._clock.sleep(_POLL_S)
         for connection in list(self._connections):
             connection.abort()
         if self._sweeper is not None:
@@ -95,6 +100,6 @@ class Listener:
     def _sweep(self) -> None:
         """Ends who is over time. One timer for all: one for each would cost every call two of them."""
         self.now = now = self._clock.now()
+        self._sweeper = self._clock.call_at(now + self._sweep_s, self._sweep)  # first: it must never end
         for connection in [each for each in self._connections if each.due_at <= now]:
             connection.expire()
-        self._sweeper = self._clock.call_at(now + self._sweep_s, self._sweep)

@@ -134,17 +134,22 @@ class Origin:
         try:
             addresses = await self._resolve()
             sock = await start_connection(addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_S, loop=self._loop)
+            connection = UpstreamConnection(self)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                _, connection = await self._loop.create_connection(
-                    lambda: UpstreamConnection(self),
+                await self._loop.create_connection(
+                    lambda: connection,
                     sock=sock,
                     ssl=self._tls,
                     server_hostname=self._name if self._tls is not None else None,
                 )
             except BaseException:
-                sock.close()
+                if hasattr(connection, "transport"):  # asyncio's TLS would wait for its peer, and uvloop tells nobody
+                    connection.transport.abort()
+                    self.remove(connection)
+                else:
+                    sock.close()
                 raise
         except (OSError, RuntimeError, ValueError) as error:
             raise connecting_failed(error) from error

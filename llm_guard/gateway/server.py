@@ -311,6 +311,8 @@ def _refusal(bad: BadRequest) -> Refusal:
 
 def _expect(reply: Reply) -> None:
     """Answers the one expectation that there is (RFC 9110, section 10.1.1)."""
+    if reply.request.version == "1.0":
+        return  # it has none (RFC 9110, section 10.1.1)
     if reply.request.names["expect"].lower() != "100-continue":
         reply.closes_connection = True  # nobody can tell whether its body follows
         raise BadRequest(417, "expectation_failed", "the only expectation is 100-continue")

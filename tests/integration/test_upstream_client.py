@@ -555,3 +555,17 @@ async def test_refused_upgrade_is_an_answer_like_any_other() -> None:
     async with facing([answer(400, b"no")]) as (connections, provider):
         exchange = await send(connections, provider.url, "GET", headers=UPGRADE)
         assert (exchange.status, await rest_of(exchange)) == (400, b"no")
+
+
+@on_each_loop
+async def test_calls_that_are_given_up_while_their_connection_is_made_leave_nothing() -> None:
+    async with facing([OK]) as (connections, provider):
+        for turns in range(14):
+            for _ in range(20):
+                sending = connections.send("GET", provider.url, "/v1/x", [], b"", lambda: None, is_repeatable=False)
+                task = asyncio.ensure_future(sending)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await eventually(lambda: connections.count == len(connections._origins[provider.url]._idle))

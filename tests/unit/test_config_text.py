@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llm_guard.config import Config, ConfigError, Problem, load_config, parse_config
-from llm_guard.config.text import plain_scalar
+from llm_guard.config.text import plain_scalar, read_document
 
 BASE = """\
 upstreams:
@@ -277,3 +277,13 @@ def test_value_is_not_shown_even_where_its_raw_text_would_be_valid() -> None:
 def test_secret_in_a_url_or_a_choice_is_never_shown(text: str) -> None:
     found = problems(f"upstreams: {{a: {{dialect: openai, {text}}}}}\n{MODELS}", {"U": f"https://u:{SECRET}@h"})
     assert "5ecret" not in "".join(found)
+
+
+@pytest.mark.parametrize(
+    "text", ['a: "\\ud800"', '"\\ud800": 1', 'a: "\\UFFFFFFFF"', 'a: "\\U00110000"', f"%YAML 1.{'1' * 5000}\n---\na: 1"]
+)
+def test_what_is_no_text_is_refused_on_its_line(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_document(text, "f.yaml", {})
+    assert str(refused.value).startswith("f.yaml:1: ")
+    str(refused.value).encode()

@@ -37,7 +37,7 @@ class Transport:
         self.is_paused = self.has_eof = self.is_closed = self.is_aborted = False
         self.unsent_bytes = 0
 
-    def set_write_buffer_limits(self, high: int) -> None: ...
+    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
     def get_write_buffer_size(self) -> int:
         return self.unsent_bytes
 
@@ -370,12 +370,88 @@ async def test_connection_that_finds_no_room_is_told_so() -> None:
     stand.go_on.clear()
     busy, busy_transport = stand.connect()
     busy.data_received(GET)
-    _, transport = stand.connect()
+    rejected, transport = stand.connect()
+    rejected.data_received(GET)
     assert transport.statuses == [503]
-    assert transport.has_eof
-    assert not busy_transport.is_closing()
+    assert ends(transport) == "closed"
+    assert ends(busy_transport) == ""
     await stand.listener.close(0)
     await settle()
+
+
+async def test_connection_that_still_takes_its_answer_makes_no_room() -> None:
+    stand = Stand(max_connections=1)
+    _, transport = stand.connect()
+    transport.unsent_bytes = 20_000
+    _, refused = stand.connect()
+    assert ends(transport) == ""
+    assert refused.statuses == [503]
+    await stand.listener.close(0)
+
+
+async def test_answer_that_is_still_taken_outlives_the_end_of_the_listener(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    transport.unsent_bytes = 20_000
+    closing = asyncio.ensure_future(stand.listener.close(10))
+    await settle()
+    assert ends(transport) == "closed"
+    transport.unsent_bytes = 0
+    connection.connection_lost(None)
+    await closing
+    assert ends(transport) == "closed"
+
+
+async def test_connection_is_read_again_after_a_body_that_nobody_has_taken() -> None:
+    async def refuse(_request: Request, reply: Reply) -> None:
+        await reply.send(400, "", [], b"no")
+
+    stand = Stand(refuse)
+    connection, transport = stand.connect()
+    connection.data_received(post(b"x" * 300_000))  # the call begins when all of it is here
+    assert [transport.is_paused] == [True]
+    await settle()
+    assert transport.statuses == [400]
+    assert [transport.is_paused] == [False]
+
+
+async def test_who_waits_for_room_and_is_cancelled_takes_nobody_along(stand: Stand) -> None:
+    connection, _ = stand.connect()
+    connection.pause_writing()
+    first, second = (asyncio.ensure_future(connection.wait_room()) for _ in range(2))
+    await settle()
+    first.cancel()
+    await settle()
+    assert not second.done()
+    connection.resume_writing()
+    await second
+
+
+async def test_client_that_reads_slowly_is_not_cut(stand: Stand) -> None:
+    stand.go_on.clear()
+    connection, transport = stand.connect()
+    connection.data_received(GET)
+    await settle()
+    for _ in range(20):
+        transport.unsent_bytes = 66_000
+        connection.pause_writing()
+        stand.pass_s(30)
+        connection.resume_writing()
+    assert ends(transport) == ""
+    connection.connection_lost(None)
+    await settle()
+
+
+async def test_upload_that_we_do_not_read_is_not_too_slow(stand: Stand) -> None:
+    stand.go_on.clear()
+    connection, transport = stand.connect()
+    connection.data_received(GET + post(b"", length=10))
+    await settle()
+    stand.pass_s(200)
+    stand.go_on.set()
+    await settle()
+    connection.data_received(b"0123456789")
+    await settle()
+    assert transport.statuses == [200, 200]
 
 
 async def test_client_that_leaves_cancels_its_call(stand: Stand) -> None:

@@ -35,7 +35,6 @@ _STALL_S = 60.0
 
 _NEVER = float("inf")
 _ONLY_GET = BadRequest(405, "method_not_allowed", "this page is there to be read: use GET")
-_TOO_SLOW = BadRequest(408, "request_timeout", "the request took too long to arrive")
 _FULL = BadRequest(503, "too_many_connections", "the gateway has no room for another connection")
 
 
@@ -188,11 +187,11 @@ class ClientConnection(asyncio.Protocol):
             self.due_at = self._begun_at + self._listener.settings.body_timeout + extra_s
             if self.due_at <= now:
                 self.due_at = _NEVER
-                reading.fail(_TOO_SLOW)
+                reading.fail(_too_slow())
         elif self._running is not None:
             self.due_at = _NEVER
         elif self._parser.is_in_head:
-            self._reject(_TOO_SLOW)
+            self._reject(_too_slow())
         else:
             self.close()
 
@@ -312,3 +311,8 @@ class ClientConnection(asyncio.Protocol):
             self._is_paused = False
             if not self.transport.is_closing():
                 self.transport.resume_reading()
+
+
+def _too_slow() -> BadRequest:
+    """Made anew: it is raised, and keeps the frames of whoever does that."""
+    return BadRequest(408, "request_timeout", "the request took too long to arrive")

@@ -19,10 +19,6 @@ _SLICE_BYTES = 1 << 12
 _FRAMING_PER_BYTE = 8
 """A chunk of a single byte takes six around it."""
 
-_NOT_FRAMED = BadRequest(400, "invalid_body", "the body is not framed as its headers say")
-_NOT_HTTP = BadRequest(400, "invalid_request", "the request is not valid HTTP")
-_TOO_LARGE = BadRequest(431, "head_too_large", "the headers or the request line are too long")
-
 
 class Taker(Protocol):
     """Whom requests are for."""
@@ -73,12 +69,12 @@ class RequestParser:
         except httptools.HttpParserUpgrade as upgrade:
             rest = self._go_on_after(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            self._bad = self._bad or _NOT_HTTP
+            self._bad = self._bad or _not_http()
             rest = b""
         if self.is_in_head:
             self._head_bytes += at
             if self._head_bytes > _MAX_HEAD_BYTES:
-                self._bad = self._bad or _TOO_LARGE
+                self._bad = self._bad or _too_large()
         elif reading is not None:
             self._weigh(reading, at - (reading.received_bytes - received_bytes))
         if self._bad is not None:
@@ -89,7 +85,7 @@ class RequestParser:
         """llhttp passes over chunk extensions of any length (CVE-2024-22019), and trailers are dropped here."""
         self._framing_bytes += framing_bytes
         if self._framing_bytes > _MAX_HEAD_BYTES + _FRAMING_PER_BYTE * reading.received_bytes:
-            self._bad = self._bad or _TOO_LARGE
+            self._bad = self._bad or _too_large()
 
     def _slice(self, data: bytes) -> int:
         if len(data) <= _SLICE_BYTES:
@@ -100,7 +96,7 @@ class RequestParser:
 
     def _fail(self, bad: BadRequest) -> None:
         if self.reading is not None:
-            self.reading.fail(_NOT_FRAMED)
+            self.reading.fail(_not_framed())
             self.reading = None
         raise bad
 
@@ -170,3 +166,18 @@ class RequestParser:
         self.reading = request
         self._framing_bytes = 0
         self._taker.on_request(request)
+
+
+# Made anew each time: an exception keeps the frames of whoever has raised it, and one for all those of everybody.
+
+
+def _not_framed() -> BadRequest:
+    return BadRequest(400, "invalid_body", "the body is not framed as its headers say")
+
+
+def _not_http() -> BadRequest:
+    return BadRequest(400, "invalid_request", "the request is not valid HTTP")
+
+
+def _too_large() -> BadRequest:
+    return BadRequest(431, "head_too_large", "the headers or the request line are too long")

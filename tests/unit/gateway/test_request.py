@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llm_guard.gateway.model_field import BadRequest
 from llm_guard.gateway.request import Request, check_head, objection
+from llm_guard.gateway.request_parser import RequestParser
 
 HOST = (b"Host", b"gateway.test:8080")
 
@@ -202,3 +203,43 @@ async def test_no_more_is_asked_for_until_what_came_is_taken() -> None:
     this.feed(b"x")
     await this.read()
     assert resumed == [True]
+
+
+class Nobody:
+    """Takes requests, and does nothing with them."""
+
+    def on_begun(self) -> None: ...
+    def on_request(self, request: Request) -> None: ...
+    def on_whole(self, request: Request) -> None: ...
+    def on_full(self, request: Request) -> None: ...
+
+
+def feed_all(data: bytes) -> None:
+    parser = RequestParser(Nobody())
+    while data:
+        data = parser.feed(data)
+
+
+@pytest.mark.parametrize("data", [b"this is no request\r\n\r\n", b"GET /" + b"x" * 70_000])
+def test_error_is_not_raised_twice(data: bytes) -> None:
+    """It keeps the frames of whoever has raised it: one for all would keep those of every bad request ever sent."""
+    errors = []
+    for _ in range(2):
+        with pytest.raises(BadRequest) as refused:
+            feed_all(data)
+        errors.append(refused.value)
+    assert errors[0] is not errors[1]
+
+
+def test_broken_bodies_have_each_an_error_of_their_own() -> None:
+    head = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    errors = []
+    for _ in range(2):
+        parser = RequestParser(Nobody())
+        parser.feed(head)
+        this = parser.reading
+        with pytest.raises(BadRequest):
+            parser.feed(b"zz\r\n")
+        assert this is not None
+        errors.append(this._error)
+    assert errors[0] is not errors[1]

@@ -141,7 +141,7 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     def call_at(self, at: float, act: Callable[[], None]) -> Alarm:
-        return asyncio.get_running_loop().call_later(max(0.0, at - self.now()), act)
+        return asyncio.get_running_loop().call_later(at - time.monotonic(), act)
 
     def limit(self) -> TimeLimit:
         return TimeLimit(time.monotonic)

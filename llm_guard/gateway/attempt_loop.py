@@ -19,7 +19,7 @@ from llm_guard.gateway.way import Way
 from llm_guard.outcome import Failure, Refusal, Scope, Signal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.deadline import attempt_ends_at, first_token_s, reserve_s
-from llm_guard.policy.hedge import hedge_delay_s
+from llm_guard.policy.hedge import HedgeDelays
 from llm_guard.policy.itinerary import Stop
 from llm_guard.policy.latency import Latency
 from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
@@ -38,6 +38,7 @@ class AttemptLoop:
         self._entrance = Entrance(bench, clock)
         self._race = Race(upstreams, bench, clock)
         self._bench = bench
+        self._hedge_delays = HedgeDelays()
         self._clock = clock
         self._draw = draw
 
@@ -124,7 +125,8 @@ class AttemptLoop:
         """When another attempt may run beside this one; None: not at all."""
         if not call.is_repeatable or call.is_upgrade:
             return None
-        return hedge_delay_s(hedging.settings, attempt.target.deployment.latency_of(call.is_stream), self._clock.now())
+        latency = attempt.target.deployment.latency_of(call.is_stream)
+        return self._hedge_delays.delay_s(hedging.settings, latency, attempt.started_at)
 
     def _beside(self, way: Way, stop: Stop) -> Beside | None:
         """A second attempt on another deployment of the same model, or on the same one, if there are tokens for it."""

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from typing import Protocol
 
 from llm_guard.call import Attempt, Call, Leave, Opened, Served
-from llm_guard.clock import Clock
+from llm_guard.clock import Alarm, Clock
 from llm_guard.gateway.entrance import credential_of
 from llm_guard.gateway.settle import settle, settle_begun, settle_host
 from llm_guard.outcome import Failure, FailureKind, Scope, Signal
 from llm_guard.policy.bench import Bench
 
 Beside = tuple[Attempt, Leave]
-_Racing = dict[asyncio.Task[Served | Failure], Attempt]
 _LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
 _HEALTHY = Signal.HEALTHY
 _SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
+_TURNS_TO_READ = 2
+"""Of the loop, before a hedge begins: a loop that was busy rings its alarms before it reads what has come meanwhile."""
 
 
 class Opener(Protocol):
@@ -58,43 +59,54 @@ class Race:
     async def ask_hedged(
         self, call: Call, attempt: Attempt, leave: Leave, delay_s: float, beside: Callable[[], Beside | None]
     ) -> Served | Failure:
-        """The first good answer of this attempt and, if it takes longer than `delay_s`, of what `beside` gives."""
-        loop = asyncio.get_running_loop()
-        alarm = loop.create_task(self._clock.sleep(delay_s))
-        racing = {loop.create_task(self.ask(call, attempt, leave)): attempt}
+        """The first good answer of this attempt and, if it takes longer than `delay_s`, of what `beside` gives.
+
+        This attempt runs in the call's own task, so that until the delay has passed all it costs is an alarm.
+        """
+        hedge = _Hedge(self, call, attempt, beside)
+        hedge.alarm = self._clock.call_at(attempt.started_at + delay_s, hedge.start)
+        first: Served | Failure | None = None
+        try:
+            first = await self.ask(call, attempt, leave)
+        except (asyncio.CancelledError, Exception):
+            if not hedge.stop():
+                await self._end(hedge, None, None)
+                raise
+        else:
+            hedge.stop()
+            if hedge.task is None:
+                return first
         winner: Served | Failure | None = None
         try:
-            await asyncio.wait((*racing, alarm), return_when=asyncio.FIRST_COMPLETED)
-            if alarm.done() and not any(task.done() for task in racing) and (second := beside()) is not None:
-                racing[loop.create_task(self.ask(call, *second))] = second[0]
-            winner = await _first_good(racing)
+            winner = await _winner(hedge, first)
             return winner
         finally:
-            alarm.cancel()
-            await self._end(racing, winner)
+            await self._end(hedge, first, winner)
 
-    async def _end(self, racing: _Racing, winner: Served | Failure | None) -> None:
-        """Ends who is still running; an answer that came too late is closed."""
-        for task, attempt in racing.items():
-            if not task.done():
-                attempt.is_superseded = winner is not None
-                task.cancel()
+    async def ask_beside(self, call: Call, hedge: _Hedge) -> Served | Failure | None:
+        """None: nobody may be asked."""
+        for _ in range(_TURNS_TO_READ):
+            await self._clock.sleep(0)
+        entered = hedge.try_enter()
+        return await self.ask(call, *entered) if entered is not None else None
+
+    async def _end(self, hedge: _Hedge, first: Served | Failure | None, winner: Served | Failure | None) -> None:
+        """Ends the hedge if it still runs; an answer that came too late is closed."""
         try:
-            await asyncio.wait(racing)
+            await hedge.end(is_superseded=winner is not None)
         except asyncio.CancelledError:
-            winner = None  # the client left while the loser was ended: nobody takes the answer any more
+            winner = None  # the client left while the hedge was ended: nobody takes the answer any more
             raise
         finally:
-            for task in racing:
-                if task.done() and not task.cancelled() and not task.exception() and task.result() is not winner:
-                    self._close(task.result(), _SUPERSEDED if winner is not None else _LEFT)
+            for outcome in (first, hedge.outcome):
+                if isinstance(outcome, Served) and outcome is not winner:
+                    self._close(outcome, _SUPERSEDED if winner is not None else _LEFT)
 
-    def _close(self, outcome: Served | Failure, why: Failure) -> None:
-        if isinstance(outcome, Served):
-            outcome.attempt.failure = why
-            if outcome.opened.exchange is not None:
-                outcome.opened.exchange.abort()
-            settle(outcome.attempt, outcome.leave, Signal.HEALTHY, self._clock)
+    def _close(self, served: Served, why: Failure) -> None:
+        served.attempt.failure = why
+        if served.opened.exchange is not None:
+            served.opened.exchange.abort()
+        settle(served.attempt, served.leave, Signal.HEALTHY, self._clock)
 
     def _fail(self, call: Call, attempt: Attempt, leave: Leave, failure: Failure) -> None:
         attempt.failure = failure
@@ -123,6 +135,108 @@ class Race:
             settle_begun(attempt, leave, self._clock)
 
 
+class _Hedge:
+    """What may come to run beside an attempt, in a task of its own; the attempt itself runs in the call's.
+
+    Where the hedge is first, the attempt is ended as by a limit (`clock.TimeLimit`): the call's task is cancelled, and
+    `stop` takes that back where the attempt was awaited. A cancellation from elsewhere goes before it.
+    """
+
+    __slots__ = (
+        "_beside", "_call", "_call_task", "_cancelling", "_first", "_is_over", "_is_overtaking", "_race", "_second",
+        "alarm", "task",
+    )  # fmt: skip
+
+    def __init__(self, race: Race, call: Call, first: Attempt, beside: Callable[[], Beside | None]) -> None:
+        call_task = asyncio.current_task()
+        assert call_task is not None  # noqa: S101  # a coroutine runs in one
+        self._race = race
+        self._call = call
+        self._call_task = call_task
+        self._cancelling = call_task.cancelling()
+        self._first = first
+        self._beside = beside
+        self._second: Attempt | None = None
+        self._is_over = self._is_overtaking = False
+        self.alarm: Alarm
+        self.task: asyncio.Task[Served | Failure | None] | None = None
+        """None: the first was not slow."""
+
+    def start(self) -> None:
+        """The first is slow."""
+        self.task = asyncio.get_running_loop().create_task(self._race.ask_beside(self._call, self))
+        self.task.add_done_callback(self._overtake)
+
+    def try_enter(self) -> Beside | None:
+        """Whom to ask beside the first, if anybody may be."""
+        entered = self._beside()
+        if entered is not None:
+            self._second = entered[0]
+        return entered
+
+    def stop(self) -> bool:
+        """The first is over: nothing begins beside it any more, nor ends it. Whether it was ended for the hedge's sake
+        and for nothing else."""
+        self._is_over = True
+        self.alarm.cancel()
+        return self._is_overtaking and self._call_task.uncancel() <= self._cancelling
+
+    @property
+    def has_begun(self) -> bool:
+        """Somebody is asked, or was."""
+        return self._second is not None
+
+    @property
+    def outcome(self) -> Served | Failure | None:
+        """None: there is none, or not yet."""
+        task = self.task
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
+
+    async def end(self, *, is_superseded: bool) -> None:
+        """Breaks it off if it still runs."""
+        if self.task is None or self.task.done():
+            return
+        self.task.cancel()
+        if self._second is not None:
+            self._second.is_superseded = is_superseded
+            await asyncio.wait((self.task,))
+
+    def _overtake(self, task: asyncio.Task[Served | Failure | None]) -> None:
+        """Ends the first, unless the hedge has come to nothing that the first could not mend."""
+        if self._is_over or task.cancelled():
+            return
+        if self._call_task.cancelling() > self._cancelling:
+            return  # a limit or the client has ended it already
+        if task.exception() is not None or _is_last_word(task.result()):
+            self._first.is_superseded = self._is_overtaking = True
+            self._call_task.cancel()
+
+
+async def _winner(hedge: _Hedge, first: Served | Failure | None) -> Served | Failure:
+    """The first answer; else the first failure that no attempt could change, or the more useful one of both.
+
+    `first` is None where the hedge has ended it.
+    """
+    task = hedge.task
+    assert task is not None  # noqa: S101  # else nobody raced
+    is_hedge_earlier = task.done()
+    if isinstance(first, Served):
+        return first
+    if first is not None and not is_hedge_earlier:
+        if first.kind.is_final or not hedge.has_begun:
+            return first
+        await asyncio.wait((task,))
+    second = None if task.cancelled() else task.result()
+    if first is None or _is_last_word(second):
+        assert second is not None  # noqa: S101  # it has ended the first
+        return second
+    if first.kind.is_final or not isinstance(second, Failure):
+        return first
+    return more_useful(second, first) if is_hedge_earlier else more_useful(first, second)
+
+
 def more_useful(last: Failure | None, new: Failure) -> Failure:
     """The failure that the client is told: the newest in which an upstream said something, else the newest."""
     if last is not None and last.answer is not None and new.answer is None:
@@ -130,18 +244,9 @@ def more_useful(last: Failure | None, new: Failure) -> Failure:
     return new
 
 
-async def _first_good(racing: _Racing) -> Served | Failure:
-    """The first answer; else what the last failure of all says, or the first that no attempt could change."""
-    waiting = set(racing)
-    last: Failure | None = None
-    while waiting:
-        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for outcome in (task.result() for task in racing if task in done):
-            if isinstance(outcome, Served) or outcome.kind.is_final:
-                return outcome
-            last = more_useful(last, outcome)
-    assert last is not None  # noqa: S101  # somebody raced
-    return last
+def _is_last_word(outcome: Served | Failure | None) -> bool:
+    """Whether no other attempt could change it."""
+    return isinstance(outcome, Served) or (outcome is not None and outcome.kind.is_final)
 
 
 def _failure_of(attempt: Attempt, error: BaseException) -> Failure:

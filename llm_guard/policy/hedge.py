@@ -19,6 +19,11 @@ refused one wanted hedge in ten of a heavy tail, twenty one in twenty-five."""
 
 # How far above an inner quantile (p90 for p95) a learned delay may lie.
 _ABOVE_INNER = 1.5
+_SHORTEST_S = 0.002
+"""Of learned delays: libuv's timers tick once a millisecond, and one that is shorter than a tick rings at once."""
+_KEPT_S = 0.05
+_MOST_KEPT = 256
+"""Then all are forgotten: among them those of deployments that are no more."""
 _ONE = 1.0 - 1e-9
 
 
@@ -85,6 +90,31 @@ class HedgeBudget:
         return HedgeBudgetSnapshot(self._tokens, self._calls, self._spent)
 
 
+class HedgeDelays:
+    """Delays, each looked up once in a twentieth of a second: that costs as much as all else that hedging costs a call
+    that is not hedged. One that is not known yet is looked up each time."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[Latency, tuple[HedgeSettings, float, float]] = {}
+        """By which settings it was learned, the delay, and until when it is good."""
+
+    def delay_s(self, settings: HedgeSettings, latency: Latency, now: float) -> float | None:
+        """As `hedge_delay_s`."""
+        if not isinstance(settings.after, str):
+            return settings.after
+        kept = self._kept.get(latency)
+        if kept is not None and now < kept[2] and kept[0] is settings:
+            return kept[1]
+        delay_s = hedge_delay_s(settings, latency, now)
+        if delay_s is not None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[latency] = settings, delay_s, now + _KEPT_S
+        return delay_s
+
+
 def hedge_delay_s(settings: HedgeSettings, latency: Latency, now: float) -> float | None:
     """Seconds after which a hedge may start, counted from the start of the attempt; None: not known yet.
 
@@ -100,4 +130,4 @@ def hedge_delay_s(settings: HedgeSettings, latency: Latency, now: float) -> floa
     quantile_s, inner_s = latency.quantile(q, now), latency.quantile(max(0.9, 2 * q - 1), now)
     if quantile_s is None or inner_s is None:
         return None
-    return known(min(quantile_s, _ABOVE_INNER * inner_s))
+    return known(max(_SHORTEST_S, min(quantile_s, _ABOVE_INNER * inner_s)))

@@ -19,7 +19,6 @@ from tests.fakes.script import (
     SERVER_ERROR,
     UNAVAILABLE,
     Hang,
-    OpenExchange,
     Outcome,
     Slow,
     new_route,
@@ -197,20 +196,19 @@ async def test_hedge_needs_a_place_like_any_attempt() -> None:
 # both answer
 
 
-async def test_of_two_answers_at_one_instant_one_is_kept_and_the_other_closed() -> None:
+async def test_of_two_answers_at_one_instant_one_is_kept_and_the_other_broken_off() -> None:
     streams = [open_stream(), open_stream()]
     stage = hedged(*two(), a=[Slow(1.0, streams[0])], b=[Slow(0.5, streams[1])])
     call = await stage.start(is_stream=True)
     await stage.pass_s(1.0)
-    kept = stage.served(call).opened
-    closed = next(each for each in streams if each is not kept)
-    exchanges: list[Any] = [kept.exchange, closed.exchange]
-    assert all(isinstance(each, OpenExchange) for each in exchanges)
-    assert [each.is_aborted for each in exchanges] == [False, True]
-    assert sorted(each.outcome for each in call.attempts) == ["ok", "superseded"]
+    assert stage.served(call).opened is streams[0]
+    exchange: Any = streams[0].exchange
+    assert not exchange.is_aborted
+    assert stage.script.transcript[-1] == "1 broke off b/y"
+    assert [each.outcome for each in call.attempts] == ["ok", "superseded"]
     stage.end_streams()
     stage.assert_nothing_is_held()
-    assert [evidence(target, 1001.0) for target in stage.targets] == [(1, 0), (1, 0)]
+    assert [evidence(target, 1001.0) for target in stage.targets] == [(1, 0), (0, 0)]
 
 
 # failures in a race
@@ -250,6 +248,16 @@ async def test_when_both_fail_what_an_upstream_said_is_told() -> None:
     assert (stage.gave_up(call).failure, stage.gave_up(call).why) == (UNAVAILABLE, "attempts used up")
     assert stage.script.transcript == ["0 asked a/x", "0.5 asked b/y"]
     stage.assert_nothing_is_held()
+
+
+@pytest.mark.parametrize(("first_s", "told"), [(0.6, "b"), (0.8, "a")])
+async def test_when_both_fail_the_later_failure_is_told(first_s: float, told: str) -> None:
+    failures = {each: Failure(FailureKind.NETWORK, each) for each in "ab"}
+    targets = new_target("a/x", retry=ONCE), new_target("b/y", retry=ONCE)
+    stage = hedged(*targets, a=[Slow(first_s, failures["a"])], b=[Slow(0.2, failures["b"])])
+    call = await stage.start()
+    await stage.pass_s(1.0)
+    assert stage.gave_up(call).failure is failures[told]
 
 
 async def test_hedge_that_failed_is_asked_again_after_all_others_and_pays_for_it() -> None:

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import pytest
 
-from llm_guard.policy.hedge import RESERVE, HedgeBudget, HedgeBudgetSnapshot, HedgeSettings, hedge_delay_s, parse_after
+from llm_guard.policy.hedge import (
+    RESERVE,
+    HedgeBudget,
+    HedgeBudgetSnapshot,
+    HedgeDelays,
+    HedgeSettings,
+    hedge_delay_s,
+    parse_after,
+)
 from llm_guard.policy.latency import Latency
 
 
@@ -64,6 +73,55 @@ def test_losers_of_hedges_do_not_take_the_delay_away() -> None:
 
 def test_deployment_that_is_cut_too_often_has_no_learned_delay() -> None:
     assert delay_s(noted(*[0.1] * 89, cut=11)) is None
+
+
+def test_learned_delay_is_no_shorter_than_timers_are() -> None:
+    assert delay_s(noted(*[0.0001] * 20)) == 0.002
+    assert delay_s(noted(*[0.003] * 20)) == 0.003
+    assert delay_s(Latency(), 0.0001) == 0.0001
+
+
+P95 = HedgeSettings(after="p95")
+
+
+def test_learned_delay_is_kept_for_a_moment() -> None:
+    delays, latency = HedgeDelays(), noted(*[0.1] * 20)
+    assert delays.delay_s(P95, latency, 0.0) == 0.1
+    for _ in range(100):
+        latency.note(0.2, 0.0)
+    assert [delays.delay_s(P95, latency, now) for now in (0.0, 0.04, 0.06)] == [0.1, 0.1, 0.2]
+
+
+def test_kept_delay_is_one_deployments_by_one_routes_settings() -> None:
+    delays, latency = HedgeDelays(), noted(*(1 + i / 1000 for i in range(1, 101)))
+    assert delays.delay_s(P95, latency, 0.0) == 1.095
+    assert delays.delay_s(HedgeSettings(after="p50"), latency, 0.0) == 1.05
+    assert delays.delay_s(HedgeSettings(after=7.0), latency, 0.0) == 7.0
+    assert delays.delay_s(P95, noted(*[0.1] * 20), 0.0) == 0.1
+    assert delays.delay_s(P95, latency, 0.0) == 1.095
+
+
+def test_delay_that_was_not_known_is_known_with_the_next_answer() -> None:
+    delays, latency = HedgeDelays(), noted(*[0.1] * 19)
+    assert delays.delay_s(P95, latency, 0.0) is None
+    latency.note(0.1, 0.0)
+    assert delays.delay_s(P95, latency, 0.0) == 0.1
+
+
+def test_delays_of_deployments_that_are_no_more_are_forgotten() -> None:
+    class Sample(Latency):
+        """One that can be seen to go."""
+
+    def ask(sample: Sample) -> None:
+        seen.add(sample)
+        for _ in range(20):
+            sample.note(0.1, 0.0)
+        assert delays.delay_s(P95, sample, 0.0) == 0.1
+
+    delays, seen = HedgeDelays(), weakref.WeakSet[Sample]()
+    for _ in range(1000):
+        ask(Sample())
+    assert len(seen) <= 256
 
 
 def test_calls_pay_for_hedges() -> None:

@@ -1,0 +1,327 @@
+"""A race of two in which all happens at nearly one instant, in every order: who wins, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import permutations, product
+from typing import Any, Literal
+
+import pytest
+
+from llm_guard.call import Attempt, Call, GaveUp, Opened, Served
+from llm_guard.gateway.attempt_loop import AttemptLoop
+from llm_guard.gateway.settle import settle
+from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.policy.backoff import RetrySettings
+from llm_guard.policy.bench import Bench
+from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit, Transition
+from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
+from llm_guard.routes import Hedging
+from tests.fakes.clock import ManualClock, ManualLimit, let_run
+from tests.fakes.script import UNAVAILABLE, new_call, new_route, new_target, open_stream
+
+What = Literal["answers", "fails", "fails for good", "breaks", "is out of time"]
+Event = tuple[int, What] | Literal["the client leaves", "the first is slow"]
+ALL: tuple[What, ...] = ("answers", "fails", "fails for good", "breaks", "is out of time")
+LAST_WORDS = ("answers", "fails for good", "breaks")
+LEAVES: Event = "the client leaves"
+SLOW: Event = "the first is slow"
+UNHEARD: list[dict[str, Any]] = []
+"""Errors that nobody has asked a task for, as the loop tells them."""
+LATER = 12
+"""Turns of the loop: everything has come to rest in between."""
+GAPS = (0, 1, 2, 3, LATER)
+
+FINAL = Failure(FailureKind.INVALID_REQUEST, "answered 400 (status 400)")
+OUT_OF_TIME = Failure(FailureKind.TIMEOUT, "no first token within 30 s", limit="first_token")
+
+
+class Host(Breaker):
+    """Counts the permits it has given, and those it got back."""
+
+    given = returned = 0
+
+    def try_acquire(self, now: float) -> Permit | None:
+        self.given += 1
+        return super().try_acquire(now)
+
+    def settle(self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None) -> Transition | None:
+        assert not permit.is_settled
+        self.returned += 1
+        return super().settle(permit, signal, now, duration_s)
+
+
+@dataclass
+class Side:
+    """One exchange, which ends as it is told to."""
+
+    limit: ManualLimit
+    told: asyncio.Future[Opened | Failure | Exception] = field(default_factory=asyncio.Future)
+    stream: Opened | None = None
+    is_over: bool = False
+
+    def hear(self, what: What) -> None:
+        """Nothing, where it is over or has heard before."""
+        if what == "is out of time":
+            if not self.is_over:
+                self.limit.fire()
+        elif not self.told.done():
+            self.told.set_result(outcome_of(what))
+
+    async def run(self) -> Opened | Failure:
+        """As `gateway.upstream` does it."""
+        try:
+            async with self.limit:
+                self.limit.set(2000.0, "first_token")
+                outcome = await self.told
+        except TimeoutError:
+            return OUT_OF_TIME
+        finally:
+            self.is_over = True
+        if isinstance(outcome, Exception):
+            raise outcome
+        self.stream = outcome if isinstance(outcome, Opened) else None
+        return outcome
+
+
+def outcome_of(what: What) -> Opened | Failure | Exception:
+    match what:
+        case "fails":
+            return UNAVAILABLE
+        case "fails for good":
+            return FINAL
+        case "breaks":
+            return RuntimeError("a bug")
+        case _:
+            return open_stream()
+
+
+class Race:
+    """One call to one deployment, which may be hedged on it, and is not retried."""
+
+    def __init__(self, *, is_stubborn: bool = False) -> None:
+        """`is_stubborn`: an exchange that is broken off has an answer all the same."""
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: UNHEARD.append(context))
+        self.clock = ManualClock()
+        self._is_stubborn = is_stubborn
+        self.sides: list[Side] = []
+        self.host = Host(BreakerSettings())
+        self.target = new_target("a/x", host=self.host, retry=RetrySettings(jitter=0.0, max_attempts=1))
+        settings = HedgeSettings(after=0.5, max_extra=1.0)
+        self.route = new_route(self.target, hedging=Hedging(settings, HedgeBudget(settings)))
+        self.call = new_call(is_stream=True)
+        self.call.route = self.route
+        self.left = 0
+        """How often the client has left while the call ran."""
+        self.is_over = False
+        self.cancelling = 0
+        """Of the call's task when the call was over."""
+        self.unsettled: list[Attempt] = []
+        """Attempts that had not ended then."""
+        self.task: asyncio.Task[Served | GaveUp] = asyncio.ensure_future(self._run())
+
+    async def open(self, _call: Call, _attempt: Attempt) -> Opened | Failure:
+        side = Side(self.clock.limit())
+        self.sides.append(side)
+        try:
+            return await side.run()
+        except asyncio.CancelledError:
+            if not self._is_stubborn:
+                raise
+            side.stream = open_stream()
+            return side.stream
+
+    def let(self, event: Event) -> None:
+        if event == "the first is slow":
+            if not self.is_over:
+                self.clock.advance(0.5)
+                self.clock.ring_due()
+        elif event == "the client leaves":
+            if not self.is_over:
+                self.left += 1
+                self.task.cancel()
+        elif len(self.sides) > event[0]:
+            self.sides[event[0]].hear(event[1])
+
+    async def play(self, events: Iterable[tuple[int, Event]]) -> Served | GaveUp | BaseException:
+        """Lets each happen so many turns after the one before it; returns what the call has come to."""
+        for turns, event in events:
+            await let_run(turns)
+            self.let(event)
+        await let_run(2 * LATER)
+        for side in self.sides:
+            side.hear("answers")
+        result: Served | GaveUp | BaseException
+        try:
+            result = await self.task
+        except (asyncio.CancelledError, RuntimeError) as error:
+            result = error
+        self._check(result)
+        return result
+
+    async def _run(self) -> Served | GaveUp:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            return await AttemptLoop(self, Bench(), self.clock, lambda: 0.0).run(self.call, self.route)
+        finally:
+            self.is_over = True
+            self.cancelling = task.cancelling()
+            self.unsettled = [each for each in self.call.attempts if each.ended_at is None]
+            await let_run(3)  # a cancellation that comes too late would come here
+
+    def _check(self, result: Served | GaveUp | BaseException) -> None:
+        # What the client has cancelled stays cancelled, and nobody else has cancelled anything.
+        assert isinstance(result, asyncio.CancelledError) == (self.left > 0)
+        assert self.cancelling == self.left
+        kept = result.opened if isinstance(result, Served) else None
+        if self.left < 2:  # nobody waits for the hedge's end when the client has left once more meanwhile
+            assert self.unsettled == ([result.attempt] if isinstance(result, Served) else [])
+        closed = [
+            attempt.outcome
+            for side, attempt in zip(self.sides, self.call.attempts, strict=True)
+            if side.stream not in (kept, None)
+        ]
+        if not isinstance(result, RuntimeError):
+            assert set(closed) <= {"client_cancelled" if self.left else "superseded"}
+        streams: list[Any] = [side.stream for side in self.sides if side.stream is not None]
+        assert [each for each in streams if not each.exchange.is_aborted] == ([kept] if kept is not None else [])
+        answered = [each for each in self.call.attempts if each.outcome == "ok"]
+        assert answered == ([result.attempt] if isinstance(result, Served) else [])
+        if isinstance(result, Served):
+            settle(result.attempt, result.leave, Signal.HEALTHY, self.clock)
+        self._check_all_is_given_back()
+
+    def _check_all_is_given_back(self) -> None:
+        deployment, now = self.target.deployment, self.clock.now()
+        assert self.host.given == self.host.returned == len(self.sides)
+        assert all(each.ended_at is not None for each in self.call.attempts)
+        assert deployment.gates.in_flight == 0
+        assert [gate.snapshot(now).in_flight for gate in deployment.gates.all()] == [0]
+        assert (deployment.breaker.snapshot(now).leases, deployment.host.snapshot(now).leases) == (0, 0)
+        assert not [each for each in self.clock.alarms if not each.is_cancelled and not each.has_rung]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def orders(events: Iterable[Event], gaps: Iterable[int] = GAPS) -> Iterator[list[tuple[int, Event]]]:
+    """All orders, and in each of them all distances; the first event comes when all is at rest."""
+    events, gaps = list(events), list(gaps)
+    for order in permutations(events):
+        for turns in product(gaps, repeat=len(events) - 1):
+            yield list(zip((LATER, *turns), order, strict=True))
+
+
+async def hedged(events: list[tuple[int, Event]]) -> tuple[Race, Served | GaveUp | BaseException]:
+    race = Race()
+    result = await race.play([(LATER, SLOW), *events])
+    assert len(race.sides) == 2
+    return race, result
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_lost() -> Iterator[None]:
+    UNHEARD.clear()
+    yield
+    assert not UNHEARD
+
+
+def told(result: Served | GaveUp | BaseException, race: Race) -> int | Failure | None:
+    """The number of whom has answered, or the failure that the client is told; None: a bug."""
+    if isinstance(result, Served):
+        return race.call.attempts.index(result.attempt)
+    return result.failure if isinstance(result, GaveUp) else None
+
+
+def word_of(side: int, what: What) -> int | Failure | None:
+    """What is told when this side has the last word."""
+    outcome = outcome_of(what)
+    if isinstance(outcome, Opened):
+        return side
+    return outcome if isinstance(outcome, Failure) else None
+
+
+@pytest.mark.parametrize("second", ALL)
+@pytest.mark.parametrize("first", ALL)
+async def test_whoever_has_the_last_word_wins_and_of_two_the_earlier(first: What, second: What) -> None:
+    for events in orders([(0, first), (1, second)]):
+        race, result = await hedged(events)
+        assert told(result, race) in expected(events), events
+
+
+def expected(events: list[tuple[int, Event]]) -> list[int | Failure | None]:
+    last_words = [each for _, each in events if isinstance(each, tuple) and each[1] in LAST_WORDS]
+    if not last_words:
+        said = {each[1] for _, each in events if isinstance(each, tuple)}
+        return [UNAVAILABLE if "fails" in said else OUT_OF_TIME]
+    is_apart = events[-1][0] == LATER
+    return [word_of(*each) for each in (last_words[:1] if is_apart else last_words)]
+
+
+@pytest.mark.parametrize("second", ALL)
+@pytest.mark.parametrize("first", ALL)
+async def test_client_that_leaves_at_any_moment_ends_both(first: What, second: What) -> None:
+    for events in orders([(0, first), (1, second), LEAVES], (0, 1, 2, 3)):
+        race, result = await hedged(events)
+        if events[0][1] == LEAVES:
+            assert isinstance(result, asyncio.CancelledError)
+            assert {each.outcome for each in race.call.attempts} <= {"client_cancelled", "superseded"}
+
+
+@pytest.mark.parametrize("second", ["answers", "fails", "fails for good"])
+@pytest.mark.parametrize("first", ["answers", "fails for good", "breaks"])
+async def test_limit_and_answer_at_one_instant_end_an_attempt_once(first: What, second: What) -> None:
+    """The attempt's limit, the hedge and the client cancel one task."""
+    for events in orders([(0, first), (0, "is out of time"), (1, second)]):
+        race, result = await hedged(events)
+        assert told(result, race) in (word_of(0, first), word_of(1, second), OUT_OF_TIME)
+        if first == second == "answers":
+            assert isinstance(result, Served)
+    for events in orders([(0, first), (0, "is out of time"), (1, second), LEAVES], (0, 1, 2)):
+        await hedged(events)
+
+
+async def test_total_deadline_of_both_at_one_instant() -> None:
+    for events in orders([(0, "is out of time"), (1, "is out of time"), (1, "answers"), LEAVES], (0, 1, 2)):
+        await hedged(events)
+
+
+@pytest.mark.parametrize("second", ALL)
+async def test_client_that_leaves_twice(second: What) -> None:
+    """As when its connection breaks while a drain ends its call."""
+    for events in orders([(0, "answers"), (1, second), LEAVES, LEAVES], (0, 1, 2)):
+        await hedged(events)
+
+
+@pytest.mark.parametrize("first", ALL)
+async def test_hedge_that_is_to_begin_at_that_moment(first: What) -> None:
+    for events in orders([SLOW, (0, first), LEAVES], (0, 1, 2, 3, 4)):
+        race = Race()
+        await race.play(events)
+        assert len(race.sides) <= (1 if events[0][1] == LEAVES or events[-1][1] == SLOW else 2)
+        if events[0][1] != SLOW:
+            assert len(race.sides) == 1
+
+
+async def test_attempt_that_ends_at_the_moment_of_the_hedges_answer_has_an_end_of_its_own() -> None:
+    race, _ = await hedged([(LATER, (1, "answers")), (0, (0, "is out of time"))])
+    assert [each.outcome for each in race.call.attempts] == ["timeout", "ok"]
+    race, _ = await hedged([(LATER, (1, "answers")), (1, LEAVES)])
+    assert [each.outcome for each in race.call.attempts] == ["client_cancelled", "client_cancelled"]
+
+
+@pytest.mark.parametrize("second", LAST_WORDS)
+async def test_first_that_answers_in_spite_of_being_ended(second: What) -> None:
+    race = Race(is_stubborn=True)
+    result = await race.play([(LATER, SLOW), (LATER, (1, second))])
+    assert told(result, race) == 0
+
+
+@pytest.mark.parametrize("first", ["answers", "fails", "fails for good", "breaks"])
+async def test_what_has_come_for_the_first_while_the_loop_was_busy_is_read_before_a_hedge_begins(first: What) -> None:
+    race = Race()
+    await race.play([(LATER, SLOW), (1, (0, first))])
+    assert len(race.sides) == 1
+    assert race.route.hedging is not None
+    assert race.route.hedging.budget.snapshot().spent == 0

@@ -119,7 +119,8 @@ class _Limits:
         self._latest_at, self._latest_name = at, name
         ends_by, commit_by = self._attempt.ends_by, self._call.commit_by
         self._is_early = ends_by < at and ends_by < commit_by
-        self.scope.set(*earlier(min(ends_by, at), name, commit_by))
+        ends_at, limit = earlier(min(ends_by, at), name, commit_by)
+        self.scope.set(ends_at, limit)
 
 
 # What is sent

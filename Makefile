@@ -1,12 +1,13 @@
 # make run    sets everything up and runs the gateway with a provider that misbehaves behind it: no key needed
 # make test   sets everything up and passes all tests, lint, types and import rules
+# make compiled   leaves a wheel in dist/ whose hot way is machine code; it takes a C compiler and Python's headers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests bench soak fuzz lock clean
+.PHONY: run demo test check lint types imports tests bench soak fuzz compiled compiled-package compiled-tests lock clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -31,6 +32,22 @@ imports: $(VENV)/ready-dev
 tests: $(VENV)/ready-dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
+# For this Python and this kind of machine alone.
+compiled: $(VENV)/ready-dev
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+compiled-package: $(VENV)/ready-dev
+	$(BIN)/python -m compiling
+
+# Neither the working directory nor the installed package may come before what was compiled.
+COMPILED := $(CURDIR)/build/compiled/lib
+WITH_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR)
+COMPILED_TESTS ?= tests/integration tests/e2e tests/chaos tests/security
+
+compiled-tests: compiled-package
+	$(WITH_COMPILED) $(BIN)/python -m llm_guard --version | grep +compiled
+	$(WITH_COMPILED) $(BIN)/pytest -n $(WORKERS) --dist worksteal -o pythonpath="$(COMPILED) ." $(COMPILED_TESTS)
+
 bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks
 
@@ -49,6 +66,8 @@ lock: $(VENV)/ready-dev
 		--upgrade pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		--upgrade --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		--upgrade --group build --constraint requirements-dev.lock -o requirements-build.lock
 
 $(VENV)/made:
 	$(PYTHON) -c 'import sys; sys.exit("llm_guard needs Python 3.11 or newer: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'

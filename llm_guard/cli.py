@@ -25,11 +25,11 @@ from llm_guard.log import configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
-from llm_guard.version import __version__
+from llm_guard.version import full_version
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="llm-guard")
+@click.version_option(full_version(), prog_name="llm-guard")
 def main() -> None:
     """A resilience proxy for LLM calls: point your SDK's base_url at it."""
 
@@ -66,7 +66,7 @@ async def _serve(config: Config, path: Path, changes: dict[str, str | int]) -> N
     await app.start()
     calm_collector()
     app.heed_signals()  # before anyone is told that we serve
-    click.echo(f"llm-guard {__version__} serves on {' and '.join(app.addresses)}", err=True)
+    click.echo(f"llm-guard {full_version()} serves on {' and '.join(app.addresses)}", err=True)
     await app.run()
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from llm_guard.call import Call, GaveUp, Served
 from llm_guard.gateway.attempt_loop import AttemptLoop
+from llm_guard.routes import Route
 from tests.chaos.forms import CHAT, MESSAGES
 from tests.chaos.process import serving
 from tests.chaos.stand import config_text
@@ -147,14 +149,18 @@ async def test_what_is_no_request_is_answered_without_quoting_it(data: bytes) ->
         assert not found(everything(front.stand.log))
 
 
-async def test_exception_says_nothing_to_the_client_but_whom_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exception_says_nothing_to_the_client_but_whom_to_ask() -> None:
     """C57."""
 
-    async def fail(*_arguments: object) -> None:
-        raise RuntimeError("connect to redis://:word@10.0.0.7 failed in /srv/app.py")
+    class Broken(AttemptLoop):
+        def __init__(self) -> None:
+            """Needs nothing."""
 
-    monkeypatch.setattr(AttemptLoop, "run", fail)
+        async def run(self, call: Call, route: Route) -> Served | GaveUp:
+            raise RuntimeError("connect to redis://:word@10.0.0.7 failed in /srv/app.py")
+
     async with keyed() as front:
+        front.stand.app.gateway._loop = Broken()
         reply = await CHAT.ask(front.url)
         error = CHAT.error_of(reply)
         assert (reply.status, error["code"], error["message"]) == (500, "internal_error", "the gateway failed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,8 +17,8 @@ from tests.fakes.script import new_call
 SOON = WaitingSettings(after=10.0)
 
 
-class FakeReply:
-    """Has what `Waiting` asks of a `Reply`."""
+class FakeReply(Reply):
+    """Has what `Waiting` asks of a `Reply`, and neither a request nor a connection."""
 
     def __init__(self, error: Exception | None = None, *, is_stuck: bool = False) -> None:
         self.has_begun = False
@@ -42,7 +42,7 @@ class FakeReply:
 
 def waiting(reply: FakeReply, clock: ManualClock, settings: WaitingSettings | None = SOON, **facts: Any) -> Waiting:
     call = new_call(**{"is_stream": True, "stream_head": "plain", **facts})
-    return Waiting(call, cast("Reply", reply), settings, clock)
+    return Waiting(call, reply, settings, clock)
 
 
 async def pass_s(clock: ManualClock, seconds: float) -> None:
@@ -110,7 +110,7 @@ async def test_config_may_say_otherwise(settings: WaitingSettings, facts: dict[s
 async def test_it_is_looked_again_every_second_until_a_word_may_be_said() -> None:
     clock, reply = ManualClock(), FakeReply()
     call = new_call(is_stream=True)
-    with Waiting(call, cast("Reply", reply), SOON, clock):
+    with Waiting(call, reply, SOON, clock):
         await pass_s(clock, 10.0)
         assert alarms(clock) == [11.0]
         call.stream_head = "plain"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 
@@ -551,7 +551,7 @@ def test_snapshot_tells_the_whole_story_and_cannot_be_changed() -> None:
     never: dict[BreakerState, int] = dict.fromkeys(("forced_open", "forced_closed", "metrics_only", "disabled"), 0)
     assert seen.transitions == {"closed": 0, "open": 1, "half_open": 0} | never
     assert breaker.snapshot(37.0).transitions == {"closed": 1, "open": 1, "half_open": 1} | never
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         seen.state = "closed"  # type: ignore[misc]
     with pytest.raises(TypeError):
         seen.transitions["open"] = 0  # type: ignore[index]

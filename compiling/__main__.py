@@ -1,0 +1,18 @@
+"""`python -m compiling`: compiles the package into build/compiled/lib, and says where it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from compiling.build import BuildError, build, extensions
+
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "build" / "compiled"
+
+if __name__ == "__main__":
+    try:
+        package = build(ROOT, TARGET)
+    except BuildError as error:
+        sys.exit(f"the package was not compiled:\n{error}")
+    print(f"{len(list(extensions(package)))} modules are compiled: PYTHONPATH={package}")

@@ -1,0 +1,166 @@
+"""What is compiled of the package, and what can be C of that.
+
+Owns the list of modules, and the rules by which a class becomes a C struct and a function a C function. Does not own
+how either is declared (`declare`), nor what its values are (`c_types`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "llm_guard"
+HOT = (
+    "call", "clock", "deployment", "outcome", "routes",
+    "dialect.anthropic", "dialect.openai", "dialect.sse", "dialect.tally",
+    "gateway.answer_reader", "gateway.attempt_loop", "gateway.call_line", "gateway.client_connection",
+    "gateway.connections", "gateway.counters", "gateway.entrance", "gateway.headers", "gateway.listener",
+    "gateway.model_field", "gateway.opening", "gateway.origin", "gateway.race", "gateway.record", "gateway.relay",
+    "gateway.reply", "gateway.request", "gateway.request_head", "gateway.request_parser", "gateway.server",
+    "gateway.settle", "gateway.stream_view", "gateway.upstream", "gateway.upstream_connection",
+    "gateway.upstream_exchange", "gateway.waiting", "gateway.way",
+    "policy.bench", "policy.breaker", "policy.caller", "policy.deadline", "policy.evidence", "policy.gate",
+    "policy.hedge", "policy.itinerary", "policy.latency", "policy.limiter", "policy.line", "policy.opening",
+    "policy.pacer", "policy.rate_hints", "policy.recent", "policy.repeat", "policy.retry_budget",
+)  # fmt: skip
+"""What every call or every chunk passes through, and what it holds. All else gains nothing."""
+
+Name = tuple[str, str]
+"""A module, and what it defines."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Module:
+    name: str
+    path: Path
+    """From the root."""
+    text: str
+    tree: ast.Module
+    names: Mapping[str, Name]
+    """What names in it stand for, where that is compiled as well."""
+    exports: frozenset[str]
+    """`__all__`: what others may import from it although it is defined elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    modules: Mapping[str, Module]
+    types: Mapping[Name, ast.ClassDef]
+    """Classes whose instances become C structs."""
+    functions: frozenset[Name]
+    """Of modules, that C can call."""
+    methods: frozenset[tuple[Name, str]]
+    """Of `types`, that C can call."""
+
+    def base(self, name: Name) -> Name | None:
+        """The one class that a type inherits from."""
+        bases = self.types[name].bases
+        return self.modules[name[0]].names[ast.unparse(bases[0])] if bases else None
+
+
+def read_program(root: Path, hot: tuple[str, ...] = HOT) -> Program:
+    """Raises FileNotFoundError for a module that is not there, and ValueError for one that cannot be compiled."""
+    names = [f"{PACKAGE}.{each}" for each in hot]
+    modules = {name: _module(root, name, frozenset(names)) for name in names}
+    classes = {
+        (module.name, node.name): node
+        for module in modules.values()
+        for node in module.tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+    types = {name: node for name, node in classes.items() if _is_type(name, classes, modules)}
+    functions = frozenset(
+        (module.name, node.name)
+        for module in modules.values()
+        for node in module.tree.body
+        if isinstance(node, ast.FunctionDef) and _is_c_function(node)
+    )
+    bare = Program(modules, types, functions, frozenset())
+    return Program(modules, types, functions, frozenset(_c_methods(bare)))
+
+
+def dataclass_of(node: ast.ClassDef) -> ast.expr | None:
+    """Its `@dataclass`."""
+    return next((each for each in node.decorator_list if ast.unparse(each).startswith("dataclass")), None)
+
+
+def arguments(function: Function) -> list[tuple[ast.arg, ast.expr | None]]:
+    """Each with its default, in the order in which C takes them: there is no keyword-only argument in C."""
+    args = function.args
+    defaults: list[ast.expr | None] = [None] * (len(args.args) - len(args.defaults))
+    defaults += [*args.defaults, *args.kw_defaults]
+    return list(zip([*args.args, *args.kwonlyargs], defaults, strict=True))
+
+
+def _module(root: Path, name: str, hot: frozenset[str]) -> Module:
+    path = Path(*name.split(".")).with_suffix(".py")
+    text = (root / path).read_text()
+    tree = ast.parse(text)
+    names: dict[str, Name] = {}
+    exports: frozenset[str] = frozenset()
+    has_future = False
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module in hot:
+            names |= {each.asname or each.name: (node.module, each.name) for each in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names[node.name] = (name, node.name)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            exports = frozenset(ast.literal_eval(node.value))
+        has_future |= isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    if not has_future:
+        raise ValueError(f"{path} has no `from __future__ import annotations`")
+    return Module(name, path, text, tree, names, exports)
+
+
+def _is_type(name: Name, classes: Mapping[Name, ast.ClassDef], modules: Mapping[str, Module]) -> bool:
+    """Not what pydantic fills, which has to be a class of Python's; nor what inherits from one."""
+    node = classes[name]
+    if node.name.endswith("Settings") or node.keywords or len(node.bases) > 1:
+        return False
+    if len(node.decorator_list) != (dataclass_of(node) is not None):
+        return False
+    bases = [modules[name[0]].names.get(ast.unparse(base)) for base in node.bases]
+    return all(base is not None and base in classes and _is_type(base, classes, modules) for base in bases)
+
+
+def _c_methods(program: Program) -> Iterator[tuple[Name, str]]:
+    """A method that C calls is found by its place in a table, not by its name: where one class of a family has it
+    otherwise, C would find the wrong one, so that all have to have it as Python has it."""
+    found: defaultdict[tuple[Name, str], list[Name]] = defaultdict(list)
+    barred = set()
+    for name, node in program.types.items():
+        family = name
+        while (base := program.base(family)) is not None:
+            family = base
+        for each in node.body:
+            if isinstance(each, Function):
+                found[family, each.name].append(name)
+                if not _is_c_function(each) or not each.args.args:
+                    barred.add((family, each.name))
+    for (family, method), owners in found.items():
+        if (family, method) not in barred:
+            yield from ((owner, method) for owner in owners)
+
+
+def _is_c_function(function: Function) -> bool:
+    """Neither a coroutine, a generator nor a closure, nor what has a decorator or a star."""
+    args = function.args
+    if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list or function.name.startswith("__"):
+        return False
+    if args.vararg or args.kwarg or args.posonlyargs:
+        return False
+    has_default = [default is not None for _, default in arguments(function)]
+    if has_default != sorted(has_default):
+        return False
+    bodies = [*function.body, *filter(None, [*args.defaults, *args.kw_defaults])]
+    return not any(isinstance(node, _NOT_IN_C) for body in bodies for node in ast.walk(body))
+
+
+_NOT_IN_C = (
+    ast.Lambda, ast.GeneratorExp, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Yield, ast.YieldFrom,
+    ast.Nonlocal,
+)  # fmt: skip

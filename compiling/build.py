@@ -20,8 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from compiling.declare import declarations
-from compiling.program import HOT, PACKAGE, Program, read_program
+from compiling.declare import cimports, declarations
+from compiling.program import HOT, PACKAGE, Module, Program, read_program
 from compiling.rewrite import rewritten
 
 DIRECTIVES = {"language_level": 3, "annotation_typing": True, "binding": True, "nonecheck": True}
@@ -41,12 +41,12 @@ def build(root: Path, target: Path, hot: tuple[str, ...] = HOT) -> Path:
     program = read_program(root, hot)
     _lay_out(program, sources)
     _copy(root / PACKAGE, package / PACKAGE, program)
-    declared = "".join(path.read_text() for path in sorted(sources.rglob("*.pxd")))
-    common = f"{version('Cython')} {DIRECTIVES} {_C_OPTIONS} {_SUFFIX} {_compiler()} {declared}"
     # The largest first: nobody waits for one that was begun last.
-    paths = sorted((module.path for module in program.modules.values()), key=lambda path: -(root / path).stat().st_size)
+    modules = sorted(program.modules.values(), key=lambda module: -len(module.text))
+    paths = [module.path for module in modules]
+    keys = [_key(module, program, sources) for module in modules]
     with ProcessPoolExecutor() as pool:
-        said = list(pool.map(partial(_compiled, target=target, common=common), paths))
+        said = list(pool.map(partial(_compiled, target), paths, keys))
     if failed := [each for each in said if each]:
         raise BuildError("\n".join(failed))
     return package
@@ -79,11 +79,22 @@ def _copy(package: Path, target: Path, program: Program) -> None:
     shutil.copytree(package, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def _compiled(path: Path, target: Path, common: str) -> str:
+def _key(module: Module, program: Program, sources: Path) -> str:
+    """Of all that a compiled module depends on: its text, and what is declared in those that it knows of."""
+    known, new = {module.name}, [module]
+    while new:
+        homes = {name for name, _ in cimports(new.pop(), program).values()} - known
+        known |= homes
+        new += [program.modules[name] for name in homes]
+    declared = [(sources / program.modules[name].path).with_suffix(".pxd").read_text() for name in sorted(known)]
+    parts = (version("Cython"), DIRECTIVES, _C_OPTIONS, _SUFFIX, _compiler(), rewritten(module, program), declared)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _compiled(target: Path, path: Path, key: str) -> str:
     """One module, unless that is done; returns what is wrong with it, or nothing."""
     source, extension = target / "sources" / path, target / "lib" / path.with_suffix(_SUFFIX)
     stamp = target / "keys" / path
-    key = hashlib.sha256(f"{common} {source.read_text()}".encode()).hexdigest()
     if extension.exists() and stamp.exists() and stamp.read_text() == key:
         return ""
     stamp.unlink(missing_ok=True)

@@ -42,12 +42,13 @@ def _class(node: ast.ClassDef, module: Module, program: Program) -> Iterator[str
     name = (module.name, node.name)
     settings = dataclass_of(node)
     is_frozen = settings is not None and "frozen=True" in ast.unparse(settings)
-    yield f"cdef class {node.name}({ast.unparse(node.bases[0])}):" if node.bases else f"cdef class {node.name}:"
+    base = f"({ast.unparse(node.bases[0])})" if program.base(name) is not None else ""
+    yield f"cdef class {node.name}{base}:"
     yield "    pass"
     for attribute, kind in attributes(name, program).items():
         access = "readonly" if is_frozen and not _is_late(node, attribute) else "public"
         yield f"    cdef {access} {kind} {attribute}"
-    if not node.bases and settings is None and not any(map(is_slots, node.body)):
+    if not base and settings is None and not any(map(is_slots, node.body)):
         yield "    cdef object __weakref__"
     for each in node.body:
         if isinstance(each, ast.FunctionDef) and (name, each.name) in program.methods:

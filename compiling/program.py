@@ -28,6 +28,13 @@ HOT = (
 )  # fmt: skip
 """What every call or every chunk passes through, and what it holds. All else gains nothing."""
 
+INTERFACES = {
+    "asyncio.Protocol": frozenset(
+        {"connection_made", "connection_lost", "data_received", "eof_received", "pause_writing", "resume_writing"}
+    )
+}
+"""Bases that a type can do without: event loops ask for the methods, not for the class."""
+
 Name = tuple[str, str]
 """A module, and what it defines."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -59,7 +66,7 @@ class Program:
     def base(self, name: Name) -> Name | None:
         """The one class that a type inherits from."""
         bases = self.types[name].bases
-        return self.modules[name[0]].names[ast.unparse(bases[0])] if bases else None
+        return self.modules[name[0]].names.get(ast.unparse(bases[0])) if bases else None
 
 
 def read_program(root: Path, hot: tuple[str, ...] = HOT) -> Program:
@@ -123,6 +130,10 @@ def _is_type(name: Name, classes: Mapping[Name, ast.ClassDef], modules: Mapping[
         return False
     if len(node.decorator_list) != (dataclass_of(node) is not None):
         return False
+    if node.bases and (needed := INTERFACES.get(ast.unparse(node.bases[0]))) is not None:
+        if missing := needed - {each.name for each in node.body if isinstance(each, Function)}:
+            raise ValueError(f"{node.name} lacks {', '.join(sorted(missing))}, which its base class would have")
+        return True
     bases = [modules[name[0]].names.get(ast.unparse(base)) for base in node.bases]
     return all(base is not None and base in classes and _is_type(base, classes, modules) for base in bases)
 

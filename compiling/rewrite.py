@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from compiling.attributes import is_slots
 from compiling.c_types import is_read_well
 from compiling.declare import cimports
-from compiling.program import Function, Module, Program, arguments, dataclass_of
+from compiling.program import INTERFACES, Function, Module, Program, arguments, dataclass_of
 
 Place = tuple[int, int]
 """Line, from 1, and byte in it."""
@@ -67,6 +67,9 @@ def _class(node: ast.ClassDef) -> Iterator[Edit]:
         options = settings.keywords if isinstance(settings, ast.Call) else []
         said = ", ".join(ast.unparse(each) for each in options if each.arg != "slots")
         yield _begin(settings), _end(settings), f"cython.dataclasses.dataclass({said})"
+    for base in node.bases:
+        if ast.unparse(base) in INTERFACES:
+            yield _begin(base), _end(base), ""
     for each in node.body:
         if is_slots(each):
             yield _begin(each), _end(each), "pass"

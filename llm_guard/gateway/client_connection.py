@@ -85,6 +85,9 @@ class ClientConnection(asyncio.Protocol):
             self.transport.write(bare_answer(_FULL))
             self.transport.close()  # no lingering: it would take the room that there is not
 
+    def eof_received(self) -> None:
+        """The client has left: the transport closes itself."""
+
     def connection_lost(self, _error: Exception | None) -> None:
         self._listener.remove(self)
         self._is_closing = True

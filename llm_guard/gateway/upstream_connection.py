@@ -186,7 +186,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._note_drained()
         self._keeper.remove(self)
         self.gone.set_result(None)
-        del self._reader.parser  # they know each other: work for the collector
+        # They know each other, which would be work for the collector. Nothing is parsed any more.
+        self._reader.parser = None  # type: ignore[assignment]
 
     def pause_writing(self) -> None:
         self._is_full = True

@@ -22,6 +22,7 @@ from benchmarks.scenarios import report as scenario_report
 from benchmarks.scenarios import run as scenarios
 from benchmarks.scenarios.catalogue import SCENARIOS
 from benchmarks.storm import report as storms
+from compiling.build import ROOT, TARGET, BuildError, build
 from tests.fuzz.targets import TARGETS
 
 _seconds = click.option(
@@ -84,15 +85,19 @@ def play_scenarios(seconds: float, only: tuple[str, ...], other: str | None, pro
     metavar="[PATH]",
     help="Start Envoy too: the one on the PATH, or this one. benchmarks/peers/README.md says how to get it.",
 )
+@click.option("--compiled", is_flag=True, help="Compile the gateway, and measure that too: it takes a C compiler.")
 @_provider_port
-def compare(peers: tuple[str, ...], pids: tuple[str, ...], envoy: str | None, provider_port: int) -> None:
+def compare(
+    peers: tuple[str, ...], pids: tuple[str, ...], envoy: str | None, compiled: bool, provider_port: int
+) -> None:  # fmt: skip
     """What the gateway costs, beside no proxy, a plain one, Envoy and any other."""
     try:
         program = None if envoy is None else find_envoy(envoy)
         ways = parse_peers(peers, pids)
-    except (FileNotFoundError, ValueError) as error:
+        package = build(ROOT, TARGET) if compiled else None
+    except (BuildError, FileNotFoundError, ValueError) as error:
         raise click.UsageError(str(error)) from None
-    _end(_compare(ways, program, provider_port if peers else 0))
+    _end(_compare(ways, program, provider_port if peers else 0, package))
 
 
 @main.command("relay")
@@ -148,9 +153,11 @@ def _scenarios(seconds: float, only: Sequence[str] = (), other: scenarios.Other 
     return [f"{row.scenario.name}: {promise}" for row in rows for promise in row.broken]
 
 
-def _compare(peers: Sequence[Way] = (), envoy: Path | None = None, provider_port: int = 0) -> Iterable[str]:
+def _compare(
+    peers: Sequence[Way] = (), envoy: Path | None = None, provider_port: int = 0, compiled: Path | None = None
+) -> Iterable[str]:
     gc.freeze()  # what is imported must not be looked through again in the middle of a call
-    compared = comparison.run(click.echo, peers, envoy, provider_port)
+    compared = comparison.run(click.echo, peers, envoy, provider_port, compiled=compiled)
     comparison_page.write(compared, report.RESULTS, report.machine())
     for promise in compared.promises:
         click.echo(f"{promise.text}: {'-' if promise.found is None else f'{promise.found:.3g}'}, {promise.verdict}")

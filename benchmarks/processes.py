@@ -80,12 +80,16 @@ class Started:
 
 
 @contextmanager
-def started(module: str, *arguments: str, cpu: int | None = None) -> Iterator[Started]:
+def started(module: str, *arguments: str, cpu: int | None = None, package: Path | None = None) -> Iterator[Started]:
     """Runs `python -m module`, which says `... on URL` on standard error once it serves; raises NotStartedError.
-    `cpu`: the processor it has to itself as far as we are concerned; None: ours."""
+    `cpu`: the processor it has to itself as far as we are concerned; None: ours. `package`: the folder of another
+    llm_guard than this one."""
+    # Else the working directory would come before it.
+    other = {} if package is None else {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(package)}
     popen = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=_ROOT,
+        env=os.environ | other,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

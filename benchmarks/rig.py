@@ -28,14 +28,15 @@ def provider(*mock_options: str, port: int = 0) -> Iterator[str]:
 
 
 @contextmanager
-def gateway(config: str, provider_url: str) -> Iterator[Started]:
+def gateway(config: str, provider_url: str, package: Path | None = None) -> Iterator[Started]:
     """A gateway before a provider that runs already, whose address `{provider}` in `config` becomes; raises
-    ConfigRefusedError."""
+    ConfigRefusedError. `package`: the folder of another llm_guard than this one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(config.replace("{provider}", provider_url))
         try:
-            with started("llm_guard", "serve", "-c", str(path), "--port", "0", cpu=GATEWAYS_CPU) as running:
+            arguments = ("serve", "-c", str(path), "--port", "0")
+            with started("llm_guard", *arguments, cpu=GATEWAYS_CPU, package=package) as running:
                 yield running
         except NotStartedError as error:
             if error.code == 2:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from compiling.build import BuildError, build, extensions
-
-ROOT = Path(__file__).parents[1]
-TARGET = ROOT / "build" / "compiled"
+from compiling.build import ROOT, TARGET, BuildError, build, extensions
 
 if __name__ == "__main__":
     try:

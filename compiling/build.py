@@ -24,6 +24,8 @@ from compiling.declare import cimports, declarations
 from compiling.program import HOT, PACKAGE, Module, Program, read_program
 from compiling.rewrite import rewritten
 
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "build" / "compiled"
 DIRECTIVES = {"language_level": 3, "annotation_typing": True, "binding": True, "nonecheck": True}
 """`nonecheck`: an attribute of None is an AttributeError, not the end of the process."""
 _C_OPTIONS = ("-O2", "-g0", "-DNDEBUG", "-fwrapv", "-fno-strict-aliasing", "-fPIC", "-w")

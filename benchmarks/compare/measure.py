@@ -60,16 +60,16 @@ class _Notes:
 
 def run(
     say: Callable[[str], None], peers: Sequence[Way] = (), envoy: Path | None = None, provider_port: int = 0,
-    plan: Plan = Plan(),
+    plan: Plan = Plan(), compiled: Path | None = None,
 ) -> Compared:  # fmt: skip
     """Measures all. Raises OSError where so many streams are not allowed, NotStartedError."""
     ways.allow_descriptors(plan.idle_streams)
     notes = _Notes()
-    with ways.running(peers, envoy, provider_port) as found:
+    with ways.running(peers, envoy, provider_port, compiled) as found:
         for way in found[1:]:
             say(f"compare: memory of {way.name}, {plan.idle_streams} streams")
             _memory(way, plan, notes)
-    with ways.running(peers, envoy, provider_port) as found:  # memory that was freed in between is not new
+    with ways.running(peers, envoy, provider_port, compiled) as found:  # memory that was freed in between is not new
         for way in _in_turns(found, plan.rounds, say, "calls"):
             _calls(way, plan, notes)
         for streams, pace_s in plan.sizes:

@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 
 from benchmarks.compare import result
 from benchmarks.compare.result import Compared, Spread, cpu_s_per_chunk
-from benchmarks.compare.ways import DIRECT, ENVOY, GUARDED, PLAIN
+from benchmarks.compare.ways import COMPILED, DIRECT, ENVOY, GUARDED, PLAIN
 
 _INK, _FAINT, _GREY = "#39424e", "#c9ced6", "#7b8594"
 # As in the scenarios' pictures: the gateway dark green.
-_COLOURS = {GUARDED: "#1f7a5c", PLAIN: "#e69f00", ENVOY: "#4c8fd0"}
+_COLOURS = {GUARDED: "#1f7a5c", COMPILED: "#0f5a41", PLAIN: "#e69f00", ENVOY: "#4c8fd0"}
 _ANOTHER = "#8f7fc4"
 _BAR = 0.62
 _ROOM = 1.5
@@ -116,7 +116,7 @@ def _draw_panel(axes: Axes, panel: _Panel, proxies: Sequence[str]) -> None:
     axes.set_ylim(len(proxies) - 0.4, -0.6)
     axes.set_yticks(range(len(proxies)), proxies, fontsize=10.5, color=_INK)
     for name in axes.get_yticklabels():
-        name.set_fontweight("bold" if name.get_text() == GUARDED else "normal")
+        name.set_fontweight("bold" if name.get_text() in (GUARDED, COMPILED) else "normal")
     axes.set_xticks([])
     axes.tick_params(length=0)
     for side in ("top", "right", "bottom"):
@@ -132,7 +132,7 @@ def _draw_panel(axes: Axes, panel: _Panel, proxies: Sequence[str]) -> None:
 
 
 def _draw_way(axes: Axes, panel: _Panel, row: int, way: str, found: Spread | None, width: float) -> None:
-    is_ours = way == GUARDED
+    is_ours = way in (GUARDED, COMPILED)
     end = 0.0 if found is None else found.median * panel.scale
     axes.barh(row, end, _BAR, color=_COLOURS.get(way, _ANOTHER), zorder=2)
     p99 = panel.read_p99(way) if panel.read_p99 else None

@@ -25,6 +25,7 @@ from benchmarks.rig import GATEWAYS_CPU, gateway
 from llm_guard.version import __version__
 
 DIRECT, GUARDED, PLAIN, ENVOY = "no proxy", "llm_guard", "plain aiohttp", "Envoy"
+COMPILED = "llm_guard compiled"
 CONFIG = """
 upstreams:
   provider: {dialect: openai, base_url: "{provider}/v1"}
@@ -47,8 +48,11 @@ _SPARE_DESCRIPTORS = 200
 
 
 @contextmanager
-def running(peers: Sequence[Way], envoy: Path | None, provider_port: int) -> Iterator[list[Way]]:
-    """All of them, our own fresh, before one provider; the first is the provider itself. Raises NotStartedError."""
+def running(
+    peers: Sequence[Way], envoy: Path | None, provider_port: int, compiled: Path | None = None
+) -> Iterator[list[Way]]:
+    """All of them, our own fresh, before one provider; the first is the provider itself. Raises NotStartedError.
+    `compiled`: the folder of the compiled package, to be measured as well."""
     with ExitStack() as stack:
         provider = stack.enter_context(started("benchmarks.relay_peers", "provider", str(provider_port)))
         guarded = stack.enter_context(gateway(CONFIG, provider.url))
@@ -58,6 +62,9 @@ def running(peers: Sequence[Way], envoy: Path | None, provider_port: int) -> Ite
             Way(GUARDED, guarded.url, guarded.process),
             Way(PLAIN, plain.url, plain.process),
         ]
+        if compiled is not None:
+            quick = stack.enter_context(gateway(CONFIG, provider.url, compiled))
+            ways.insert(2, Way(COMPILED, quick.url, quick.process))
         if envoy is not None:
             ways.append(stack.enter_context(_envoy(envoy, provider.url)))
         yield [*ways, *peers]
@@ -78,7 +85,7 @@ def parse_peers(urls: Sequence[str], pids: Sequence[str]) -> list[Way]:
         found.append(Way(name, url, processes.pop(name, None)))
     if processes:
         raise ValueError(f"{', '.join(processes)}: a process of nobody who is compared")
-    names = [DIRECT, GUARDED, PLAIN, ENVOY, *(way.name for way in found)]
+    names = [DIRECT, GUARDED, COMPILED, PLAIN, ENVOY, *(way.name for way in found)]
     if len(set(names)) < len(names):
         raise ValueError("two have the same name")
     return found

@@ -45,7 +45,7 @@ WITH_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR)
 COMPILED_TESTS ?= tests/integration tests/e2e tests/chaos tests/security
 
 compiled-tests: compiled-package
-	$(WITH_COMPILED) $(BIN)/python -m llm_guard --version | grep +compiled
+	$(WITH_COMPILED) $(BIN)/python -m llm_guard --version | grep --fixed-strings +compiled
 	$(WITH_COMPILED) $(BIN)/pytest -n $(WORKERS) --dist worksteal -o pythonpath="$(COMPILED) ." $(COMPILED_TESTS)
 
 bench: $(VENV)/ready-dev

@@ -145,7 +145,7 @@ class Origin:
                     server_hostname=self._name if self._tls is not None else None,
                 )
             except BaseException:
-                if hasattr(connection, "transport"):  # asyncio's TLS would wait for its peer, and uvloop tells nobody
+                if connection.has_transport:  # asyncio's TLS would wait for its peer, and uvloop tells nobody
                     connection.transport.abort()
                     self.remove(connection)
                 else:

@@ -48,14 +48,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_drained", "_exchange", "_inbox", "_is_full", "_is_pumping", "_is_reused", "_is_upgraded", "_keeper", "_loop",
-        "_reader", "_taken_at", "_unsent", "_waiter", "expires_at", "gone", "is_paused", "pieces", "transport",
-        "unread",
+        "_reader", "_taken_at", "_unsent", "_waiter", "expires_at", "gone", "has_transport", "is_paused", "pieces",
+        "transport", "unread",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
+        self.has_transport = False
+        """It was connected, whatever became of it."""
         self.expires_at = 0.0
         """While it idles: when that will have been long enough."""
         self._reader = AnswerReader()
@@ -146,6 +148,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # a stream's transport is one
+        self.has_transport = True
         self._keeper.add(self)
 
     def data_received(self, data: bytes) -> None:

@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,14 +22,15 @@ import structlog
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, ConfigError, load_config
 from llm_guard.gateway.connections import Connections
-from llm_guard.gateway.listener import Listener, ListenerSettings, Pages, Serve
+from llm_guard.gateway.counters import CallCounters
+from llm_guard.gateway.listener import Listener, ListenerSettings, Serve
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
 from llm_guard.gateway.server import Gateway
 from llm_guard.gateway.upstream import Upstreams
-from llm_guard.ops.metrics import CONTENT_TYPE, StateCollector, new_registry, render
-from llm_guard.ops.server import operator_pages
+from llm_guard.ops.side import OperatorSide, Running
+from llm_guard.ops.site import is_operators
 from llm_guard.routes import compile_routes
 
 _log = structlog.get_logger("llm_guard")
@@ -74,29 +75,33 @@ class App:
 
     async def start(self) -> None:
         """Accepts connections when it returns. Raises OSError when an address cannot be had."""
-        registry = new_registry()
         self._connections = Connections()
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
         self._draw = random.random
         table = compile_routes(self.config, self._clock.now(), draw=self._draw)
-        recorder = Recorder(registry, self._clock)
+        counters = CallCounters()
         self.gateway = Gateway(
-            self.config, table, Upstreams(self._connections, self._clock), recorder, self._clock, random
+            self.config,
+            table,
+            Upstreams(self._connections, self._clock),
+            Recorder(counters, self._clock),
+            self._clock,
+            random,
         )
-        self._state = StateCollector(self.gateway.deployments, self._clock)
-        registry.register(self._state)
+        running = Running(self.gateway, counters, lambda: [each for _, each in self._listeners], self._clock)
+        self.ops = OperatorSide(self.config, running)
 
-        pages = operator_pages(lambda: not self.gateway.is_leaving, lambda: render(registry), CONTENT_TYPE)
         server, ops = self.config.server, self.config.ops
         try:
             if ops.port is None:
-                await self._listen(self.gateway.serve, pages, server.host, server.port)
+                await self._listen(self._serve, server.host, server.port)
             else:
-                await self._listen(self.gateway.serve, {}, server.host, server.port)
-                await self._listen(_not_found, pages, ops.host, ops.port)
+                await self._listen(self.gateway.serve, server.host, server.port)
+                await self._listen(self.ops.serve, ops.host, ops.port)
         except OSError:
             await self._close()
             raise
+        self.ops.start()
         if self._path is not None:
             self._watch = asyncio.get_running_loop().create_task(self._watch_file(self._path))
 
@@ -112,10 +117,10 @@ class App:
         try:
             config = self._adapt(load_config(self._path))
         except ConfigError as error:
-            self._state.is_last_reload_good = False
+            self.ops.state.is_last_reload_good = False
             _log.error("reload refused, the old config stays", problems=str(error).splitlines())
             return
-        self._state.is_last_reload_good = True
+        self.ops.state.is_last_reload_good = True
         if (config.server.host, config.server.port, config.ops) != (
             self.config.server.host, self.config.server.port, self.config.ops,
         ):  # fmt: skip
@@ -123,6 +128,7 @@ class App:
         self.config = config
         for _, listener in self._listeners:
             listener.adopt(_listener_settings(config))
+        self.ops.adopt(config)
         self.gateway.adopt(config, compile_routes(config, self._clock.now(), self.gateway.table, self._draw))
         _log.info("reloaded", models=len(config.models), upstreams=len(config.upstreams))
 
@@ -165,10 +171,15 @@ class App:
         for server, listener in self._listeners:
             server.close()
             await listener.close(_CLOSING_S)
+        await self.ops.stop()
         await self._connections.close()
 
-    async def _listen(self, serve: Serve, pages: Pages, host: str, port: int) -> None:
-        listener = Listener(serve, pages, _listener_settings(self.config), self._clock)
+    def _serve(self, request: Request, reply: Reply) -> Awaitable[None]:
+        """For the one listener that serves both."""
+        return self.ops.serve(request, reply) if is_operators(request.path) else self.gateway.serve(request, reply)
+
+    async def _listen(self, serve: Serve, host: str, port: int) -> None:
+        listener = Listener(serve, _listener_settings(self.config), self._clock)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(listener, host, port, backlog=_BACKLOG, reuse_address=True)
         for sock in server.sockets:
@@ -218,11 +229,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         new_event_loop = None  # type: ignore[assignment]
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main)
-
-
-async def _not_found(_request: Request, reply: Reply) -> None:
-    """For the second listener, which serves operators alone."""
-    await reply.send(404, "", [("Content-Type", "text/plain")], b"here are /metrics, /healthz and /readyz\n")
 
 
 def _listener_settings(config: Config) -> ListenerSettings:

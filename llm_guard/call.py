@@ -14,12 +14,13 @@ from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Manner
 from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.outcome import Failure, Refusal
-from llm_guard.policy.breaker import BreakerState, Permit
+from llm_guard.policy.breaker import Permit
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.itinerary import WaitedFor
 from llm_guard.policy.line import Slot
 from llm_guard.policy.rate_hints import RateHint
 from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.policy.transition import BreakerState
 from llm_guard.routes import Route, Target
 
 Headers = tuple[tuple[str, str], ...]

@@ -16,12 +16,12 @@ from typing import Any
 
 import structlog.testing
 
-import llm_guard.app
 from llm_guard.app import App
 from llm_guard.config import Config
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers
 from llm_guard.log import LogWriter
+from llm_guard.ops import site
 from tests.chaos import process
 from tests.fakes import client
 
@@ -66,7 +66,7 @@ def listen(sweep: Sweep) -> None:
     _before(
         structlog.testing.LogCapture, "__call__", lambda _self, _logger, _name, line: sweep.hear("log", _shown(line))
     )
-    _after(llm_guard.app, "render", lambda page, *_: sweep.hear("metrics", page))
+    _after(site, "_headers", lambda _headers, answer: sweep.hear("operator", answer.body))
     for dialect in DIALECTS.values():
         _after(dialect, "refusal_body", lambda body, *_: sweep.hear("refusal", body))
     _later(process, "_read_log", lambda _stream, served: sweep.hear("a process's log", served.log))

@@ -14,8 +14,9 @@ from benchmarks.storm.row import Row, promised, reference
 from benchmarks.storm.simulate import Timeline
 from llm_guard.outcome import FailureKind, Signal
 from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit, Transition
+from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
 from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.policy.transition import Transition
 
 CALLS = 100_000
 NAIVE_WINDOWS = (10, 20, 100)

@@ -2,6 +2,8 @@
 
 text      YAML and ${VAR}, every value with its line
 names     how a model is found by its name
+fields    ports, texts, secrets
+operator  the operator's keys
 models    the keys and their ranges
 errors    rules for an upstream's own error words
 strict    what all parts have in common
@@ -18,12 +20,12 @@ from llm_guard.config.models import (
     Config,
     DeploymentConfig,
     ModelConfig,
-    Ops,
     Rules,
     Server,
     UpstreamConfig,
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
+from llm_guard.config.operator import Ops, TimelineSettings
 from llm_guard.config.reading import load_config, parse_config
 from llm_guard.config.text import ConfigError, Problem
 
@@ -39,6 +41,7 @@ __all__ = [
     "Problem",
     "Rules",
     "Server",
+    "TimelineSettings",
     "UpstreamConfig",
     "is_name",
     "is_pattern",

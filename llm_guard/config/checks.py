@@ -9,8 +9,9 @@ import graphlib
 import re
 from collections.abc import Collection, Mapping
 
-from llm_guard.config.models import Ops, Server, UpstreamConfig, Way
+from llm_guard.config.models import Server, UpstreamConfig, Way
 from llm_guard.config.names import did_you_mean, is_name, is_pattern, matching_key
+from llm_guard.config.operator import Ops
 from llm_guard.config.text import Document, Path
 from llm_guard.dialect import DialectName
 

@@ -6,15 +6,15 @@ policy), nor what holds between keys (`config.checks`).
 
 from __future__ import annotations
 
-import re
 import urllib.parse
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationInfo, field_validator
 
 from llm_guard.config.errors import ErrorRule
+from llm_guard.config.fields import OptionalSecret, Port, Secret, Text, wrong
 from llm_guard.config.names import is_name, is_pattern
+from llm_guard.config.operator import Ops
 from llm_guard.config.strict import Strict
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Prefill
@@ -27,34 +27,6 @@ from llm_guard.policy.hedge import HedgeSettings
 from llm_guard.policy.stream import StreamSettings
 from llm_guard.policy.units import Pause, Seconds, Size
 
-
-def _wrong(reason: str) -> PydanticCustomError:
-    """For a reason that does not quote the value, which may be a secret."""
-    return PydanticCustomError("config", "{reason}", {"reason": reason})
-
-
-def _port(value: object) -> int:
-    number = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,5}", value) else value
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 65535:
-        raise _wrong("must be a port: a whole number from 0 to 65535; 0 takes any free one")
-    return number
-
-
-def _header_value(value: object) -> object:
-    if isinstance(value, str) and not re.fullmatch("[\x21-\x7e]*", value):
-        raise _wrong("must be printable ASCII without spaces and line breaks: it travels in an HTTP header")
-    return value
-
-
-def _optional_secret(value: object) -> object:
-    return None if value == "" else _header_value(value)
-
-
-Text = Annotated[str, Field(min_length=1)]
-Port = Annotated[int, BeforeValidator(_port)]
-Secret = Annotated[Text, BeforeValidator(_header_value)]
-OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
-"""An empty text is None: a variable that may be unset leaves one."""
 Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
 
@@ -94,16 +66,8 @@ class Server(Strict):
     def _check_repeat(cls, repeat: dict[str, bool]) -> dict[str, bool]:
         for path in repeat:
             if not path.startswith("/v1/") or "*" in path[:-1]:
-                raise _wrong(f"{path}: write a path below /v1/, with * at its end for all below it")
+                raise wrong(f"{path}: write a path below /v1/, with * at its end for all below it")
         return repeat
-
-
-class Ops(Strict):
-    """Where the operator reaches it; `port` None: on the server's port."""
-
-    port: Port | None = None
-    host: Text = "127.0.0.1"
-    token: OptionalSecret = Field(default=None, repr=False)
 
 
 def _usual_auth(data: dict[str, Any]) -> Auth:
@@ -127,7 +91,7 @@ class UpstreamConfig(Strict):
     def _check_base_url(cls, url: str, info: ValidationInfo) -> str:
         url = _http_url(url)
         if info.data.get("dialect") == "anthropic" and url.endswith("/v1"):
-            raise _wrong("leave /v1 off: with dialect anthropic the path of each call brings it")
+            raise wrong("leave /v1 off: with dialect anthropic the path of each call brings it")
         return url
 
 
@@ -136,13 +100,13 @@ def _http_url(url: str) -> str:
         parts = urllib.parse.urlsplit(url)
         is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise _wrong("must be a URL such as https://api.example.com/v1") from None
+        raise wrong("must be a URL such as https://api.example.com/v1") from None
     if not is_whole or not url.isprintable() or " " in url:
-        raise _wrong("must be a URL such as https://api.example.com/v1")
+        raise wrong("must be a URL such as https://api.example.com/v1")
     if "@" in parts.netloc:
-        raise _wrong("must not carry a user or a password; a key stands in api_key")
+        raise wrong("must not carry a user or a password; a key stands in api_key")
     if "?" in url or "#" in url:
-        raise _wrong("must not carry a query or a fragment")
+        raise wrong("must not carry a query or a fragment")
     return url.rstrip("/")
 
 
@@ -172,7 +136,7 @@ class DeploymentConfig(Strict):
     @classmethod
     def _check_model(cls, model: str | None) -> str | None:
         if model is not None and (is_pattern(model) or not is_name(model)):
-            raise _wrong("must be the name of one model; leave it out to pass on the name that was asked for")
+            raise wrong("must be the name of one model; leave it out to pass on the name that was asked for")
         return model
 
 

@@ -16,8 +16,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from llm_guard.config.checks import check_listeners, check_names, check_ways
-from llm_guard.config.models import Config, ModelConfig, Ops, Rules, Server, UpstreamConfig, Way
+from llm_guard.config.models import Config, ModelConfig, Rules, Server, UpstreamConfig, Way
 from llm_guard.config.names import did_you_mean
+from llm_guard.config.operator import Ops
 from llm_guard.config.strict import Strict
 from llm_guard.config.text import (
     ConfigError,

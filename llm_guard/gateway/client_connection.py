@@ -34,7 +34,6 @@ _STALL_S = 60.0
 """A client that takes nothing of what was written for so long is gone."""
 
 _NEVER = float("inf")
-_ONLY_GET = BadRequest(405, "method_not_allowed", "this page is there to be read: use GET")
 _FULL = BadRequest(503, "too_many_connections", "the gateway has no room for another connection")
 
 
@@ -208,14 +207,7 @@ class ClientConnection(asyncio.Protocol):
     async def _serve(self, request: Request) -> None:
         reply = Reply(request, self)
         try:
-            page = self._listener.pages.get(request.path)
-            if page is None:
-                await self._listener.serve(request, reply)
-            elif request.method in ("GET", "HEAD"):
-                status, content_type, body = page()
-                await reply.send(status, "", [("Content-Type", content_type)], body)
-            else:
-                self._reject(_ONLY_GET)
+            await self._listener.serve(request, reply)
         except ConnectionError:
             self.abort()  # the client left
         except Exception:  # noqa: BLE001  # whatever it is, the client must not wait for ever

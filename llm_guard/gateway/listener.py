@@ -7,7 +7,7 @@ calls (`gateway.server`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from llm_guard.clock import Alarm, Clock
@@ -16,8 +16,6 @@ from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
 
 Serve = Callable[[Request, Reply], Awaitable[None]]
-Pages = Mapping[str, Callable[[], tuple[int, str, bytes]]]
-"""Answers to a GET, by path: status, content type, body."""
 
 _SWEEP_S = 0.5
 _POLL_S = 0.01
@@ -39,9 +37,8 @@ class ListenerSettings:
 class Listener:
     """Makes a protocol for every connection, and sees to it that none is forgotten."""
 
-    def __init__(self, serve: Serve, pages: Pages, settings: ListenerSettings, clock: Clock) -> None:
+    def __init__(self, serve: Serve, settings: ListenerSettings, clock: Clock) -> None:
         self.serve = serve
-        self.pages = pages
         self.now = clock.now()
         """As of the last sweep: limits on arrival need no better."""
         self.idle: dict[ClientConnection, None] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import msgspec
 import structlog
-from prometheus_client import CollectorRegistry
 
 from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
@@ -22,11 +21,9 @@ _log = structlog.get_logger("llm_guard")
 class Recorder:
     """Counts calls, and writes a line for each."""
 
-    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+    def __init__(self, counters: CallCounters, clock: Clock) -> None:
         """Lines go where structlog's go; straight there, if that is a `LogWriter`."""
         self._clock = clock
-        counters = CallCounters()
-        registry.register(counters)
         self._models = counters.models
         self._deployments = counters.deployments
         self._writer = direct_writer()

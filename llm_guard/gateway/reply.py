@@ -161,8 +161,6 @@ def bare_answer(bad: BadRequest) -> bytes:
         f"x-should-retry: {'true' if bad.status in (408, 503) else 'false'}",
         "Connection: close",
     ]
-    if bad.status == 405:
-        lines.append("Allow: GET, HEAD")
     return "\r\n".join([*lines, "", body]).encode()
 
 

@@ -12,9 +12,9 @@ from llm_guard.call import Attempt, Leave
 from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.breaker import Transition
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.limiter import Ending
+from llm_guard.policy.transition import Transition
 
 _log = structlog.get_logger("llm_guard")
 

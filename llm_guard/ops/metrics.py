@@ -20,7 +20,8 @@ from prometheus_client.utils import floatToGoString
 
 from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
-from llm_guard.policy.breaker import BreakerSnapshot, BreakerState
+from llm_guard.policy.breaker import BreakerSnapshot
+from llm_guard.policy.transition import BreakerState
 
 _STATES: tuple[BreakerState, ...] = (
     "closed", "open", "half_open", "forced_open", "forced_closed", "metrics_only", "disabled",

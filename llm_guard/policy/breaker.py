@@ -17,16 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from types import MappingProxyType
-from typing import Literal, get_args
 
 from llm_guard.outcome import Signal
 from llm_guard.policy.evidence import Run, Window, is_run_evidence, is_share_significant
 from llm_guard.policy.opening import Looks, Opening
+from llm_guard.policy.transition import BreakerMode, BreakerState, History, Transition
 from llm_guard.policy.units import Count, OptionalCount, OptionalSeconds, Pause, Ratio, Seconds
-
-BreakerState = Literal["closed", "open", "half_open", "forced_open", "forced_closed", "metrics_only", "disabled"]
-BreakerMode = Literal["auto", "forced_open", "forced_closed", "metrics_only", "disabled"]
 
 # A member of an Enum takes as long to look up as all the rest of a test (CPython 3.11: 50 ns).
 _NO_EVIDENCE = Signal.NO_EVIDENCE
@@ -91,15 +87,6 @@ class Permit:
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
-    before: BreakerState
-    after: BreakerState
-    at: float
-    why: str
-    """A phrase for the log line."""
-
-
-@dataclass(frozen=True, slots=True)
 class BreakerSnapshot:
     state: BreakerState
     is_forced: bool
@@ -121,6 +108,8 @@ class BreakerSnapshot:
     leases: int
     transitions: Mapping[BreakerState, int]
     """How often each state was entered since the start."""
+    latest: tuple[Transition, ...]
+    """The last sixteen, the newest last."""
 
 
 class Breaker:
@@ -134,7 +123,7 @@ class Breaker:
     """
 
     __slots__ = (
-        "_generation", "_leases", "_opening", "_run", "_settings", "_state", "_successes", "_transitions", "_window",
+        "_generation", "_leases", "_opening", "_run", "_settings", "_state", "_successes", "_window", "history",
     )  # fmt: skip
 
     def __init__(self, settings: BreakerSettings, phase: float = 0.0) -> None:
@@ -142,7 +131,7 @@ class Breaker:
         self._settings = settings
         self._state: BreakerState = "closed" if settings.state == "auto" else settings.state
         self._generation = 0
-        self._transitions: dict[BreakerState, int] = dict.fromkeys(get_args(BreakerState), 0)
+        self.history = History()
         self._window = Window()
         self._run = Run()
         self._opening = Opening(phase)
@@ -272,7 +261,8 @@ class Breaker:
             probe_at=opening.probe_at() if is_out else None,
             generation=self._generation,
             leases=sum(ends_at > now for ends_at in self._leases.values()),
-            transitions=MappingProxyType(dict(self._transitions)),
+            transitions=self.history.entered(),
+            latest=self.history.latest(),
         )
 
     def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:
@@ -332,13 +322,15 @@ class Breaker:
             chosen = self._settings
             looks: Looks = "never" if not chosen.early_probes else "often" if is_brownout else "seldom"
             self._opening.begin(now, chosen.open_for, chosen.max_open_for, chosen.open_jitter, looks)
-        return Transition(before, after, now, why)
+        transition = Transition(before, after, now, why)
+        self.history.note(transition)
+        return transition
 
     def _enter(self, state: BreakerState) -> None:
         """The only place where the state changes."""
         self._state = state
         self._generation += 1
-        self._transitions[state] += 1
+        self.history.note_entry(state)
         self._leases = {}
         self._successes = 0
         if state not in ("open", "half_open"):

@@ -24,7 +24,7 @@ import llm_guard
 from llm_guard.cli import main
 from llm_guard.config.models import Config, Rules
 from llm_guard.deployment import Deployment
-from llm_guard.gateway.record import Recorder
+from llm_guard.gateway.counters import CallCounters
 from llm_guard.ops.metrics import StateCollector
 from llm_guard.outcome import Signal
 from tests.fakes.clock import ManualClock
@@ -40,7 +40,7 @@ UPDATE = "UPDATE_PUBLIC_SURFACE"
 def metrics() -> Iterator[str]:
     """`name{labels} kind`, of the recorder's metrics and of those made at the scrape."""
     clock, registry = ManualClock(), CollectorRegistry()
-    Recorder(registry, clock)
+    registry.register(CallCounters())
     registry.register(StateCollector(lambda: [deployment_with_success()], clock))
     for family in registry.collect():
         yield line(family.type, family.name, getattr(family, "_labelnames", ()))

@@ -10,10 +10,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-import llm_guard.app
 from llm_guard.dialect import DIALECTS
 from llm_guard.log import LogWriter
-from llm_guard.ops.metrics import new_registry
+from llm_guard.ops import site
+from llm_guard.ops.pages import Answer
 from llm_guard.outcome import Refusal
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
@@ -54,14 +54,10 @@ def test_key_is_heard_wherever_it_is_said(leak: Callable[[], None]) -> None:
     assert SWEEP.take() == []
 
 
-def test_metrics_are_heard() -> None:
+def test_what_an_operator_is_answered_is_heard() -> None:
     """C55."""
-    SWEEP.learn(["# HELP process_"])
-    try:
-        vars(llm_guard.app)["render"](new_registry())
-        assert SWEEP.take()
-    finally:
-        SWEEP.keys.discard("# HELP process_")
+    vars(site)["_headers"](Answer(f"told {PLANTED}".encode()))
+    assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 
 async def test_keys_of_configs_and_of_calls_are_known(tmp_path: Path) -> None:

@@ -81,9 +81,7 @@ class Stand:
         self.go_on = asyncio.Event()
         self.go_on.set()
         rules = ListenerSettings(**{"max_connections": 10, **settings})
-        self.listener = Listener(
-            serve or self._serve, {"/healthz": lambda: (200, "text/plain", b"ok")}, rules, self.clock
-        )
+        self.listener = Listener(serve or self._serve, rules, self.clock)
 
     def connect(self) -> tuple[ClientConnection, Transport]:
         connection, transport = cast("ClientConnection", self.listener()), Transport()
@@ -465,17 +463,6 @@ async def test_client_that_leaves_cancels_its_call(stand: Stand) -> None:
     assert task is not None and task.cancelled()  # noqa: PT018
     assert transport.written == b""
     assert stand.listener.count == 0
-
-
-async def test_page_is_served_without_a_call(stand: Stand) -> None:
-    connection, transport = stand.connect()
-    connection.data_received(GET.replace(b"/v1/models", b"/healthz?verbose"))
-    await settle()
-    assert transport.written.endswith(b"\r\n\r\nok")
-    connection.data_received(post(b"hi").replace(b"/v1/chat/completions", b"/healthz"))
-    await settle()
-    assert transport.statuses == [200, 405]
-    assert stand.served == []
 
 
 async def test_large_body_is_read_no_faster_than_it_is_taken() -> None:

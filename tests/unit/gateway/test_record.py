@@ -14,6 +14,7 @@ from llm_guard.call import Attempt, Call, Skipped
 from llm_guard.dialect.openai import ChatReader
 from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.gateway.call_line import Timestamps
+from llm_guard.gateway.counters import CallCounters
 from llm_guard.gateway.record import Recorder, overhead_s
 from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
 from llm_guard.routes import Target
@@ -31,7 +32,9 @@ class Records:
         self.log = LogCapture()
         self.registry = CollectorRegistry()
         self.clock = ManualClock()
-        self.recorder = Recorder(self.registry, self.clock)
+        counters = CallCounters()
+        self.registry.register(counters)
+        self.recorder = Recorder(counters, self.clock)
 
     def __call__(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"llm_guard_{name}", labels)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.breaker import Breaker, BreakerMode, BreakerSettings, BreakerState, Permit, Transition
+from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
+from llm_guard.policy.transition import BreakerMode, BreakerState, Transition
 
 HEALTHY, UNHEALTHY, NO_EVIDENCE = Signal.HEALTHY, Signal.UNHEALTHY, Signal.NO_EVIDENCE
 

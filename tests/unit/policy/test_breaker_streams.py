@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings, BreakerState, Permit
+from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
 from llm_guard.policy.recent import Recent
+from llm_guard.policy.transition import BreakerState
 
 
 def acquired(breaker: Breaker, now: float) -> Permit:

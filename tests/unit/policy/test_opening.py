@@ -13,8 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Breaker, BreakerMode, BreakerSettings, Permit, Transition
+from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
 from llm_guard.policy.opening import Looks, Opening
+from llm_guard.policy.transition import BreakerMode, Transition
 
 HEALTHY, UNHEALTHY, NO_EVIDENCE = Signal.HEALTHY, Signal.UNHEALTHY, Signal.NO_EVIDENCE
 EARLY = BreakerSettings(open_jitter=0.0)

@@ -1,0 +1,41 @@
+"""Kinds of values that several parts of the config have: ports, texts, secrets.
+
+Owns how they are read. Does not own a key.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+
+def wrong(reason: str) -> PydanticCustomError:
+    """For a reason that does not quote the value, which may be a secret."""
+    return PydanticCustomError("config", "{reason}", {"reason": reason})
+
+
+def _port(value: object) -> int:
+    number = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,5}", value) else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 65535:
+        raise wrong("must be a port: a whole number from 0 to 65535; 0 takes any free one")
+    return number
+
+
+def _header_value(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch("[\x21-\x7e]*", value):
+        raise wrong("must be printable ASCII without spaces and line breaks: it travels in an HTTP header")
+    return value
+
+
+def _optional_secret(value: object) -> object:
+    return None if value == "" else _header_value(value)
+
+
+Text = Annotated[str, Field(min_length=1)]
+Port = Annotated[int, BeforeValidator(_port)]
+Secret = Annotated[Text, BeforeValidator(_header_value)]
+OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
+"""An empty text is None: a variable that may be unset leaves one."""

@@ -1,0 +1,92 @@
+"""What an operator asks and is answered: Asked, Answer, Page, Refused.
+
+Owns these nouns, and how an answer becomes JSON. Does not own who may ask (`ops.guard`), nor what there is to be asked
+(the modules that make pages).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.request import Request
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that says nothing."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request of an operator."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """The first value of each, by its lower-case name."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """The last value of each, decoded."""
+    params: Mapping[str, str] = field(default_factory=dict)
+    """What stood in the path where the page has `{name}`, decoded."""
+    body: Any = None
+    """As the page's `takes`; None where it takes nothing."""
+    who: str = "operator"
+    """For the audit trail: the name that was claimed, and where from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    body: bytes
+    content_type: str = JSON
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Refused(Exception):
+    """Not done, and why; the text is for the operator and names the remedy."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+    def answer(self) -> Answer:
+        return answer({"error": {"code": self.code, "message": self.message}}, self.status)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One method of one path. Exactly one of `give` and `live` is set."""
+
+    method: str
+    path: str
+    """A segment in braces stands for any one."""
+    summary: str
+    """A phrase for the API description."""
+    give: Callable[[Asked], Awaitable[Answer]] | None = None
+    """Raises Refused."""
+    live: Callable[[Asked, Request, Reply], Awaitable[None]] | None = None
+    """For what has no end: it answers by itself. Raises Refused before it has begun to."""
+    takes: type[msgspec.Struct] | None = None
+    """What its body is read as; unknown fields are refused."""
+    gives: Any = None
+    """The type of its answer, for the API description."""
+    is_open: bool = False
+    """Anybody may ask."""
+
+
+def answer(value: object, status: int = 200) -> Answer:
+    """As JSON."""
+    return Answer(_encode(value), status=status)

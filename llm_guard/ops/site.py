@@ -1,0 +1,158 @@
+"""The operator's paths: finds the page that is asked for, and answers.
+
+Owns which paths are the operator's, how a body is read, and what every answer of theirs says to a browser. Does not own
+who may ask (`ops.guard`), nor the pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+import structlog
+
+from llm_guard.gateway.asked import BadRequest
+from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.request import Request, objection
+from llm_guard.ops.guard import Guard
+from llm_guard.ops.pages import Answer, Asked, Page, Refused
+
+_log = structlog.get_logger("llm_guard.ops")
+
+_MAX_BODY_BYTES = 1 << 20
+_MAX_NAME_CHARS = 64
+_ROOTS = ("/healthz", "/readyz", "/metrics", "/admin", "/dashboard")
+_HEADERS = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+_NO_CONTENT_POLICY = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+
+
+def is_operators(path: str) -> bool:
+    """Whether a path is the operator's, and no call's."""
+    return not path.startswith("/v1/") and "/" + path[1:].partition("/")[0] in _ROOTS
+
+
+class Site:
+    """All pages. `guard` may be replaced at any moment."""
+
+    def __init__(self, pages: Iterable[Page], guard: Guard) -> None:
+        self.guard = guard
+        self.pages = tuple(pages)
+        self._by_path: dict[str, dict[str, Page]] = {}
+        for page in self.pages:
+            self._by_path.setdefault(page.path, {})[page.method] = page
+        self._patterns = [path for path in self._by_path if "{" in path]
+
+    async def serve(self, request: Request, reply: Reply) -> None:
+        """Answers one request; what is not ours is not found."""
+        try:
+            answer = await self._answer(request, reply)
+        except Refused as refused:
+            answer = refused.answer()
+        except BadRequest as bad:
+            answer = Refused(bad.status, bad.code, bad.message).answer()
+        except ConnectionError:
+            raise
+        except Exception:  # noqa: BLE001  # an operator's question must not end the connection without a word
+            _log.exception("a page failed", path=request.path)
+            answer = Refused(500, "internal_error", "the page failed; the log says why").answer()
+        if answer is None:
+            return
+        if reply.has_begun:  # it can only be broken off
+            await reply.break_off()
+            return
+        if answer.status >= 400 and not request.has_arrived:
+            reply.closes_connection = True
+        await reply.send(answer.status, "", _headers(answer), answer.body)
+
+    async def _answer(self, request: Request, reply: Reply) -> Answer | None:
+        if (bad := objection(request)) is not None:
+            reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
+            raise bad
+        page, params = self._find(request)
+        if not page.is_open:
+            self.guard.check(request.method, request.names, _peer(reply))
+        asked = Asked(request.method, request.path, request.names, _query(request.query), params, who=_who(reply))
+        if page.live is not None:
+            await page.live(asked, request, reply)
+            return None
+        if page.takes is not None:
+            asked.body = await _body(request, reply, page.takes)
+        assert page.give is not None  # noqa: S101  # one of the two is set
+        return await page.give(asked)
+
+    def _find(self, request: Request) -> tuple[Page, dict[str, str]]:
+        methods, params = self._by_path.get(request.path), {}
+        if methods is None:
+            for pattern in self._patterns:
+                if (found := _match(pattern, request.path)) is not None:
+                    methods, params = self._by_path[pattern], found
+                    break
+        if methods is None:
+            raise Refused(404, "unknown_path", "there is no such page; /admin lists them")
+        page = methods.get("GET" if request.method == "HEAD" else request.method)
+        if page is None:
+            raise Refused(405, "method_not_allowed", f"use {' or '.join(sorted(methods))}")
+        return page, params
+
+
+def _match(pattern: str, path: str) -> dict[str, str] | None:
+    wanted, given = pattern.split("/"), path.split("/")
+    if len(wanted) != len(given):
+        return None
+    params = {}
+    for name, value in zip(wanted, given, strict=True):
+        if name.startswith("{"):
+            params[name[1:-1]] = unquote(value)
+        elif name != value:
+            return None
+    return params
+
+
+def _query(query: str) -> dict[str, str]:
+    return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=64))
+
+
+def _peer(reply: Reply) -> str | None:
+    name = reply.connection.transport.get_extra_info("peername")
+    return name[0] if isinstance(name, tuple) else None
+
+
+def _who(reply: Reply) -> str:
+    """Claimed, and not proved: all operators share one token."""
+    claimed = reply.request.names.get("x-llm-guard-operator", "")[:_MAX_NAME_CHARS] or "operator"
+    return f"{claimed} from {_peer(reply) or 'an unknown place'}"
+
+
+async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    """Raises Refused when it is not what the page takes, BadRequest when it does not come."""
+    if request.names.get("expect", "").lower() == "100-continue" and request.version != "1.0":
+        reply.send_continue()
+    pieces, size = [], 0
+    while piece := await request.read():
+        size += len(piece)
+        if size > _MAX_BODY_BYTES:
+            raise Refused(413, "body_too_large", f"the body has more than {_MAX_BODY_BYTES} bytes")
+        pieces.append(piece)
+    try:
+        return msgspec.json.decode(b"".join(pieces) or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise Refused(422, "invalid_body", str(error)) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from None
+
+
+def _headers(answer: Answer) -> list[tuple[str, str]]:
+    own = {name.lower() for name, _ in answer.headers}
+    usual = [*_HEADERS, _NO_CONTENT_POLICY]
+    return [
+        ("Content-Type", answer.content_type),
+        *answer.headers,
+        *(pair for pair in usual if pair[0].lower() not in own),
+    ]

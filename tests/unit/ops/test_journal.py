@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from llm_guard.ops.journal import KEPT, Event, Journal
+from tests.fakes.clock import ManualClock
+
+
+def test_events_are_counted_from_one_and_dated() -> None:
+    clock = ManualClock()
+    journal = Journal(clock)
+    journal.note("breaker", deployment="a/x", after="open")
+    clock.advance(2)
+    journal.note("reload")
+    first, second = journal.since(0)[0]
+    assert (first.id, first.kind, first.facts) == (1, "breaker", {"deployment": "a/x", "after": "open"})
+    assert (second.id, round(second.at - first.at, 6)) == (2, 2.0)
+
+
+def test_who_comes_back_gets_what_it_missed() -> None:
+    journal = Journal(ManualClock())
+    for _ in range(3):
+        journal.note("reload")
+    assert [event.id for event in journal.since(1)[0]] == [2, 3]
+    assert journal.since(3) == ([], True)
+
+
+def test_who_comes_back_too_late_is_told_so() -> None:
+    journal = Journal(ManualClock())
+    for _ in range(KEPT + 2):
+        journal.note("reload")
+    events, is_whole = journal.since(1)
+    assert (len(events), is_whole) == (KEPT, False)
+    assert journal.since(2)[1]
+
+
+def test_reader_of_an_earlier_process_is_told_that_something_is_lost() -> None:
+    journal = Journal(ManualClock())
+    journal.note("reload")
+    assert journal.since(700) == ([], False)
+
+
+def test_readers_hear_of_events_until_they_leave() -> None:
+    journal, heard = Journal(ManualClock()), list[Event]()
+    leave = journal.subscribe(heard.append)
+    journal.note("reload")
+    leave()
+    leave()
+    journal.note("reload")
+    assert [event.id for event in heard] == [1]

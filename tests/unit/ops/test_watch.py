@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from llm_guard.ops.watch import PERIOD_S, Watch
+from tests.fakes.clock import ManualClock
+
+
+def pass_s(clock: ManualClock, seconds: float, late_s: float = 0.0) -> None:
+    for _ in range(round(seconds / PERIOD_S)):
+        clock.advance(PERIOD_S + late_s)
+        clock.ring_due()
+
+
+def test_everything_is_looked_at_four_times_a_second() -> None:
+    clock, seen = ManualClock(), list[float]()
+    watch = Watch([seen.append, seen.append], clock)
+    watch.start()
+    pass_s(clock, 1)
+    assert len(seen) == 8
+    watch.stop()
+    pass_s(clock, 1)
+    assert len(seen) == 8
+
+
+def test_look_that_fails_ends_no_other_and_is_told_once_a_minute() -> None:
+    clock, seen = ManualClock(), list[float]()
+
+    def fail(_now: float) -> None:
+        raise ValueError("broken")
+
+    watch = Watch([fail, seen.append], clock)
+    watch.start()
+    with capture_logs() as lines:
+        pass_s(clock, 61)
+    assert len(seen) == 244
+    assert [line["event"] for line in lines] == ["a look failed"] * 2
+
+
+def test_lag_is_how_late_a_look_comes_and_the_longest_is_kept_for_a_minute() -> None:
+    clock = ManualClock()
+    watch = Watch([], clock)
+    watch.start()
+    pass_s(clock, PERIOD_S, late_s=0.5)
+    assert watch.lag_s == watch.max_lag_s == pytest.approx(0.5)
+    pass_s(clock, 59)
+    assert watch.lag_s == pytest.approx(0.0)
+    assert watch.max_lag_s == pytest.approx(0.5)
+    pass_s(clock, 121)
+    assert watch.max_lag_s == pytest.approx(0.0)

@@ -21,6 +21,9 @@ FROM python:3.13-slim
 ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 COPY --from=build /venv /venv
 COPY config/docker.yaml /config.yaml
+# What outlives the process: mount a volume here to keep it.
+ENV XDG_STATE_HOME=/state
+RUN install -d -o 65534 -g 65534 /state
 USER 65534:65534
 EXPOSE 8080
 # Depends on nothing but the event loop: a provider's outage must not restart the gateway.

@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests bench soak fuzz compiled compiled-package compiled-tests lock clean
+.PHONY: run demo test check lint types imports tests tools bench soak fuzz compiled compiled-package compiled-tests lock \
+	clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -29,7 +30,7 @@ types: $(VENV)/ready-dev
 imports: $(VENV)/ready-dev
 	$(BIN)/lint-imports
 
-tests: $(VENV)/ready-dev
+tests: $(VENV)/ready-dev tools
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # For this Python and this kind of machine alone.
@@ -47,6 +48,10 @@ COMPILED_TESTS ?= tests/integration tests/e2e tests/chaos tests/security
 compiled-tests: compiled-package
 	$(WITH_COMPILED) $(BIN)/python -m llm_guard --version | grep --fixed-strings +compiled
 	$(WITH_COMPILED) $(BIN)/pytest -n $(WORKERS) --dist worksteal -o pythonpath="$(COMPILED) ." $(COMPILED_TESTS)
+
+# Prometheus and a browser, from Debian, where that can be done: root and apt-get. Without them their tests are skipped.
+tools: $(VENV)/ready-dev
+	$(BIN)/python -m tests.tools
 
 bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [all|scenarios|compare|relay|soak|storm|fuzz|classification [FILE]]`: measures, and writes
+"""`python -m benchmarks [all|scenarios|compare|relay|ops|soak|storm|fuzz|classification [FILE]]`: measures, and writes
 `benchmarks/results/`.
 
 Exits 1 when a promise does not hold. `soak` and `fuzz`, which take minutes, are no part of `all`."""
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import classification, fuzz, relay, report, soak
+from benchmarks import classification, fuzz, ops, relay, report, soak
 from benchmarks.compare import measure as comparison
 from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
@@ -54,7 +54,7 @@ def main(context: click.Context) -> None:
 @_seconds
 def everything(seconds: float = scenarios.LONGEST_S) -> None:
     """Every part but the soak and the fuzzing, one after the other."""
-    broken = [*_scenarios(seconds), *_compare(), *_relay(), *storms.run_all(click.echo), *_classification()]
+    broken = [*_scenarios(seconds), *_compare(), *_relay(), *_ops(), *storms.run_all(click.echo), *_classification()]
     _end(broken)
 
 
@@ -104,6 +104,13 @@ def compare(
 def relay_streams() -> None:
     """What a streamed chunk costs, beside a plain relay."""
     _end(_relay())
+
+
+@main.command("ops")
+@click.option("--rounds", type=click.IntRange(1), default=ops.ROUNDS, show_default=True)
+def operate(rounds: int) -> None:
+    """What the operator's side costs, on and looked at, beside as much of it off as can be."""
+    _end(_ops(rounds))
 
 
 @main.command("soak")
@@ -168,6 +175,12 @@ def _relay() -> Iterable[str]:
     relayed = relay.run(click.echo)
     report.write_relay(relayed)
     return relayed.broken
+
+
+def _ops(rounds: int = ops.ROUNDS) -> Iterable[str]:
+    operated = ops.run(click.echo, ops.Plan(rounds))
+    report.write_ops(operated)
+    return operated.broken
 
 
 def _classification(file: Path | None = None) -> Iterable[str]:

@@ -1,18 +1,25 @@
-"""Results of relay, soak and classification as JSON and as pages, in `benchmarks/results/`."""
+"""Results of relay, ops, soak and classification as JSON and as pages, in `benchmarks/results/`."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import statistics
 from pathlib import Path
 
-from benchmarks import classification
+from benchmarks import classification, ops
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
 from benchmarks.soak_picture import draw_soak
 
 RESULTS = Path(__file__).parent / "results"
+
+_OPS_INTRO = """\
+# What the operator's side costs
+
+Two gateways on one processor, in turns. Who looks at one scrapes it every 5 s, has the dashboard open and reads events.
+Alerts, timelines and all else are as by default; metrics are counted, and a line is written for each call, in both."""
 
 
 def machine() -> dict[str, str | int | None]:
@@ -57,6 +64,28 @@ def _relay_line(way: WayCost) -> str:
         f"| {way.name} | {way.cpu_s_per_chunk * 1e6:.1f} µs | {ratio} | {way.delay_p50_s * 1e3:.2f} ms | "
         f"{way.delay_p99_s * 1e3:.2f} ms | {way.chunks_per_write:.2f} |"
     )
+
+
+def write_ops(operated: ops.Operated) -> None:
+    """ops.json and ops.md."""
+    _write_json("ops", {"machine": machine(), "ops": operated.as_dict()})
+    share, low, high = operated.ratio(operated.calls_per_s, ops.WATCHED)
+    lines = [_OPS_INTRO, ""]
+    lines.append(
+        f"Calls a second with all of it on, and looked at: **{share:.3f}** of those with as much of it off as can be "
+        f"({low:.3f} to {high:.3f} over {operated.rounds} rounds). Promised: at least {ops.PROMISED_SHARE}."
+    )
+    lines += ["", "| | calls/s | of the first | CPU per call | of the first |", "|---|---:|---:|---:|---:|"]
+    for way in operated.calls_per_s:
+        cells = []
+        for figure, scale, unit in ((operated.calls_per_s, 1, ""), (operated.cpu_s_per_call, 1e6, " µs")):
+            ratio, least, most = operated.ratio(figure, way)
+            cells.append(f"{statistics.median(figure[way]) * scale:,.{0 if scale == 1 else 1}f}{unit}")
+            cells.append("" if way == ops.BARE else f"{ratio:.3f} ({least:.3f}, {most:.3f})")
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    seen = ", ".join(f"{path} {count} times" for path, count in operated.answers.items())
+    lines += ["", f"Looked at: {seen}.", *(f"- Failed: {error}" for error in operated.errors)]
+    (RESULTS / "ops.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
 
 
 def write_soak(soak: Soak) -> None:

@@ -4,6 +4,7 @@ A call walks through the code in one straight line; every decision is a pure fun
 
 cli          the command line
 app          composition root: start, reload, drain
+reloads      which config runs, and those before it
 config       YAML -> frozen models
 routes       model name -> route -> deployments
 deployment   whom a call can be sent to, and what is known of it
@@ -14,6 +15,7 @@ log          where log lines go
 gateway/     the way of one call, its files in the order in which a call meets them
 policy/      pure decisions
 dialect/     what each provider's bytes mean
+store/       what outlives the process
 ops/         the operator's side
 mock/        a provider that misbehaves on request
 demo         gateway and mock together, to see the point

@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import structlog
 
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, ConfigError, load_config
+from llm_guard.config import Config
 from llm_guard.gateway.connections import Connections
 from llm_guard.gateway.counters import CallCounters
 from llm_guard.gateway.listener import Listener, ListenerSettings, Serve
@@ -29,15 +28,14 @@ from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
 from llm_guard.gateway.server import Gateway
 from llm_guard.gateway.upstream import Upstreams
-from llm_guard.ops.side import OperatorSide, Running
+from llm_guard.ops.running import Running
+from llm_guard.ops.side import OperatorSide
 from llm_guard.ops.site import is_operators
+from llm_guard.reloads import Adapt, Adopted, Reloads
 from llm_guard.routes import compile_routes
 
-_log = structlog.get_logger("llm_guard")
+_log = structlog.get_logger("llm_guard.app")
 
-Adapt = Callable[[Config], Config]
-
-_WATCH_S = 1.0
 _LAST_WORDS_S = 2.0
 """How long calls that are ended by force have for their error event."""
 _CLOSING_S = 2.0
@@ -66,7 +64,6 @@ class App:
         self.config = adapt(config)
         self._adapt = adapt
         self._path = path
-        self._stamp = _stamp(path) if path is not None else None
         self._clock = clock or SystemClock()
         self._listeners: list[tuple[asyncio.Server, Listener]] = []
         self._watch: asyncio.Task[None] | None = None
@@ -88,7 +85,15 @@ class App:
             self._clock,
             random,
         )
-        running = Running(self.gateway, counters, lambda: [each for _, each in self._listeners], self._clock)
+        self.reloads = Reloads(self.config, self._path, self._adapt, self._adopt, self._refuse, self._clock)
+        running = Running(
+            self.gateway,
+            self.reloads,
+            counters,
+            lambda: [each for _, each in self._listeners],
+            self._clock,
+            self._connections.dials,
+        )
         self.ops = OperatorSide(self.config, running)
 
         server, ops = self.config.server, self.config.ops
@@ -103,7 +108,7 @@ class App:
             raise
         self.ops.start()
         if self._path is not None:
-            self._watch = asyncio.get_running_loop().create_task(self._watch_file(self._path))
+            self._watch = asyncio.get_running_loop().create_task(self.reloads.watch())
 
     @property
     def addresses(self) -> list[str]:
@@ -111,34 +116,13 @@ class App:
         names = [each.sockets[0].getsockname() for each, _ in self._listeners]
         return [f"http://[{name[0]}]:{name[1]}" if ":" in name[0] else f"http://{name[0]}:{name[1]}" for name in names]
 
-    def reload(self) -> None:
-        """Reads the config file again; an invalid one changes nothing."""
-        assert self._path is not None  # noqa: S101  # only a file can change
-        try:
-            config = self._adapt(load_config(self._path))
-        except ConfigError as error:
-            self.ops.state.is_last_reload_good = False
-            _log.error("reload refused, the old config stays", problems=str(error).splitlines())
-            return
-        self.ops.state.is_last_reload_good = True
-        if (config.server.host, config.server.port, config.ops) != (
-            self.config.server.host, self.config.server.port, self.config.ops,
-        ):  # fmt: skip
-            _log.warning("a changed address, or ops section, needs a restart")
-        self.config = config
-        for _, listener in self._listeners:
-            listener.adopt(_listener_settings(config))
-        self.ops.adopt(config)
-        self.gateway.adopt(config, compile_routes(config, self._clock.now(), self.gateway.table, self._draw))
-        _log.info("reloaded", models=len(config.models), upstreams=len(config.upstreams))
-
     def heed_signals(self) -> None:
         """From now on SIGTERM and SIGINT end `run`, a second one drops what still runs, and SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         if self._path is not None:
-            loop.add_signal_handler(signal.SIGHUP, self.reload)
+            loop.add_signal_handler(signal.SIGHUP, self.reloads.ask)
 
     async def run(self) -> None:
         """Serves until a signal says stop, then drains."""
@@ -149,6 +133,7 @@ class App:
         """Drains: not ready, then no longer accepting, then waiting for running calls, then ending them."""
         self.gateway.is_leaving = True
         _log.info("draining", running=self.gateway.running)
+        self.ops.journal.note("drain", running=self.gateway.running)
         await self._sleep_or_hurry(self.config.server.drain_delay)
         for server, _ in self._listeners[:1]:
             server.close()
@@ -168,11 +153,25 @@ class App:
     async def _close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        self.ops.end_readers()
         for server, listener in self._listeners:
             server.close()
             await listener.close(_CLOSING_S)
         await self.ops.stop()
         await self._connections.close()
+
+    def _adopt(self, adopted: Adopted) -> None:
+        """Runs by another config."""
+        config = self.config = adopted.config
+        for _, listener in self._listeners:
+            listener.adopt(_listener_settings(config))
+        self.ops.adopt(config)
+        self.gateway.adopt(config, compile_routes(config, self._clock.now(), self.gateway.table, self._draw))
+        self.ops.follow(adopted)
+
+    def _refuse(self, problems: tuple[str, ...]) -> None:
+        self.ops.state.is_last_reload_good = False
+        self.ops.journal.note("reload", outcome="refused", why=problems[0], problems=len(problems))
 
     def _serve(self, request: Request, reply: Reply) -> Awaitable[None]:
         """For the one listener that serves both."""
@@ -197,15 +196,6 @@ class App:
         hurry = asyncio.ensure_future(self._is_told_to_hurry.wait())
         await asyncio.wait((hurry,), timeout=seconds)
         hurry.cancel()
-
-    async def _watch_file(self, path: Path) -> None:
-        """Reloads when the file changes. Polled: that works on every file system, and through symbolic links."""
-        while True:
-            await self._clock.sleep(_WATCH_S)
-            now = _stamp(path)
-            if now is not None and now != self._stamp:
-                self._stamp = now
-                self.reload()
 
 
 def create_app(config: Config, *, path: Path | None = None, adapt: Adapt = lambda config: config) -> App:
@@ -245,11 +235,3 @@ def _usual_connections() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     return max(_FEWEST_CONNECTIONS, min((soft - _OWN_DESCRIPTORS) // 2, _MOST_CONNECTIONS))
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None  # being replaced: look again
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -20,6 +20,7 @@ from llm_guard.policy.itinerary import WaitedFor
 from llm_guard.policy.line import Slot
 from llm_guard.policy.rate_hints import RateHint
 from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.policy.trace_context import TraceContext
 from llm_guard.policy.transition import BreakerState
 from llm_guard.routes import Route, Target
 
@@ -124,6 +125,7 @@ class Attempt:
 
     target: Target
     started_at: float
+    call_id: str = ""
     budgets: tuple[RetryBudget, ...] = ()
     """That hear how it ends."""
     is_stream: bool = False
@@ -153,6 +155,8 @@ class Attempt:
     answered_at: float | None = None
     """When its first token, or its whole answer, was there."""
     ended_at: float | None = None
+    span_id: int = 0
+    """Not 0 once it is sent, where the call is traced."""
     failure: Failure | None = None
     status: int | None = None
     next_step: str = ""
@@ -244,6 +248,8 @@ class Call:
     """Why the call failed; None when it succeeded or was refused."""
     gave_up: str | None = None
     """Why no further attempt was made after a failure."""
+    trace: TraceContext | None = None
+    """None: it is not traced."""
     is_in_flight: bool = False
     """Counted as running."""
     is_draining: bool = False

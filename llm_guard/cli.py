@@ -1,4 +1,4 @@
-"""The command line: serve, check, classify, mock, demo, bench.
+"""The command line: serve, check, classify, explain, mock, demo, bench.
 
 Owns what is printed and the exit codes: 0 well, 1 it could not run, 2 the config or the arguments are wrong.
 """
@@ -9,7 +9,8 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -21,10 +22,11 @@ from llm_guard import explain
 from llm_guard.app import calm_collector, create_app, run
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError, load_config
-from llm_guard.log import configure_logging
+from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
+from llm_guard.ops.explain_command import explain as explain_call
 from llm_guard.version import full_version
 
 
@@ -43,11 +45,15 @@ _config_option = click.option(
 @_config_option
 @click.option("--host", help="Instead of server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Instead of server.port; 0 takes a free one.")
-def serve(path: Path, host: str | None, port: int | None) -> None:
+@click.option("--log-format", type=click.Choice(["json", "console"]), help="Instead of ops.log.format.")
+@click.option("--log-level", type=click.Choice(list(LEVEL_NUMBERS)), help="Instead of ops.log.level.")
+def serve(
+    path: Path, host: str | None, port: int | None, log_format: LogFormat | None, log_level: LevelName | None
+) -> None:
     """Run the gateway."""
     config = _load(path)
-    changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    log = configure_logging()
+    changes = _Changes({"host": host, "port": port}, {"format": log_format, "level": log_level})
+    log = configure_logging(changes.applied(config).ops.log.format)
     try:
         run(_serve(config, path, changes))
     except OSError as error:
@@ -58,16 +64,33 @@ def serve(path: Path, host: str | None, port: int | None) -> None:
         log.close()
 
 
-async def _serve(config: Config, path: Path, changes: dict[str, str | int]) -> None:
-    def adapt(config: Config) -> Config:
-        return config.model_copy(update={"server": config.server.model_copy(update=changes)})
-
-    app = create_app(config, path=path, adapt=adapt)
+async def _serve(config: Config, path: Path, changes: _Changes) -> None:
+    app = create_app(config, path=path, adapt=changes.applied)
     await app.start()
     calm_collector()
     app.heed_signals()  # before anyone is told that we serve
     click.echo(f"llm-guard {full_version()} serves on {' and '.join(app.addresses)}", err=True)
     await app.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What the command line says over the file."""
+
+    server: Mapping[str, object]
+    log: Mapping[str, object]
+
+    def applied(self, config: Config) -> Config:
+        log = config.ops.log.model_copy(update=_given(self.log))
+        server, ops = config.server.model_copy(update=_given(self.server)), config.ops.model_copy(update={"log": log})
+        return config.model_copy(update={"server": server, "ops": ops})
+
+
+def _given(options: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+main.add_command(explain_call)
 
 
 @main.command()
@@ -218,6 +241,7 @@ The gateway serves on {address}, with the provider behind it. Try it:
     -d '{{"model": "gpt-4o", "messages": [{{"role": "user", "content": "hello"}}]}}'
 
   curl {address}/metrics
+  llm-guard explain --url {address}
 
 Ctrl-C ends it."""
 

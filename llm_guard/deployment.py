@@ -10,6 +10,7 @@ import hashlib
 import urllib.parse
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Literal
 
 from llm_guard.config import Auth
 from llm_guard.dialect import DialectName
@@ -82,6 +83,14 @@ class Gates:
             self._by_account.move_to_end(account)
         return gate
 
+    def find(self, account: str) -> Gate | None:
+        """As `of`, for whoever only looks; None: it would be a new one."""
+        return self._by_account.get("" if self._settings.concurrency is not None else account)
+
+    @property
+    def settings(self) -> CapacitySettings:
+        return self._settings
+
     def adopt(self, settings: CapacitySettings) -> None:
         """From now on these settings hold, also for who is waiting."""
         self._settings = settings
@@ -95,6 +104,19 @@ class Gates:
 
     def all(self) -> tuple[Gate, ...]:
         return tuple(self._by_account.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An operator's word that a deployment is not to be asked; what runs goes on."""
+
+    kind: Literal["drained", "benched"]
+    reason: str
+    who: str
+    since: float
+    """Seconds since the epoch."""
+    until: float | None
+    """The monotonic instant at which it is returned; None: somebody has to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,6 +143,7 @@ class Deployment:
     """Seconds since the epoch."""
     refuses_prefill: bool = False
     """It was asked to go on from the beginning of an answer, and would not."""
+    hold: Hold | None = None
     credential: Key | None = field(init=False, repr=False)
     """On a bench: the upstream's own key, on that key's own account; None: each caller brings one."""
 

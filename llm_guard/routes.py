@@ -134,6 +134,12 @@ class RouteTable:
         self._recent[route.alias].move_to_end(model)
         return route
 
+    def preview(self, model: str) -> Route | None:
+        """As `find`, for whoever only looks: a name that only a pattern stands for is not remembered."""
+        known = self._routes.get(model) or self._live.get(model)
+        key = self._pattern_of(model) if known is None else None
+        return known if key is None else self._route(key, model)
+
     def passthrough(self, dialect: DialectName) -> Route | None:
         """For a call that names no model: to the first upstream of its dialect."""
         names = (name for name, upstream in self.upstreams.items() if upstream.dialect == dialect)
@@ -160,10 +166,11 @@ class RouteTable:
         """Every name that has a route by now; of those that a pattern stands for, the latest last."""
         return tuple(chain(self._routes, *self._recent.values()))
 
+    def _pattern_of(self, model: str) -> str | None:
+        return matching_key(self._recent, model) if is_name(model) and not is_pattern(model) else None
+
     def _discover(self, model: str) -> Route | None:
-        if not is_name(model) or is_pattern(model):
-            return None
-        key = matching_key(self._recent, model)
+        key = self._pattern_of(model)
         if key is None:
             return None
         recent = self._recent[key]
@@ -251,6 +258,8 @@ def _keys_by_name(config: Config) -> dict[str, str]:
     return {name: key for name in names if (key := matching_key(config.models, name)) is not None}
 
 
+Dress = Callable[[Deployment], None]
+
 _Identity = tuple[str, str, str | None]
 _Share = tuple[_Identity, BreakerSettings, BudgetSettings, CapacitySettings]
 
@@ -274,6 +283,8 @@ class _Pool:
         self.budgets: dict[str, RetryBudget] = dict(previous.pool.budgets) if previous else {}
         """Of the routes' retries, by their aliases."""
         self.hedges: dict[str, HedgeBudget] = dict(previous.pool.hedges) if previous else {}
+        self.dress: Dress = previous.pool.dress if previous else _as_it_is
+        """For every deployment, when it is made or made anew: what operators have said of its label goes for it too."""
         self._previous: dict[_Identity, list[Deployment]] = {}
         for deployment in before:
             self._previous.setdefault(_identity(deployment.upstream, deployment.model), []).append(deployment)
@@ -300,6 +311,7 @@ class _Pool:
         deployment = self.fixed.get(share)
         if deployment is None:
             deployment = self._make(label, upstream, model, rules)
+            self.dress(deployment)
             if is_fixed:
                 self.fixed[share] = deployment
         return deployment
@@ -331,3 +343,7 @@ class _Pool:
 
 def _identity(upstream: Upstream, model: str | None) -> _Identity:
     return upstream.name, upstream.base_url, model
+
+
+def _as_it_is(_deployment: Deployment) -> None:
+    """Nobody has said anything."""

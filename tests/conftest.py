@@ -1,7 +1,13 @@
-"""In every test: no key that the tests have is in anything that a gateway says of its own (see `tests.sweep`)."""
+"""In every test: no key that the tests have is in anything that a gateway says of its own (see `tests.sweep`), and
+nothing is kept in anybody's home."""
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +16,15 @@ from tests.sweep import SWEEP, listen
 
 listen(SWEEP)
 
+_KEPT = tempfile.mkdtemp(prefix="llm-guard-tests-")
+_NUMBERS = itertools.count()
+os.environ["XDG_STATE_HOME"] = _KEPT
+atexit.register(shutil.rmtree, _KEPT, ignore_errors=True)
+
 
 @pytest.fixture(autouse=True)
 def _no_key_is_said() -> Iterator[None]:
+    os.environ["XDG_STATE_HOME"] = f"{_KEPT}/{next(_NUMBERS)}"
     SWEEP.take()
     yield
     found = SWEEP.take()

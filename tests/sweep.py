@@ -21,7 +21,9 @@ from llm_guard.config import Config
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers
 from llm_guard.log import LogWriter
-from llm_guard.ops import site
+from llm_guard.ops import site, spans
+from llm_guard.ops.journal import Journal
+from llm_guard.store.audit import AuditFile
 from tests.chaos import process
 from tests.fakes import client
 
@@ -66,7 +68,10 @@ def listen(sweep: Sweep) -> None:
     _before(
         structlog.testing.LogCapture, "__call__", lambda _self, _logger, _name, line: sweep.hear("log", _shown(line))
     )
-    _after(site, "_headers", lambda _headers, answer: sweep.hear("operator", answer.body))
+    _after(site, "headers_of", lambda _headers, answer: sweep.hear("operator", answer.body))
+    _before(AuditFile, "append", lambda _file, entries: sweep.hear("audit trail", entries))
+    _before(Journal, "note", lambda _journal, _kind, **facts: sweep.hear("event", facts))
+    _after(spans, "_known", lambda facts, *_: sweep.hear("span", facts))
     for dialect in DIALECTS.values():
         _after(dialect, "refusal_body", lambda body, *_: sweep.hear("refusal", body))
     _later(process, "_read_log", lambda _stream, served: sweep.hear("a process's log", served.log))

@@ -4,15 +4,19 @@ text      YAML and ${VAR}, every value with its line
 names     how a model is found by its name
 fields    ports, texts, secrets
 operator  the operator's keys
+alerts    alerts and webhooks among them
 models    the keys and their ranges
 errors    rules for an upstream's own error words
 strict    what all parts have in common
 checks    what holds between keys
 reading   file -> Config, or every problem in it
+trying    what can be said of a text without the environment
+shown     a config without its secrets, and what another one changes
 """
 
 from __future__ import annotations
 
+from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.models import (
     Auth,
@@ -25,28 +29,41 @@ from llm_guard.config.models import (
     UpstreamConfig,
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
-from llm_guard.config.operator import Ops, TimelineSettings
+from llm_guard.config.operator import LogSettings, Ops, TimelineSettings, TraceSettings
 from llm_guard.config.reading import load_config, parse_config
+from llm_guard.config.shown import KeyChange, digest, key_changes, shown
 from llm_guard.config.text import ConfigError, Problem
+from llm_guard.config.trying import Tried, try_text
 
 __all__ = [
+    "AlertRules",
     "Auth",
     "ClientKey",
     "Config",
     "ConfigError",
     "DeploymentConfig",
     "ErrorRule",
+    "KeyChange",
+    "LogSettings",
     "ModelConfig",
     "Ops",
     "Problem",
     "Rules",
     "Server",
     "TimelineSettings",
+    "TraceSettings",
+    "Tried",
     "UpstreamConfig",
+    "WebhookConfig",
+    "WebhookFormat",
+    "digest",
     "is_name",
     "is_pattern",
+    "key_changes",
     "load_config",
     "matching_key",
     "near_names",
     "parse_config",
+    "shown",
+    "try_text",
 ]

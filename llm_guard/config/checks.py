@@ -44,6 +44,19 @@ def check_names(document: Document, upstreams: Collection[str], models: Collecti
             document.report(("models", name), "the only wildcard is *, for any text; ? and [ ] are not read")
 
 
+def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -> None:
+    """A rule's exceptions are for models that there are."""
+    if ops is None:
+        return
+    success, latency = ops.alerts.success_rate, ops.alerts.latency
+    exceptions = {"success_rate": success.models if success else {}, "latency": latency.models if latency else {}}
+    for rule, named in exceptions.items():
+        for name in named:
+            if name not in models:
+                place: Path = ("ops", "alerts", rule, "models", name)
+                document.report(place, f"no model has this name{did_you_mean(name, models)}")
+
+
 def check_ways(
     document: Document,
     ways: Mapping[str, Way | None],

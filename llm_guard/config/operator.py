@@ -5,14 +5,20 @@ Owns these keys, their ranges and their defaults. Does not own what is done with
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from importlib.util import find_spec
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, field_validator
 
-from llm_guard.config.fields import OptionalSecret, Port, Text
+from llm_guard.config.alerts import AlertRules, WebhookConfig, check_webhook_names
+from llm_guard.config.fields import OptionalSecret, Port, Text, wrong
 from llm_guard.config.strict import Strict
-from llm_guard.policy.units import Size
+from llm_guard.log.levels import LevelName, is_logger
+from llm_guard.policy.health import HealthSettings
+from llm_guard.policy.units import Ratio, Size
 
+_OTEL = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 Calls = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 
 
@@ -20,9 +26,47 @@ class TimelineSettings(Strict):
     """What is kept of calls that are over, in memory."""
 
     calls: Calls = 1000
-    """The last ones; of failed ones as many again."""
+    """Of each fate (`gateway.timelines.Fate`)."""
     memory: Size = 16 * 1024**2
-    """Of both together, in bytes."""
+    """Of all together, in bytes."""
+
+
+class TraceSettings(Strict):
+    """OpenTelemetry, by OTLP over HTTP."""
+
+    endpoint: Text | None = None
+    """The whole URL; None: nothing is traced."""
+    sample: Ratio = 1.0
+    """Of the calls whose callers do not say whether they are traced."""
+    service_name: Text = "llm-guard"
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str | None) -> str | None:
+        if endpoint is None:
+            return None
+        if not re.fullmatch(r"https?://[^\s/@?#]+/[^\s?#]*", endpoint):
+            raise wrong("must be the whole URL, such as http://127.0.0.1:4318/v1/traces")
+        if not _has_opentelemetry():
+            raise wrong("needs OpenTelemetry, which is not installed: pip install 'llm-guard[otel]'")
+        return endpoint
+
+
+class LogSettings(Strict):
+    """Which lines are written, and what they look like."""
+
+    format: Literal["json", "console"] = "json"
+    level: LevelName = "info"
+    levels: dict[str, LevelName] = Field(default_factory=dict)
+    """By module or package; the nearest above a logger counts."""
+
+    @field_validator("levels")
+    @classmethod
+    def _check_levels(cls, levels: dict[str, LevelName]) -> dict[str, LevelName]:
+        for name in levels:
+            if not name or not is_logger(name):
+                raise wrong(f"{name:.60}: write a module of the gateway, such as llm_guard.gateway.settle")
+        return levels
 
 
 class Ops(Strict):
@@ -36,3 +80,16 @@ class Ops(Strict):
     store: Text | None = None
     """The folder for what outlives the process; None: XDG_STATE_HOME/llm-guard, and memory if that cannot be had."""
     timelines: TimelineSettings = TimelineSettings()
+    health: HealthSettings = HealthSettings()
+    log: LogSettings = LogSettings()
+    traces: TraceSettings = TraceSettings()
+    alerts: AlertRules = AlertRules()
+    webhooks: Annotated[tuple[WebhookConfig, ...], AfterValidator(check_webhook_names)] = ()
+    """Who is told of alerts."""
+
+
+def _has_opentelemetry() -> bool:
+    try:
+        return all(find_spec(name) is not None for name in _OTEL)
+    except ModuleNotFoundError:  # not even what they are parts of
+        return False

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from llm_guard.config.checks import check_listeners, check_names, check_ways
+from llm_guard.config.checks import check_alerts, check_listeners, check_names, check_ways
 from llm_guard.config.models import Config, ModelConfig, Rules, Server, UpstreamConfig, Way
 from llm_guard.config.names import did_you_mean
 from llm_guard.config.operator import Ops
@@ -70,6 +70,7 @@ def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.en
     models = {key: _read_model(document, key, data, top.get("defaults")) for key, data in entries.items()}
     check_listeners(document, server, ops)
     check_names(document, upstreams, models)
+    check_alerts(document, ops, models)
     check_ways(document, {key: _way(data) for key, data in entries.items()}, upstreams)
     document.raise_problems()
     parts = {"server": server, "ops": ops, "upstreams": upstreams, "defaults": defaults, "models": models}

@@ -25,5 +25,7 @@ stream_view          what is seen of a stream, and what may be passed on
 relay                after commit: copies bytes, watches
 recovery             a stream that goes on where another has died
 tunnel               a WebSocket after its upgrade: bytes both ways
-record               the end that always runs: counters, and one line (call_line)
+record               the end that always runs: counters, and one line (call_line), kept for a while (timelines)
+tracing              a call's place in a trace
+foresight            what would become of a call that came now
 """

@@ -113,7 +113,7 @@ class AttemptLoop:
             own, following = target.deployment.latency_of(call.is_stream), _following(way, stop)
             kept_s = reserve_s(left_s, limit_s, own, following, now)
             ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S if kept_s else 0.0)
-        attempt = Attempt(target, now, way.budgets(stop), call.is_stream, leave.breaker, first_s, ends_by)
+        attempt = Attempt(target, now, call.id, way.budgets(stop), call.is_stream, leave.breaker, first_s, ends_by)
         if call.attempts or call.skipped:
             attempt.is_retry = any(each.target is target for each in call.attempts)
             attempt.is_fallback = not attempt.is_retry
@@ -256,6 +256,10 @@ def _nobody_asked(way: Way) -> GaveUp:
         message = f"{names}: too many calls wait already; there may be room in {soonest.wait_s:.1f} s"
         refusal = Refusal(429, "at_capacity", message, by="limit", retry_after_s=soonest.wait_s, should_retry=True)
         return GaveUp(None, refusal, "no room")
+    if soonest.is_held:
+        message = f"{names}: taken out of service by an operator"
+        refusal = Refusal(503, "deployment_held", message, by="drain", retry_after_s=soonest.wait_s)
+        return GaveUp(None, refusal, "held by an operator")
     message = f"{names}: failing, and left alone for {soonest.wait_s:.1f} s more"
     refusal = Refusal(503, "breaker_open", message, by="breaker", retry_after_s=soonest.wait_s)
     return GaveUp(None, refusal, "breakers open")

@@ -18,7 +18,12 @@ class AttemptLine(Struct):
     deployment: str
     outcome: str
     waited_s: float
+    """Before it began."""
+    started_s: float
+    """Since the call was received."""
     duration_s: float
+    answered_s: float | UnsetType = UNSET
+    """From its start to its first token, where more followed."""
     waited_for: str | UnsetType = UNSET
     breaker: str | UnsetType = UNSET
     hedge: bool | UnsetType = UNSET
@@ -73,7 +78,7 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
         stream=call.is_stream,
         duration_s=_rounded(now - call.started_at),
         overhead_s=int(overhead_s * 1e6 + 0.5) / 1e6,
-        attempts=[_attempt_line(attempt, now) for attempt in call.attempts],
+        attempts=[_attempt_line(attempt, call.started_at, now) for attempt in call.attempts],
     )
     if call.first_token_at is not None:
         line.ttft_s = _rounded(call.first_token_at - call.started_at)
@@ -90,13 +95,17 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
     return line
 
 
-def _attempt_line(attempt: Attempt, now: float) -> AttemptLine:
+def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLine:
+    started_at, ended_at = attempt.started_at, attempt.ended_at or now
     line = AttemptLine(
         deployment=attempt.target.deployment.label,
         outcome=attempt.outcome,
         waited_s=_rounded(attempt.waited_s),
-        duration_s=_rounded((attempt.ended_at or now) - attempt.started_at),
+        started_s=_rounded(started_at - received_at),
+        duration_s=_rounded(ended_at - started_at),
     )
+    if attempt.is_stream and attempt.answered_at is not None:
+        line.answered_s = _rounded(attempt.answered_at - started_at)
     if attempt.waited_for:
         line.waited_for = attempt.waited_for
     if attempt.breaker != "closed":

@@ -21,7 +21,7 @@ from llm_guard.gateway.request_parser import RequestParser
 if TYPE_CHECKING:
     from llm_guard.gateway.listener import Listener
 
-_log = structlog.get_logger("llm_guard")
+_log = structlog.get_logger("llm_guard.gateway.client_connection")
 
 _STASH_BYTES = 1 << 16
 _WRITE_BUFFER_BYTES = (3 << 14, 1 << 16)

@@ -61,6 +61,11 @@ class Connections:
         """Connections in use or kept alive."""
         return len(self._living) + sum(each.count for each in self._proxied.values())
 
+    def dials(self, origin: str) -> int:
+        """How often a connection to it was begun since the start; those through an HTTP proxy are not known, and 0."""
+        place = self._origins.get(origin)
+        return place.dials if place is not None else 0
+
     async def close(self) -> None:
         """Closes every connection."""
         for origin in self._origins.values():

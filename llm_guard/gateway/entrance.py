@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from llm_guard.call import Call, Leave
 from llm_guard.clock import Alarm, Clock
+from llm_guard.deployment import Hold
 from llm_guard.outcome import Failure, Signal
 from llm_guard.policy.bench import Bench, Benched, Key, as_of
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.line import Slot, Ticket
 from llm_guard.routes import Target
 
-_OUR_OWN = " "
+OUR_OWN = " "
 """The account of an upstream's own key, where the caller names none."""
 
 
@@ -29,7 +30,9 @@ class Shut:
     """A phrase for the log line."""
     wait_s: float
     rest: Failure | None = None
-    """Why it rests, as it may be told to this call; None: a breaker refuses."""
+    """Why it rests, as it may be told to this call; None: a breaker refuses, or an operator."""
+    is_held: bool = False
+    """By an operator's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,8 @@ class Entrance:
         now = self._clock.now()
         deployment = target.deployment
         return (
-            self._resting(call, target, now, is_last=False) is None
+            deployment.hold is None
+            and self._resting(call, target, now, is_last=False) is None
             and max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
             and gate_of(call, target, now).wait_s(now, call.priority) == 0.0
         )
@@ -134,6 +138,8 @@ class Entrance:
         self, call: Call, target: Target, gate: Gate, slot: Slot | None, now: float, is_last: bool
     ) -> Leave | Shut | Full:
         deployment = target.deployment
+        if deployment.hold is not None:
+            return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
         rest = None if self._bench.is_empty(now) else self._resting(call, target, now, is_last=is_last)
         if rest is not None:
             refused_s = max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now))
@@ -168,11 +174,17 @@ class Entrance:
         return rest if is_obeyed else None
 
 
+def shut_by(hold: Hold, guess_s: float, now: float) -> Shut:
+    """`guess_s`: when to ask again, where the hold has no end that is known."""
+    why = "drained by an operator" if hold.kind == "drained" else "benched by an operator"
+    return Shut(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
+
+
 def gate_of(call: Call, target: Target, now: float) -> Gate:
     """A provider limits the rate of an account: callers with keys of their own wait for themselves alone."""
     deployment = target.deployment
     if deployment.credential is not None and not call.account_digest:
-        return deployment.gates.of(_OUR_OWN, now)
+        return deployment.gates.of(OUR_OWN, now)
     key = "" if deployment.credential is not None else call.key_digest
     return deployment.gates.of(f"{key} {call.account_digest}", now)
 

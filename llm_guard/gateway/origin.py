@@ -54,6 +54,8 @@ class Origin:
         self._resolving: asyncio.Task[None] | None = None
         self._turn = 0
         self._is_closed = False
+        self.dials = 0
+        """Connections begun since the start."""
         self._loop = asyncio.get_running_loop()
 
     async def send(
@@ -131,6 +133,7 @@ class Origin:
 
     async def _dial(self) -> UpstreamConnection:
         """Raises UpstreamError. Cancelled, it leaves nothing behind."""
+        self.dials += 1
         try:
             addresses = await self._resolve()
             sock = await start_connection(addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_S, loop=self._loop)

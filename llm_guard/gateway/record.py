@@ -1,10 +1,12 @@
-"""The end that always runs: metrics, one log line for each call.
+"""The end that always runs: metrics, one log line for each call, its timeline.
 
 Owns what a call leaves behind. Decides nothing, and never fails a call. No label is a caller's to choose: an unknown
 model is `other`, a name under a pattern is the pattern.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -13,9 +15,21 @@ from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
 from llm_guard.gateway.call_line import Timestamps, call_line
 from llm_guard.gateway.counters import CallCounters, ModelCounts
-from llm_guard.log import direct_writer, to_line
+from llm_guard.gateway.timelines import Fate, Timelines
+from llm_guard.log import LEVELS, direct_writer, to_line
+from llm_guard.outcome import Category, Scope
 
-_log = structlog.get_logger("llm_guard")
+_NAME = "llm_guard.gateway.record"
+_log = structlog.get_logger(_NAME)
+_INFO = 20
+
+_CLIENTS_REFUSALS = frozenset({"auth", "request", "route", "drain"})
+_CLIENTS_FAILURES: frozenset[Category] = frozenset(
+    {
+        "client_cancelled", "conflict", "content_policy", "context_length", "invalid_request", "not_found",
+        "payload_too_large",
+    }
+)  # fmt: skip
 
 
 class Recorder:
@@ -26,8 +40,13 @@ class Recorder:
         self._clock = clock
         self._models = counters.models
         self._deployments = counters.deployments
+        self._recent = counters.recent
         self._writer = direct_writer()
+        self._threshold = LEVELS.threshold(_NAME)
         self._timestamps = Timestamps()
+        self.timelines = Timelines()
+        self.on_end: Callable[[Call, float], None] | None = None
+        """Hears of each call that is over, and when; must not raise."""
 
     def begin(self, call: Call) -> None:
         """The call has a route."""
@@ -36,18 +55,27 @@ class Recorder:
 
     def end(self, call: Call) -> None:
         """The call is over, however it ended."""
-        now = self._clock.now()
+        now, wall = self._clock.now(), self._clock.wall()
         model = self._models[_model(call)]
         if call.is_in_flight:  # a refused call may have a route, and never began
             call.is_in_flight = False
             model.ended += 1
         spent_s = overhead_s(call, now)
-        self._count(call, model, now, spent_s)
-        self._write(call, now, spent_s)
+        self._count(call, model, now, wall, spent_s)
+        self._write(call, now, wall, spent_s)
+        if self.on_end is not None:
+            self.on_end(call, now)
 
-    def _count(self, call: Call, model: ModelCounts, now: float, spent_s: float) -> None:
-        model.calls[call.outcome] += 1
-        model.call_duration.note(now - call.started_at)
+    def _count(self, call: Call, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
+        outcome = call.outcome
+        model.calls[outcome] += 1
+        if outcome == "ok" or not _is_clients_doing(call):
+            model.judged += 1
+            model.recent.append(outcome == "ok")
+            self._recent.append(outcome == "ok")
+        model.attempts_made += len(call.attempts)
+        trace_id = call.trace.trace_id if call.trace is not None else 0
+        model.call_duration.note_call(now - call.started_at, call.id, trace_id, wall)
         if call.refusal is not None and call.refusal.by is not None:
             model.refusals[call.refusal.by] += 1
         if call.usage.input:
@@ -57,7 +85,10 @@ class Recorder:
         if call.thrown_away:
             model.tokens_thrown_away[()] += call.thrown_away
         if call.first_token_at is not None:
-            model.time_to_first_token.note(call.first_token_at - call.started_at)
+            model.time_to_first_token.note_call(call.first_token_at - call.started_at, call.id, trace_id, wall)
+        elif outcome == "ok" and not (call.is_stream or call.is_upgrade):
+            model.answered += 1
+            model.answered_s += now - call.started_at
         if call.attempts:
             model.overhead.note(spent_s)
         for attempt in call.attempts:
@@ -70,9 +101,11 @@ class Recorder:
         deployment.upstream_duration.note((attempt.ended_at or now) - attempt.started_at)
         if attempt.failure is not None and attempt.failure.limit is not None:
             deployment.timeouts[attempt.failure.limit] += 1
+            model.limits_hit += 1
         if attempt.is_hedge:
             model.hedges["lost" if attempt.failure is not None else "won"] += 1
         elif attempt.is_retry:
+            model.retries_made += 1
             deployment.retries[_reason(call, attempt)] += 1
             if attempt.waited_for != "queue":
                 deployment.retry_delay.note(attempt.waited_s)
@@ -88,14 +121,17 @@ class Recorder:
             if watch.tokens and attempt.failure is not None and attempt.answered_at is None:
                 model.tokens_thrown_away[()] += watch.tokens  # it died while it was held back
 
-    def _write(self, call: Call, now: float, spent_s: float) -> None:
+    def _write(self, call: Call, now: float, wall: float, spent_s: float) -> None:
         line = call_line(call, now, spent_s)
-        if self._writer is None:
+        writer, is_logged = self._writer, self._threshold.level <= _INFO
+        if writer is None and is_logged:
             _log.info("call", **msgspec.to_builtins(line))
-            return
         line.event, line.level = "call", "info"
-        line.timestamp = self._timestamps.of(self._clock.wall())
-        self._writer.write(to_line(line))
+        line.timestamp = self._timestamps.of(wall)
+        written = to_line(line)
+        if writer is not None and is_logged:
+            writer.write(written)
+        self.timelines.keep(written, now, "well" if call.outcome == "ok" else _fate(call))
 
 
 def overhead_s(call: Call, now: float) -> float:
@@ -112,6 +148,24 @@ def overhead_s(call: Call, now: float) -> float:
 
 def _model(call: Call) -> str:
     return call.route.alias if call.route is not None else "other"
+
+
+def _is_clients_doing(call: Call) -> bool:
+    """Neither the gateway nor an upstream could have made a success of it. A drain is announced, and nobody's fault."""
+    if call.failure is None:
+        return call.refusal is not None and call.refusal.by in _CLIENTS_REFUSALS
+    kind = call.failure.kind
+    if kind.category in _CLIENTS_FAILURES:
+        return True
+    is_of_a_key = kind.scope is Scope.CREDENTIAL and bool(call.attempts)
+    return is_of_a_key and call.attempts[-1].target.deployment.credential is None  # the caller's own
+
+
+def _fate(call: Call) -> Fate:
+    """Of one that did not end well."""
+    if _is_clients_doing(call):
+        return "own_doing"
+    return "failed" if call.attempts else "turned_away"
 
 
 def _reason(call: Call, retry: Attempt) -> str:

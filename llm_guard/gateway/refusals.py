@@ -10,6 +10,7 @@ import json
 from llm_guard.call import Call
 from llm_guard.dialect import DIALECTS
 from llm_guard.outcome import Failure, Refusal
+from llm_guard.routes import RouteTable
 
 DRAINED = Refusal(
     503, "gateway_draining", "this gateway is going away", by="drain", retry_after_s=1.0, should_retry=True
@@ -25,6 +26,12 @@ def own_words(call: Call, failure: Failure) -> Refusal:
     if failure.kind.category == "timeout":
         return Refusal(504, "upstream_timeout", tried, by="deadline" if failure.limit == "total" else None)
     return Refusal(502, f"upstream_{failure.kind.label}", tried, by=None, retry_after_s=failure.retry_after_s)
+
+
+def unknown_model(table: RouteTable, model: str) -> Refusal:
+    near = table.near(model)
+    hint = f"; near it are {', '.join(near)}" if near else ""
+    return Refusal(404, "model_not_found", f"no route for the model {model!r}{hint}", by="route", param="model")
 
 
 def wrong_dialect(call: Call) -> Refusal | None:

@@ -32,7 +32,7 @@ from llm_guard.policy.classify import classify_event
 from llm_guard.policy.deadline import earlier
 from llm_guard.policy.stream import ENDING_S
 
-_log = structlog.get_logger("llm_guard")
+_log = structlog.get_logger("llm_guard.gateway.relay")
 
 CLIENT_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
 _CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
@@ -134,7 +134,7 @@ async def _follow(call: Call, served: Served, reply: Reply, clock: Clock) -> Fai
     except ConnectionError:
         raise
     except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a client that left
-        failure = _internal(error)
+        failure = _internal(error, call)
     except asyncio.CancelledError:
         failure = _DRAINED if call.is_draining else failure
         raise
@@ -231,7 +231,7 @@ def _recovery_of(call: Call, served: Served) -> Recovery | None:
     try:
         return recovery_of(call, served)
     except Exception as error:  # noqa: BLE001  # a bug of ours must not cost the stream, nor its slot
-        _internal(error)
+        _internal(error, call)
         return None
 
 
@@ -243,7 +243,7 @@ async def _resume(
     call.failure = CLIENT_LEFT  # until it has stayed for the answer
     with Waiting(call, reply, call.route.stream.waiting, clock):
         result = await served.resume(failure)
-        while isinstance(result, Served) and not _is_adopted(recovery, result, clock):
+        while isinstance(result, Served) and not _is_adopted(call, recovery, result, clock):
             assert result.resume is not None and result.attempt.failure is not None  # noqa: S101, PT018
             result = await result.resume(result.attempt.failure)
     if isinstance(result, Served):
@@ -253,22 +253,22 @@ async def _resume(
     return None
 
 
-def _is_adopted(recovery: Recovery, served: Served, clock: Clock) -> bool:
+def _is_adopted(call: Call, recovery: Recovery, served: Served, clock: Clock) -> bool:
     """Whether this answer goes on with what the client has; one that does not is closed, and has failed."""
     try:
         if recovery.adopt(served):
             return True
         served.attempt.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
     except Exception as error:  # noqa: BLE001  # a bug of ours must not cost a slot for ever
-        served.attempt.failure = _internal(error)
+        served.attempt.failure = _internal(error, call)
     if served.opened.exchange is not None:
         served.opened.exchange.abort()
     settle(served.attempt, served.leave, served.attempt.failure.kind.signal, clock)
     return False
 
 
-def _internal(error: Exception) -> Failure:
-    _log.exception("a stream broke the gateway")
+def _internal(error: Exception, call: Call) -> Failure:
+    _log.exception("a stream broke the gateway", request_id=call.id)
     return Failure(FailureKind.INTERNAL, type(error).__name__)
 
 

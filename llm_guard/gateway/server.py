@@ -23,10 +23,11 @@ from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import receive, too_large
 from llm_guard.gateway.model_field import inspect, model_in_query
 from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.refusals import DRAINED, last_words, own_words, wrong_dialect
+from llm_guard.gateway.refusals import DRAINED, last_words, own_words, unknown_model, wrong_dialect
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
 from llm_guard.gateway.reply import Reply, uncancel
 from llm_guard.gateway.request import METHODS, Request, objection
+from llm_guard.gateway.tracing import Tracer
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
@@ -36,7 +37,7 @@ from llm_guard.policy.deadline import deadline_at
 from llm_guard.policy.repeat import Repeatable
 from llm_guard.routes import RouteTable
 
-_log = structlog.get_logger("llm_guard")
+_log = structlog.get_logger("llm_guard.gateway.server")
 _SMALL_BODY_BYTES = 1 << 17
 """Looked at in one go; a larger one piece by piece."""
 _ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
@@ -48,11 +49,14 @@ class Gateway:
     def __init__(
         self, config: Config, table: RouteTable, upstreams: Upstreams, recorder: Recorder, clock: Clock, random: Random
     ) -> None:
-        self._loop = AttemptLoop(upstreams, Bench(), clock, random.random)
-        self._recorder = recorder
+        self.bench = Bench()
+        self._loop = AttemptLoop(upstreams, self.bench, clock, random.random)
+        self.recorder = recorder
         self._clock = clock
         self._random = random
         self._running: dict[asyncio.Task[object], Call] = {}
+        self.tracer: Tracer | None = None
+        """None: calls are not traced."""
         self.is_leaving = False
         """Asked to stop: clients are told to close their connections."""
         self.is_closed = False
@@ -63,7 +67,7 @@ class Gateway:
         """From the next call on, serve by these."""
         self._config = config
         self.table = table
-        self._repeatable = Repeatable(config.server.repeat)
+        self.repeatable = Repeatable(config.server.repeat)
         self._client_keys = {_digest(key.key): key for key in config.server.client_keys}
         self._loop.adopt(table.deployments())
 
@@ -96,16 +100,24 @@ class Gateway:
             if not isinstance(call.body, bytes):
                 call.body.close()
             del self._running[task]
-            self._recorder.end(call)
+            self.recorder.end(call)
 
     def deployments(self) -> tuple[Deployment, ...]:
         """Of the current table."""
         return self.table.deployments()
 
+    def let_in(self) -> None:
+        """An operator has changed something at the gates: whoever waits and may pass now does."""
+        self._loop.adopt(self.table.deployments())
+
     @property
     def running(self) -> int:
         """Calls in flight."""
         return len(self._running)
+
+    def calls(self) -> tuple[Call, ...]:
+        """Those in flight, to be looked at; the oldest first."""
+        return tuple(self._running.values())
 
     async def wait_idle(self, seconds: float) -> None:
         """Returns when no call is in flight, after `seconds` at the latest."""
@@ -125,7 +137,7 @@ class Gateway:
             await self._refuse(call, refusal, reply)
             return
         assert call.route is not None  # noqa: S101  # identify has found it
-        self._recorder.begin(call)
+        self.recorder.begin(call)
         with Waiting(call, reply, call.route.stream.waiting, self._clock):
             result = await self._loop.run(call, call.route)
         reply.closes_connection |= self.is_leaving
@@ -137,7 +149,7 @@ class Gateway:
     def _begin(self, request: Request) -> Call:
         names = request.names
         upstream_name, path = _without_upstream(request.path)
-        return Call(
+        call = Call(
             f"lg-{self._random.getrandbits(80):020x}",
             dialect_of(
                 path,
@@ -156,6 +168,9 @@ class Gateway:
             is_upgrade=request.is_for_websocket,
             client_retries=retry_count(names),
         )
+        if self.tracer is not None:
+            call.trace = self.tracer.begin(request.headers)
+        return call
 
     # admit: before the body is read
 
@@ -218,7 +233,7 @@ class Gateway:
         is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
         call.is_bound = is_responses and asked.is_bound
         is_stateful = is_responses and asked.is_stateful
-        call.is_repeatable = self._repeatable.allows(call.method, call.path, is_stateful=is_stateful)
+        call.is_repeatable = self.repeatable.allows(call.method, call.path, is_stateful=is_stateful)
         if call.path.startswith("/v1/realtime"):  # elsewhere `?model=` is a filter on a list
             model = model_in_query(call.query)
             call.model, call.is_model_in_query = model or call.model, model is not None
@@ -236,7 +251,7 @@ class Gateway:
         elif call.model is not None:
             call.route = self.table.find(call.model)
             if call.route is None:
-                return self._unknown_model(call.model)
+                return unknown_model(self.table, call.model)
         elif call.method == "POST" and call.path in DIALECTS[call.dialect].NEEDS_MODEL:
             return Refusal(400, "missing_model", "`model` is missing", by="request", param="model")
         else:
@@ -245,11 +260,6 @@ class Gateway:
                 return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
         call.deadline_at = deadline_at(self._clock.now(), call.route.timeouts.total, None)
         return wrong_dialect(call)
-
-    def _unknown_model(self, model: str) -> Refusal:
-        near = self.table.near(model)
-        hint = f"; near it are {', '.join(near)}" if near else ""
-        return Refusal(404, "model_not_found", f"no route for the model {model!r}{hint}", by="route", param="model")
 
     # the gateway's own answers
 

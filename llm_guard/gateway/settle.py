@@ -10,13 +10,12 @@ import structlog
 
 from llm_guard.call import Attempt, Leave
 from llm_guard.clock import Clock
-from llm_guard.deployment import Deployment
 from llm_guard.outcome import FailureKind, Signal
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.limiter import Ending
 from llm_guard.policy.transition import Transition
 
-_log = structlog.get_logger("llm_guard")
+_log = structlog.get_logger("llm_guard.gateway.settle")
 
 _CUT = frozenset({FailureKind.TIMEOUT, FailureKind.SUPERSEDED, FailureKind.CLIENT_CANCELLED})
 """Ends of exchanges that would have taken longer."""
@@ -39,7 +38,7 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     if signal is _HEALTHY:
         deployment.last_success_wall = clock.wall()
     took_s = (now if attempt.answered_at is None else attempt.answered_at) - attempt.started_at
-    _settle_breaker(deployment, leave, signal, now, took_s)
+    _settle_breaker(attempt, leave, signal, now, took_s)
     if attempt.target.model is not None:
         _note_latency(attempt, signal, now, took_s)
     ending = "ok" if signal is _HEALTHY else _ending(attempt, signal)
@@ -56,7 +55,7 @@ def settle_begun(attempt: Attempt, leave: Leave, clock: Clock) -> None:
     """An answer that will last has begun well: its deployment serves. If it dies, `settle` takes that back."""
     now = clock.now()
     took_s = None if attempt.answered_at is None else attempt.answered_at - attempt.started_at
-    _settle_breaker(attempt.target.deployment, leave, _HEALTHY, now, took_s)
+    _settle_breaker(attempt, leave, _HEALTHY, now, took_s)
     _note_recent(attempt, "ok", now, is_begun=False)
     leave.is_begun = True
 
@@ -66,11 +65,12 @@ def settle_host(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) ->
     deployment = attempt.target.deployment
     transition = deployment.host.settle(leave.host, signal, clock.now())
     if transition is not None:
-        _log_transition(transition, upstream=deployment.upstream.name)
+        _log_transition(transition, attempt, upstream=deployment.upstream.name)
 
 
-def _settle_breaker(deployment: Deployment, leave: Leave, signal: Signal, now: float, took_s: float | None) -> None:
+def _settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, now: float, took_s: float | None) -> None:
     """Gives the breaker its permit back; where an answer that began well has died, the news."""
+    deployment = attempt.target.deployment
     if leave.is_begun and signal is _UNHEALTHY:
         transition = deployment.breaker.take_back(leave.permit, now)
     else:
@@ -79,7 +79,7 @@ def _settle_breaker(deployment: Deployment, leave: Leave, signal: Signal, now: f
         return
     if (transition.before, transition.after) == ("half_open", "closed"):
         deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
-    _log_transition(transition, deployment=deployment.label)
+    _log_transition(transition, attempt, deployment=deployment.label)
 
 
 def _note_latency(attempt: Attempt, signal: Signal, now: float, took_s: float) -> None:
@@ -124,5 +124,6 @@ def _hold(attempt: Attempt, gate: Gate, now: float) -> None:
         gate.hold(now + wait_s)
 
 
-def _log_transition(transition: Transition, **whose: str) -> None:
-    _log.warning("breaker", **whose, before=transition.before, after=transition.after, why=transition.why)
+def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:
+    said = {"before": transition.before, "after": transition.after, "why": transition.why}
+    _log.warning("breaker", **whose, **said, request_id=attempt.call_id)

@@ -15,6 +15,7 @@ from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway import model_field
 from llm_guard.gateway.connections import Connections, UpstreamError
 from llm_guard.gateway.opening import read_to_commit
+from llm_guard.gateway.tracing import pass_on
 from llm_guard.outcome import Failure, FailureKind, Limit
 from llm_guard.policy.deadline import TimeoutSettings, earlier
 
@@ -55,6 +56,8 @@ class Upstreams:
         upstream = attempt.target.deployment.upstream
         target, body = await _request(call, attempt)
         headers = header_rules.to_upstream(call, upstream, is_body_ours=attempt.manner is not None)
+        if call.trace is not None:
+            pass_on(headers, call.trace, attempt)
         return await self._connections.send(
             call.method, upstream.origin, target, headers, body, on_connected, is_repeatable=call.is_repeatable
         )

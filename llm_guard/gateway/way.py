@@ -45,7 +45,7 @@ class Way:
         if len(targets) == 1 or call.is_bound:
             self.line = Itinerary([Stop(0, targets[0].alias)])
         else:
-            order = _order(targets, route, clock, draw)
+            order = order_of(targets, route, clock, draw)
             self.line = Itinerary([Stop(place, targets[place].alias) for place in order])
 
     def target(self, stop: Stop) -> Target:
@@ -178,9 +178,10 @@ def _is_owed(stop: Stop) -> bool:
     return stop.retries > 0 and not stop.is_paid
 
 
-def _order(
+def order_of(
     targets: tuple[Target, ...], route: Route, clock: Clock, draw: Callable[[], float]
 ) -> tuple[int, ...] | range:  # fmt: skip
+    """In which order a call asks them: their places on the route."""
     if route.balance == "order":
         return range(len(targets))
     now = clock.now()

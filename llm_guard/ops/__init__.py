@@ -3,9 +3,16 @@
 pages      what is asked and answered
 guard      who may
 site       finds the page
+openapi    what all pages are
 side       all parts, put together
 watch      looks around, four times a second
-journal    what has happened
+journal    what has happened; transitions: of breakers; events: who hears of it, over a socket too
 metrics    /metrics
+history    how it went lately; health: how deployments are; overview: both and more, at one moment
+alerts     what is wrong, once; webhooks: who is told
+calls      why a call failed: as JSON, and in a terminal (explain_command, waterfall); foresight: what one would meet
+log_levels which lines are written; traces: calls as spans, for a collector
+controls   breakers and deployments, acted on: forces, holds; limits: budgets and capacity; config_pages: the config
+changes    the way of every change: done, written down (trail), told
 views      what is seen of models and deployments
 """

@@ -8,6 +8,8 @@ from anywhere (DNS rebinding: CVE-2024-28224; cross-site requests), and so may w
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import ipaddress
 from collections.abc import Mapping
@@ -74,7 +76,23 @@ def _check_origin(headers: Mapping[str, str]) -> None:
 
 def _token_in(headers: Mapping[str, str]) -> bytes:
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
+    if scheme.lower() == "bearer":
+        return token.strip().encode("utf-8", "surrogateescape")
+    return _token_of_a_socket(headers)
+
+
+def _token_of_a_socket(headers: Mapping[str, str]) -> bytes:
+    """A browser's WebSocket has no other header of its page's choice: `bearer.` and the token in base64url."""
+    if headers.get("upgrade", "").lower() != "websocket":
+        return b""
+    for offered in headers.get("sec-websocket-protocol", "").split(","):
+        scheme, _, token = offered.strip().partition(".")
+        if scheme == "bearer":
+            try:
+                return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+            except (binascii.Error, ValueError):
+                return b""
+    return b""
 
 
 def _is_address(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What an operator asks and is answered: Asked, Answer, Page, Refused.
+"""What an operator asks and is answered: Asked, Answer, Page, Refused, Change.
 
 Owns these nouns, and how an answer becomes JSON. Does not own who may ask (`ops.guard`), nor what there is to be asked
 (the modules that make pages).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,8 +21,13 @@ TEXT = "text/plain; charset=utf-8"
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-class Nothing(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request that says nothing."""
+Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=r"\S", description="For the audit trail.")]
+
+
+class Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of a request that changes something."""
+
+    reason: Reason
 
 
 @dataclass(slots=True)
@@ -35,6 +40,8 @@ class Asked:
     """The first value of each, by its lower-case name."""
     query: Mapping[str, str] = field(default_factory=dict)
     """The last value of each, decoded."""
+    wants: Any = None
+    """The same as the page's `query`; None where it has none."""
     params: Mapping[str, str] = field(default_factory=dict)
     """What stood in the path where the page has `{name}`, decoded."""
     body: Any = None
@@ -56,14 +63,16 @@ class Answer:
 class Refused(Exception):
     """Not done, and why; the text is for the operator and names the remedy."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
+        self.headers = headers
 
     def answer(self) -> Answer:
-        return answer({"error": {"code": self.code, "message": self.message}}, self.status)
+        body = _encode({"error": {"code": self.code, "message": self.message}})
+        return Answer(body, status=self.status, headers=self.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +89,13 @@ class Page:
     live: Callable[[Asked, Request, Reply], Awaitable[None]] | None = None
     """For what has no end: it answers by itself. Raises Refused before it has begun to."""
     takes: type[msgspec.Struct] | None = None
-    """What its body is read as; unknown fields are refused."""
+    """What its body is read as; unknown fields are refused. Where it is a `Change`, the page calls `Changes.make`."""
+    query: type[msgspec.Struct] | None = None
+    """What its query is read as; unknown parameters are refused. None: it takes none, or reads them itself."""
     gives: Any = None
     """The type of its answer, for the API description."""
+    media: str = JSON
+    """Its answer's content type, for the API description."""
     is_open: bool = False
     """Anybody may ask."""
 

@@ -5,35 +5,44 @@ Owns what is put together here, and its life: start, reload, stop. Does not own 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from functools import partial
 
-from prometheus_client import CollectorRegistry
-
-from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.listener import Listener
+from llm_guard.deployment import Deployment
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
-from llm_guard.gateway.server import Gateway
+from llm_guard.ops.alert_pages import AlertPages
+from llm_guard.ops.alert_signals import Signals
+from llm_guard.ops.alerts import Alerts
+from llm_guard.ops.calls import CallPages
+from llm_guard.ops.changes import Changes
+from llm_guard.ops.config_pages import ConfigPages
+from llm_guard.ops.controls import Controls
+from llm_guard.ops.dashboard import Dashboard
+from llm_guard.ops.events import Events
+from llm_guard.ops.foresight import Foresight
 from llm_guard.ops.guard import Guard
+from llm_guard.ops.health import Health
+from llm_guard.ops.history import History
 from llm_guard.ops.journal import Journal
-from llm_guard.ops.metrics import CONTENT_TYPE, StateCollector, new_registry, render
+from llm_guard.ops.limits import LimitPages
+from llm_guard.ops.log_levels import LogLevels
+from llm_guard.ops.metrics import Metrics
+from llm_guard.ops.openapi import with_description
+from llm_guard.ops.overview import Overview
 from llm_guard.ops.pages import TEXT, Answer, Asked, Page
+from llm_guard.ops.running import Running
 from llm_guard.ops.site import Site
+from llm_guard.ops.traces import Traces
+from llm_guard.ops.trail import Trail
+from llm_guard.ops.transitions import Transitions
+from llm_guard.ops.views import DeploymentView
 from llm_guard.ops.watch import Watch
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """The gateway, as far as operators see it and act on it."""
-
-    gateway: Gateway
-    counters: CallCounters
-    listeners: Callable[[], list[Listener]]
-    """The one for calls first."""
-    clock: Clock
+from llm_guard.ops.webhooks import Webhooks
+from llm_guard.reloads import Adopted
+from llm_guard.store.audit import AuditFile
+from llm_guard.store.folder import state_folder
 
 
 class OperatorSide:
@@ -42,48 +51,114 @@ class OperatorSide:
     def __init__(self, config: Config, running: Running) -> None:
         self._running = running
         self.journal = Journal(running.clock)
-        self.state = StateCollector(running.gateway.deployments, running.clock)
-        self._registry = self._new_registry()
-        self._watch = Watch([], running.clock)
-        self._site = Site(self._pages(), self._guard(config))
+        self._trail = Trail(AuditFile(partial(state_folder, config.ops.store, os.environ)), running.clock)
+        self.changes = Changes(self._trail, self.journal, running.clock)
+        self._traces = Traces(config.ops.traces, running.gateway, running.clock)
+        self._log_levels = LogLevels(config.ops.log, self.changes, running.clock)
+        self._events = Events(self.journal, running.clock.now())
+        self._transitions = Transitions(running.gateway.deployments, self.journal)
+        self._history = History(running.counters, running.clock)
+        self._webhooks = Webhooks(config.ops.webhooks, running.clock)
+        self._alerts = self._new_alerts(config)
+        looks = [
+            self._transitions.look,
+            self._history.look,
+            self._events.look,
+            self._log_levels.look,
+            self._alerts.look,
+        ]
+        self._controls = Controls(config, running.gateway, self.changes, running.clock, self._view)
+        self._limits = LimitPages(config, running.gateway, self.changes, running.clock)
+        running.gateway.table.pool.dress = self._dress
+        self._watch = Watch([*looks, self._controls.look, self._limits.look], running.clock)
+        self._health = Health(config, running, self._history, self._controls.holds.view)
+        self.overview = Overview(
+            config, running, self._history, self._health, self._controls.forces.forced, lambda: self._watch.max_lag_s
+        )
+        self._metrics = Metrics(
+            running, self._watch, health=lambda: self._health.states().items(), alerts=self._alerts.counts
+        )
+        self.state = self._metrics.state
+        self._calls = CallPages(running.gateway, running.clock, config.ops.timelines)
+        self._site = Site(with_description(self._pages()), self._guard(config))
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answers one request for one of the operator's paths."""
         await self._site.serve(request, reply)
 
     def start(self) -> None:
+        self._webhooks.start()
         self._watch.start()
+        self._traces.start()
 
     def adopt(self, config: Config) -> None:
         """From now on these settings hold."""
         self._site.guard = self._guard(config)
+        self._controls.adopt(config)
+        self._limits.adopt(config)
+        self._calls.adopt(config.ops.timelines)
+        self._log_levels.adopt(config.ops.log)
+        self._traces.adopt(config.ops.traces)
+        self._health.adopt(config)
+        self.overview.adopt(config)
+        self._alerts.adopt(config.ops.alerts)
+        self._webhooks.adopt(config.ops.webhooks)
+
+    def follow(self, adopted: Adopted) -> None:
+        """The gateway runs by it now."""
+        if adopted.how == "reload":
+            self.state.is_last_reload_good = True
+        config = adopted.config
+        self.journal.note(
+            "reload", outcome="ok", how=adopted.how, by=adopted.by, changes=len(adopted.changes),
+            models=len(config.models), upstreams=len(config.upstreams),
+        )  # fmt: skip
+
+    def end_readers(self) -> None:
+        """Those who only listen have heard everything: nobody need wait for them."""
+        self._events.end()
 
     async def stop(self) -> None:
         self._watch.stop()
+        await self._webhooks.stop()
+        self._log_levels.close()
+        await self._traces.stop()
+        await self._trail.close()
 
-    def _new_registry(self) -> CollectorRegistry:
-        registry = new_registry()
-        registry.register(self._running.counters)
-        registry.register(self.state)
-        return registry
+    def _new_alerts(self, config: Config) -> Alerts:
+        running, rules = self._running, config.ops.alerts
+        lag, reload = lambda: self._watch.lag_s, lambda: self.state.is_last_reload_good
+        signals = Signals(rules, running.gateway, running.counters, self.journal, lag, reload)
+        return Alerts(rules, signals, self._webhooks, self.journal, running.clock)
+
+    def _dress(self, deployment: Deployment) -> None:
+        self._controls.dress(deployment)
+        self._limits.dress(deployment)
+
+    def _view(self, label: str) -> DeploymentView | None:
+        return self.overview.deployment(label)
 
     def _guard(self, config: Config) -> Guard:
         return Guard(config.ops, (config.server.host, config.ops.host))
 
     def _pages(self) -> list[Page]:
         return [
-            Page("GET", "/healthz", "Liveness: depends on nothing but the event loop.", _alive, is_open=True),
-            Page("GET", "/readyz", "Readiness: whether new calls are welcome.", self._ready, is_open=True),
-            Page("GET", "/metrics", "For Prometheus.", self._metrics, is_open=True),
+            Page("GET", "/healthz", "Liveness: the event loop turns.", _alive, media=TEXT, is_open=True),
+            *self._health.pages(),
+            *self._metrics.pages(),
+            *self.overview.pages(),
+            *self._history.pages(),
+            *self._events.pages(),
+            *self._calls.pages(),
+            *Foresight(self._running.gateway, self._running.clock).pages(),
+            *self._log_levels.pages(),
+            *AlertPages(self._alerts, self._webhooks, self.changes, self._running.clock).pages(),
+            *self._controls.pages(),
+            *self._limits.pages(),
+            *ConfigPages(self._running.reloads, self.changes).pages(),
+            *self.changes.pages(),
+            *Dashboard().pages(),
         ]
-
-    async def _ready(self, _asked: Asked) -> Answer:
-        if self._running.gateway.is_leaving:
-            return Answer(b"draining\n", TEXT, 503)
-        return Answer(b"ready\n", TEXT)
-
-    async def _metrics(self, _asked: Asked) -> Answer:
-        return Answer(render(self._registry), CONTENT_TYPE)
 
 
 async def _alive(_asked: Asked) -> Answer:

@@ -18,7 +18,7 @@ from llm_guard.gateway.request import Request, objection
 from llm_guard.ops.guard import Guard
 from llm_guard.ops.pages import Answer, Asked, Page, Refused
 
-_log = structlog.get_logger("llm_guard.ops")
+_log = structlog.get_logger("llm_guard.ops.site")
 
 _MAX_BODY_BYTES = 1 << 20
 _MAX_NAME_CHARS = 64
@@ -69,7 +69,7 @@ class Site:
             return
         if answer.status >= 400 and not request.has_arrived:
             reply.closes_connection = True
-        await reply.send(answer.status, "", _headers(answer), answer.body)
+        await reply.send(answer.status, "", headers_of(answer), answer.body)
 
     async def _answer(self, request: Request, reply: Reply) -> Answer | None:
         if (bad := objection(request)) is not None:
@@ -78,7 +78,12 @@ class Site:
         page, params = self._find(request)
         if not page.is_open:
             self.guard.check(request.method, request.names, _peer(reply))
-        asked = Asked(request.method, request.path, request.names, _query(request.query), params, who=_who(reply))
+        pairs = _pairs(request.query)
+        asked = Asked(request.method, request.path, request.names, dict(pairs), params=params, who=_who(reply))
+        if page.query is not None:
+            asked.wants = _wanted(pairs, page.query)
+        elif pairs and page.live is None and not page.is_open:
+            raise Refused(422, "invalid_query", "this page takes no parameters")
         if page.live is not None:
             await page.live(asked, request, reply)
             return None
@@ -98,7 +103,8 @@ class Site:
             raise Refused(404, "unknown_path", "there is no such page; /admin lists them")
         page = methods.get("GET" if request.method == "HEAD" else request.method)
         if page is None:
-            raise Refused(405, "method_not_allowed", f"use {' or '.join(sorted(methods))}")
+            allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
+            raise Refused(405, "method_not_allowed", f"use {' or '.join(allowed)}", (("Allow", ", ".join(allowed)),))
         return page, params
 
 
@@ -115,8 +121,22 @@ def _match(pattern: str, path: str) -> dict[str, str] | None:
     return params
 
 
-def _query(query: str) -> dict[str, str]:
-    return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=64))
+def _pairs(query: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query, keep_blank_values=True, max_num_fields=64)
+    except ValueError:
+        raise Refused(422, "invalid_query", "there are more than 64 parameters") from None
+
+
+def _wanted(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> msgspec.Struct:
+    """Raises Refused for what the page does not take."""
+    query = dict(pairs)
+    if len(pairs) > len(query):
+        raise Refused(422, "invalid_query", "a parameter is there twice")
+    try:
+        return msgspec.convert(query, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused(422, "invalid_query", str(error)) from None
 
 
 def _peer(reply: Reply) -> str | None:
@@ -148,7 +168,8 @@ async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> m
         raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from None
 
 
-def _headers(answer: Answer) -> list[tuple[str, str]]:
+def headers_of(answer: Answer) -> list[tuple[str, str]]:
+    """With what every answer of the operator's side says to a browser."""
     own = {name.lower() for name, _ in answer.headers}
     usual = [*_HEADERS, _NO_CONTENT_POLICY]
     return [

@@ -10,9 +10,28 @@ from typing import Literal
 
 from msgspec import Struct
 
+from llm_guard.policy.health import HealthState
 from llm_guard.policy.transition import BreakerState
 
-HealthState = Literal["healthy", "degraded", "unhealthy"]
+__all__ = [
+    "BreakerView",
+    "BudgetView",
+    "Counted",
+    "DeploymentView",
+    "GateView",
+    "HealthState",
+    "HealthSummary",
+    "Hello",
+    "History",
+    "HoldView",
+    "LabelledBreaker",
+    "Missed",
+    "ModelView",
+    "Quantiles",
+    "Series",
+    "Snapshot",
+    "Traffic",
+]
 
 
 class Quantiles(Struct, frozen=True):
@@ -69,6 +88,12 @@ class BreakerView(Struct, frozen=True):
     """How many have the label."""
 
 
+class LabelledBreaker(BreakerView, frozen=True):
+    """One of `GET /admin/breakers`."""
+
+    deployment: str
+
+
 class GateView(Struct, frozen=True):
     """Of all accounts together."""
 
@@ -96,6 +121,7 @@ class DeploymentView(Struct, frozen=True):
     upstream: str
     dialect: str
     model: str | None
+    """null: whatever is asked for, or several names."""
     health: HealthState
     why: list[str]
     """What makes it less than healthy."""
@@ -187,3 +213,21 @@ class History(Struct, frozen=True):
     """Ends of the steps, in seconds since the epoch, oldest first."""
     total: Series
     models: dict[str, Series]
+    """Of the busiest; all others together stand under `(others)`."""
+
+
+class Hello(Struct, frozen=True, tag_field="kind", tag="hello"):
+    """The first message of `GET /admin/events`, and of its WebSocket."""
+
+    version: str
+    boot: str
+    """Of this process; it stands before the number in every id."""
+    last_id: int
+    """The last event so far."""
+
+
+class Missed(Struct, frozen=True, tag_field="kind", tag="missed"):
+    """What came after the event that was asked for is not known as a whole; what is known of it follows."""
+
+    after: str
+    why: Literal["too long ago", "another process"]

@@ -11,7 +11,7 @@ import structlog
 
 from llm_guard.clock import Alarm, Clock
 
-_log = structlog.get_logger("llm_guard.ops")
+_log = structlog.get_logger("llm_guard.ops.watch")
 
 PERIOD_S = 0.25
 _MINUTE_S = 60.0

@@ -51,6 +51,17 @@ class GateSnapshot:
     """Nothing passes before this instant; None: not held."""
 
 
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a newcomer would meet."""
+
+    is_free: bool
+    wait_s: float
+    """As estimated, if it waits."""
+    has_place: bool
+    """One more may wait."""
+
+
 class Gate:
     """The way in to one deployment. A call enters at once (`try_enter`), or joins the line and is let in by
     `advance`; it gives its slot back with `exit`, or with `leave` if it goes without having used it.
@@ -83,6 +94,11 @@ class Gate:
         if not settings.pacing:
             self._pacer.release()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait, of all priorities."""
+        return self._line.length
+
     def try_enter(self, now: float, priority: int = NORMAL) -> Slot | None:
         """A slot at once, unless there is no room, or somebody of the same or higher priority waits for it."""
         if (self._line.length and self._line.count_ahead(priority)) or self._opens_at(now) > now:
@@ -101,6 +117,13 @@ class Gate:
         """About how long until all before a newcomer have passed, whether it would be let into the line or not."""
         ahead = self._line.count_ahead(priority)
         return max(self._pace_wait_s(ahead, now), self._limit_wait_s(ahead, now))
+
+    def forecast(self, now: float, priority: int = NORMAL) -> Forecast:
+        """For whoever only looks: asking is wanting, and may have the pace grow."""
+        is_free = not self._line.count_ahead(priority) and (
+            max(self._limiter.opens_at(self._in_flight, now), self._pacer.snapshot(now).next_at) <= now
+        )
+        return Forecast(is_free, 0.0 if is_free else self.drain_s(now, priority), self._has_place(priority))
 
     def join(self, priority: int, notify: Callable[[], None]) -> Ticket | None:
         """A place behind those of the same priority; None: the line is full. Who is evicted to make room is the
@@ -196,8 +219,8 @@ class Gate:
         return last is not None and last.priority > priority
 
     def _pace_wait_s(self, ahead: int, now: float) -> float:
-        rate = self._pacer.snapshot(now).rate
-        return max(0.0, self._pacer.opens_at(now) - now) + (ahead / rate if rate is not None else 0.0)
+        pace = self._pacer.snapshot(now)
+        return max(0.0, pace.next_at - now) + (ahead / pace.rate if pace.rate is not None else 0.0)
 
     def _limit_wait_s(self, ahead: int, now: float) -> float:
         wait_s = self._turnover_s(ahead, self._limiter.limit(now))

@@ -44,6 +44,8 @@ class PacerSnapshot:
     """Calls a second, the lower of what 429s and headers say; None: unlimited as far as is known."""
     held_until: float | None
     """Nothing goes before this instant; None: not held."""
+    next_at: float
+    """From when on the next call may go; an instant in the past: now."""
 
 
 class Pacer:
@@ -155,7 +157,9 @@ class Pacer:
 
     def snapshot(self, now: float) -> PacerSnapshot:
         self._forget(now)
-        return PacerSnapshot(self._lower(), self._held_until if self._held_until > now else None)
+        rate, held_until = self._lower(), self._held_until if self._held_until > now else None
+        next_at = -inf if rate is None else self._next_at - BURST_S
+        return PacerSnapshot(rate, held_until, next_at if held_until is None else held_until)
 
     def _lower(self) -> float | None:
         if self._rate is None or self._hint_rate is None:

@@ -6,6 +6,7 @@ name that is gone breaks somebody's script, dashboard or config.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import re
@@ -15,20 +16,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
 import llm_guard
 from llm_guard.cli import main
+from llm_guard.config.alerts import WebhookConfig
 from llm_guard.config.models import Config, Rules
-from llm_guard.deployment import Deployment
 from llm_guard.gateway.counters import CallCounters
-from llm_guard.ops.metrics import StateCollector
-from llm_guard.outcome import Signal
-from tests.fakes.clock import ManualClock
-from tests.fakes.script import new_target
+from llm_guard.ops.call_metrics import call_metrics
+from llm_guard.ops.state_metrics import StateMetrics
+from tests.chaos.stand import facing
 
 ROOT = Path(__file__).parents[2]
 SNAPSHOT = Path(__file__).with_name("public_surface.txt")
@@ -38,26 +38,12 @@ UPDATE = "UPDATE_PUBLIC_SURFACE"
 
 
 def metrics() -> Iterator[str]:
-    """`name{labels} kind`, of the recorder's metrics and of those made at the scrape."""
-    clock, registry = ManualClock(), CollectorRegistry()
-    registry.register(CallCounters())
-    registry.register(StateCollector(lambda: [deployment_with_success()], clock))
-    for family in registry.collect():
-        yield line(family.type, family.name, getattr(family, "_labelnames", ()))
-
-
-def line(kind: str, name: str, labels: typing.Iterable[str]) -> str:
-    total = "_total" if kind == "counter" else ""
-    return f"{name}{total}{{{','.join(labels)}}} {kind}".replace("{}", "")
-
-
-def deployment_with_success() -> Deployment:
-    deployment = new_target().deployment
-    permit = deployment.breaker.try_acquire(1000.0)
-    assert permit is not None
-    deployment.breaker.settle(permit, Signal.HEALTHY, 1000.0)
-    deployment.last_success_wall = 1_800_000_000.0
-    return deployment
+    """`name{labels} kind`, of what is counted and of what is looked at when it is asked for."""
+    nothing: typing.Any = types.SimpleNamespace(gateway=None)
+    looked_at = StateMetrics(nothing, nothing, list, dict).metrics()
+    for metric in (*call_metrics(CallCounters()), *looked_at):
+        total = "_total" if metric.kind == "counter" else ""
+        yield f"{metric.name}{total}{{{','.join(metric.labels)}}} {metric.kind}".replace("{}", "")
 
 
 # command line
@@ -112,6 +98,21 @@ def keys_of(value: object, prefix: str = "") -> Iterator[str]:
         yield prefix.removesuffix(".")
 
 
+# the operator's pages
+
+
+async def operators_pages() -> list[str]:
+    """`POST /admin/limits: deployment, reason, ...`, what a body or a query may say; `?` where it need not."""
+    async with facing() as (stand, _):
+        return [f"{page.method} {page.path}{fields(page.takes or page.query)}" for page in stand.app.ops._site.pages]
+
+
+def fields(kind: type[msgspec.Struct] | None) -> str:
+    named = msgspec.structs.fields(kind) if kind is not None else ()
+    said = sorted(f"{each.encode_name}{'' if each.required else '?'}" for each in named)
+    return f": {', '.join(said)}" if said else ""
+
+
 # the snapshot
 
 
@@ -121,6 +122,7 @@ def surface() -> str:
         "command line": list(commands(main)),
         "metrics": sorted(metrics()),
         "response headers": sorted(set(response_headers())),
+        "operator's pages": sorted(asyncio.run(operators_pages())),
         "config keys": sorted(set(config_keys(Config))),
     }
     return "\n".join(f"# {title}\n" + "".join(f"{entry}\n" for entry in lines) for title, lines in sections.items())
@@ -155,5 +157,6 @@ def test_annotated_config_shows_every_key() -> None:
         "server.client_keys.name", "server.client_keys.key", "server.client_keys.priority", "defaults.hedge.after",
         "defaults.hedge.max_extra", "defaults.timeout.learned.factor", "defaults.timeout.learned.min",
             "defaults.stream.hold_back.tokens", "defaults.stream.hold_back.time", "models.*.deployments.prefill",
+        *(f"ops.webhooks.{key}" for key in WebhookConfig.model_fields),
     }  # fmt: skip
     assert shown_once - written - in_comments == set()

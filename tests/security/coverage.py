@@ -28,6 +28,7 @@ _BOMBS = _HERE + "test_bombs.py::"
 _CROWDS = _HERE + "test_crowds.py::"
 _FRAMING = _HERE + "test_framing.py::"
 _HEADERS = _HERE + "test_headers.py::"
+_OPERATOR = _HERE + "test_operator.py::"
 _PARSING = _HERE + "test_parsing.py::"
 _SECRETS = _HERE + "test_secrets.py::"
 _SMUGGLING = _HERE + "test_smuggling.py::"
@@ -282,7 +283,8 @@ SECRETS: Table = {
         _SECRETS + "test_config_with_keys_shows_none_of_them",
         _SECRETS + "test_identity_of_a_caller_is_kept_as_a_digest",
         _SWEEP + "test_key_is_heard_wherever_it_is_said",
-        _SWEEP + "test_metrics_are_heard",
+        _SWEEP + "test_what_an_operator_is_answered_is_heard",
+        _SWEEP + "test_what_is_told_as_an_event_is_heard",
         _SWEEP + "test_keys_of_configs_and_of_calls_are_known",
     ),
     "C56": (_SECRETS + "test_no_secret_is_in_anything_that_a_process_writes_or_counts",),
@@ -349,13 +351,40 @@ CONFIG: Table = {
         _CONFIG + "test_package_brings_no_file_that_runs_when_python_starts",
     ),
 }
+OPERATOR: Table = {
+    "C64": (
+        _OPERATOR + "test_few_pages_are_open_and_none_that_changes_anything",
+        _OPERATOR + "test_every_page_asks_for_the_operators_token",
+        _OPERATOR + "test_token_in_the_target_is_none",
+        _OPERATOR + "test_token_of_yesterday_opens_nothing",
+        _OPERATOR + "test_operators_token_is_no_clients_key",
+        _OPERATOR + "test_no_other_spelling_leads_to_a_page",
+        _OPERATOR + "test_no_other_method_leads_to_a_page",
+        _OPERATOR + "test_without_a_token_a_proxy_opens_the_side_to_nobody",
+    ),
+    "C65": (
+        _OPERATOR + "test_no_page_of_another_site_may_ask_even_with_what_a_browser_would_add",
+        _OPERATOR + "test_form_of_a_page_changes_nothing",
+        _OPERATOR + "test_looking_changes_nothing",
+    ),
+    "C66": (
+        _OPERATOR + "test_every_answer_forbids_frames_guessing_and_other_origins",
+        _OPERATOR + "test_nobody_is_told_that_another_origin_may_ask",
+        _OPERATOR + "test_no_page_of_another_site_may_ask_even_with_what_a_browser_would_add",
+    ),
+    "C67": (
+        _OPERATOR + "test_name_that_is_not_ours_leads_to_no_page",
+        _OPERATOR + "test_request_without_a_host_leads_to_no_page",
+        _OPERATOR + "test_names_of_the_config_are_ours",
+    ),
+    "C68": (
+        _OPERATOR + "test_socket_is_not_upgraded_before_it_is_known_who_asks",
+        _OPERATOR + "test_socket_that_is_abused_is_closed_with_a_reason",
+        _OPERATOR + "test_no_page_of_another_site_may_ask_even_with_what_a_browser_would_add",
+    ),
+}
 NOT_YET: Table = {
     "C42": _NO_ADMIN,
-    "C64": _NO_ADMIN,
-    "C65": _NO_ADMIN,
-    "C66": _NO_ADMIN,
-    "C67": _NO_ADMIN,
-    "C68": _NO_ADMIN,
     "C69": _NO_ADMIN,
     "C70": _NO_ENGINES,
     "C71": _NO_ENGINES,
@@ -385,5 +414,6 @@ GROUPS: tuple[Table, ...] = (
     LABELS,
     CALLERS,
     CONFIG,
+    OPERATOR,
     NOT_YET,
 )

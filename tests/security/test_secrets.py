@@ -6,9 +6,11 @@ client who asked, and to nobody else.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,16 +18,17 @@ from llm_guard.call import Call, GaveUp, Served
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.routes import Route
 from tests.chaos.forms import CHAT, MESSAGES
-from tests.chaos.process import serving
-from tests.chaos.stand import config_text
+from tests.chaos.process import serving, start, write
+from tests.chaos.stand import config_of, config_text, standing
 from tests.chaos.wire import ask, fetch
 from tests.fakes.client import VanishingClient, raw_request
-from tests.fakes.provider import Close, Hold, Reset, Respond, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.fakes.provider import END, Close, Hold, Reset, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.security.grammar import head
 from tests.security.keys import CLIENT_KEY, DOOR, OPS_TOKEN, STRANGERS_KEY, UPSTREAM_KEY, keyed
 from tests.security.stand import BODY, HOST, POST, hear
 
 PROMPT = "CANARY-prompt-4d1e77"
+ANSWER = "CANARY-answer-a03c5e"
 SECRETS = (UPSTREAM_KEY, CLIENT_KEY, OPS_TOKEN, STRANGERS_KEY)
 
 
@@ -176,6 +179,82 @@ async def test_config_with_keys_shows_none_of_them() -> None:
         app = front.stand.app
         (deployment, *_) = app.gateway.deployments()
         assert not found(everything(map(repr, (app.config, deployment, deployment.upstream, app.gateway.table))))
+
+
+SPOKEN = CHAT.token.replace(b'"content": "', b'"content": "' + ANSWER.encode())
+assert ANSWER.encode() in SPOKEN
+ANSWERING: tuple[Sequence[Step], ...] = (
+    [whole(200, b'{"choices":[{"message":{"content":"%b"}}]}' % ANSWER.encode())],
+    [stream_head(), chunk(SPOKEN), chunk(CHAT.end), END],
+    [stream_head(), chunk(SPOKEN), Reset()],
+    [stream_head(), chunk(SPOKEN), chunk(ERROR_EVENT)],
+    [whole(200, b'{"choices":[{"message":{"content":"%b' % ANSWER.encode())],
+)
+"""What goes well, or ends in the middle, with an answer that is nobody's but the client's."""
+
+
+SCRIPTS = (*FAILING, *ANSWERING)
+
+
+def one_each(url: str) -> dict[str, Any]:
+    """An upstream for each script: what one says of the key makes the gateway ask it no more."""
+    names = [f"u{at}" for at in range(len(SCRIPTS))]
+    upstream = {"dialect": "openai", "api_key": UPSTREAM_KEY, "base_url": f"{url}/v1"}
+    models = {name: {"deployments": [{"upstream": name}]} for name in names}
+    return {"upstreams": dict.fromkeys(names, upstream), "models": models, "server": DOOR,
+            "timeout": {"first_token": "300ms", "attempt": "300ms"}}  # fmt: skip
+
+
+async def converse(url: str, provider: ScriptedProvider) -> None:
+    """One call for each script."""
+    for at, script in enumerate(SCRIPTS):
+        is_stream = any(b"event-stream" in step.data for step in script if isinstance(step, Respond))
+        await ask(url, CHAT.path, prompting(f"u{at}", stream=is_stream), RIGHT)
+    assert len(provider.requests) == len(SCRIPTS)
+
+
+async def test_no_prompt_answer_or_key_is_on_any_page_of_the_operators() -> None:
+    async with ScriptedProvider(*SCRIPTS) as provider, ScriptedProvider(*[[whole()]] * 9) as collector:
+        ops = {"token": OPS_TOKEN, "traces": {"endpoint": f"{collector.url}/v1/traces"}}
+        async with standing(config_of(provider.url, ops=ops, **one_each(provider.url))) as stand:
+            await converse(stand.url, provider)
+            await stand.idle()
+            operator = {"host": "localhost", "authorization": f"Bearer {OPS_TOKEN}"}
+            said = []
+            for page in stand.app.ops._site.pages:
+                if page.method == "GET" and page.live is None and "{" not in page.path:
+                    reply = await ask(stand.url, page.path, b"", operator, "GET")
+                    assert reply.status < 500, page.path
+                    said.append(f"{page.path} {reply.text}")
+            explained = await ask(stand.url, "/admin/explain", b'{"model":"u1"}', operator)
+            assert explained.json["deployments"]
+            assert not found(explained.text, PROMPT, ANSWER)
+            calls = (await ask(stand.url, "/admin/calls", b"", operator, "GET")).json["calls"]
+            pages = [f"/admin/calls/{call['request_id']}" for call in calls]
+            said += [(await ask(stand.url, page, b"", operator, "GET")).text for page in pages]
+            assert len(said) > 10 + len(FAILING)
+            for each in said:
+                assert not found(each, PROMPT, ANSWER), each
+            assert not found(everything(stand.log), PROMPT, ANSWER)
+        assert collector.requests
+        assert not found(everything(collector.requests), PROMPT, ANSWER)
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+async def test_no_prompt_answer_or_key_is_in_a_log_of_either_look(tmp_path: Path, form: str) -> None:
+    async with ScriptedProvider(*SCRIPTS) as provider:
+        text = config_text(provider.url, ops={"token": OPS_TOKEN}, **one_each(provider.url))
+        process = await start(write(tmp_path / "config.yaml", text), "--log-format", form, "--log-level", "debug")
+        assert process.stderr is not None
+        try:
+            url = (await process.stderr.readline()).decode().split()[-1]
+            await converse(url, provider)
+        finally:
+            process.terminate()
+            async with asyncio.timeout(10):
+                written = b"".join(await process.communicate()).decode()
+        assert written.count("request_id") >= len(SCRIPTS)
+        assert not found(written, PROMPT, ANSWER), written
 
 
 async def test_identity_of_a_caller_is_kept_as_a_digest() -> None:

@@ -13,12 +13,14 @@ from structlog.testing import capture_logs
 from llm_guard.dialect import DIALECTS
 from llm_guard.log import LogWriter
 from llm_guard.ops import site
+from llm_guard.ops.journal import Journal
 from llm_guard.ops.pages import Answer
 from llm_guard.outcome import Refusal
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
 from tests.chaos.stand import config_text
 from tests.fakes.client import raw_request
+from tests.fakes.clock import ManualClock
 from tests.security.keys import UPSTREAM_KEY, keyed
 from tests.sweep import PLANTED, SWEEP
 
@@ -56,7 +58,13 @@ def test_key_is_heard_wherever_it_is_said(leak: Callable[[], None]) -> None:
 
 def test_what_an_operator_is_answered_is_heard() -> None:
     """C55."""
-    vars(site)["_headers"](Answer(f"told {PLANTED}".encode()))
+    vars(site)["headers_of"](Answer(f"told {PLANTED}".encode()))
+    assert [PLANTED in found for found in SWEEP.take()] == [True]
+
+
+def test_what_is_told_as_an_event_is_heard() -> None:
+    """C55."""
+    Journal(ManualClock()).note("reload", why=f"told {PLANTED}")
     assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 

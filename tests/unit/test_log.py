@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 import structlog
 
-from llm_guard.log import _WAITING_BYTES as WAITING_BYTES
-from llm_guard.log import _WAITING_LINES as WAITING_LINES
-from llm_guard.log import LogWriter, configure_logging, direct_writer, to_line
+from llm_guard.log import LEVELS, LogWriter, configure_logging, direct_writer, to_line
+from llm_guard.log.writer import _WAITING_BYTES as WAITING_BYTES
+from llm_guard.log.writer import _WAITING_LINES as WAITING_LINES
 
 A_HANG_S = 30.0
 
@@ -54,7 +54,7 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 @pytest.fixture
 def never_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written before the writer is closed."""
-    monkeypatch.setattr("llm_guard.log._GATHER_S", A_HANG_S)
+    monkeypatch.setattr("llm_guard.log.writer._GATHER_S", A_HANG_S)
 
 
 def test_lines_arrive_in_order_and_are_flushed() -> None:
@@ -70,7 +70,7 @@ def test_lines_arrive_in_order_and_are_flushed() -> None:
 def test_whoever_watches_sees_each_line_though_no_other_comes_and_the_thread_rests_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llm_guard.log._GATHER_S", 0.0)
+    monkeypatch.setattr("llm_guard.log.writer._GATHER_S", 0.0)
     sink = Sink()
     writer = LogWriter(sink)
     for line in numbered(3):
@@ -197,9 +197,11 @@ def test_what_json_has_no_word_for_is_written_as_text(text: str) -> None:
 @pytest.fixture
 def stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[BytesIO]:
     stdout = BytesIO()
-    monkeypatch.setattr("llm_guard.log.sys", SimpleNamespace(stdout=SimpleNamespace(buffer=stdout)))
+    monkeypatch.setattr("llm_guard.log.writer.sys", SimpleNamespace(stdout=SimpleNamespace(buffer=stdout)))
+    LEVELS.adopt("debug", {})
     yield stdout
     structlog.reset_defaults()
+    LEVELS.adopt("info", {})
 
 
 def test_lines_of_structlog_and_direct_ones_keep_their_order(stdout: BytesIO) -> None:
@@ -215,7 +217,8 @@ def test_lines_of_structlog_and_direct_ones_keep_their_order(stdout: BytesIO) ->
         log.exception("broken", error=ValueError("x"))
     writer.close()
     first, second, third = (json.loads(line) for line in stdout.getvalue().splitlines())
-    assert list(first) == ["deployment", "event", "level", "timestamp"]
+    assert list(first) == ["deployment", "event", "logger", "level", "timestamp"]
+    assert first["logger"] == "test"
     assert (first["event"], first["level"], second["event"]) == ("breaker", "warning", "call")
     assert (third["event"], third["level"], third["error"]) == ("broken", "error", "x")
     assert "ValueError: é" in third["exception"]

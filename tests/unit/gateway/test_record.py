@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client.samples import Timestamp
 from structlog.testing import LogCapture
 
 from llm_guard.call import Attempt, Call, Skipped
@@ -16,10 +16,15 @@ from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.gateway.call_line import Timestamps
 from llm_guard.gateway.counters import CallCounters
 from llm_guard.gateway.record import Recorder, overhead_s
+from llm_guard.log import LEVELS
+from llm_guard.ops.call_metrics import call_metrics
+from llm_guard.ops.exposition import Format
 from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
+from llm_guard.policy.trace_context import TraceContext
 from llm_guard.routes import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import SERVER_ERROR, new_call, new_target
+from tests.scrape import Scraped, scraped
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="attempt")
 SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
@@ -30,14 +35,15 @@ class Records:
 
     def __init__(self) -> None:
         self.log = LogCapture()
-        self.registry = CollectorRegistry()
         self.clock = ManualClock()
-        counters = CallCounters()
-        self.registry.register(counters)
-        self.recorder = Recorder(counters, self.clock)
+        self.counters = CallCounters()
+        self.recorder = Recorder(self.counters, self.clock)
 
     def __call__(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(f"llm_guard_{name}", labels)
+        return self.scraped()(name, **labels)
+
+    def scraped(self, form: Format = "text") -> Scraped:
+        return scraped(call_metrics(self.counters), form)
 
     def whole_call(self, call: Call, at: float = 1010.0) -> dict[str, Any]:
         """Begins and ends the call; returns its log line."""
@@ -78,6 +84,24 @@ def test_call_that_went_well_is_counted_once_and_timed(records: Records) -> None
     assert records("time_to_first_token_seconds_sum", model="gpt-4") == 2.5
     assert records("upstream_duration_seconds_sum", deployment="a/x") == 8.0
     assert records("overhead_seconds_sum", model="gpt-4") == 2.0
+
+
+def test_call_is_the_example_of_the_durations_that_it_had(records: Records) -> None:
+    call = new_call(new_target())
+    call.first_token_at = 1002.5
+    call.trace = TraceContext(0xABC, 1, None)
+    records.whole_call(call)
+    examples = {
+        each.name: each.exemplar
+        for each in records.scraped("openmetrics").samples
+        if each.exemplar is not None and each.labels["model"] == "gpt-4"
+    }
+    duration = examples["llm_guard_call_duration_seconds_bucket"]
+    assert (duration.labels, duration.value) == ({"request_id": call.id, "trace_id": f"{0xABC:032x}"}, 10.0)
+    assert duration.timestamp is not None
+    assert duration.timestamp == Timestamp(int(records.clock.wall()), 0)
+    assert examples["llm_guard_time_to_first_token_seconds_bucket"].value == 2.5
+    assert len(examples) == 2
 
 
 def test_retries_and_their_waits_are_counted_by_what_failed(records: Records) -> None:
@@ -140,7 +164,7 @@ def test_answer_of_ours_for_upstreams_that_failed_is_no_refusal_by_anybody(recor
     call.refusal = Refusal(502, "upstream_error", "no answer that could be passed on", by=None)
     records.whole_call(call)
     assert records("calls_total", model="gpt-4", outcome="refused") == 1
-    assert not [each for family in records.registry.collect() for each in family.samples if "by" in each.labels]
+    assert not [each for each in records.scraped().samples if "by" in each.labels]
 
 
 def test_unknown_model_is_counted_as_other(records: Records) -> None:
@@ -149,7 +173,7 @@ def test_unknown_model_is_counted_as_other(records: Records) -> None:
     call.refusal = Refusal(404, "model_not_found", "no route", by="route")
     records.recorder.end(call)
     assert records("calls_total", model="other", outcome="refused") == 1
-    labels = {value for each in records.registry.collect() for s in each.samples for value in s.labels.values()}
+    labels = {value for each in records.scraped().samples for value in each.labels.values()}
     assert "chosen-by-a-caller" not in labels
 
 
@@ -162,8 +186,11 @@ def test_call_that_failed_is_counted_by_its_kind(records: Records) -> None:
     assert records("calls_total", model="gpt-4", outcome="timeout") == 1
     assert (line["outcome"], line["status"], line["why"]) == ("timeout", 504, TIMEOUT.detail)
     assert line["attempts"] == [
-        {"deployment": "a/x", "outcome": "timeout", "waited_s": 0.0, "duration_s": 1.0, "why": TIMEOUT.detail}
-    ]
+        {
+            "deployment": "a/x", "outcome": "timeout", "waited_s": 0.0, "started_s": 0.0, "duration_s": 1.0,
+            "why": TIMEOUT.detail,
+        }
+    ]  # fmt: skip
 
 
 def test_calls_in_flight_return_to_zero(records: Records) -> None:
@@ -255,6 +282,109 @@ def test_log_line_holds_no_body_key_or_header(records: Records, plant: Callable[
     line = records.whole_call(call)
     assert line["client"] == "app-1"
     assert CANARY not in repr(line)
+
+
+# what is kept, and what is logged
+
+
+def kept(records: Records) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in records.recorder.timelines.newest()]
+
+
+def test_line_of_each_call_is_kept_with_the_time_of_its_end(records: Records) -> None:
+    call = new_call(new_target("a/x"))
+    line = records.whole_call(call)
+    (entry,) = kept(records)
+    assert entry["timestamp"] == "2027-01-15T08:00:10.000000Z"
+    assert {**line, "level": "info"} == {
+        **{key: entry[key] for key in entry if key != "timestamp"},
+        "log_level": "info",
+    }
+
+
+def refused(by: Any) -> Callable[[Call], None]:
+    def refuse(call: Call) -> None:
+        call.refusal = Refusal(400, "code", "message", by=by)
+
+    return refuse
+
+
+def failed(kind: FailureKind) -> Callable[[Call], None]:
+    def fail(call: Call) -> None:
+        call.failure = Failure(kind, "detail")
+        call.attempts = [tried(new_target("a/x"), 1000.0, 1001.0, call.failure)]
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("end", "is_failed"),
+    [
+        (lambda _call: None, False),
+        (refused("auth"), False),
+        (refused("route"), False),
+        (refused("request"), False),
+        (refused("breaker"), True),
+        (refused("limit"), True),
+        (refused("deadline"), True),
+        (failed(FailureKind.CLIENT_CANCELLED), False),
+        (failed(FailureKind.INVALID_REQUEST), False),
+        (failed(FailureKind.AUTH), False),
+        (failed(FailureKind.TIMEOUT), True),
+        (failed(FailureKind.RATE_LIMIT), True),
+        (failed(FailureKind.INTERNAL), True),
+    ],
+)
+def test_failed_is_what_could_have_been_made_a_success(
+    records: Records, end: Callable[[Call], None], is_failed: bool
+) -> None:
+    call = new_call(new_target("a/x"))
+    end(call)
+    records.recorder.end(call)
+    assert len(kept(records)) == 1
+    assert (records.recorder.timelines.snapshot().failed == 1) == is_failed
+
+
+def test_call_for_which_nobody_was_asked_pushes_out_none_that_failed(records: Records) -> None:
+    records.recorder.timelines.limit(1, 1 << 20)
+    for end in (failed(FailureKind.TIMEOUT), refused("breaker"), refused("limit")):
+        call = new_call(new_target("a/x"))
+        end(call)
+        records.clock.advance(1.0)
+        records.recorder.end(call)
+    assert [each["outcome"] for each in kept(records)] == ["refused", "timeout"]
+
+
+def test_quiet_log_has_no_calls_and_the_timelines_have(records: Records) -> None:
+    LEVELS.override("llm_guard.gateway.record", "warning")
+    try:
+        records.recorder.end(new_call(new_target("a/x")))
+        assert records.log.entries == []
+    finally:
+        LEVELS.override("llm_guard.gateway.record", None)
+    assert len(kept(records)) == 1
+    records.recorder.end(new_call(new_target("a/x")))
+    assert len(records.log.entries) == 1
+
+
+def test_whoever_listens_hears_of_each_call_and_when_it_ended(records: Records) -> None:
+    heard: list[tuple[Call, float]] = []
+    records.recorder.on_end = lambda call, now: heard.append((call, now))
+    call = new_call(new_target("a/x"))
+    records.whole_call(call)
+    assert heard == [(call, 1010.0)]
+
+
+def test_line_of_a_stream_says_when_each_attempt_was_answered(records: Records) -> None:
+    call = new_call(new_target("a/x"))
+    target = new_target("a/x")
+    call.attempts = [
+        tried(target, 1001.0, 1003.0, SERVER_ERROR, is_stream=True),
+        tried(target, 1004.0, 1009.0, waited=1.0, is_stream=True, answered_at=1005.5),
+    ]
+    first, second = records.whole_call(call)["attempts"]
+    assert (first["started_s"], first["duration_s"], "answered_s" in first) == (1.0, 2.0, False)
+    assert (second["started_s"], second["duration_s"], second["answered_s"]) == (4.0, 5.0, 1.5)
 
 
 # tokens and events that went nowhere
@@ -368,10 +498,13 @@ def test_log_line_says_of_each_attempt_what_was_known_and_decided(records: Recor
     line = records.whole_call(call)
     assert line["attempts"] == [
         {
-            "deployment": "a/x", "outcome": "timeout", "waited_s": 0.0, "duration_s": 1.0, "breaker": "half_open",
-            "why": TIMEOUT.detail, "then": "retry after 0.2 s", "budget_left": 3.5,
+            "deployment": "a/x", "outcome": "timeout", "waited_s": 0.0, "started_s": 0.0, "duration_s": 1.0,
+            "breaker": "half_open", "why": TIMEOUT.detail, "then": "retry after 0.2 s", "budget_left": 3.5,
         },
-        {"deployment": "a/x", "outcome": "ok", "waited_s": 0.2, "duration_s": 0.8, "waited_for": "backoff"},
+        {
+            "deployment": "a/x", "outcome": "ok", "waited_s": 0.2, "started_s": 1.2, "duration_s": 0.8,
+            "waited_for": "backoff",
+        },
     ]  # fmt: skip
 
 

@@ -1,42 +1,90 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+from random import Random
+from types import SimpleNamespace
+from typing import cast
 
-from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
+from llm_guard.config import parse_config
 from llm_guard.deployment import Deployment
-from llm_guard.ops.metrics import CONTENT_TYPE, StateCollector, new_registry, render
-from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.gateway.connections import Connections
+from llm_guard.gateway.counters import CallCounters
+from llm_guard.gateway.record import Recorder
+from llm_guard.gateway.server import Gateway
+from llm_guard.gateway.upstream import Upstreams
+from llm_guard.ops.exposition import CONTENT_TYPES, PIECE_SAMPLES, pieces
+from llm_guard.ops.metrics import Metrics
+from llm_guard.ops.pages import Answer, Asked
+from llm_guard.ops.running import Running
+from llm_guard.ops.watch import Watch
+from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.policy.health import HealthState
+from llm_guard.routes import compile_routes
 from tests.fakes.clock import ManualClock
-from tests.fakes.script import new_target
+from tests.scrape import Scraped
+
+CONFIG: dict[str, dict[str, object]] = {
+    "upstreams": {
+        "a": {"dialect": "openai", "base_url": "http://one.test/v1", "api_key": "sk-test"},
+        "b": {"dialect": "openai", "base_url": "http://one.test/other/v1"},
+        "credential": {"dialect": "openai", "base_url": "http://another.test/v1"},
+    },
+    "defaults": {"breaker": {"consecutive_failures": 1, "early_probes": False, "open_for": "30s"}},
+    "models": {
+        "x": {"deployments": [{"upstream": "a"}]},
+        "gpt-*": {"deployments": [{"upstream": "b"}]},
+    },
+}
 
 
-class Scrape:
-    """A registry over these deployments."""
+class Stand:
+    """A gateway that serves nobody, and its metrics."""
 
-    def __init__(self, *deployments: Deployment) -> None:
+    def __init__(self, models: int = 0) -> None:
         self.clock = ManualClock()
-        self.collector = StateCollector(lambda: deployments, self.clock)
-        self.registry = new_registry()
-        self.registry.register(self.collector)
+        many = {f"m{number}": {"deployments": [{"upstream": "a"}]} for number in range(models)}
+        config = parse_config(json.dumps({**CONFIG, "models": {**CONFIG["models"], **many}}), "test.yaml", {})
+        counters = self.counters = CallCounters()
+        self.gateway = Gateway(
+            config,
+            compile_routes(config, self.clock.now()),
+            Upstreams(Connections(), self.clock),
+            Recorder(counters, self.clock),
+            self.clock,
+            Random(1),
+        )
+        self.listeners = [3, 1]
+        self.health: dict[str, HealthState] = {}
+        self.alerts: dict[tuple[str, str], int] = {}
+        running = SimpleNamespace(
+            gateway=self.gateway,
+            counters=counters,
+            listeners=lambda: [SimpleNamespace(count=count) for count in self.listeners],
+            clock=self.clock,
+            dials=lambda origin: {"http://one.test": 4}.get(origin, 0),
+        )
+        self.watch = Watch([], self.clock)
+        self.metrics = Metrics(cast("Running", running), self.watch, lambda: self.health.items(), lambda: self.alerts)
 
-    def __call__(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(f"llm_guard_{name}", labels)
+    def deployment(self, label: str) -> Deployment:
+        return next(each for each in self.gateway.deployments() if each.label == label)
 
-    def states(self, label: str) -> dict[str, float | None]:
-        return {
-            name: self("breaker_state", deployment=label, state=name)
-            for name in ("closed", "open", "half_open")
-        }  # fmt: skip
+    def named(self, model: str) -> Deployment:
+        """The deployment of a name under the pattern."""
+        route = self.gateway.table.find(model)
+        assert route is not None
+        return route.targets[0].deployment
 
+    async def scrape(self, accept: str = "") -> Answer:
+        [page] = self.metrics.pages()
+        assert page.give is not None
+        return await page.give(Asked("GET", "/metrics", {"accept": accept} if accept else {}))
 
-def new_deployment(label: str = "a/x") -> Deployment:
-    return new_target(
-        label, breaker=BreakerSettings(early_probes=False, consecutive_failures=1, open_for=30.0)
-    ).deployment
+    async def scraped(self) -> Scraped:
+        return Scraped((await self.scrape()).body.decode())
 
 
 def fail(deployment: Deployment, now: float = 1000.0) -> None:
@@ -45,78 +93,228 @@ def fail(deployment: Deployment, now: float = 1000.0) -> None:
     deployment.breaker.settle(permit, Signal.UNHEALTHY, now)
 
 
-def test_state_of_a_breaker_is_one_of_three() -> None:
-    deployment = new_deployment()
-    scrape = Scrape(deployment)
-    assert scrape.states("a/x") == {"closed": 1.0, "open": 0.0, "half_open": 0.0}
-    fail(deployment)
-    assert scrape.states("a/x") == {"closed": 0.0, "open": 1.0, "half_open": 0.0}
-    deployment.breaker.try_acquire(1030.0)
-    assert scrape.states("a/x") == {"closed": 0.0, "open": 0.0, "half_open": 1.0}
+async def ones(stand: Stand, metric: str, **labels: str) -> set[str]:
+    """The states that are 1."""
+
+    def is_one(sample: Sample) -> bool:
+        return sample.name == f"llm_guard_{metric}" and labels.items() <= sample.labels.items() and sample.value == 1
+
+    return {each.labels["state"] for each in (await stand.scraped()).samples if is_one(each)}
 
 
-def test_changes_of_state_are_counted_by_the_state_entered() -> None:
-    deployment = new_deployment()
-    scrape = Scrape(deployment)
-    assert scrape("breaker_transitions_total", deployment="a/x", to="open") == 0
-    fail(deployment)
-    fail(deployment, 1030.0)
-    assert scrape("breaker_transitions_total", deployment="a/x", to="open") == 2
-    assert scrape("breaker_transitions_total", deployment="a/x", to="half_open") == 1
-    assert scrape("breaker_transitions_total", deployment="a/x", to="closed") == 0
+# the breakers of deployments
 
 
-def test_of_breakers_with_one_label_the_worst_is_shown() -> None:
-    names = [new_deployment("a/gpt-*") for _ in range(3)]
+async def test_breaker_is_in_one_state_at_a_time() -> None:
+    stand = Stand()
+    assert await ones(stand, "breaker_state", deployment="a/x") == {"closed"}
+    fail(stand.deployment("a/x"))
+    assert await ones(stand, "breaker_state", deployment="a/x") == {"open"}
+    stand.deployment("a/x").breaker.try_acquire(1040.0)
+    assert await ones(stand, "breaker_state", deployment="a/x") == {"half_open"}
+
+
+async def test_changes_of_state_are_counted_by_the_state_entered() -> None:
+    stand = Stand()
+    assert (await stand.scraped())("breaker_transitions_total", deployment="a/x", to="open") == 0
+    fail(stand.deployment("a/x"))
+    fail(stand.deployment("a/x"), 1040.0)
+    found = await stand.scraped()
+    assert found("breaker_transitions_total", deployment="a/x", to="open") == 2
+    assert found("breaker_transitions_total", deployment="a/x", to="half_open") == 1
+    assert found("breaker_transitions_total", deployment="a/x", to="closed") == 0
+
+
+async def test_of_breakers_with_one_label_the_worst_is_shown() -> None:
+    stand = Stand()
+    names = [stand.named(f"gpt-{number}") for number in range(3)]
     fail(names[1])
     fail(names[2])
-    names[2].breaker.try_acquire(1030.0)
-    scrape = Scrape(*names)
-    assert scrape.states("a/gpt-*") == {"closed": 0.0, "open": 1.0, "half_open": 0.0}
-    assert scrape("breaker_transitions_total", deployment="a/gpt-*", to="open") == 2
+    names[2].breaker.try_acquire(1040.0)
+    assert await ones(stand, "breaker_state", deployment="b/gpt-*") == {"open"}
+    assert (await stand.scraped())("breaker_transitions_total", deployment="b/gpt-*", to="open") == 2
 
 
-def test_last_success_is_the_latest_of_a_label_and_absent_before_the_first() -> None:
-    names = [new_deployment("a/gpt-*") for _ in range(3)]
-    scrape = Scrape(*names)
-    assert scrape("last_success_timestamp_seconds", deployment="a/gpt-*") is None
+async def test_transitions_of_a_name_that_is_forgotten_are_not_taken_back() -> None:
+    stand = Stand()
+    fail(stand.named("gpt-first"))
+    assert (await stand.scraped())("breaker_transitions_total", deployment="b/gpt-*", to="open") == 1
+    for number in range(300):
+        stand.named(f"gpt-{number}")
+    assert (await stand.scraped())("breaker_transitions_total", deployment="b/gpt-*", to="open") == 1
+    fail(stand.named("gpt-299"))
+    assert (await stand.scraped())("breaker_transitions_total", deployment="b/gpt-*", to="open") == 2
+
+
+# deployments and upstreams
+
+
+async def test_last_success_is_the_latest_of_a_label_and_absent_before_the_first() -> None:
+    stand = Stand()
+    names = [stand.named(f"gpt-{number}") for number in range(3)]
+    assert (await stand.scraped())("last_success_timestamp_seconds", deployment="b/gpt-*") is None
     names[0].last_success_wall, names[1].last_success_wall = 1_800_000_005.0, 1_800_000_001.0
-    assert scrape("last_success_timestamp_seconds", deployment="a/gpt-*") == 1_800_000_005.0
+    assert (await stand.scraped())("last_success_timestamp_seconds", deployment="b/gpt-*") == 1_800_000_005.0
 
 
-def test_refused_reload_is_shown() -> None:
-    scrape = Scrape()
-    assert scrape("config_last_reload_successful") == 1.0
-    scrape.collector.is_last_reload_good = False
-    assert scrape("config_last_reload_successful") == 0.0
+async def test_queue_and_exchanges_are_those_of_all_accounts_and_names_of_a_label() -> None:
+    stand = Stand()
+    for number in range(2):
+        gates = stand.named(f"gpt-{number}").gates
+        gates.in_flight = 2
+        for account in ("one", "two"):
+            assert gates.of(account, 1000.0).join(1, lambda: None) is not None
+    found = await stand.scraped()
+    assert found("queue_length", deployment="b/gpt-*") == 4
+    assert found("in_flight_attempts", deployment="b/gpt-*") == 4
+    assert (found("queue_length", deployment="a/x"), found("in_flight_attempts", deployment="a/x")) == (0, 0)
 
 
-def test_page_is_prometheus_text() -> None:
-    page = render(Scrape(new_deployment()).registry).decode()
-    assert 'llm_guard_breaker_state{deployment="a/x",state="closed"} 1.0' in page
-    assert "\nprocess_resident_memory_bytes " in page
-    assert CONTENT_TYPE.startswith("text/plain")
+async def test_health_has_one_state_at_a_time() -> None:
+    stand = Stand()
+    stand.health = {"a/x": "degraded"}
+    assert await ones(stand, "health_state", deployment="a/x") == {"degraded"}
+    assert (await stand.scraped())("health_state", deployment="a/x", state="healthy") == 0
 
 
-class OddMetrics(Collector):
-    """Everything that has a spelling of its own."""
-
-    def collect(self) -> Iterator[Metric]:
-        counter = CounterMetricFamily("odd", 'a "quoted" \\ text\nof two lines', labels=["model", "by"])
-        for number, value in enumerate((0, 3, 1e6, 12345678.0, 1e21, 0.1 + 0.2, float("inf"))):
-            counter.add_metric([f'm"\\\n{number}', "{} é,="], value)
-        histogram = HistogramMetricFamily("odd_seconds", "", labels=["name"])
-        histogram.add_metric(["a"], [("0.1", 1), ("+Inf", 4)], 2.5e-7)
-        yield from (counter, histogram, GaugeMetricFamily("plain", "Without labels.", value=float("nan")))
-        yield GaugeMetricFamily("none", "Without samples.", labels=["model"])
+async def test_connections_to_a_host_are_shown_for_each_upstream_that_is_there() -> None:
+    found = await Stand().scraped()
+    assert found("connection_attempts_total", upstream="a") == 4
+    assert found("connection_attempts_total", upstream="b") == 4
 
 
-def test_page_is_byte_for_byte_the_one_that_prometheus_client_writes() -> None:
-    registry = Scrape(new_deployment(), new_deployment("b/y")).registry
-    registry.register(OddMetrics())
+async def test_credentials_that_rest_are_counted_by_upstream_and_resting_deployments_are_not() -> None:
+    stand = Stand()
+    refused = Failure(FailureKind.AUTH, "answered 401")
+    for key in ("one", "two"):
+        for _ in range(2):
+            stand.gateway.bench.note_refusal(("credential", "a", "http://one.test/v1", key, ""), refused, 1000.0)
+    limited = Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=60.0)
+    stand.gateway.bench.note_wait(("deployment", "credential", "b", "http://one.test/v1", "", "", "x"), limited, 1000.0)
+    found = await stand.scraped()
+    assert found("benched_credentials", upstream="a") == 2
+    assert found("benched_credentials", upstream="b") == found("benched_credentials", upstream="credential") == 0
+    stand.clock.advance(31.0)
+    assert (await stand.scraped())("benched_credentials", upstream="a") == 0
 
-    def steady(page: bytes) -> list[bytes]:
-        return [line for line in page.splitlines() if not line.startswith(b"process_")]
 
-    assert steady(render(registry)) == steady(generate_latest(registry))
-    assert len(steady(render(registry))) > 40
+# the gateway itself
+
+
+async def test_refused_reload_is_shown() -> None:
+    stand = Stand()
+    assert (await stand.scraped())("config_last_reload_successful") == 1
+    stand.metrics.state.is_last_reload_good = False
+    assert (await stand.scraped())("config_last_reload_successful") == 0
+
+
+async def test_connections_are_shown_by_listener_and_only_where_there_is_one() -> None:
+    stand = Stand()
+    found = await stand.scraped()
+    assert (found("open_connections", listener="calls"), found("open_connections", listener="ops")) == (3, 1)
+    stand.listeners = [2]
+    found = await stand.scraped()
+    assert (found("open_connections", listener="calls"), found("open_connections", listener="ops")) == (2, None)
+
+
+async def test_alerts_are_counted_by_name_and_severity() -> None:
+    stand = Stand()
+    stand.alerts = {("success_rate", "critical"): 2, ("latency", "warning"): 0}
+    found = await stand.scraped()
+    assert found("alerts_total", alert="success_rate", severity="critical") == 2
+    assert found("alerts_total", alert="latency", severity="warning") == 0
+
+
+async def test_lag_is_the_longest_that_the_watch_has_seen() -> None:
+    stand = Stand()
+    stand.watch.start()
+    stand.clock.advance(0.25 + 1.5)
+    stand.clock.ring_due()
+    stand.clock.advance(0.25)
+    stand.clock.ring_due()
+    assert (await stand.scraped())("event_loop_lag_seconds") == 1.5
+
+
+async def test_build_says_what_runs() -> None:
+    [build] = [each for each in (await Stand().scraped()).samples if each.name == "llm_guard_build_info"]
+    assert set(build.labels) == {"version", "python", "compiled"}
+    assert build.value == 1
+    assert build.labels["compiled"] in ("true", "false")
+
+
+# the page
+
+
+async def test_page_is_openmetrics_only_for_who_asks() -> None:
+    stand = Stand()
+    plain = await stand.scrape()
+    assert plain.content_type == CONTENT_TYPES["text"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"# EOF" not in plain.body
+    assert b"\nprocess_resident_memory_bytes " in plain.body
+    asked = await stand.scrape("application/openmetrics-text")
+    assert asked.content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert len(Scraped(asked.body.decode(), "openmetrics").families) > 30
+
+
+async def test_name_that_no_utf8_can_say_does_not_take_the_page_away() -> None:
+    stand = Stand()
+    stand.counters.models["half \ud800"].calls["ok"] += 1
+    assert (await stand.scraped())("calls_total", model="half ?", outcome="ok") == 1
+
+
+async def test_calls_go_on_between_any_two_pieces_of_the_page() -> None:
+    stand = Stand(models=300)
+    for number in range(300):
+        stand.counters.models[f"m{number}"].call_duration.note(1.0)
+    before = len(stand.clock.slept)
+    page = (await stand.scrape()).body
+    samples = sum(not line.startswith(b"#") for line in page.splitlines())
+    assert samples > 300 * (17 + 7 + 7)
+    looks = sum(1 for _ in stand.metrics.state.look())
+    assert looks == 1
+    assert len(stand.clock.slept) - before - looks >= samples // (PIECE_SAMPLES + 20)
+    parts = sum(1 for _ in pieces((*stand.metrics.all, *stand.metrics._of_process()), "text"))
+    assert len(stand.clock.slept) - before == looks + parts
+    assert set(stand.clock.slept) == {0}
+
+
+async def test_every_deployment_of_a_large_pattern_is_looked_at_with_pauses() -> None:
+    stand = Stand()
+    for number in range(250):
+        stand.named(f"gpt-{number}")
+    pauses = sum(1 for _ in stand.metrics.state.look())
+    assert pauses == 1
+
+
+async def test_health_is_judged_with_pauses() -> None:
+    stand = Stand()
+    stand.health = {f"a/m{number}": "healthy" for number in range(300)}
+    assert sum(1 for _ in stand.metrics.state.look()) >= 300 * 5 // 200
+
+
+async def test_scrapers_at_once_take_turns() -> None:
+    stand = Stand(models=100)
+    running = most = 0
+
+    class Counting(ManualClock):
+        async def sleep(self, seconds: float) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+
+    stand.metrics._clock = Counting()
+    pages = await asyncio.gather(*(stand.scrape() for _ in range(5)))
+    assert most == 1
+    assert len({page.body.count(b"\n") for page in pages}) == 1
+
+
+async def test_scraper_that_leaves_in_the_middle_leaves_the_turn_to_the_next() -> None:
+    stand = Stand(models=100)
+    leaving = asyncio.create_task(stand.scrape())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert leaving.cancelled()
+    assert (await stand.scraped())("config_last_reload_successful") == 1

@@ -1,21 +1,28 @@
-"""Where log lines go: one JSON object a line, to standard output, by a thread of its own.
+"""Where log lines go: to standard output, by a thread of its own.
 
 Owns that a reader who is slow, stuck or gone never stops a call: lines wait in a bounded queue, and what does not fit
-is dropped and counted. Does not own what is logged.
+is dropped and counted. Does not own what is logged, nor from which level on (`log.levels`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import msgspec
 import structlog
+
+from llm_guard.log.console import to_console
+from llm_guard.log.levels import LEVEL_NUMBERS, LEVELS
+
+LogFormat = Literal["json", "console"]
 
 _WAITING_LINES = 40_000
 _WAITING_BYTES = 1 << 24
@@ -40,8 +47,10 @@ class LogWriter:
     keep their order, whichever way they came.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, look: Callable[[bytes], bytes] | None = None) -> None:
+        """`look`: what becomes of each line, in the thread, before it is written."""
         self._sink = sink
+        self._look = look
         self._lines: deque[bytes] = deque()
         self._bytes_in = 0
         """Of all lines that found a place: counted by who writes lines, and by nobody else."""
@@ -90,14 +99,17 @@ class LogWriter:
         if dropped > self._told:
             lines.append(to_line({"event": "log lines dropped", "count": dropped - self._told}))
             self._told = dropped
-        return b"".join(lines)
+        return b"".join(lines if self._look is None else map(self._look, lines))
 
 
-def configure_logging() -> LogWriter:
-    """Sends structlog's lines to standard output; the caller closes what is returned."""
-    writer = LogWriter(sys.stdout.buffer)
+def configure_logging(form: LogFormat = "json") -> LogWriter:
+    """Sends structlog's lines to standard output, from the level on that `LEVELS` says; the caller closes what is
+    returned. A console is coloured if it is a terminal and NO_COLOR is not set (no-color.org)."""
+    is_coloured = form == "console" and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    writer = LogWriter(sys.stdout.buffer, partial(to_console, is_coloured=is_coloured) if form == "console" else None)
     structlog.configure(
         processors=[
+            _drop_quiet,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -136,12 +148,22 @@ class _LoggerFactory:
     def __init__(self, writer: LogWriter) -> None:
         self.writer = writer
 
-    def __call__(self, *_: object) -> _Logger:
-        return _Logger(self.writer)
+    def __call__(self, name: str = "", *_: object) -> _Logger:
+        return _Logger(self.writer, name)
 
 
 class _Logger:
     """A logger for lines that are ready to be written."""
 
-    def __init__(self, writer: LogWriter) -> None:
+    def __init__(self, writer: LogWriter, name: str) -> None:
+        self.name = name
+        self.threshold = LEVELS.threshold(name)
         self.msg = self.debug = self.info = self.warning = self.error = self.critical = writer.write
+
+
+def _drop_quiet(logger: _Logger, level: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if LEVEL_NUMBERS[level] < logger.threshold.level:
+        raise structlog.DropEvent
+    if logger.name:
+        fields["logger"] = logger.name
+    return fields

@@ -1,0 +1,162 @@
+"""What the operator's side costs the calls: everything on and looked at, against as much off as can be.
+
+Two gateways of one config but for its `ops` section, each alone on one processor while it is measured, in turns, in one
+run. A ratio is taken in each round: what the machine does to all of them in a round is no difference between them.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.compare import ways
+from benchmarks.compare.load import Calls, as_fast_as_possible
+from benchmarks.processes import Way, started
+from benchmarks.rig import gateway
+
+BARE, KEPT, WATCHED = "as much off as can be", "on, and nobody looks", "on, and looked at"
+PROMISED_SHARE = 0.95
+"""Of the calls a second that there are without an operator's side."""
+
+RULES = (
+    "success_rate", "latency", "breaker_open", "failure_spike", "budget_exhausted", "credential_benched",
+    "engine_gave_up", "reload_failed", "loop_lag",
+)  # fmt: skip
+TOKEN = "benchmark"  # of both gateways, for this run
+OFF = f"""
+ops:
+  token: {TOKEN}
+  timelines: {{calls: 0}}
+  alerts: {{{", ".join(f'{rule}: "off"' for rule in RULES)}}}
+"""
+ON = f"""
+ops:
+  token: {TOKEN}
+  health: {{p95: 60s, first_token_p95: 30s}}
+  webhooks: [{{name: team, url: "http://127.0.0.1:9/alerts", secret: {TOKEN}}}]
+"""
+"""Alerts and timelines as they are by default; a webhook that is not needed, as long as all is well."""
+
+ROUNDS = 8
+_CONNECTIONS = 64
+_WARM_UP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    rounds: int = ROUNDS
+    seconds: float = 6.0
+    """Of a turn: long enough for a scrape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operated:
+    """A finished run: by way, one value a round."""
+
+    rounds: int
+    seconds: float
+    calls_per_s: Mapping[str, tuple[float, ...]]
+    cpu_s_per_call: Mapping[str, tuple[float, ...]]
+    answers: Mapping[str, int]
+    """That those who looked have got, by path."""
+    errors: tuple[str, ...]
+
+    def ratio(self, figure: Mapping[str, tuple[float, ...]], way: str) -> tuple[float, float, float]:
+        """To `BARE`: the median over rounds, the lowest and the highest."""
+        found = [one / bare for one, bare in zip(figure[way], figure[BARE], strict=True)]
+        return statistics.median(found), min(found), max(found)
+
+    @property
+    def broken(self) -> list[str]:
+        """What was promised and did not hold, and what failed."""
+        share, _, _ = self.ratio(self.calls_per_s, WATCHED)
+        told = f"calls a second with the operator's side on: {share:.3f} of those without, against {PROMISED_SHARE}"
+        return [*([told] if share < PROMISED_SHARE else []), *self.errors]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        ratios = {
+            name: {way: self.ratio(figure, way) for way in (KEPT, WATCHED)}
+            for name, figure in (("calls_per_s", self.calls_per_s), ("cpu_s_per_call", self.cpu_s_per_call))
+        }
+        return {**asdict(self), "promised_share": PROMISED_SHARE, "ratios": ratios}
+
+
+def run(say: Callable[[str], None], plan: Plan | None = None) -> Operated:
+    """Measures."""
+    plan = plan or Plan()
+    found: dict[str, list[Calls]] = {BARE: [], KEPT: [], WATCHED: []}
+    answers: dict[str, int] = {}
+    errors: list[str] = []
+    with _gateways() as guarded:
+        for way in guarded.values():
+            as_fast_as_possible(way, _CONNECTIONS, _WARM_UP_S)
+        for turn, name in _turns(plan.rounds):
+            say(f"ops: {name}, round {turn + 1}/{plan.rounds}")
+            with _watchers(guarded[name], name == WATCHED, answers, errors):
+                calls = as_fast_as_possible(guarded[name], _CONNECTIONS, plan.seconds)
+            found[name].append(calls)
+            if calls.failed:
+                errors.append(f"{name}: {calls.failed} calls failed ({calls.complaint})")
+    return sum_up(plan, found, answers, errors)
+
+
+def sum_up(
+    plan: Plan, found: Mapping[str, Sequence[Calls]], answers: Mapping[str, int], errors: Sequence[str]
+) -> Operated:
+    """The figures of finished turns."""
+    return Operated(
+        plan.rounds,
+        plan.seconds,
+        {name: tuple(len(each.latencies_s) / each.seconds for each in turns) for name, turns in found.items()},
+        {name: tuple(each.cpu_s / len(each.latencies_s) for each in turns) for name, turns in found.items()},
+        dict(answers),
+        tuple(errors),
+    )
+
+
+def _turns(rounds: int) -> Iterator[tuple[int, str]]:
+    """Who comes second finds the machine as the first has left it: they change places."""
+    names = [BARE, KEPT, WATCHED]
+    for turn in range(rounds):
+        at = turn % len(names)
+        for name in (*names[at:], *names[:at]):
+            yield turn, name
+
+
+@contextmanager
+def _gateways() -> Iterator[dict[str, Way]]:
+    with (
+        started("benchmarks.relay_peers", "provider", "0") as provider,
+        gateway(ways.CONFIG + OFF, provider.url) as bare,
+        gateway(ways.CONFIG + ON, provider.url) as full,
+    ):
+        operated = Way(KEPT, full.url, full.process)
+        yield {BARE: Way(BARE, bare.url, bare.process), KEPT: operated, WATCHED: operated}
+
+
+@contextmanager
+def _watchers(way: Way, is_watched: bool, answers: dict[str, int], errors: list[str]) -> Iterator[None]:
+    """Around one turn; what they have seen is added."""
+    if not is_watched:
+        yield
+        return
+    with started("benchmarks.ops_watchers", way.url, TOKEN) as watchers:
+        yield
+        try:
+            seen = json.loads(watchers.ask())
+        except queue.Empty:
+            errors.append("the watchers say nothing any more")
+            return
+        for path, count in seen["answers"].items():
+            answers[path] = answers.get(path, 0) + count
+        answers["events"] = answers.get("events", 0) + seen["events"]
+        if seen["failed"]:
+            errors.append(f"{seen['failed']} looks failed ({seen['complaint']})")

@@ -1,0 +1,140 @@
+"""`ops.alerts` and `ops.webhooks`: which rules are watched, and who is told.
+
+Owns these keys and their ranges. Does not own the rules' settings (`policy.alert_rules`).
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from llm_guard.config.fields import OptionalSecret, Text, wrong
+from llm_guard.config.strict import Strict
+from llm_guard.policy.alert import RuleSettings, Severity
+from llm_guard.policy.alert_rules import (
+    BreakerOpenSettings,
+    BudgetExhaustedSettings,
+    CredentialBenchedSettings,
+    EngineGaveUpSettings,
+    FailureSpikeSettings,
+    LatencySettings,
+    LoopLagSettings,
+    ReloadFailedSettings,
+    RuleName,
+    SuccessRateSettings,
+)
+
+WebhookFormat = Literal["generic", "slack", "pagerduty", "alertmanager"]
+
+_PER_S = {"s": 1.0, "m": 1 / 60, "h": 1 / 3600}
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_OUR_HEADERS = frozenset({
+    "connection", "content-encoding", "content-length", "content-type", "expect", "host", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
+
+
+def _on(value: object) -> object:
+    """`off` is None; a key that has lost its value is not."""
+    if value is None:
+        raise wrong("has no value; write off, or settings such as {severity: warning}")
+    return None if value == "off" else value
+
+
+_Settings = TypeVar("_Settings", bound=RuleSettings)
+Rule = Annotated[_Settings | None, BeforeValidator(_on)]
+"""None: off."""
+
+
+class AlertRules(Strict):
+    """Each rule; None: it is off."""
+
+    success_rate: Rule[SuccessRateSettings] = SuccessRateSettings()
+    latency: Rule[LatencySettings] = LatencySettings()
+    breaker_open: Rule[BreakerOpenSettings] = BreakerOpenSettings()
+    failure_spike: Rule[FailureSpikeSettings] = FailureSpikeSettings()
+    budget_exhausted: Rule[BudgetExhaustedSettings] = BudgetExhaustedSettings()
+    credential_benched: Rule[CredentialBenchedSettings] = CredentialBenchedSettings()
+    engine_gave_up: Rule[EngineGaveUpSettings] = EngineGaveUpSettings()
+    reload_failed: Rule[ReloadFailedSettings] = ReloadFailedSettings()
+    loop_lag: Rule[LoopLagSettings] = LoopLagSettings()
+
+    def of(self, name: RuleName) -> RuleSettings | None:
+        """None: it is off."""
+        settings: RuleSettings | None = getattr(self, name)
+        return settings
+
+
+def _url(value: object) -> object:
+    if not isinstance(value, str):
+        return value  # the type itself says so
+    try:
+        parts = urllib.parse.urlsplit(value)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole or not re.fullmatch("[\x21-\x7e]+", value):
+        raise wrong("must be a URL such as https://hooks.example.com/llm-guard")
+    if "@" in urllib.parse.urlsplit(value).netloc:
+        raise wrong("must not carry a user or a password; an authorization header stands in headers")
+    if "#" in value:
+        raise wrong("must not carry a fragment")
+    return value
+
+
+def _rate(value: object) -> float:
+    match = re.fullmatch(r"([1-9][0-9]{0,5})/([smh])", value) if isinstance(value, str) else None
+    if match is None:
+        raise wrong("must be a rate such as 1/s, 30/m or 100/h")
+    return int(match[1]) * _PER_S[match[2]]
+
+
+class WebhookConfig(Strict):
+    """Who is told of alerts. The URL is a secret as well: Slack's needs no other."""
+
+    url: Annotated[str, BeforeValidator(_url)] = Field(repr=False)
+    """Of an Alertmanager: its own address, without /api/v2/alerts."""
+    name: Text = Field(default_factory=lambda data: _host(data.get("url", "")), max_length=64)
+    """What it is called in answers, logs and commands; its host if it is not given."""
+    format: WebhookFormat = "generic"
+    secret: OptionalSecret = Field(default=None, repr=False)
+    """What is sent is signed with it."""
+    routing_key: OptionalSecret = Field(default=None, repr=False)
+    """PagerDuty's."""
+    min_severity: Severity = "info"
+    send_resolved: bool = True
+    rate: Annotated[float, BeforeValidator(_rate)] = 0.5
+    """Requests a second; what is too much waits, and goes together."""
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not _TOKEN.fullmatch(name) or not re.fullmatch("[\x20-\x7e]*", value):
+                raise wrong("must be names of headers and their values, in printable ASCII without line breaks")
+            if name.lower() in _OUR_HEADERS or name.lower().startswith("x-llm-guard-"):
+                raise wrong(f"the gateway itself sets {name}")
+        return headers
+
+    @model_validator(mode="after")
+    def _check_routing_key(self) -> Self:
+        if (self.format == "pagerduty") != (self.routing_key is not None):
+            raise wrong("routing_key is needed for the format pagerduty, and for no other")
+        return self
+
+
+def _host(url: str) -> str:
+    return urllib.parse.urlsplit(url).netloc
+
+
+def check_webhook_names(webhooks: tuple[WebhookConfig, ...]) -> tuple[WebhookConfig, ...]:
+    """Raises PydanticCustomError where two have one name."""
+    names = [each.name for each in webhooks]
+    for name in names:
+        if names.count(name) > 1:
+            raise wrong(f"two are called {name}: give each a name of its own")
+    return webhooks

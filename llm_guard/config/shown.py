@@ -1,0 +1,115 @@
+"""A config as it may be shown: whole, or by what another one changes; every secret masked.
+
+Owns what is masked, and what a difference is. Does not own which values are secret: their fields say `repr=False`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from llm_guard.config.models import Config
+from llm_guard.config.text import Path, dotted
+from llm_guard.outcome import FailureKind
+
+MASK = "***"
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """What became of one key, or of all below it."""
+
+    key: str
+    """`models.gpt-4.timeout.total`."""
+    how: Literal["added", "removed", "changed"]
+    before: str | float | bool | None
+    after: str | float | bool | None
+    """Both null where a whole section came or went, and masked where they are secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    value: object
+
+
+def shown(config: Config) -> dict[str, Any]:
+    """All of it, defaults included. Durations in seconds, sizes in bytes; a secret that is not set is null."""
+    masked: dict[str, Any] = _masked(_tree(config))
+    return masked
+
+
+def digest(config: Config) -> str:
+    """Tells configs apart, but for their secrets: nobody can try out a secret on it."""
+    return hashlib.sha256(json.dumps(shown(config), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def key_changes(before: Config, after: Config) -> list[KeyChange]:
+    """In the order of the file. What a model inherits is told once, where it comes from."""
+    found = dict(_differences(_tree(before), _tree(after), ()))
+    inherited = [
+        path for path, change in found.items() if path[0] == "models" and _is_same(found.get(_origin(path)), change)
+    ]  # fmt: skip
+    return [change for path, change in found.items() if path not in inherited]
+
+
+def _origin(path: Path) -> Path:
+    """`models.X.timeout.idle` comes from `defaults.timeout.idle`."""
+    return ("defaults", *path[2:])
+
+
+def _is_same(one: KeyChange | None, other: KeyChange) -> bool:
+    return one is not None and dataclasses.replace(one, key=other.key) == other
+
+
+def _tree(value: object, *, is_secret: bool = False) -> Any:
+    """Plain data, secrets apart."""
+    if isinstance(value, dict):
+        return {str(key): _tree(each, is_secret=is_secret) for key, each in value.items()}
+    if is_secret:
+        return None if value is None else _Secret(value)
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields.items()
+        return {name: _tree(getattr(value, name), is_secret=field.repr is False) for name, field in fields}
+    if dataclasses.is_dataclass(value):
+        return {each.name: _tree(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, tuple | list | frozenset | set):
+        members = sorted(value) if isinstance(value, frozenset | set) else value
+        return [_tree(each) for each in members]
+    if isinstance(value, enum.Enum):
+        return value.label if isinstance(value, FailureKind) else value.name
+    return value
+
+
+def _masked(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _masked(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_masked(value) for value in tree]
+    return MASK if isinstance(tree, _Secret) else tree
+
+
+def _differences(before: Any, after: Any, path: Path) -> Iterator[tuple[Path, KeyChange]]:
+    if isinstance(before, list) and isinstance(after, list):
+        before, after = dict(enumerate(before)), dict(enumerate(after))
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            yield from _differences(before.get(key, _ABSENT), after.get(key, _ABSENT), (*path, key))
+    elif before is _ABSENT:
+        yield path, KeyChange(dotted(path), "added", None, _leaf(after))
+    elif after is _ABSENT:
+        yield path, KeyChange(dotted(path), "removed", _leaf(before), None)
+    elif before != after:
+        yield path, KeyChange(dotted(path), "changed", _leaf(before), _leaf(after))
+
+
+def _leaf(tree: Any) -> Any:
+    return None if isinstance(tree, dict | list) else _masked(tree)

@@ -1,0 +1,97 @@
+"""What would become of a call that came now, for whoever only wants to know: nothing is sent, taken or remembered.
+
+Owns the same questions as `gateway.way` and `gateway.entrance`, asked of snapshots; a test holds the two together. Does
+not own the words (`ops.foresight`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, credential_of, deployment_key, shut_by
+from llm_guard.gateway.way import order_of
+from llm_guard.policy.bench import Bench, Benched, as_of
+from llm_guard.policy.gate import Forecast
+from llm_guard.routes import Route, Target
+
+Turn = Literal["asked", "waited_for", "in_reserve", "left_out"]
+"""The first that lets the call in is asked; if none does, the shortest queue is waited in; others are in reserve."""
+
+_FREE = Forecast(is_free=True, wait_s=0.0, has_place=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """One deployment, as the call would find it."""
+
+    target: Target
+    turn: Turn
+    obstacle: Shut | Full | None
+    """None: it would let the call in."""
+
+
+def foresee(call: Call, route: Route, bench: Bench, clock: Clock, draw: Callable[[], float]) -> list[Foreseen]:
+    """The route's targets in the order in which this call would ask them: one draw, where it is by lot."""
+    now = clock.now()
+    left = list(order_of(route.targets, route, clock, draw))
+    found: dict[int, Shut | Full | None] = {}
+    waits: dict[int, float] = {}
+    for place in tuple(left):
+        target = route.targets[place]
+        obstacle = found[place] = obstacle_of(call, target, bench, now, is_last=len(left) == 1)
+        if isinstance(obstacle, Full) and _may_wait(obstacle, call, target, now):
+            waits[place] = obstacle.wait_s
+        elif obstacle is not None:
+            left.remove(place)
+    free = [place for place in left if found[place] is None]
+    chosen = free[0] if free else min(waits, key=waits.__getitem__, default=None)
+    first: Turn = "asked" if free else "waited_for"
+
+    def turn(place: int) -> Turn:
+        return first if place == chosen else "in_reserve" if place in left else "left_out"
+
+    return [Foreseen(route.targets[place], turn(place), obstacle) for place, obstacle in found.items()]
+
+
+def obstacle_of(call: Call, target: Target, bench: Bench, now: float, *, is_last: bool) -> Shut | Full | None:
+    """What `Entrance.try_enter` would say instead of giving leave; None: it would give it."""
+    deployment = target.deployment
+    if deployment.hold is not None:
+        return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
+    host_s, breaker_s = deployment.host.retry_after_s(now), deployment.breaker.retry_after_s(now)
+    rest = _rest(call, target, bench, now, is_last=is_last)
+    if rest is not None and rest.until - now >= max(host_s, breaker_s):
+        return Shut("benched", rest.until - now, as_of(rest, now))
+    if rest is not None:
+        return Shut("benched", max(host_s, breaker_s))
+    if host_s > 0:
+        return Shut("its host fails", host_s)
+    if breaker_s > 0:
+        return Shut(f"breaker {deployment.breaker.state}", breaker_s)
+    forecast = forecast_of(target, now, call.priority)
+    return None if forecast.is_free else Full(forecast.wait_s, has_place=forecast.has_place)
+
+
+def forecast_of(target: Target, now: float, priority: int) -> Forecast:
+    """At the gate of the upstream's own key; whoever brings a key of his own finds a gate where nobody is."""
+    gate = target.deployment.gates.find(OUR_OWN)
+    return _FREE if gate is None else gate.forecast(now, priority)
+
+
+def _rest(call: Call, target: Target, bench: Bench, now: float, *, is_last: bool) -> Benched | None:
+    if target.model is None:
+        return None
+    rests = bench.snapshot(now)
+    if (rest := rests.get(credential_of(call, target))) is not None:
+        return rest
+    rest = rests.get(deployment_key(call, target))
+    is_obeyed = rest is not None and (not is_last or (rest.failure.retry_after_s or 0.0) > target.retry.max_delay)
+    return rest if is_obeyed else None
+
+
+def _may_wait(obstacle: Full, call: Call, target: Target, now: float) -> bool:
+    return obstacle.has_place and obstacle.wait_s <= min(target.queue_wait_s, call.commit_by - now)

@@ -1,0 +1,83 @@
+"""A log line as people read it: time, level, what happened, and what matters of it first.
+
+Owns the looks alone. It is given the JSON of the line, so that whoever writes lines does the same work for both looks,
+and this is the log's thread's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+_FIRST = (
+    "outcome", "status", "model", "deployment", "upstream", "before", "after", "why", "duration_s", "ttft_s",
+    "attempts", "skipped", "request_id",
+)  # fmt: skip
+_IN_FRONT = ("timestamp", "level", "event", "exception")
+_OF_AN_ATTEMPT = ("deployment", "outcome", "waited_s", "duration_s", "why", "then")
+_MOST_CHARS = 300
+"""Of a value; the rest is in the JSON."""
+_MOST_ITEMS = 8
+_COLOURS = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
+_PLAIN_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+*./:@,;%&<>~#!?()")
+
+
+def to_console(line: bytes, *, is_coloured: bool) -> bytes:
+    """`line` is a JSON object, as `to_line` writes it. What a terminal would obey is escaped; a traceback follows on
+    lines that are indented, so that none can pass for a line of its own."""
+    fields = json.loads(line)
+    level = printable(str(fields.get("level", "")))
+    head = f"{_time(fields)} {level:8} {printable(str(fields.get('event', '')))}"
+    if is_coloured and level in _COLOURS:
+        head = f"\x1b[{_COLOURS[level]}m{head}\x1b[0m"
+    said = "  ".join([head, *(f"{key}={_shown(value)}" for key, value in _in_order(fields))])
+    told = "".join(f"\n    {printable(each)}" for each in str(fields.get("exception", "")).splitlines())
+    return f"{said}{told}\n".encode()
+
+
+def _time(fields: dict[str, Any]) -> str:
+    """`2026-01-31T23:59:59.123456Z` as `23:59:59.123`."""
+    return printable(str(fields.get("timestamp", "")))[11:23]
+
+
+def _in_order(fields: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    for key in _FIRST:
+        if fields.get(key) not in (None, [], ""):
+            yield key, fields[key]
+    for key, value in fields.items():
+        if key not in _FIRST and key not in _IN_FRONT and value is not None:
+            yield printable(key), value
+
+
+def _shown(value: object) -> str:
+    text = _text(value)
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."
+
+
+def _text(value: object) -> str:
+    match value:
+        case str():
+            return value if value and _PLAIN_WORD.issuperset(value) else _quoted(value)
+        case list():
+            more = ["..."] if len(value) > _MOST_ITEMS else []
+            return f"[{', '.join([*map(_text, value[:_MOST_ITEMS]), *more])}]"
+        case dict() if "deployment" in value:
+            return " ".join(_text(value[key]) for key in _OF_AN_ATTEMPT if value.get(key))
+        case dict():
+            return " ".join(f"{printable(key)}={_text(each)}" for key, each in value.items())
+        case _:
+            return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """A provider's words must not look like another field."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{printable(escaped)}"'
+
+
+def printable(text: str) -> str:
+    """No character that a terminal obeys, and none that turns the direction of writing."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,0 +1,230 @@
+"""/admin/alerts: what fires, what did, who is told; and an operator's word that something is known.
+
+Owns how it is asked for and answered. Does not own the alerts (`ops.alerts`), nor the webhooks (`ops.webhooks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from llm_guard.clock import Clock
+from llm_guard.ops.alerts import Alerts, Raised
+from llm_guard.ops.changes import Changed, Changes, Done, iso
+from llm_guard.ops.controls import Duration
+from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.ops.payloads import Notice, plain
+from llm_guard.ops.webhook import WebhookView
+from llm_guard.ops.webhooks import Webhooks
+from llm_guard.policy.alert import Severity
+from llm_guard.policy.alert_rules import RuleName
+from llm_guard.policy.alert_silences import EVERY, MOST, Silence
+from llm_guard.policy.units import parse_duration
+
+_LONGEST_S = 366 * 86_400.0
+
+Subject = Annotated[
+    str, Meta(min_length=1, max_length=600, description="As /admin/alerts names it; null: whatever it is.")
+]
+
+
+class AlertView(Struct, frozen=True):
+    """One that fires, or has fired."""
+
+    id: str
+    alert: RuleName
+    severity: Severity
+    subject: str
+    state: Literal["firing", "resolved"]
+    summary: str
+    value: float
+    threshold: float
+    since: str
+    resolved_at: str | None
+    is_silenced: bool
+
+
+class SilenceView(Struct, frozen=True):
+    """Nobody is told of what it covers."""
+
+    alert: str
+    """`*`: of every rule."""
+    subject: str | None
+    """null: whatever its subject."""
+    until: str
+    reason: str
+    who: str
+
+
+class RuleView(Struct, frozen=True):
+    """A rule with its settings, durations in seconds; null: it is off."""
+
+    alert: RuleName
+    settings: dict[str, Any] | None
+    fired: int
+    """Since the start."""
+
+
+class AlertsView(Struct, frozen=True):
+    """`GET /admin/alerts`."""
+
+    firing: list[AlertView]
+    resolved: list[AlertView]
+    """The last hundred, the newest first."""
+    silences: list[SilenceView]
+    rules: list[RuleView]
+    webhooks: list[WebhookView]
+
+
+class Unsilence(Change):
+    """Which silence; `*` is one of every rule."""
+
+    alert: RuleName | Literal["*"]
+    subject: Subject | None = None
+
+
+class PutSilence(Unsilence, kw_only=True):
+    """Which alerts, and for how long."""
+
+    for_: Duration = field(name="for")
+
+
+class TryWebhook(Change):
+    """Which one, by its name."""
+
+    webhook: str
+
+
+class Tried(Struct, frozen=True):
+    """What has become of it."""
+
+    is_delivered: bool
+    problem: str | None
+
+
+class AlertPages:
+    """A silence keeps an alert from being told; it changes nothing about the alert itself."""
+
+    def __init__(self, alerts: Alerts, webhooks: Webhooks, changes: Changes, clock: Clock) -> None:
+        self._alerts = alerts
+        self._webhooks = webhooks
+        self._changes = changes
+        self._clock = clock
+
+    def pages(self) -> list[Page]:
+        silences, path = Changed[list[SilenceView]], "/admin/alerts"
+        return [
+            Page("GET", path, "What fires, what lately did, and who is told.", self._give, gives=AlertsView),
+            Page("POST", f"{path}/silence", "Tells nobody.", self._silence, takes=PutSilence, gives=silences),
+            Page("POST", f"{path}/unsilence", "Tells again.", self._unsilence, takes=Unsilence, gives=silences),
+            Page(
+                "POST", f"{path}/test", "Sends a webhook a test alert.", self._test, takes=TryWebhook,
+                gives=Changed[Tried],
+            ),
+        ]  # fmt: skip
+
+    async def _give(self, _asked: Asked) -> Answer:
+        alerts = self._alerts
+        fired: dict[str, int] = {}
+        for (alert, _), count in alerts.counts().items():
+            fired[alert] = fired.get(alert, 0) + count
+        view = AlertsView(
+            [_view(each, is_silenced=alerts.is_silenced(each)) for each in alerts.firing()],
+            [_view(each, is_silenced=False) for each in alerts.resolved()],
+            [*self._silences()],
+            [
+                RuleView(name, None if settings is None else asdict(settings), fired.get(name, 0))
+                for name, settings in alerts.rules()
+            ],
+            self._webhooks.views(),
+        )
+        return answer(view)
+
+    async def _silence(self, asked: Asked) -> Answer:
+        body: PutSilence = asked.body
+        seconds = _seconds(body.for_)
+
+        def do() -> Done:
+            until = self._clock.now() + seconds
+            if not self._alerts.try_silence(Silence(body.alert, body.subject, until, body.reason, asked.who)):
+                raise Refused(409, "too_many_silences", f"there are {MOST} silences: end some, or silence whole rules")
+            is_of_use = any(self._alerts.is_silenced(each) for each in self._alerts.firing())
+            return Done(
+                [*self._silences()], {"for": body.for_}, [] if is_of_use else ["nothing that fires now is silenced"]
+            )
+
+        return await self._changes.make(asked, "alerts.silence", _target(body), do)
+
+    async def _unsilence(self, asked: Asked) -> Answer:
+        body: Unsilence = asked.body
+
+        def do() -> Done:
+            silence = self._alerts.try_unsilence(body.alert, body.subject)
+            if silence is None:
+                raise Refused(404, "unknown_silence", "there is no such silence; /admin/alerts lists them")
+            return Done([*self._silences()], {"was": silence.reason})
+
+        return await self._changes.make(asked, "alerts.unsilence", _target(body), do)
+
+    async def _test(self, asked: Asked) -> Answer:
+        name: str = asked.body.webhook
+        webhook = self._webhooks.find(name)
+        if webhook is None:
+            known = ", ".join(each.name for each in self._webhooks.views()) or "none"
+            raise Refused(404, "unknown_webhook", f"no webhook has this name; known: {known}")
+
+        async def do() -> Done:
+            wall = self._clock.wall()
+            sent = await webhook.send_at_once(_test_notice("firing", asked.who, wall))
+            if sent.is_delivered:  # else an incident would stay open
+                sent = await webhook.send_at_once(_test_notice("resolved", asked.who, wall))
+            tried = Tried(sent.is_delivered, sent.problem or None)
+            return Done(tried, {"is_delivered": tried.is_delivered, "problem": tried.problem})
+
+        return await self._changes.make(asked, "alerts.test", name, do)
+
+    def _silences(self) -> Iterator[SilenceView]:
+        past = self._clock.wall() - self._clock.now()
+        for each in self._alerts.silences():
+            yield SilenceView(each.alert, each.subject, iso(past + each.until), each.reason, each.who)
+
+
+def _view(raised: Raised, *, is_silenced: bool) -> AlertView:
+    finding, resolved_at = raised.finding, raised.resolved_at
+    return AlertView(
+        raised.id,
+        raised.alert,
+        raised.severity,
+        raised.subject,
+        "firing" if resolved_at is None else "resolved",
+        plain(finding.summary),
+        round(finding.value, 6),
+        round(finding.threshold, 6),
+        iso(raised.since),
+        None if resolved_at is None else iso(resolved_at),
+        is_silenced,
+    )
+
+
+def _test_notice(state: Literal["firing", "resolved"], who: str, wall: float) -> Notice:
+    summary = f"a test by {who}: nothing is wrong"
+    return Notice(f"{wall:.0f}-test", state, "test", "info", "webhook", summary, 0.0, 0.0, wall, wall)
+
+
+def _target(body: Unsilence) -> str:
+    alert = "all" if body.alert == EVERY else body.alert
+    return alert if body.subject is None else f"{alert}: {body.subject}"
+
+
+def _seconds(text: str) -> float:
+    """Raises Refused."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise Refused(422, "invalid_body", f"`for`: {error}") from None
+    if seconds > _LONGEST_S:
+        raise Refused(422, "invalid_body", "`for`: a year at most")
+    return seconds

@@ -1,0 +1,253 @@
+"""What the gateway's numbers say of each rule and each of its subjects, once a second.
+
+Owns where each number comes from. Does not own what is alarming (`policy.alert_rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from llm_guard.config import AlertRules
+from llm_guard.deployment import Deployment
+from llm_guard.gateway.counters import CallCounters, DeploymentCounts, ModelCounts
+from llm_guard.gateway.server import Gateway
+from llm_guard.ops.journal import Event, Journal
+from llm_guard.outcome import FailureKind, Signal
+from llm_guard.policy.alert import QUIET_S, Finding
+from llm_guard.policy.alert_rules import (
+    FAILING,
+    SPIKE_S,
+    FailureSpikeSettings,
+    LatencySettings,
+    RuleName,
+    judge_breaker,
+    judge_budget,
+    judge_credential,
+    judge_engine,
+    judge_failures,
+    judge_lag,
+    judge_latency,
+    judge_reload,
+    judge_success,
+)
+from llm_guard.policy.alert_trend import Trend
+from llm_guard.policy.breaker import Breaker
+from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.routes import NO_ALIAS
+
+Found = tuple[RuleName, str, Finding]
+"""A rule, its subject, and what was found."""
+
+GATEWAY = "gateway"
+CONFIG = "config"
+
+_FAILURES = frozenset(
+    kind.label for kind in FailureKind if kind.signal is Signal.UNHEALTHY or kind is FailureKind.RATE_LIMIT
+)
+"""What counts against a breaker, and rate limits: a client alone can bring about neither."""
+
+
+class Signals:
+    """Found anew each time, but for what is usual."""
+
+    def __init__(
+        self,
+        rules: AlertRules,
+        gateway: Gateway,
+        counters: CallCounters,
+        journal: Journal,
+        lag_s: Callable[[], float],
+        is_reload_good: Callable[[], bool],
+    ) -> None:
+        """`lag_s`: by how much the last look of the watch came late."""
+        self._gateway = gateway
+        self._counters = counters
+        self._lag_s = lag_s
+        self._is_reload_good = is_reload_good
+        self._longest_lag_s = 0.0
+        self._models: dict[str, _Model] = {}
+        self._failures: dict[str, Trend] = {}
+        self._changes: dict[Breaker, int] = {}
+        self._engines: dict[str, bool] = {}
+        """Whether each has been given up."""
+        journal.subscribe(self._hear)
+        self.adopt(rules)
+
+    def adopt(self, rules: AlertRules) -> None:
+        """From now on by these; what has been seen is kept."""
+        self.rules = rules
+        self._latency = rules.latency or LatencySettings()
+        self._spike = rules.failure_spike or FailureSpikeSettings()
+        for model in self._models.values():
+            model.adopt(self._latency)
+        for trend in self._failures.values():
+            trend.memory_s = self._spike.memory
+
+    def note_lag(self) -> None:
+        """To be called at each look of the watch: a stop of half a second is seen by one of them only."""
+        self._longest_lag_s = max(self._longest_lag_s, self._lag_s())
+
+    def look(self, now: float) -> Iterator[Found]:
+        """All that is known now of the rules that are on."""
+        by_label: dict[str, list[Deployment]] = {}
+        for deployment in self._gateway.deployments():
+            by_label.setdefault(deployment.label, []).append(deployment)
+        yield from self._calls(now)
+        yield from self._attempts(now)
+        yield from self._breakers(by_label)
+        yield from self._budgets(by_label, now)
+        yield from self._credentials(by_label, now)
+        yield from self._own()
+
+    def _calls(self, now: float) -> Iterator[Found]:
+        for label, counts in self._counters.models.items():
+            model = self._models.get(label)
+            if model is None:
+                model = self._models[label] = _Model(self._latency)
+            outcomes = model.success.new_outcomes(counts, now)
+            if self.rules.success_rate is not None and outcomes is not None:
+                yield from _known("success_rate", label, judge_success(label, outcomes, self.rules.success_rate))
+            for what, trend in model.latencies(counts, now):
+                if self.rules.latency is not None and label != NO_ALIAS:  # a list, or a file of a gigabyte
+                    finding = judge_latency(label, what, trend.recent, trend.usual, self.rules.latency)
+                    yield from _known("latency", f"{label} ({what})", finding)
+
+    def _attempts(self, now: float) -> Iterator[Found]:
+        for label, counts in self._counters.deployments.items():
+            trend = self._failures.get(label)
+            if trend is None:
+                trend = self._failures[label] = Trend(SPIKE_S, self._spike.memory)
+                trend.note(0.0, now, now)  # its first outage is no less one for being its beginning
+            trend.note(_failures(counts), now, now)
+            if self.rules.failure_spike is not None:
+                yield "failure_spike", label, judge_failures(label, trend.recent, trend.usual, self._spike)
+
+    def _breakers(self, by_label: dict[str, list[Deployment]]) -> Iterator[Found]:
+        if self.rules.breaker_open is None:
+            self._changes = {}
+            return
+        subjects = {label: [each.breaker for each in group] for label, group in by_label.items()}
+        hosts = {each.upstream.name: each.host for group in by_label.values() for each in group}
+        subjects.update({f"{name} (host)": [host] for name, host in hosts.items()})
+        changes: dict[Breaker, int] = {}
+        for subject, breakers in subjects.items():
+            has_opened = False
+            for breaker in breakers:
+                seen = changes[breaker] = breaker.history.changes
+                has_opened |= _has_opened(breaker, seen - self._changes.get(breaker, seen))
+            count = sum(breaker.state in ("open", "half_open") for breaker in breakers)
+            yield "breaker_open", subject, judge_breaker(subject, count, len(breakers), has_opened)
+        self._changes = changes
+
+    def _budgets(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[Found]:
+        if self.rules.budget_exhausted is None:
+            return
+        budgets = {label: [each.budget for each in group] for label, group in by_label.items()}
+        for alias, budget in self._gateway.table.pool.budgets.items():
+            budgets[f"{alias} (model)"] = [budget]
+        for subject, group in budgets.items():
+            wanted = [each for each in group if each.settings.ratio or each.settings.min_per_second]
+            if wanted:  # else nobody is ever to retry
+                tokens, share = min((_state(each, now) for each in wanted), key=_distress)
+                yield "budget_exhausted", subject, judge_budget(subject, tokens, share)
+
+    def _credentials(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[Found]:
+        """Of upstreams that have a key of their own: those of callers are theirs to look after."""
+        if self.rules.credential_benched is None:
+            return
+        ours = {
+            each.credential[:4]: each.upstream.name
+            for group in by_label.values()
+            for each in group
+            if each.credential is not None
+        }
+        rests: dict[str, tuple[float, str]] = dict.fromkeys(ours.values(), (0.0, ""))
+        bench = self._gateway.bench
+        for key, benched in bench.snapshot(now).items() if not bench.is_empty(now) else ():
+            if (name := ours.get(key[:4])) is not None:
+                rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category))
+        for name, (rest_s, category) in rests.items():
+            yield "credential_benched", name, judge_credential(name, rest_s, category)
+
+    def _own(self) -> Iterator[Found]:
+        if self.rules.engine_gave_up is not None:
+            for engine, has_given_up in self._engines.items():
+                yield "engine_gave_up", engine, judge_engine(engine, has_given_up)
+        if self.rules.reload_failed is not None:
+            yield "reload_failed", CONFIG, judge_reload(self._is_reload_good())
+        if self.rules.loop_lag is not None:
+            yield "loop_lag", GATEWAY, judge_lag(self._longest_lag_s, self.rules.loop_lag)
+        self._longest_lag_s = 0.0
+
+    def _hear(self, event: Event) -> None:
+        if event.kind == "engine":
+            self._engines[str(event.facts.get("engine"))] = event.facts.get("state") == "gave_up"
+
+
+class _Model:
+    """What is remembered of the calls with one `model` label."""
+
+    __slots__ = ("_first_tokens", "_whole", "success")
+
+    def __init__(self, settings: LatencySettings) -> None:
+        self.success = _Success()
+        self._first_tokens = Trend(settings.over, settings.memory)
+        self._whole = Trend(settings.over, settings.memory)
+
+    def adopt(self, settings: LatencySettings) -> None:
+        for trend in (self._first_tokens, self._whole):
+            trend.over_s, trend.memory_s = settings.over, settings.memory
+
+    def latencies(self, counts: ModelCounts, now: float) -> Iterator[tuple[str, Trend]]:
+        """A stream lasts as long as what was asked for is long: it is judged by its first token."""
+        first = counts.time_to_first_token
+        self._first_tokens.note(first.sum, sum(first.counts), now)
+        yield "first token", self._first_tokens
+        self._whole.note(counts.answered_s, counts.answered, now)
+        yield "whole answer", self._whole
+
+
+class _Success:
+    """Which of the last calls tell of now: after a long silence only those that came after it."""
+
+    __slots__ = ("_begin", "_heard_at", "_judged")
+
+    def __init__(self) -> None:
+        self._begin = 0
+        self._judged = 0
+        self._heard_at = 0.0
+
+    def new_outcomes(self, counts: ModelCounts, now: float) -> Sequence[bool] | None:
+        """None: none since the last time."""
+        if counts.judged == self._judged:
+            return None
+        if now - self._heard_at >= QUIET_S:
+            self._begin = self._judged
+        self._judged, self._heard_at = counts.judged, now
+        kept = len(counts.recent)
+        return tuple(islice(counts.recent, max(0, kept - (counts.judged - self._begin)), None))
+
+
+def _known(rule: RuleName, subject: str, finding: Finding | None) -> Iterator[Found]:
+    if finding is not None:
+        yield rule, subject, finding
+
+
+def _failures(counts: DeploymentCounts) -> int:
+    return sum(count for outcome, count in counts.attempts.items() if outcome in _FAILURES)
+
+
+def _has_opened(breaker: Breaker, changes: int) -> bool:
+    return changes > 0 and any(each.after == "open" for each in breaker.history.latest()[-changes:])
+
+
+def _state(budget: RetryBudget, now: float) -> tuple[float, float]:
+    """Tokens, and the share of failures."""
+    return budget.snapshot(now).tokens, budget.recent.failure_share(now)
+
+
+def _distress(state: tuple[float, float]) -> tuple[bool, float]:
+    """Least for whoever is worst off: without tokens, where they are wanted."""
+    tokens, failure_share = state
+    return failure_share < FAILING, tokens

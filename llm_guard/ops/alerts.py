@@ -1,0 +1,229 @@
+"""The alerts: which fire now, which lately did, and who is to be told.
+
+Owns each alert from firing to resolving, its place in journal, log and count, and what a silence keeps back. Does not
+own what is found (`ops.alert_signals`), when that is an alert (`policy.alert`), nor how it is told (`ops.webhooks`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+
+from llm_guard.clock import Clock
+from llm_guard.config import AlertRules
+from llm_guard.ops.alert_signals import Found
+from llm_guard.ops.journal import Journal
+from llm_guard.ops.payloads import RESENT_EVERY_S, Notice, plain
+from llm_guard.policy.alert import QUIET_S, Alert, Finding, RuleSettings, Severity
+from llm_guard.policy.alert_rules import RULES, RuleName, seconds
+from llm_guard.policy.alert_silences import Silence, Silences
+
+_log = structlog.get_logger("llm_guard.ops.alerts")
+
+_PERIOD_S = 1.0
+_RESOLVED_KEPT = 100
+
+_Key = tuple[RuleName, str]
+
+
+class Signals(Protocol):
+    """What there is to be found."""
+
+    def adopt(self, rules: AlertRules) -> None: ...
+    def note_lag(self) -> None: ...
+    def look(self, now: float) -> Iterator[Found]: ...
+
+
+class Told(Protocol):
+    """Who is told."""
+
+    def tell(self, notice: Notice) -> None: ...
+    def remind(self, notice: Notice) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Raised:
+    """One alert that fires or has fired. Instants in seconds since the epoch."""
+
+    id: str
+    alert: RuleName
+    subject: str
+    severity: Severity
+    since: float
+    finding: Finding
+    resolved_at: float | None = None
+    is_told: bool = False
+    """Webhooks have heard of it: they shall hear how it ends as well."""
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    alert: Alert = field(default_factory=Alert)
+    raised: Raised | None = None
+
+
+class Alerts:
+    """One for a process; a look of its watch."""
+
+    def __init__(self, rules: AlertRules, signals: Signals, told: Told, journal: Journal, clock: Clock) -> None:
+        self._rules = rules
+        self._signals = signals
+        self._told = told
+        self._journal = journal
+        self._clock = clock
+        self._watched: dict[_Key, _Watched] = {}
+        """Those alone that fire or are about to."""
+        self._resolved: deque[Raised] = deque(maxlen=_RESOLVED_KEPT)
+        self._counts: dict[tuple[str, str], int] = {}
+        self._silences = Silences()
+        self._raised = 0
+        self._look_at = self._remind_at = float("-inf")
+        self._count_from_zero()
+
+    def look(self, now: float) -> None:
+        """Finds out what fires and what resolves, once a second however often it is called."""
+        self._signals.note_lag()
+        if now < self._look_at:
+            return
+        self._look_at = now + _PERIOD_S
+        quiet = set(self._watched)
+        for rule, subject, finding in self._signals.look(now):
+            quiet.discard((rule, subject))
+            self._take(rule, subject, finding, now)
+        for rule, subject in quiet:
+            self._take(rule, subject, None, now)
+        self._tell(now)
+
+    def adopt(self, rules: AlertRules) -> None:
+        """From now on by these; what a rule that is off had raised is over."""
+        self._rules = rules
+        self._signals.adopt(rules)
+        self._count_from_zero()
+        for (rule, subject), watched in tuple(self._watched.items()):
+            if rules.of(rule) is None:
+                self._resolve(watched, "the rule was turned off")
+                del self._watched[rule, subject]
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How often each has fired since the start, by alert and severity; those that are on and never did, too."""
+        return self._counts
+
+    def firing(self) -> list[Raised]:
+        """In the order in which they were first bad."""
+        return [each.raised for each in self._watched.values() if each.raised is not None]
+
+    def resolved(self) -> list[Raised]:
+        """The last hundred, the newest first."""
+        return [*reversed(self._resolved)]
+
+    def rules(self) -> list[tuple[RuleName, RuleSettings | None]]:
+        """None: off."""
+        return [(name, self._rules.of(name)) for name in RULES]
+
+    def is_silenced(self, raised: Raised) -> bool:
+        return self._silences.covers(raised.alert, raised.subject, self._clock.now())
+
+    def try_silence(self, silence: Silence) -> bool:
+        """False: there are too many silences."""
+        return self._silences.try_add(silence, self._clock.now())
+
+    def try_unsilence(self, alert: str, subject: str | None) -> Silence | None:
+        """The silence that was, if there was one; whatever it kept back is told within a second."""
+        return self._silences.try_remove(alert, subject, self._clock.now())
+
+    def silences(self) -> list[Silence]:
+        return [*self._silences.snapshot(self._clock.now())]
+
+    def _take(self, rule: RuleName, subject: str, finding: Finding | None, now: float) -> None:
+        settings = self._rules.of(rule)
+        watched = self._watched.get((rule, subject))
+        if settings is None or (watched is None and (finding is None or finding.verdict != "bad")):
+            return
+        if watched is None:
+            watched = self._watched[rule, subject] = _Watched()
+        change = watched.alert.note(finding, settings, now)
+        if watched.raised is not None and finding is not None:
+            watched.raised.finding = finding
+        if change == "fired" and watched.alert.finding is not None:
+            watched.raised = self._raise(rule, subject, settings.severity, watched.alert.finding)
+        elif change == "resolved":
+            last = watched.alert.finding
+            is_good = last is not None and last.verdict == "good"
+            self._resolve(watched, "" if is_good else f"nothing new for {seconds(QUIET_S)}")
+        if watched.alert.is_idle:
+            del self._watched[rule, subject]
+
+    def _raise(self, rule: RuleName, subject: str, severity: Severity, finding: Finding) -> Raised:
+        self._raised += 1
+        self._counts[rule, severity] = self._counts.get((rule, severity), 0) + 1
+        wall = self._clock.wall()
+        raised = Raised(f"{wall:.0f}-{self._raised}", rule, subject, severity, wall, finding)
+        self._note(_notice(raised, wall))
+        return raised
+
+    def _resolve(self, watched: _Watched, why: str) -> None:
+        raised = watched.raised
+        if raised is None:
+            return
+        if why:
+            raised.finding = replace(raised.finding, summary=f"{raised.finding.summary}; {why}")
+        watched.raised = None
+        raised.resolved_at = self._clock.wall()
+        self._resolved.append(raised)
+        notice = _notice(raised, raised.resolved_at)
+        self._note(notice)
+        if raised.is_told:  # silence or not: else what it has opened elsewhere would stay open
+            self._told.tell(notice)
+
+    def _tell(self, now: float) -> None:
+        """What has fired, unless it is silenced; then when the silence ends, if it fires still."""
+        is_reminding = now >= self._remind_at
+        if is_reminding:
+            self._remind_at = now + RESENT_EVERY_S
+        wall = self._clock.wall()
+        for raised in self.firing():
+            if self._silences.covers(raised.alert, raised.subject, now):
+                continue
+            if not raised.is_told:
+                raised.is_told = True
+                self._told.tell(_notice(raised, wall))
+            elif is_reminding:
+                self._told.remind(_notice(raised, wall))
+
+    def _note(self, notice: Notice) -> None:
+        facts: dict[str, str | float] = {
+            "state": notice.state,
+            "alert": notice.alert,
+            "severity": notice.severity,
+            "subject": notice.subject,
+            "summary": notice.summary,
+            "value": notice.value,
+            "threshold": notice.threshold,
+        }
+        self._journal.note("alert", **facts)
+        (_log.warning if notice.state == "firing" else _log.info)("alert", **facts)
+
+    def _count_from_zero(self) -> None:
+        for name, settings in self.rules():
+            if settings is not None:
+                self._counts.setdefault((name, settings.severity), 0)
+
+
+def _notice(raised: Raised, at: float) -> Notice:
+    finding = raised.finding
+    return Notice(
+        raised.id,
+        "firing" if raised.resolved_at is None else "resolved",
+        raised.alert,
+        raised.severity,
+        raised.subject,
+        plain(finding.summary),
+        round(finding.value, 6),
+        round(finding.threshold, 6),
+        raised.since,
+        at,
+    )

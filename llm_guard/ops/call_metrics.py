@@ -1,0 +1,82 @@
+"""The metrics of calls and attempts: what `gateway.counters` has counted, under its public names.
+
+Owns names, help texts and labels. Does not own the numbers, nor how they are written (`ops.exposition`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from llm_guard.gateway.counters import CallCounters, Distribution
+from llm_guard.ops.exposition import Family, Histogram, Row
+
+
+def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
+    """In the order of a call's life. What was never counted has no sample."""
+    models, deployments = counters.models, counters.deployments
+    return (
+        _counter(models, "calls", "Client calls by how they ended.", "model", "outcome"),
+        Family(
+            "llm_guard_in_flight_calls", "gauge", "Calls running now.", ("model",), lambda: list(_in_flight(counters))
+        ),
+        _histogram(models, "call_duration", "A call, to its last byte.", "model"),
+        _histogram(models, "time_to_first_token", "Streams: from receipt to the first useful event.", "model"),
+        _histogram(models, "overhead", "A call's time that was neither upstream nor backoff.", "model"),
+        _counter(models, "refusals", "Calls answered by the gateway itself.", "model", "by"),
+        _histogram(deployments, "queue_wait", "Waits for a turn at a deployment.", "deployment"),
+        _counter(deployments, "attempts", "Upstream exchanges: ok or the failure kind.", "deployment", "outcome"),
+        _histogram(deployments, "upstream_duration", "One exchange.", "deployment"),
+        _counter(deployments, "timeouts", "Limits exceeded.", "deployment", "limit"),
+        _counter(deployments, "retries", "Repeats on the same deployment, by what failed.", "deployment", "kind"),
+        _histogram(deployments, "retry_delay", "Waits before retries.", "deployment"),
+        _counter(models, "fallbacks", "Calls moved on to this deployment.", "model", "deployment"),
+        _counter(models, "hedges", "Attempts beside a slow one: won when they answered first.", "model", "outcome"),
+        _counter(
+            models,
+            "recoveries",
+            "Attempts that went on with a stream that had died: how they were asked, and ok or the failure kind.",
+            "model",
+            "manner",
+            "outcome",
+        ),
+        _counter(models, "tokens", "Tokens as counted by the provider.", "model", "direction"),
+        _counter(models, "tokens_thrown_away", "Tokens of output that no client got, one per event.", "model"),
+        _counter(
+            deployments,
+            "malformed_events",
+            "Events of streams that could not be read, and were passed on.",
+            "deployment",
+        ),
+    )
+
+
+Owners = Mapping[str, object]
+
+
+def _counter(owners: Owners, name: str, text: str, *labels: str) -> Family:
+    """`name` is the attribute's, too."""
+
+    def read() -> list[Row]:
+        return [
+            ((label, key) if isinstance(key, str) else (label, *key), count)
+            for label, counts in _of(owners, name)
+            for key, count in counts.items()
+        ]
+
+    return Family(f"llm_guard_{name}", "counter", text, labels, read)
+
+
+def _histogram(owners: Owners, name: str, text: str, label: str) -> Histogram:
+    read: Callable[[], Iterator[tuple[str, Distribution]]] = lambda: _of(owners, name)  # noqa: E731
+    return Histogram(f"llm_guard_{name}_seconds", text, label, read)
+
+
+def _of(owners: Owners, name: str) -> Iterator[tuple[str, Any]]:
+    return ((label, getattr(owner, name)) for label, owner in owners.items())
+
+
+def _in_flight(counters: CallCounters) -> Iterator[Row]:
+    for label, counts in counters.models.items():
+        if counts.in_flight_calls is not None:
+            yield (label,), counts.in_flight_calls

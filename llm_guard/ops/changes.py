@@ -1,0 +1,111 @@
+"""The one way by which an operator changes anything: it is done, written down, and told.
+
+Owns that none of the three is forgotten, and the page that shows the trail. Does not own what is done.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Generic, TypeVar
+
+import structlog
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from llm_guard.clock import Clock
+from llm_guard.ops.journal import Journal
+from llm_guard.ops.pages import Answer, Asked, Page, Refused, answer
+from llm_guard.ops.trail import Trail, Written
+from llm_guard.store.audit import Entry
+
+_log = structlog.get_logger("llm_guard.ops.changes")
+
+_Now = TypeVar("_Now")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a change has come to."""
+
+    now: object
+    """What is now, for the answer."""
+    detail: Mapping[str, object] = field(default_factory=dict)
+    """For the trail."""
+    warnings: list[str] = field(default_factory=list)
+    """What the operator may not have meant."""
+
+
+class Changed(Struct, Generic[_Now], frozen=True):
+    """The answer to every change."""
+
+    now: _Now
+    audited: bool
+    """It is in the audit trail, on the disk."""
+    unaudited_why: str | None
+    """It was done all the same: whoever has to act in an emergency must be able to."""
+    warnings: list[str]
+
+
+class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which part of the trail."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    before: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] | UnsetType = UNSET
+    """Only those with a lower id."""
+
+
+class Changes:
+    """`make` is for an operator's changes, `note` for those that follow from them later."""
+
+    def __init__(self, trail: Trail, journal: Journal, clock: Clock) -> None:
+        self._trail = trail
+        self._journal = journal
+        self._clock = clock
+        self._instance = f"{socket.gethostname()}:{os.getpid()}"
+
+    async def make(
+        self, asked: Asked, what: str, target: str, do: Callable[[], Done | Awaitable[Done]]
+    ) -> Answer:  # fmt: skip
+        """Does it, and answers with what is now. `asked.body` is a `Change`; `do` may raise Refused, and then nothing
+        has been done."""
+        why = asked.body.reason
+        try:
+            done = do()
+            if inspect.isawaitable(done):
+                done = await done
+        except Refused:
+            raise
+        except BaseException as error:  # half of it may be done, also when the operator has left
+            self.note(asked.who, what, target, why, {"failed": type(error).__name__})
+            raise
+        problem = await self._trail.wait_written(self._note(asked.who, what, target, why, done.detail))
+        return answer(Changed(done.now, problem is None, problem, done.warnings))
+
+    def note(self, who: str, what: str, target: str, why: str, detail: Mapping[str, object]) -> None:
+        """It has been done: it is written down, and told."""
+        _ = self._note(who, what, target, why, detail)  # the trail says itself what goes wrong
+
+    def _note(self, who: str, what: str, target: str, why: str, detail: Mapping[str, object]) -> Written:
+        self._journal.note("change", who=who, what=what, target=target, why=why)
+        _log.info("changed", who=who, what=what, target=target, why=why)
+        at = iso(self._clock.wall())
+        return self._trail.add(
+            Entry(at=at, who=who, what=what, target=target, why=why, detail=dict(detail), instance=self._instance)
+        )
+
+    def pages(self) -> list[Page]:
+        summary = "What was changed, by whom and why, the newest first; id null: not on the disk."
+        return [Page("GET", "/admin/audit", summary, self._give, query=AuditQuery, gives=list[Entry])]
+
+    async def _give(self, asked: Asked) -> Answer:
+        wants: AuditQuery = asked.wants
+        return answer(await self._trail.latest(wants.limit, None if wants.before is UNSET else wants.before))
+
+
+def iso(wall: float) -> str:
+    """An instant as it is shown."""
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

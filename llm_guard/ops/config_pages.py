@@ -1,0 +1,161 @@
+"""The config, from outside: what runs, what a text or the file would change, and back to the one before.
+
+Owns how it is asked for and answered. Does not own which config runs (`reloads`), nor what is masked (`config`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from llm_guard.config import ConfigError, KeyChange, Problem, shown
+from llm_guard.ops.changes import Changed, Changes, Done, iso
+from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.reloads import Adopted, How, NothingToDo, Reloads
+
+_MOST_CHANGES = 1000
+
+
+class ConfigLine(Struct, frozen=True):
+    """A config that came to run."""
+
+    at: str
+    how: How
+    by: str
+    """`start`, `file`, `signal`, or an operator."""
+    digest: str
+    """The same for the same config, also in another gateway; secrets do not count."""
+    changes: int
+    """Keys, to the one before."""
+
+
+class RunningConfig(Struct, frozen=True):
+    """`GET /admin/config`."""
+
+    source: str | None
+    """The file; null: it came from none."""
+    problems: list[str]
+    """With the file, where it was read since and refused: what runs is older."""
+    adopted: ConfigLine
+    config: dict[str, Any]
+    """Durations in seconds, sizes in bytes; secrets are masked, or null."""
+
+
+class ConfigText(Struct, forbid_unknown_fields=True):
+    """What a file would hold."""
+
+    text: Annotated[str, Meta(max_length=1_000_000)]
+
+
+class TextProblem(Struct, frozen=True):
+    line: int
+    """From 1; 0: the text as a whole."""
+    key: str
+    reason: str
+
+
+class ConfigCheck(Struct, frozen=True):
+    """Whether a text would do."""
+
+    is_valid: bool
+    problems: list[TextProblem]
+    unchecked: list[str]
+    """Keys whose value a variable gives: it is not looked at."""
+
+
+class ConfigAdopted(Struct, frozen=True):
+    """What runs now."""
+
+    adopted: ConfigLine
+    changes: list[KeyChange]
+    """A thousand at most; what models inherit is told once, under `defaults`."""
+
+
+class ConfigHistory(Struct, frozen=True):
+    """`GET /admin/config/history`."""
+
+    history: list[ConfigLine]
+    """The latest first: it runs."""
+    roll_back_to: ConfigLine | None
+
+
+class ConfigPages:
+    """Beside the event loop, wherever a text is read."""
+
+    def __init__(self, reloads: Reloads, changes: Changes) -> None:
+        self._reloads = reloads
+        self._changes = changes
+
+    def pages(self) -> list[Page]:
+        adopted = Changed[ConfigAdopted]
+        check = "Whether a text would do as a config; nothing is changed."
+        return [
+            Page("GET", "/admin/config", "The running config, without its secrets.", self._show, gives=RunningConfig),
+            Page("GET", "/admin/config/history", "The configs that ran last.", self._history, gives=ConfigHistory),
+            Page("POST", "/admin/config/validate", check, self._validate, takes=ConfigText, gives=ConfigCheck),
+            Page(
+                "POST",
+                "/admin/config/reload",
+                "Reads the file, and runs by it.",
+                self._reload,
+                takes=Change,
+                gives=adopted,
+            ),
+            Page(
+                "POST",
+                "/admin/config/roll-back",
+                "Runs by the config before.",
+                self._roll_back,
+                takes=Change,
+                gives=adopted,
+            ),
+        ]
+
+    async def _show(self, _asked: Asked) -> Answer:
+        reloads = self._reloads
+        source = str(reloads.path) if reloads.path is not None else None
+        config = await asyncio.to_thread(shown, reloads.current.config)
+        return answer(RunningConfig(source, list(reloads.problems), _line(reloads.current), config))
+
+    async def _history(self, _asked: Asked) -> Answer:
+        before = self._reloads.can_roll_back_to
+        lines = [_line(each) for each in reversed(self._reloads.history)]
+        return answer(ConfigHistory(lines, _line(before) if before is not None else None))
+
+    async def _validate(self, asked: Asked) -> Answer:
+        tried = await self._reloads.check(asked.body.text)
+        problems = [TextProblem(each.line, each.key, each.reason) for each in tried.problems]
+        return answer(ConfigCheck(not problems, problems, list(tried.unchecked)))
+
+    async def _reload(self, asked: Asked) -> Answer:
+        return await self._adopt(asked, "config.reload", self._reloads.reload)
+
+    async def _roll_back(self, asked: Asked) -> Answer:
+        return await self._adopt(asked, "config.roll-back", self._reloads.roll_back)
+
+    async def _adopt(self, asked: Asked, what: str, adopt: Callable[[str], Awaitable[Adopted]]) -> Answer:
+        async def do() -> Done:
+            try:
+                adopted = await adopt(asked.who)
+            except ConfigError as error:
+                raise Refused(422, "invalid_config", _told(error.problems)) from None
+            except NothingToDo as nothing:
+                raise Refused(409, "nothing_to_do", str(nothing)) from None
+            changes = list(adopted.changes[:_MOST_CHANGES])
+            warnings = [f"{key}: the change needs a restart" for key in adopted.needs_restart]
+            detail = {"digest": adopted.digest, "changes": changes}
+            return Done(ConfigAdopted(_line(adopted), changes), detail, warnings)
+
+        return await self._changes.make(asked, what, str(self._reloads.path or "config"), do)
+
+
+def _told(problems: tuple[Problem, ...]) -> str:
+    more = f"\nand {len(problems) - 20} more" if len(problems) > 20 else ""
+    return "the config stays as it was:\n" + "\n".join(map(str, problems[:20])) + more
+
+
+def _line(adopted: Adopted) -> ConfigLine:
+    return ConfigLine(iso(adopted.at), adopted.how, adopted.by, adopted.digest, len(adopted.changes))

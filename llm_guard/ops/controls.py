@@ -1,0 +1,237 @@
+"""What an operator does about breakers and deployments: force and reset, drain, bench and return.
+
+Owns how it is asked for and answered. Does not own how long it lasts, nor whom it reaches (`ops.forces`, `ops.holds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from llm_guard.clock import Clock
+from llm_guard.config import Config
+from llm_guard.deployment import Deployment, Hold
+from llm_guard.gateway.server import Gateway
+from llm_guard.ops.changes import Changed, Changes, Done
+from llm_guard.ops.forces import Aim, Force, ForcedState, Forces
+from llm_guard.ops.holds import Holds
+from llm_guard.ops.labels import check_known, labels_of, left_alone
+from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused
+from llm_guard.ops.views import DeploymentView
+from llm_guard.policy.units import parse_duration
+
+Label = Annotated[str, Meta(min_length=1, max_length=600, description="As /admin/deployments names it.")]
+_PATTERN = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
+Duration = Annotated[str, Meta(pattern=_PATTERN, max_length=20, description="200ms, 5s, 2m or 1h; a year at most.")]
+
+_LONGEST_S = 366 * 86_400.0
+
+
+class Breakers(Change):
+    """Of a deployment, or of one model name under its pattern; or the one of an upstream's host."""
+
+    deployment: Label | None = None
+    model: Label | None = None
+    upstream: Label | None = None
+
+
+class ForceBreakers(Breakers):
+    """The same, and for how long."""
+
+    for_: Duration | None = field(name="for", default=None)
+    """null: until it is reset."""
+
+
+class ReturnDeployment(Change):
+    """Which one."""
+
+    deployment: Label
+
+
+class DrainDeployment(ReturnDeployment):
+    """Which one, and for how long."""
+
+    for_: Duration | None = field(name="for", default=None)
+    """null: until it is returned."""
+
+
+class BenchDeployment(ReturnDeployment):
+    """Which one, and for how long."""
+
+    for_: Duration = field(name="for")
+
+
+class Controls:
+    """By the current config, which a reload replaces."""
+
+    def __init__(
+        self,
+        config: Config,
+        gateway: Gateway,
+        changes: Changes,
+        clock: Clock,
+        view: Callable[[str], DeploymentView | None],
+    ) -> None:
+        """`view`: a label's deployment as it is now."""
+        self.forces = Forces(gateway, changes, clock)
+        self.holds = Holds(gateway, changes, clock)
+        self._gateway = gateway
+        self._changes = changes
+        self._clock = clock
+        self._view = view
+        self._config = config
+        self._labels: Mapping[str, str] = labels_of(config)
+
+    def pages(self) -> list[Page]:
+        gives = Changed[list[DeploymentView]]
+        return [
+            _page(
+                "breakers/force-open",
+                "Lets no calls through until it is reset.",
+                self._force_open,
+                ForceBreakers,
+                gives,
+            ),
+            _page(
+                "breakers/force-closed",
+                "Lets every call through, however many fail.",
+                self._force_closed,
+                ForceBreakers,
+                gives,
+            ),
+            _page("breakers/reset", "Back to the evidence, and to none so far.", self._reset, Breakers, gives),
+            _page("deployments/drain", "Sends no new calls; running ones go on.", self._drain, DrainDeployment, gives),
+            _page("deployments/bench", "Sends no new calls for a time.", self._bench, BenchDeployment, gives),
+            _page("deployments/return", "Sends calls again, more by and by.", self._return, ReturnDeployment, gives),
+        ]
+
+    def look(self, now: float) -> None:
+        self.forces.look(now)
+        self.holds.look(now)
+
+    def dress(self, deployment: Deployment) -> None:
+        """It is new: what was said of its label goes for it too."""
+        self.holds.dress(deployment)
+        self.forces.dress(deployment)
+
+    def adopt(self, config: Config) -> None:
+        """Before the gateway does."""
+        self._config = config
+        self._labels = labels_of(config)
+        self.forces.adopt(self._labels.keys(), config.upstreams.keys())
+        self.holds.adopt(self._labels.keys())
+
+    # of breakers
+
+    async def _force_open(self, asked: Asked) -> Answer:
+        return await self._force(asked, "forced_open")
+
+    async def _force_closed(self, asked: Asked) -> Answer:
+        return await self._force(asked, "forced_closed")
+
+    async def _force(self, asked: Asked, state: ForcedState) -> Answer:
+        body: ForceBreakers = asked.body
+        aim, seconds = self._aim(body), _seconds(body.for_)
+        what = "breakers.force-open" if state == "forced_open" else "breakers.force-closed"
+
+        def do() -> Done:
+            self.forces.put(Force(aim, state, body.reason, self._until(seconds)))
+            return Done(self._now(aim), {"for": body.for_}, self._warnings() if state == "forced_open" else [])
+
+        return await self._changes.make(asked, what, str(aim), do)
+
+    async def _reset(self, asked: Asked) -> Answer:
+        aim = self._aim(asked.body)
+        if (force := self.forces.covering(aim)) is not None:
+            raise Refused(409, "forced_as_a_whole", f"{force.aim} is {force.state} as a whole: reset that")
+
+        def do() -> Done:
+            ended = self.forces.reset(aim)
+            return Done(self._now(aim), {"was": [f"{each.aim}: {each.state}" for each in ended]})
+
+        return await self._changes.make(asked, "breakers.reset", str(aim), do)
+
+    def _aim(self, body: Breakers) -> Aim:
+        """Raises Refused where there is nothing of that name."""
+        if (body.deployment is None) == (body.upstream is None):
+            raise Refused(422, "invalid_body", "name a `deployment`, or an `upstream`, and not both")
+        if body.upstream is not None:
+            if body.model is not None:
+                raise Refused(422, "invalid_body", "an upstream's host has one breaker: leave `model` out")
+            check_known(body.upstream, self._config.upstreams.keys(), "upstream")
+        else:
+            check_known(str(body.deployment), self._labels.keys(), "deployment")
+        aim = Aim(body.deployment, body.model, body.upstream)
+        if body.model is not None:
+            live = {each.model for each in self._gateway.deployments() if each.label == body.deployment}
+            check_known(body.model, {name for name in live if name is not None}, "model")
+        return aim
+
+    # of deployments
+
+    async def _drain(self, asked: Asked) -> Answer:
+        return await self._hold(asked, partial(Hold, "drained"), "deployments.drain")
+
+    async def _bench(self, asked: Asked) -> Answer:
+        return await self._hold(asked, partial(Hold, "benched"), "deployments.bench")
+
+    async def _hold(self, asked: Asked, hold: Callable[[str, str, float, float | None], Hold], what: str) -> Answer:
+        label, seconds = asked.body.deployment, _seconds(asked.body.for_)
+        check_known(label, self._labels.keys(), "deployment")
+
+        def do() -> Done:
+            self.holds.put(label, hold(asked.body.reason, asked.who, self._clock.wall(), self._until(seconds)))
+            return Done(self._now(Aim(label)), {"for": asked.body.for_}, self._warnings())
+
+        return await self._changes.make(asked, what, label, do)
+
+    async def _return(self, asked: Asked) -> Answer:
+        label = asked.body.deployment
+        check_known(label, self._labels.keys(), "deployment")
+
+        def do() -> Done:
+            hold = self.holds.end(label)
+            was = hold.kind if hold is not None else None
+            warnings = [] if was else [f"{label} was neither drained nor benched"]
+            return Done(self._now(Aim(label)), {"was": was}, warnings)
+
+        return await self._changes.make(asked, "deployments.return", label, do)
+
+    # what is said of it
+
+    def _until(self, seconds: float | None) -> float | None:
+        return None if seconds is None else self._clock.now() + seconds
+
+    def _now(self, aim: Aim) -> list[DeploymentView]:
+        """Empty for a pattern that nobody has asked for yet."""
+        labels = [
+            label for label, upstream in self._labels.items() if aim.upstream == upstream or aim.deployment == label
+        ]  # fmt: skip
+        return [view for label in labels if (view := self._view(label)) is not None]
+
+    def _warnings(self) -> list[str]:
+        closed = {*self.holds.labels(), *self.forces.closed_labels()}
+        closed |= {label for label, upstream in self._labels.items() if upstream in self.forces.closed_upstreams()}
+        return [f"{name}: nobody is left to be asked" for name in left_alone(self._config, closed)]
+
+
+def _page(
+    path: str, summary: str, give: Callable[[Asked], Awaitable[Answer]], takes: type[Change], gives: object
+) -> Page:
+    return Page("POST", f"/admin/{path}", summary, give, takes=takes, gives=gives)
+
+
+def _seconds(text: str | None) -> float | None:
+    """Raises Refused."""
+    if text is None:
+        return None
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise Refused(422, "invalid_body", f"`for`: {error}") from None
+    if seconds > _LONGEST_S:
+        raise Refused(422, "invalid_body", "`for`: a year at most; leave it out for as long as you like")
+    return seconds

@@ -1,0 +1,66 @@
+"""/dashboard: one page that shows what the JSON pages say, and acts through them.
+
+Owns which files there are, and what the browser may do with them. Does not own a figure: the page asks for all of them,
+with the operator's token, and so the files themselves are no secret.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from llm_guard.ops.pages import Answer, Asked, Page, Refused
+
+_HERE = Path(__file__).parent
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    # No text becomes markup, whatever a script asks for: browsers that know of this refuse innerHTML itself.
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+
+
+class Dashboard:
+    """The files, read once. Raises OSError where the installation has lost them."""
+
+    def __init__(self) -> None:
+        paths = [path for folder in (_HERE, _HERE / "uplot") for path in folder.iterdir() if path.suffix in _KINDS]
+        self._answers = {path.name: _answer(path) for path in paths}
+        self._page = self._answers.pop("index.html")
+
+    def pages(self) -> list[Page]:
+        return [
+            Page("GET", "/dashboard", "The dashboard.", self._index, media=_KINDS[".html"], is_open=True),
+            Page("GET", "/dashboard/{file}", "What it is made of.", self._file, media="*/*", is_open=True),
+        ]
+
+    async def _index(self, asked: Asked) -> Answer:
+        return _unless_known(self._page, asked)
+
+    async def _file(self, asked: Asked) -> Answer:
+        name = asked.params["file"]
+        if not name:
+            return Answer(b"", status=308, headers=(("Location", "../dashboard"),))
+        if name not in self._answers:
+            raise Refused(404, "unknown_path", "the dashboard has no such file; it begins at /dashboard")
+        return _unless_known(self._answers[name], asked)
+
+
+def _answer(path: Path) -> Answer:
+    body = path.read_bytes()
+    headers = (
+        ("Content-Security-Policy", _CONTENT_POLICY),
+        ("Cache-Control", "no-cache"),  # kept, but asked for each time: a new version shows at once
+        ("ETag", f'"{sha256(body).hexdigest()[:32]}"'),
+    )
+    return Answer(body, f"{_KINDS[path.suffix]}; charset=utf-8", headers=headers)
+
+
+def _unless_known(answer: Answer, asked: Asked) -> Answer:
+    """304 where the browser has it (RFC 9110, section 13.1.2)."""
+    tag = dict(answer.headers)["ETag"]
+    known = {each.strip().removeprefix("W/") for each in asked.headers.get("if-none-match", "").split(",")}
+    if tag in known or "*" in known:
+        return Answer(b"", answer.content_type, 304, answer.headers)
+    return answer

@@ -1,0 +1,174 @@
+// The last quarter of an hour as four charts, by uPlot. A chart's figures stand above it in words as well.
+
+/* global uPlot */
+
+import { byId, el, setText } from "./dom.js";
+import { UNKNOWN, clock, rate, seconds, share } from "./format.js";
+
+const SHOWN_S = 900;
+const HEIGHT = 120;
+const LOWEST_TOP = { rate: 1, seconds: 0.1 };
+
+const CHARTS = [
+  { title: "Calls per second", unit: "rate", write: rate, lines: [["", "calls_per_second"]] },
+  { title: "Success", unit: "share", write: share, lines: [["", "success_rate"]] },
+  {
+    title: "Duration",
+    unit: "seconds",
+    write: seconds,
+    lines: [
+      ["p50", "duration_p50_s"],
+      ["p95", "duration_p95_s"],
+    ],
+  },
+  {
+    title: "First token",
+    unit: "seconds",
+    write: seconds,
+    lines: [
+      ["p50", "first_token_p50_s"],
+      ["p95", "first_token_p95_s"],
+    ],
+  },
+];
+
+let drawn = [];
+
+/** `model` null: all together. */
+export function showCharts(history, model) {
+  if (!drawn.length) build();
+  const series = model === null ? history.total : history.models[model];
+  for (const chart of drawn) chart.show(history.at, series, model ?? "all models");
+}
+
+function build() {
+  const holder = byId("charts");
+  holder.replaceChildren();
+  drawn = CHARTS.map((plan) => new Chart(plan, holder));
+  const sizes = new ResizeObserver(() => drawn.forEach((chart) => chart.fit()));
+  sizes.observe(holder);
+  document.addEventListener("themechange", () => {
+    readColours();
+    drawn.forEach((chart) => chart.plot.redraw(false, false));
+  });
+}
+
+class Chart {
+  constructor(plan, holder) {
+    this.plan = plan;
+    this.figures = plan.lines.map(([name], at) => newFigure(name, at));
+    this.when = el("span", { class: "when" });
+    this.frame = el("div", { class: "plot", "aria-hidden": "true" });
+    const title = el("p", {}, el("b", {}, plan.title), " ", this.when);
+    const caption = el("figcaption", {}, title, el("p", {}, ...this.figures.map(({ node }) => node)));
+    holder.append(el("figure", {}, caption, this.frame));
+    this.data = [[], ...plan.lines.map(() => [])];
+    this.plot = new uPlot(
+      options(plan, this.frame.clientWidth || 300, () => this.say()),
+      this.data,
+      this.frame,
+    );
+  }
+
+  show(at, series, whose) {
+    this.whose = series ? "" : `nothing kept of ${whose}`;
+    const nothing = at.map(() => null);
+    this.data = [at, ...this.plan.lines.map(([, key]) => series?.[key] ?? nothing)];
+    this.plot.setData(this.data);
+    this.say();
+  }
+
+  fit() {
+    const width = this.frame.clientWidth;
+    if (width && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
+  }
+
+  /** The figures under the pointer, or the last ones. */
+  say() {
+    if (!this.plot) return;
+    const pointed = this.plot.cursor.idx;
+    const at = pointed ?? this.data[0].length - 1;
+    setText(this.when, pointed === null || pointed === undefined ? (this.whose ?? "") : clock(this.data[0][at]));
+    this.figures.forEach(({ value }, line) =>
+      setText(value, at < 0 ? UNKNOWN : this.plan.write(this.data[line + 1][at])),
+    );
+  }
+}
+
+function newFigure(name, at) {
+  const value = el("b", {});
+  const key = name ? el("i", { class: "key", "data-line": String(at), "aria-hidden": "true" }) : null;
+  return { value, node: el("span", { class: "figure" }, key, name ? `${name} ` : null, value) };
+}
+
+let colours = {};
+
+/** A canvas knows no variables. */
+function readColours() {
+  const probe = el("span", { hidden: true });
+  document.body.append(probe);
+  for (const name of ["accent", "muted", "line", "tint"]) {
+    probe.style.color = `var(--${name})`;
+    colours[name] = getComputedStyle(probe).color;
+  }
+  probe.remove();
+}
+
+function options(plan, width, onCursor) {
+  if (!colours.accent) readColours();
+  const font = "11px Inter, system-ui, sans-serif";
+  const axis = {
+    stroke: () => colours.muted,
+    font,
+    ticks: { show: false },
+    grid: { stroke: () => colours.line, width: 1 },
+  };
+  return {
+    width,
+    height: HEIGHT,
+    legend: { show: false },
+    cursor: { sync: { key: "quarter" }, drag: { x: false, y: false }, y: false, points: { size: 6 } },
+    padding: [6, 6, 0, 0],
+    scales: {
+      x: { time: true, range: (_plot, _min, max) => (max === null ? [0, 1] : [max - SHOWN_S, max]) },
+      y: { range: (_plot, min, max) => rangeOf(plan.unit, min, max) },
+    },
+    axes: [
+      {
+        ...axis,
+        size: 22,
+        gap: 6,
+        space: 44,
+        grid: { show: false },
+        incrs: [60, 300, 900],
+        values: (_plot, ticks) => ticks.map((at) => clock(at).slice(0, 5)),
+      },
+      { ...axis, size: 46, gap: 4, space: 26, values: (_plot, ticks) => ticks.map((value) => onAxis(plan, value)) },
+    ],
+    series: [{}, ...plan.lines.map((_line, at) => lineOf(plan, at))],
+    hooks: { setCursor: [onCursor] },
+  };
+}
+
+function lineOf(plan, at) {
+  return {
+    stroke: () => (at === 0 ? colours.accent : colours.muted),
+    width: at === 0 ? 1.5 : 1,
+    fill: plan.unit === "rate" ? () => colours.tint : undefined,
+    points: { show: false },
+  };
+}
+
+/** Ticks are round: what is behind the point says nothing. */
+function onAxis({ unit, write }, value) {
+  if (unit === "rate") return String(Number(value.toFixed(2)));
+  return write(value)
+    .replace(/\.0+(?=\D)/, "")
+    .replace(/(\.\d*?)0+(?=\D)/, "$1");
+}
+
+/** Success is looked at from above, everything else from nothing. */
+function rangeOf(unit, min, max) {
+  if (unit === "share") return [min === null ? 0.9 : Math.min(0.9, Math.floor(min * 10) / 10), 1];
+  return [0, Math.max((max ?? 0) * 1.1, LOWEST_TOP[unit])];
+}

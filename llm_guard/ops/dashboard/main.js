@@ -1,0 +1,99 @@
+// Puts the page together: what the feed hears goes to the parts that show it.
+
+import { prepareActions } from "./actions.js";
+import { countDown, showBreakers } from "./breakers.js";
+import { prepareCalls, showCalls } from "./calls.js";
+import { showCharts } from "./charts.js";
+import { byId, el, setHidden, setText } from "./dom.js";
+import { forgetEvents, noteEvent, showListening } from "./events.js";
+import { Feed } from "./feed.js";
+import { showLoad } from "./load.js";
+import { listenForSelection, selectedModel, showSparklines, showTraffic } from "./models.js";
+import { showAlerts, showHolds } from "./notes.js";
+import { showAway, showHere, showLocked, showRefused, showStatus } from "./status.js";
+
+const COUNT_DOWN_MS = 500;
+const SOON_MS = 100;
+
+let history = null;
+let isRefreshing = false;
+
+const feed = new Feed({
+  metrics(snapshot) {
+    showStatus(snapshot);
+    showTraffic(snapshot);
+    showBreakers(snapshot);
+    showLoad(snapshot);
+    showHolds(snapshot);
+  },
+  history(said) {
+    history = said;
+    showSparklines(history);
+    showCharts(history, selectedModel());
+  },
+  calls: showCalls,
+  alerts: showAlerts,
+  event(event) {
+    noteEvent(event);
+    refreshSoon();
+  },
+  missed: forgetEvents,
+  listens: showListening,
+  here: showHere,
+  away: showAway,
+  refused: showRefusal,
+  notUnderstood(name, error) {
+    console.error(error);
+    showRefusal(name, "this page does not understand what it says; reload it, the gateway may be a newer one");
+  },
+  tokenWanted: showTokenForm,
+});
+
+/** An event says that the figures have changed; several that come together say it once. */
+function refreshSoon() {
+  if (isRefreshing) return;
+  isRefreshing = true;
+  setTimeout(() => {
+    isRefreshing = false;
+    feed.refresh("metrics", "alerts", "calls");
+  }, SOON_MS);
+}
+
+/** A part of which nothing can be told says why, in its own place; without the figures there is no page. */
+function showRefusal(name, message) {
+  if (name === "metrics") {
+    showRefused(message);
+    return;
+  }
+  const place = byId({ calls: "calls", alerts: "alerts", history: "charts", events: "events" }[name]);
+  if (place.keyedElements || place.children.length > 1) return;
+  place.replaceChildren(el(place.matches("ul, ol") ? "li" : "p", { class: "none" }, message));
+}
+
+function showTokenForm(wasWrong) {
+  const why = wasWrong ? "The gateway refuses that token. Enter the operator’s token (ops.token)." : null;
+  if (why) setText(byId("token-why"), why);
+  setHidden(byId("token"), false);
+  document.documentElement.dataset.locked = "";
+  showLocked();
+  if (!document.querySelector("dialog[open]")) byId("token-text").focus();
+}
+
+byId("token").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const field = byId("token-text");
+  setHidden(byId("token"), true);
+  delete document.documentElement.dataset.locked;
+  feed.giveToken(field.value.trim());
+  field.value = "";
+});
+
+for (const dialog of document.querySelectorAll("dialog")) {
+  dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+}
+
+listenForSelection(() => history && showCharts(history, selectedModel()));
+prepareActions(() => feed.refresh("metrics", "alerts"));
+prepareCalls();
+setInterval(countDown, COUNT_DOWN_MS);
+feed.start();

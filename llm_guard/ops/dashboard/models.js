@@ -1,0 +1,158 @@
+// Traffic: the figures of all calls, a row for each model, and which of them the charts show.
+
+import { byId, el, keyed, parts, setText, svg } from "./dom.js";
+import { count, rate, ratio, seconds, share } from "./format.js";
+
+const ALL = ""; // no model has an empty name
+const WIDTH = 120;
+const HEIGHT = 22;
+const SHOWN_S = 900;
+const POOR = 0.95; // below this a success rate is an alert
+
+let selected = ALL;
+let onSelect = () => {};
+
+export function listenForSelection(heard) {
+  onSelect = heard;
+}
+
+/** The model whose charts are shown; null: all together. */
+export const selectedModel = () => (selected === ALL ? null : selected);
+
+export function showTraffic(snapshot) {
+  showDials(snapshot.total);
+  const rows = [{ model: ALL, traffic: snapshot.total }, ...snapshot.models];
+  if (!rows.some((row) => row.model === selected)) select(ALL);
+  keyed(byId("models").tBodies[0], rows, (row) => row.model, newRow, fillRow);
+}
+
+export function showSparklines(history) {
+  for (const row of byId("models").tBodies[0].rows) {
+    const series = row.dataset.model === ALL ? history.total : history.models[row.dataset.model];
+    draw(parts(row), history.at, series);
+  }
+}
+
+function showDials(total) {
+  const figures = [
+    ["Success", share(total.success_rate), "of the last 100 calls"],
+    ["Calls", rate(total.calls_per_second), "per second"],
+    ["In flight", count(total.in_flight), "now"],
+    [
+      "Duration",
+      seconds(total.duration.p50_s),
+      `p95 ${seconds(total.duration.p95_s)} · p99 ${seconds(total.duration.p99_s)}`,
+    ],
+    [
+      "First token",
+      seconds(total.time_to_first_token.p50_s),
+      `p95 ${seconds(total.time_to_first_token.p95_s)} · p99 ${seconds(total.time_to_first_token.p99_s)}`,
+    ],
+    ["Retries", ratio(total.retries_per_call), "per call"],
+    ["Timeouts", share(total.timeout_rate), "of attempts"],
+  ];
+  const list = byId("dials");
+  if (!list.children.length) list.append(...figures.map(([name]) => newDial(name)));
+  figures.forEach(([, value, note], at) => {
+    const { value: figure, note: small } = parts(list.children[at]);
+    setText(figure, value);
+    setText(small, note);
+  });
+  list.firstElementChild.dataset.state = total.success_rate !== null && total.success_rate < POOR ? "bad" : "";
+}
+
+function newDial(name) {
+  return el(
+    "div",
+    {},
+    el("dt", {}, name),
+    el("dd", { "data-part": "value" }),
+    el("dd", { class: "note", "data-part": "note" }),
+  );
+}
+
+const FIGURES = ["success", "calls", "flight", "d50", "d95", "d99", "t50", "t95", "t99", "retries", "timeouts"];
+const FIRST_OF_GROUP = new Set(["d50", "t50"]);
+
+function newRow({ model }) {
+  const choose = el("button", { type: "button", class: "name", onclick: () => select(model) }, model || "All models");
+  const cell = (name) => {
+    const kinds = FIRST_OF_GROUP.has(name) ? "number first" : "number";
+    return el("td", { class: kinds, "data-part": name });
+  };
+  const [success, calls, ...others] = FIGURES.map(cell);
+  return el(
+    "tr",
+    { "data-model": model },
+    el("th", { scope: "row" }, choose),
+    success,
+    calls,
+    newSparkline(),
+    ...others,
+  );
+}
+
+function newSparkline() {
+  return el(
+    "td",
+    { class: "spark" },
+    svg(
+      "svg",
+      { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+      svg("path", { class: "all", "data-part": "all" }),
+      svg("path", { class: "failed", "data-part": "failed" }),
+    ),
+  );
+}
+
+function fillRow(row, { model, traffic }) {
+  const figures = {
+    success: share(traffic.success_rate),
+    calls: rate(traffic.calls_per_second),
+    flight: count(traffic.in_flight),
+    d50: seconds(traffic.duration.p50_s),
+    d95: seconds(traffic.duration.p95_s),
+    d99: seconds(traffic.duration.p99_s),
+    t50: seconds(traffic.time_to_first_token.p50_s),
+    t95: seconds(traffic.time_to_first_token.p95_s),
+    t99: seconds(traffic.time_to_first_token.p99_s),
+    retries: ratio(traffic.retries_per_call),
+    timeouts: share(traffic.timeout_rate),
+  };
+  for (const [name, text] of Object.entries(figures)) setText(parts(row)[name], text);
+  parts(row).success.dataset.state = traffic.success_rate !== null && traffic.success_rate < POOR ? "bad" : "";
+  row.querySelector("button").setAttribute("aria-pressed", String(model === selected));
+}
+
+function select(model) {
+  selected = model;
+  for (const row of byId("models").tBodies[0].rows) {
+    row.querySelector("button").setAttribute("aria-pressed", String(row.dataset.model === model));
+  }
+  onSelect();
+}
+
+/** Calls as a field, and those of them that failed as a solid one inside it. */
+function draw({ all, failed }, at, series) {
+  const calls = (series?.calls_per_second ?? []).map((value) => value ?? 0);
+  const top = Math.max(...calls, 0.001);
+  all.setAttribute("d", field(at, calls, top));
+  failed.setAttribute(
+    "d",
+    field(
+      at,
+      calls.map((value, step) => value * (1 - (series.success_rate[step] ?? 1))),
+      top,
+    ),
+  );
+}
+
+/** The newest at the right edge, however little there is. */
+function field(at, values, top) {
+  if (values.length < 2 || !values.some((value) => value > 0)) return "";
+  const x = at.map((end) => WIDTH - ((at.at(-1) - end) * WIDTH) / SHOWN_S);
+  const points = values.map(
+    (value, step) => `${x[step].toFixed(1)} ${(HEIGHT - (value / top) * (HEIGHT - 1)).toFixed(1)}`,
+  );
+  return `M${x[0].toFixed(1)} ${HEIGHT}L${points.join("L")}L${WIDTH} ${HEIGHT}Z`;
+}

@@ -1,0 +1,116 @@
+// One call as a waterfall: who was asked when, what was waited for, what came of it, why, and what then.
+
+import { el, mark } from "./dom.js";
+import { moment, rate, seconds, words } from "./format.js";
+
+const TICKS = 4;
+
+/** The elements that show a call's line. */
+export function waterfall(line) {
+  const total_s = Math.max(line.duration_s, ...line.attempts.map((each) => each.started_s + each.duration_s), 0.001);
+  const attempts = line.attempts.map((attempt, at) => row(attempt, at + 1, total_s));
+  return [
+    el(
+      "p",
+      { class: "verdict" },
+      mark(line.outcome === "ok" ? "well" : "bad"),
+      el("b", {}, words(line.outcome)),
+      ` ${line.why ?? ""}`,
+    ),
+    facts(line),
+    attempts.length ? el("ol", { class: "waterfall" }, scale(total_s), ...attempts) : el("p", {}, "Nobody was asked."),
+    skipped(line.skipped ?? []),
+  ].filter(Boolean);
+}
+
+function facts(line) {
+  const pairs = [
+    ["Model", line.model ?? "none"],
+    ["Route", line.route],
+    ["Asked", line.timestamp ? moment(line.timestamp) : null],
+    ["Path", `${line.method} ${line.path}${line.stream ? ", a stream" : ""}`],
+    ["Status", line.status],
+    ["Took", seconds(line.duration_s)],
+    ["First token", line.ttft_s === undefined ? null : seconds(line.ttft_s)],
+    ["Of the gateway’s own", seconds(line.overhead_s)],
+    ["Client", line.client],
+    ["Refused by", line.refused_by],
+    ["Gave up", line.gave_up],
+  ];
+  const known = pairs.filter(([, value]) => value !== null && value !== undefined);
+  return el(
+    "dl",
+    { class: "facts" },
+    ...known.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))),
+  );
+}
+
+function scale(total_s) {
+  const marks = Array.from({ length: TICKS + 1 }, (_, at) =>
+    placed(el("span", {}, seconds((total_s * at) / TICKS)), at / TICKS, 0),
+  );
+  return el("li", { class: "scale", "aria-hidden": "true" }, el("div", { class: "track" }, ...marks));
+}
+
+const lines = () => Array.from({ length: TICKS }, (_, at) => placed(el("i", {}), at / TICKS, 0));
+
+function row(attempt, number, total_s) {
+  const isWell = attempt.outcome === "ok";
+  const begins = attempt.started_s / total_s;
+  const waits = attempt.waited_s / total_s;
+  const track = el("div", { class: "track", "aria-hidden": "true" }, ...lines());
+  if (attempt.waited_s > 0) track.append(placed(el("span", { class: "wait" }), begins - waits, waits));
+  track.append(placed(el("span", { class: "bar" }), begins, attempt.duration_s / total_s));
+  if (attempt.answered_s !== undefined)
+    track.append(placed(el("span", { class: "token" }), begins + attempt.answered_s / total_s, 0));
+  return el(
+    "li",
+    { "data-state": isWell ? "well" : "bad" },
+    el("p", { class: "who" }, `${number}. `, el("b", {}, attempt.deployment), ...marks(attempt)),
+    track,
+    el(
+      "p",
+      { class: "what" },
+      mark(isWell ? "well" : "bad"),
+      el("b", {}, words(attempt.outcome)),
+      ` ${story(attempt)}`,
+    ),
+    attempt.why ? el("p", { class: "why" }, attempt.why) : null,
+    attempt.then ? el("p", { class: "then" }, `Then: ${attempt.then}${left(attempt)}`) : null,
+  );
+}
+
+function marks(attempt) {
+  const said = [];
+  if (attempt.hedge) said.push("beside a slow one");
+  if (attempt.resumed_by) said.push(`goes on with a dead stream (${words(attempt.resumed_by)})`);
+  if (attempt.breaker) said.push(`breaker ${words(attempt.breaker)}`);
+  return said.map((text) => el("small", {}, text));
+}
+
+function story({ waited_s, waited_for, started_s, duration_s, answered_s }) {
+  const waited = waited_s > 0 ? `after ${seconds(waited_s)} of ${waitedFor(waited_for)}, ` : "";
+  const answered = answered_s === undefined ? "" : `, first token after ${seconds(answered_s)}`;
+  return `${waited}at ${seconds(started_s)}, for ${seconds(duration_s)}${answered}`;
+}
+
+function waitedFor(what) {
+  if (what === "retry-after") return "waiting as the provider asked";
+  return what === "queue" ? "waiting for its turn" : "backoff";
+}
+
+function left({ budget_left }) {
+  return budget_left === undefined || budget_left === null ? "" : ` (${rate(budget_left)} left in the retry budget)`;
+}
+
+function skipped(lines) {
+  if (!lines.length) return null;
+  const said = lines.map(({ deployment, why }) => el("li", {}, el("b", {}, deployment), ` ${why}`));
+  return el("section", { class: "skipped" }, el("h3", {}, "Not asked"), el("ul", {}, ...said));
+}
+
+function placed(node, from, length) {
+  node.style.left = `${(Math.max(0, from) * 100).toFixed(2)}%`;
+  if (length) node.style.width = `${(length * 100).toFixed(2)}%`;
+  return node;
+}

@@ -1,0 +1,61 @@
+"""How deployments with one label are shown together.
+
+Owns what is summed, and what is the worst of several: the names under a pattern have a breaker each, and one label.
+Does not own what is shown beside it (`ops.overview`).
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from llm_guard.ops.health import WORST_FIRST, Group
+from llm_guard.ops.views import BreakerView, BudgetView, GateView, Quantiles
+
+_GATES = 64
+"""Of one deployment are looked at for limit and rate: its callers have one each, and there may be a thousand."""
+
+
+def breaker_view(group: Group, forced: tuple[str, str | None] | None, now: float) -> BreakerView:
+    """The worst of them, its numbers summed. `forced`: the reason, and until when, of an operator's word."""
+    snapshots = [deployment.breaker.snapshot(now) for deployment in group]
+    worst = min(snapshots, key=lambda each: WORST_FIRST.index(each.state))
+    calls = sum(each.calls for each in snapshots)
+    failures = sum(each.failures for each in snapshots)
+    probe_at = worst.probe_at if worst.state == "open" else None
+    reason, until = forced if forced is not None and worst.is_forced else (None, None)
+    return BreakerView(
+        worst.state,
+        worst.is_forced,
+        reason,
+        until,
+        failures / calls if calls else 0.0,
+        calls,
+        None if probe_at is None else max(0.0, probe_at - now),
+        len(group),
+    )
+
+
+def gate_view(group: Group, now: float) -> GateView:
+    """Slots and calls in sum; of rates the lowest."""
+    gates = [gate for deployment in group for gate in deployment.gates.all()]
+    seen = [gate.snapshot(now) for gate in islice(gates, _GATES)]
+    limits = [each.limit for each in seen if each.limit is not None]
+    return GateView(
+        sum(deployment.gates.in_flight for deployment in group),
+        sum(limits) if limits else None,
+        sum(gate.waiting for gate in gates),
+        min((each.rate for each in seen if each.rate is not None), default=None),
+    )
+
+
+def budget_view(group: Group, now: float) -> BudgetView:
+    """Tokens in sum; of ratios the lowest."""
+    snapshots = [deployment.budget.snapshot(now) for deployment in group]
+    return BudgetView(round(sum(each.tokens for each in snapshots), 3), min(each.ratio for each in snapshots))
+
+
+def first_tokens(group: Group, now: float) -> Quantiles:
+    """Of the one with the most exchanges."""
+    snapshots = [deployment.first_tokens.snapshot(now) for deployment in group]
+    busiest = max(snapshots, key=lambda each: each.count)
+    return Quantiles(busiest.p50_s, busiest.p95_s, busiest.p99_s)

@@ -1,0 +1,177 @@
+"""What happens, as it happens: /admin/events, as server-sent events or over a WebSocket.
+
+Owns who reads, how many may, and what one gets who comes back. Does not own the events (`ops.journal`), nor one
+reader's queue (`ops.event_reader`).
+
+A position is `BOOT-ID`: the ids of another process, before or beside this one, mean other events.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.request import Request
+from llm_guard.ops import websocket
+from llm_guard.ops.event_reader import Form, Message, Reader, ServerSentEvents, Texts
+from llm_guard.ops.event_socket import PROTOCOL, EventSocket
+from llm_guard.ops.journal import Event, Journal
+from llm_guard.ops.pages import Answer, Asked, Page, Refused
+from llm_guard.ops.site import headers_of
+from llm_guard.ops.views import Hello, Missed
+from llm_guard.version import __version__
+
+MAX_READERS = 64
+BEAT_S = 15.0
+
+_POSITION = r"^([0-9a-f]{8}-)?[0-9]{1,15}(?!\n)$"
+_STREAM = Answer(
+    b"",
+    "text/event-stream; charset=utf-8",
+    headers=(("X-Accel-Buffering", "no"),),  # nginx would keep events back
+)
+
+
+class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """From where to go on."""
+
+    since: Annotated[str, Meta(pattern=_POSITION)] | None = None
+    """The id of an event: what came after it is told first."""
+
+
+class Events:
+    """Tells every reader of every event. A look of the watch, for the heartbeat."""
+
+    def __init__(self, journal: Journal, now: float) -> None:
+        self.boot = secrets.token_hex(4)
+        self._journal = journal
+        self._readers: set[Reader] = set()
+        self._beat_at = now + BEAT_S
+        self._is_over = False
+        self._sse = ServerSentEvents()
+        self._texts = Texts()
+        journal.subscribe(self._tell)
+
+    def pages(self) -> list[Page]:
+        return [
+            Page(
+                "GET", "/admin/events", "Server-sent events; goes on after ?since= or Last-Event-ID.",
+                live=self._stream, query=EventsQuery, gives=Message,
+            ),
+            Page(
+                "GET", "/admin/events/ws", "The same as texts of a WebSocket; goes on after ?since=.",
+                live=self._talk, query=EventsQuery, gives=Message,
+            ),
+        ]  # fmt: skip
+
+    @property
+    def count(self) -> int:
+        """Readers."""
+        return len(self._readers)
+
+    def look(self, now: float) -> None:
+        """Tells readers now and then that they are still connected."""
+        if now < self._beat_at:
+            return
+        self._beat_at = now + BEAT_S
+        for reader in tuple(self._readers):
+            reader.beat()
+
+    def end(self) -> None:
+        """Ends all readers, once they have what was said so far, and takes no more."""
+        self._is_over = True
+        for reader in tuple(self._readers):
+            reader.end()
+
+    def _tell(self, event: Event) -> None:
+        written: dict[Form, bytes] = {}
+        for reader in tuple(self._readers):
+            data = written.get(reader.form)
+            if data is None:
+                data = written[reader.form] = reader.form.of(event, self._position(event.id))
+            reader.put(data)
+
+    # one reader
+
+    async def _stream(self, asked: Asked, request: Request, reply: Reply) -> None:
+        messages = self._missed(asked)
+        reply.closes_connection = True  # it has no end after which another request could come
+        if request.method == "HEAD":
+            await reply.send(200, "", headers_of(_STREAM), b"")
+            return
+        reader = Reader(self._sse, reply.connection.abort)
+        self._join(reader)
+        try:
+            reply.begin(200, "", headers_of(_STREAM))
+            await self._send(messages, reader, reply)
+            await reply.end()
+        finally:
+            self._readers.discard(reader)
+
+    async def _talk(self, asked: Asked, request: Request, reply: Reply) -> None:
+        messages = self._missed(asked)
+        headers = [("Upgrade", "websocket"), ("Connection", "Upgrade")]
+        headers.append(("Sec-WebSocket-Accept", websocket.accept(request)))
+        offered = [each.strip() for each in request.names.get("sec-websocket-protocol", "").split(",")]
+        if PROTOCOL in offered:
+            headers.append(("Sec-WebSocket-Protocol", PROTOCOL))
+        socket = EventSocket(self._texts, reply.connection)
+        self._join(socket)
+        try:
+            reply.begin(101, "", headers)
+            await reply.write(b"")
+            reply.connection.take_over(socket)
+            await self._send(messages, socket, reply)
+        finally:
+            self._readers.discard(socket)
+            reply.connection.close()
+
+    def _join(self, reader: Reader) -> None:
+        if self._is_over:
+            raise Refused(503, "draining", "the gateway is going away: ask the next one")
+        if len(self._readers) >= MAX_READERS:
+            raise Refused(503, "too_many_readers", f"{MAX_READERS} read already: close one of them, then ask again")
+        self._readers.add(reader)
+
+    async def _send(self, messages: list[tuple[Message, str]], reader: Reader, reply: Reply) -> None:
+        for message, position in messages:
+            await reply.write(reader.form.of(message, position))
+        while data := await reader.take():
+            await reply.write(data)
+        if farewell := reader.farewell():
+            await reply.write(farewell)
+
+    # who comes back
+
+    def _missed(self, asked: Asked) -> list[tuple[Message, str]]:
+        """What one is told at first, each with the position after it. Raises Refused."""
+        after = asked.wants.since or asked.headers.get("last-event-id")
+        last_id = self._journal.last_id
+        hello = Hello(__version__, self.boot, last_id)
+        if after is None:
+            return [(hello, self._position(last_id))]
+        boot, number = _parsed(after)
+        is_ours = boot in ("", self.boot) and number <= last_id
+        events, is_whole = self._journal.since(number if is_ours else 0)
+        begun = self._position(events[0].id - 1 if events else last_id)
+        messages: list[tuple[Message, str]] = [(hello, begun)]
+        if not is_ours:
+            messages.append((Missed(after, "another process"), begun))
+        elif not is_whole:
+            messages.append((Missed(after, "too long ago"), begun))
+        return messages + [(event, self._position(event.id)) for event in events]
+
+    def _position(self, event_id: int) -> str:
+        return f"{self.boot}-{event_id}"
+
+
+def _parsed(position: str) -> tuple[str, int]:
+    """Raises Refused; of `since` the site has seen to it."""
+    if re.search(_POSITION, position) is None:
+        raise Refused(400, "invalid_position", "Last-Event-ID must be the id of an event, as it came")
+    boot, _, number = position.rpartition("-")
+    return boot, int(number)

@@ -1,0 +1,120 @@
+"""`llm-guard explain`: asks a running gateway what became of a call, and draws it.
+
+Owns the question, and the exit codes: 0 well, 1 there is no answer, 2 the arguments are wrong. Does not own the drawing
+(`ops.waterfall`).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from llm_guard.gateway.call_line import CallLine
+from llm_guard.log import printable
+from llm_guard.ops.calls import Calls
+from llm_guard.ops.guard import is_loopback
+from llm_guard.ops.waterfall import PLAIN, UNICODE, table, waterfall
+
+_TIMEOUT_S = 10.0
+_MOST_BYTES = 1 << 24
+_USUAL_WIDTH = 100
+
+
+@click.command()
+@click.argument("name", metavar="[ID]", required=False)
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway, or its operator's port.")
+@click.option("--token", envvar="LLM_GUARD_OPS_TOKEN", help="The operator's; or LLM_GUARD_OPS_TOKEN.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Calls, without an ID.")
+@click.option("--json", "as_json", is_flag=True, help="Print what the gateway says.")
+@click.option("--plain", is_flag=True, help="Draw in ASCII.")
+def explain(name: str | None, url: str, token: str | None, limit: int, as_json: bool, plain: bool) -> None:
+    """Show why a call failed, attempt by attempt; without an ID the last calls that did.
+
+    The ID is the answer's header x-llm-guard-request-id, and request_id in the log.
+    """
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+        raise click.BadParameter("is no id of a call: it is like lg-0123456789abcdef0123", param_hint="ID")
+    if (parts := _parts(url)) is None:
+        raise click.BadParameter("must be a URL such as http://127.0.0.1:8080", param_hint="--url")
+    path = f"/admin/calls/{name}" if name is not None else f"/admin/calls?failed=true&limit={limit}"
+    try:
+        said = _fetch(url.rstrip("/") + path, token, is_local=parts)
+        click.echo(said.decode() if as_json else _shown(said, is_one=name is not None, is_plain=plain))
+    except _NoAnswer as error:
+        click.echo(printable(str(error)), err=True)
+        sys.exit(1)
+
+
+class _NoAnswer(Exception):
+    """Why; for the person at the terminal."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A token is for who was asked."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _parts(url: str) -> bool | None:
+    """Whether it is this machine's; None: it is no URL of HTTP."""
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return None if not is_whole or parts.query else parts.hostname == "localhost" or is_loopback(parts.hostname)
+
+
+def _fetch(url: str, token: str | None, *, is_local: bool) -> bytes:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    proxies = [urllib.request.ProxyHandler({})] if is_local else []
+    opener = urllib.request.build_opener(_NoRedirects, *proxies)
+    try:
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310  # the scheme was looked at
+        with opener.open(request, timeout=_TIMEOUT_S) as answered:
+            said: bytes = answered.read(_MOST_BYTES)
+            return said
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _NoAnswer(_refusal(url, error.code, error.read(_MOST_BYTES))) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise _NoAnswer(f"{url} cannot be reached: {reason}") from None
+
+
+def _refusal(url: str, status: int, body: bytes) -> str:
+    try:
+        said = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{url} answered {status}: is it a gateway?"
+    return f"the gateway answered {status}: {said}"
+
+
+def _shown(said: bytes, *, is_one: bool, is_plain: bool) -> str:
+    strokes = UNICODE if not is_plain and _can_draw() else PLAIN
+    try:
+        if is_one:
+            width = shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns
+            return waterfall(msgspec.json.decode(said, type=CallLine), strokes, width)
+        return table(msgspec.json.decode(said, type=Calls).calls) or "no call has failed, as far as is kept"
+    except msgspec.DecodeError:
+        raise _NoAnswer("that is no answer of a gateway's: is the URL right?") from None
+
+
+def _can_draw() -> bool:
+    try:
+        "░▓█▏".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

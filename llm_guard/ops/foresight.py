@@ -1,0 +1,228 @@
+"""POST /admin/explain: what would become of a call now. It sends nothing and changes nothing.
+
+Owns the question, and the words of the answer. Does not own how it is found out (`gateway.foresight`).
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.config import is_pattern
+from llm_guard.gateway.entrance import Full, Shut
+from llm_guard.gateway.foresight import Foreseen, Turn, forecast_of, foresee
+from llm_guard.gateway.refusals import DRAINED, unknown_model, wrong_dialect
+from llm_guard.gateway.server import Gateway
+from llm_guard.ops.pages import Answer, Asked, Page, answer
+from llm_guard.outcome import Refusal
+from llm_guard.policy.caller import PRIORITIES
+from llm_guard.policy.deadline import first_token_s
+from llm_guard.policy.hedge import hedge_delay_s
+from llm_guard.policy.transition import BreakerState
+from llm_guard.routes import Route
+
+_USUAL_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+
+
+class ExplainRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A call, as far as it matters where it goes."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    dialect: Literal["openai", "anthropic"] = "openai"
+    path: Annotated[str, Meta(pattern="^/v1/", max_length=1000)] | None = None
+    """None: the usual one of the dialect."""
+    stream: bool = False
+    priority: Literal["high", "normal", "low"] = "normal"
+
+
+class BudgetOutlook(Struct, frozen=True):
+    """Retries that could be made now, and retries that a call brings."""
+
+    tokens: float
+    ratio: float
+
+
+class HedgingOutlook(Struct, frozen=True):
+    after: str | float
+    """A quantile, or seconds."""
+    tokens: float
+
+
+class StreamOutlook(Struct, frozen=True):
+    recover: str
+    hold_back_tokens: int | None
+    hold_back_s: float | None
+    waiting_after_s: float | None
+
+
+class RouteOutlook(Struct, frozen=True):
+    route: str
+    matched: Literal["name", "pattern"]
+    balance: str
+    total_s: float
+    budget: BudgetOutlook
+    hedging: HedgingOutlook | None
+    stream: StreamOutlook
+    is_repeatable: bool
+    """It would be sent again although it may have been executed."""
+
+
+class DeploymentOutlook(Struct, frozen=True):
+    """Seconds. In the order in which they would be asked."""
+
+    deployment: str
+    upstream: str
+    model: str | None
+    """As the upstream is asked for it."""
+    turn: Turn
+    why: str | None
+    """It is not asked now."""
+    back_in_s: float | None
+    """As estimated."""
+    has_own_key: bool
+    """Else each caller brings one, and what rests or is limited for a caller's key cannot be seen from here."""
+    breaker: BreakerState
+    breaker_retry_s: float
+    host: BreakerState
+    host_retry_s: float
+    queue_wait_s: float
+    """As estimated; 0: there is room."""
+    queue_wait_limit_s: float
+    connect_s: float
+    first_token_s: float
+    idle_s: float
+    attempt_s: float
+    max_attempts: int
+    hedge_after_s: float | None
+    budget: BudgetOutlook
+
+
+class RefusalOutlook(Struct, frozen=True):
+    status: int
+    code: str
+    message: str
+    by: str | None
+
+
+class Explanation(Struct, frozen=True):
+    """`POST /admin/explain`."""
+
+    summary: str
+    refusal: RefusalOutlook | None
+    route: RouteOutlook | None
+    deployments: list[DeploymentOutlook]
+
+
+class Foresight:
+    """By the current routes, and what is known of them at the moment of the question."""
+
+    def __init__(self, gateway: Gateway, clock: Clock) -> None:
+        self._gateway = gateway
+        self._clock = clock
+        self._draw = Random().random  # noqa: S311  # a lot of its own: the gateway's is not drawn from
+
+    def pages(self) -> list[Page]:
+        summary = "What would become of a call now; nothing is sent."
+        return [Page("POST", "/admin/explain", summary, self._explain, takes=ExplainRequest, gives=Explanation)]
+
+    async def _explain(self, asked: Asked) -> Answer:
+        return answer(self.explain(asked.body))
+
+    def explain(self, request: ExplainRequest) -> Explanation:
+        """Nothing that a call could notice is another afterwards."""
+        gateway, now = self._gateway, self._clock.now()
+        path = request.path or _USUAL_PATHS[request.dialect]
+        call = Call("", request.dialect, "POST", path, "", (), now, model=request.model, is_stream=request.stream)
+        call.priority = PRIORITIES[request.priority]
+        call.route = gateway.table.preview(request.model)
+        if gateway.is_closed:
+            return _refused(DRAINED, None)
+        if call.route is None:
+            return _refused(unknown_model(gateway.table, request.model), None)
+        call.is_repeatable = gateway.repeatable.allows("POST", path, is_stateful=False)
+        call.deadline_at = now + call.route.timeouts.total
+        route = _route_outlook(call, call.route, now)
+        if (refusal := wrong_dialect(call)) is not None:
+            return _refused(refusal, route)
+        foreseen = foresee(call, call.route, gateway.bench, self._clock, self._draw)
+        outlooks = [_outlook(each, call, call.route, now) for each in foreseen]
+        return Explanation(_summary(request.model, call.route, outlooks), None, route, outlooks)
+
+
+def _refused(refusal: Refusal, route: RouteOutlook | None) -> Explanation:
+    told = RefusalOutlook(refusal.status, refusal.code, refusal.message, refusal.by)
+    return Explanation(f"It would be refused with {refusal.status}: {refusal.message}.", told, route, [])
+
+
+def _route_outlook(call: Call, route: Route, now: float) -> RouteOutlook:
+    budget, hedging, stream = route.budget.snapshot(now), route.hedging, route.stream
+    hold_back, waiting = stream.hold_back, stream.waiting
+    return RouteOutlook(
+        route=route.alias,
+        matched="pattern" if is_pattern(route.alias) else "name",
+        balance=route.balance,
+        total_s=route.timeouts.total,
+        budget=BudgetOutlook(budget.tokens, budget.ratio),
+        hedging=HedgingOutlook(hedging.settings.after, hedging.budget.snapshot().tokens) if hedging else None,
+        stream=StreamOutlook(
+            stream.recover,
+            hold_back.tokens if hold_back else None,
+            hold_back.time if hold_back else None,
+            waiting.after if waiting else None,
+        ),
+        is_repeatable=call.is_repeatable,
+    )
+
+
+def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> DeploymentOutlook:
+    target, obstacle = foreseen.target, foreseen.obstacle
+    deployment, timeouts = target.deployment, target.timeouts
+    latency, hedging = deployment.latency_of(call.is_stream), route.hedging
+    budget = deployment.budget.snapshot(now)
+    return DeploymentOutlook(
+        deployment=deployment.label,
+        upstream=deployment.upstream.name,
+        model=target.model,
+        turn=foreseen.turn,
+        why=_why(obstacle),
+        back_in_s=None if obstacle is None else obstacle.wait_s,
+        has_own_key=deployment.credential is not None,
+        breaker=deployment.breaker.state,
+        breaker_retry_s=deployment.breaker.retry_after_s(now),
+        host=deployment.host.state,
+        host_retry_s=deployment.host.retry_after_s(now),
+        queue_wait_s=forecast_of(target, now, call.priority).wait_s,
+        queue_wait_limit_s=target.queue_wait_s,
+        connect_s=timeouts.connect,
+        first_token_s=first_token_s(timeouts, deployment.first_tokens, now),
+        idle_s=timeouts.idle,
+        attempt_s=timeouts.attempt,
+        max_attempts=target.retry.max_attempts,
+        hedge_after_s=hedge_delay_s(hedging.settings, latency, now) if hedging and call.is_repeatable else None,
+        budget=BudgetOutlook(budget.tokens, budget.ratio),
+    )
+
+
+def _why(obstacle: Shut | Full | None) -> str | None:
+    if isinstance(obstacle, Shut) and obstacle.rest is not None:
+        return f"{obstacle.why}: {obstacle.rest.detail}"
+    return None if obstacle is None else obstacle.why
+
+
+def _summary(model: str, route: Route, outlooks: list[DeploymentOutlook]) -> str:
+    asked = f"{model!r} goes by the route {route.alias!r}"
+    named = {turn: [each for each in outlooks if each.turn == turn] for turn in ("asked", "waited_for", "in_reserve")}
+    left_out = [f"{each.deployment} ({each.why})" for each in outlooks if each.turn == "left_out"]
+    passed_over = f"; left out: {', '.join(left_out)}" if left_out else ""
+    reserve = ", ".join(each.deployment for each in named["in_reserve"])
+    then = f", and if that fails {reserve}" if reserve else ""
+    for first in named["asked"]:
+        return f"{asked}: {first.deployment} would be asked at once{then}{passed_over}."
+    for first in named["waited_for"]:
+        return f"{asked}: it would wait about {first.queue_wait_s:.2g} s for {first.deployment}{then}{passed_over}."
+    soonest = min(outlooks, key=lambda each: each.back_in_s or 0.0)
+    return f"{asked}: nobody could be asked, {soonest.deployment} again in {soonest.back_in_s:.2g} s{passed_over}."

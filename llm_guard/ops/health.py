@@ -1,0 +1,157 @@
+"""Which deployments are well, and the gateway as a whole: /admin/health, and what /readyz adds.
+
+Owns where the signs come from. Does not own what they mean (`policy.health`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import get_args
+
+from llm_guard.config import Config
+from llm_guard.deployment import Deployment
+from llm_guard.ops.history import History
+from llm_guard.ops.pages import TEXT, Answer, Asked, Page, answer
+from llm_guard.ops.running import Running
+from llm_guard.ops.views import Counted, HealthSummary, HoldView
+from llm_guard.policy.bench import Key
+from llm_guard.policy.health import HealthState, Signs, Verdict, judge, sum_up
+from llm_guard.policy.transition import BreakerState
+
+WORST_FIRST: tuple[BreakerState, ...] = (
+    "forced_open", "open", "half_open", "closed", "forced_closed", "metrics_only", "disabled",
+)  # fmt: skip
+_REASONS = 20
+"""Lines of /readyz."""
+_REASONS_KEPT_S = 1.0
+
+Holds = Callable[[str], HoldView | None]
+"""An operator's word on the deployment with this label."""
+Group = Sequence[Deployment]
+"""Those with one label: the names under a pattern have a breaker each."""
+
+
+class Health:
+    """Looks when it is asked."""
+
+    def __init__(self, config: Config, running: Running, history: History, holds: Holds) -> None:
+        self._gateway = running.gateway
+        self._counted = running.counters.deployments
+        self._clock = running.clock
+        self._history = history
+        self.hold = holds
+        self._known_reasons: list[str] = []
+        self._looked_at = float("-inf")
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these settings hold."""
+        self._settings = config.ops.health
+
+    def pages(self) -> list[Page]:
+        return [
+            Page("GET", "/readyz", "Readiness: whether new calls are welcome.", self._ready, media=TEXT, is_open=True),
+            Page("GET", "/admin/health", "How deployments are, and why.", self._give, gives=HealthSummary),
+        ]
+
+    def states(self) -> dict[str, HealthState]:
+        """By label."""
+        return {label: verdict.health for label, verdict in self.verdicts(self.groups()).items()}
+
+    def groups(self) -> dict[str, list[Deployment]]:
+        """All deployments, by label."""
+        groups: dict[str, list[Deployment]] = {}
+        for deployment in self._gateway.deployments():
+            groups.setdefault(deployment.label, []).append(deployment)
+        return groups
+
+    def verdicts(self, groups: Mapping[str, Group]) -> dict[str, Verdict]:
+        now = self._clock.now()
+        rests = {key: rest.until - now for key, rest in self._gateway.bench.snapshot(now).items()}
+        return {label: judge(self._signs(label, group, rests, now), self._settings) for label, group in groups.items()}
+
+    def summed_up(self, verdicts: Mapping[str, Verdict]) -> Verdict:
+        """Of all together; in use are those that were ever asked."""
+        asked = [label for label in verdicts if label in self._counted]
+        return sum_up({label: verdict.health for label, verdict in verdicts.items()}, asked)
+
+    def summary(self) -> HealthSummary:
+        verdicts = self.verdicts(self.groups())
+        whole = self.summed_up(verdicts)
+        found = Counter(verdict.health for verdict in verdicts.values())
+        return HealthSummary(
+            whole.health,
+            list(whole.why),
+            {state: Counted(found[state], found[state] / max(1, len(verdicts))) for state in get_args(HealthState)},
+            _with(verdicts, "unhealthy"),
+            _with(verdicts, "degraded"),
+        )
+
+    async def _give(self, _asked: Asked) -> Answer:
+        return answer(self.summary())
+
+    async def _ready(self, _asked: Asked) -> Answer:
+        """Not ready is only who must not be sent calls: another gateway has the same providers, and no better ones."""
+        word, status = ("draining", 503) if self._gateway.is_leaving else ("ready", 200)
+        lines = [word, *self._reasons()]
+        return Answer("".join(f"{line}\n" for line in lines).encode(errors="replace"), TEXT, status)
+
+    def _reasons(self) -> list[str]:
+        """Anybody may ask, as often as they like: not each time are all deployments looked at."""
+        now = self._clock.now()
+        if now - self._looked_at >= _REASONS_KEPT_S:
+            self._looked_at = now
+            verdicts = self.verdicts(self.groups())
+            why = [f"{label}: {'; '.join(verdict.why)}" for label, verdict in verdicts.items() if verdict.why]
+            more = [f"and {len(why) - _REASONS} more"] if len(why) > _REASONS else []
+            self._known_reasons = [f"health: {self.summed_up(verdicts).health}", *why[:_REASONS], *more]
+        return self._known_reasons
+
+    def _signs(self, label: str, group: Group, rests: Mapping[Key, float], now: float) -> Signs:
+        lately, hold = self._history.deployment(label).tally, self.hold(label)
+        budget = self._settings
+        return Signs(
+            worst(each.breaker.state for each in group),
+            worst(each.host.state for each in group),
+            lately.judged,
+            lately.judged - lately.ok,
+            _slowest(each.latency.quantile(0.95, now) for each in group) if budget.p95 else None,
+            _slowest(each.first_tokens.quantile(0.95, now) for each in group) if budget.first_token_p95 else None,
+            max(_held_s(each, now) for each in group),
+            max(_rests_s(each, rests) for each in group) if rests else 0.0,
+            None if hold is None else f"{hold.kind} by an operator",
+        )
+
+
+def worst(states: Iterable[BreakerState]) -> BreakerState:
+    """Of several breakers that are shown as one; `states` has one at least."""
+    return min(states, key=WORST_FIRST.index)
+
+
+def _with(verdicts: Mapping[str, Verdict], health: HealthState) -> list[str]:
+    return [label for label, verdict in verdicts.items() if verdict.health == health]
+
+
+def _slowest(quantiles_s: Iterable[float | None]) -> float | None:
+    return max((each for each in quantiles_s if each is not None), default=None)
+
+
+def _held_s(deployment: Deployment, now: float) -> float:
+    """0 where it lets some account's calls through: that another one is held is not the deployment's illness."""
+    shortest_s = float("inf")
+    for gate in deployment.gates.all():
+        held_until = gate.snapshot(now).held_until
+        if held_until is None or held_until <= now:
+            return 0.0
+        shortest_s = min(shortest_s, held_until - now)
+    return shortest_s if shortest_s < float("inf") else 0.0
+
+
+def _rests_s(deployment: Deployment, rests: Mapping[Key, float]) -> float:
+    """Of callers' own keys each rests for itself."""
+    credential = deployment.credential
+    if credential is None:
+        return 0.0
+    own = rests.get(("deployment", *credential, deployment.model or ""), 0.0)
+    return max(own, rests.get(credential, 0.0))

@@ -1,0 +1,194 @@
+"""How it went lately: the last quarter of an hour in steps of five seconds, and the last minute as a whole.
+
+Owns what is remembered of the counters, which only grow. Bounded, however many models there are. Does not own the
+counters (`gateway.counters`), nor what is concluded (`ops.overview`, `policy.health`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llm_guard.clock import Clock
+from llm_guard.gateway.counters import CallCounters
+from llm_guard.ops import tally
+from llm_guard.ops.pages import Answer, Asked, Page, answer
+from llm_guard.ops.tally import NOTHING, Tally
+from llm_guard.ops.views import History as HistoryView
+from llm_guard.ops.views import Series
+
+STEP_S = 5.0
+STEPS = 180
+MODELS = 24
+OTHERS = "(others)"
+
+_MINUTE_STEPS = 12
+_FADING = 0.98
+"""What a model's calls of one step still weigh at the next, where the busiest are chosen."""
+
+_Point = tuple[float | None, float | None, float | None, float | None, float | None, float | None]
+_SILENCE: _Point = (0.0, None, None, None, None, None)
+_UNKNOWN: _Point = (None, None, None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """What was counted of one name in the last minute."""
+
+    tally: Tally
+    seconds: float
+    """It may be less than a minute, just after the start, or up to five seconds more."""
+
+    @property
+    def calls_per_second(self) -> float:
+        return self.tally.calls / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """All counters at one instant."""
+
+    at: float
+    models: Mapping[str, Tally]
+    deployments: Mapping[str, Tally]
+
+
+class History:
+    """Looks at the counters; a look of the watch."""
+
+    def __init__(self, counters: CallCounters, clock: Clock) -> None:
+        self._counters = counters
+        self._clock = clock
+        self._minute: deque[_Counted] = deque([_Counted(clock.now(), {}, {})], maxlen=_MINUTE_STEPS + 1)
+        self._ends: deque[float] = deque(maxlen=STEPS)
+        self._total = _Line()
+        self._lines: dict[str, _Line] = {}
+        self._others: _Line | None = None
+        """Of those that have no line of their own; None: there never were any."""
+
+    def pages(self) -> list[Page]:
+        return [
+            Page(
+                "GET", "/admin/history", "Rates, shares and quantiles of the last quarter of an hour.", self._give,
+                gives=HistoryView,
+            ),
+        ]  # fmt: skip
+
+    def look(self, now: float) -> None:
+        """Takes a step, when it is time for one."""
+        before = self._minute[-1]
+        if now - before.at < STEP_S:
+            return
+        counted = self._count(now, before)
+        self._minute.append(counted)
+        self._step(before, counted)
+
+    def model(self, name: str) -> Lately:
+        """A model's calls."""
+        then, counts = self._minute[0], self._counters.models.get(name)
+        now = tally.of_model(counts) if counts is not None else NOTHING
+        return self.lately(now.since(then.models.get(name, NOTHING)))
+
+    def deployment(self, label: str) -> Lately:
+        """A deployment's attempts."""
+        then, counts = self._minute[0], self._counters.deployments.get(label)
+        now = tally.of_deployment(counts) if counts is not None else NOTHING
+        return self.lately(now.since(then.deployments.get(label, NOTHING)))
+
+    def lately(self, news: Tally) -> Lately:
+        """What was counted since the last minute began."""
+        return Lately(news, max(STEP_S, self._clock.now() - self._minute[0].at))
+
+    def view(self) -> HistoryView:
+        lines = {name: line.series(len(self._ends)) for name, line in self._lines.items()}
+        if self._others is not None:
+            lines[OTHERS] = self._others.series(len(self._ends))
+        return HistoryView(STEP_S, list(self._ends), self._total.series(len(self._ends)), lines)
+
+    async def _give(self, _asked: Asked) -> Answer:
+        return answer(self.view())
+
+    def _count(self, now: float, before: _Counted) -> _Counted:
+        """What has not changed is kept as it is: models that nobody asks for cost nothing."""
+        models, deployments = self._counters.models, self._counters.deployments
+        return _Counted(
+            now,
+            {name: tally.of_model(each, before.models.get(name, NOTHING)) for name, each in models.items()},
+            {
+                name: tally.of_deployment(each, before.deployments.get(name, NOTHING))
+                for name, each in deployments.items()
+            },
+        )
+
+    def _step(self, before: _Counted, after: _Counted) -> None:
+        seconds = after.at - before.at
+        self._ends.append(round(self._clock.wall(), 3))
+        news = {
+            name: now.since(then)
+            for name, now in after.models.items()
+            if now is not (then := before.models.get(name, NOTHING))
+        }
+        self._total.add(tally.total(news.values()), seconds)
+        self._make_room(news)
+        for name, line in self._lines.items():
+            line.add(news.get(name, NOTHING), seconds)
+        others = [each for name, each in news.items() if name not in self._lines]
+        if others and self._others is None:
+            self._others = _Line()
+        if self._others is not None:
+            self._others.add(tally.total(others), seconds)
+
+    def _make_room(self, news: Mapping[str, Tally]) -> None:
+        """A line for each model while there are few, and then for the busiest; who loses its line is among the others
+        from then on."""
+
+        def weight(name: str) -> float:
+            return self._lines[name].weight + news.get(name, NOTHING).calls
+
+        for name in sorted(news.keys() - self._lines.keys(), key=lambda each: (-news[each].calls, each)):
+            if len(self._lines) >= MODELS:
+                idlest = min(self._lines, key=weight)
+                if weight(idlest) >= news[name].calls:
+                    break
+                del self._lines[idlest]
+            self._lines[name] = _Line()
+
+
+class _Line:
+    """One name's steps."""
+
+    __slots__ = ("_points", "weight")
+
+    def __init__(self) -> None:
+        self._points: deque[_Point] = deque(maxlen=STEPS)
+        self.weight = 0.0
+        """How many calls lately."""
+
+    def add(self, news: Tally, seconds: float) -> None:
+        self.weight = self.weight * _FADING + news.calls
+        self._points.append(_point(news, seconds) if news.calls else _SILENCE)
+
+    def series(self, length: int) -> Series:
+        """What was before its first step is not known."""
+        points = [*[_UNKNOWN] * (length - len(self._points)), *self._points]
+        return Series(*(list(each) for each in zip(*points, strict=True))) if points else _EMPTY
+
+
+_EMPTY = Series([], [], [], [], [], [])
+
+
+def _point(news: Tally, seconds: float) -> _Point:
+    durations, first_tokens = news.durations, news.first_tokens
+    return (
+        round(news.calls / seconds, 3),
+        _rounded(news.success_rate),
+        _rounded(tally.quantile(tally.DURATION_BOUNDS, durations, 0.5)),
+        _rounded(tally.quantile(tally.DURATION_BOUNDS, durations, 0.95)),
+        _rounded(tally.quantile(tally.FIRST_TOKEN_BOUNDS, first_tokens, 0.5)),
+        _rounded(tally.quantile(tally.FIRST_TOKEN_BOUNDS, first_tokens, 0.95)),
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,73 @@
+"""Deployments that an operator took out of service: drained, or benched for a time.
+
+Owns which labels are held, and that each hold reaches every deployment with the label and ends when it should. Does not
+own what follows for a call (`gateway.entrance`), nor how it is asked for (`ops.controls`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from llm_guard.clock import Clock
+from llm_guard.deployment import Deployment, Hold
+from llm_guard.gateway.server import Gateway
+from llm_guard.ops.changes import Changes, iso
+from llm_guard.ops.views import HoldView
+
+
+class Holds:
+    """By label. A reload keeps them, unless the label is gone."""
+
+    def __init__(self, gateway: Gateway, changes: Changes, clock: Clock) -> None:
+        self._gateway = gateway
+        self._changes = changes
+        self._clock = clock
+        self._holds: dict[str, Hold] = {}
+
+    def put(self, label: str, hold: Hold) -> None:
+        """Instead of the one before."""
+        self._holds[label] = hold
+        for each in self._gateway.deployments():
+            if each.label == label:
+                each.hold = hold
+
+    def end(self, label: str) -> Hold | None:
+        """It is asked again, by and by; None: it was not held."""
+        hold = self._holds.pop(label, None)
+        now = self._clock.now()
+        for each in self._gateway.deployments():
+            if each.label == label and each.hold is not None:
+                each.hold = None
+                each.gates.ramp(now, each.breaker.settings.slow_start)
+        self._gateway.let_in()
+        return hold
+
+    def labels(self) -> AbstractSet[str]:
+        return self._holds.keys()
+
+    def view(self, label: str) -> HoldView | None:
+        hold = self._holds.get(label)
+        if hold is None:
+            return None
+        until = None if hold.until is None else self._clock.wall() + hold.until - self._clock.now()
+        return HoldView(hold.kind, hold.reason, iso(hold.since), None if until is None else iso(until), hold.who)
+
+    def look(self, now: float) -> None:
+        """Ends what is over."""
+        for label, hold in list(self._holds.items()):
+            if hold.until is not None and now >= hold.until:
+                self.end(label)
+                self._note("expiry", label, hold, "its time was over")
+
+    def dress(self, deployment: Deployment) -> None:
+        """It is new, or has another label."""
+        deployment.hold = self._holds.get(deployment.label)
+
+    def adopt(self, labels: AbstractSet[str]) -> None:
+        """The config has these now; what it has no longer cannot be held."""
+        for label in self._holds.keys() - labels:
+            if (hold := self.end(label)) is not None:
+                self._note("reload", label, hold, "the config has it no longer")
+
+    def _note(self, who: str, label: str, hold: Hold, why: str) -> None:
+        self._changes.note(who, "deployments.return", label, why, {"was": hold.kind, "reason": hold.reason})

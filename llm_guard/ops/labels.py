@@ -1,0 +1,48 @@
+"""Deployments by the names under which operators know them.
+
+Owns which labels a config has, and which models would have nobody left. Does not own how a label is made (`routes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+
+from llm_guard.config import Config, matching_key, near_names
+from llm_guard.ops.pages import Refused
+
+
+def labels_of(config: Config) -> dict[str, str]:
+    """Each label's upstream, also of patterns that nobody has asked for yet, and of pass-through."""
+    found = {name: name for name in config.upstreams}
+    for key, model in config.models.items():
+        found.update({f"{each.upstream}/{each.model or key}": each.upstream for each in model.deployments})
+    return found
+
+
+def check_known(name: str, known: AbstractSet[str], kind: str) -> None:
+    """Raises Refused."""
+    if name not in known:
+        near = near_names(name, known)
+        hint = f"; near it are {', '.join(near)}" if near else ""
+        raise Refused(404, f"unknown_{kind}", f"no {kind} is named {name[:256]!r}{hint}")
+
+
+def left_alone(config: Config, closed: AbstractSet[str]) -> list[str]:
+    """The keys of `models`, and pass-through, that have nobody left once these labels are not asked."""
+    models = [key for key in config.models if all(label in closed for label in _steps(config, key))]
+    through = [f"/upstreams/{name}" for name in config.upstreams if name in closed]
+    return [*models, *through]
+
+
+def _steps(config: Config, key: str) -> Iterator[str]:
+    """The labels of a model, and of its fallbacks."""
+    waiting, seen = [key], set[str]()
+    while waiting:
+        key = waiting.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        model = config.models[key]
+        yield from (f"{each.upstream}/{each.model or key}" for each in model.deployments)
+        waiting += [found for each in model.fallbacks if (found := matching_key(config.models, each)) is not None]

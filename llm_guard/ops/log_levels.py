@@ -1,0 +1,123 @@
+"""/admin/log-levels: which lines are written, changed while the gateway runs, and for a while if so asked.
+
+Owns when an operator's word ends. Does not own what it means (`log.levels`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from llm_guard.clock import Clock
+from llm_guard.config import LogSettings
+from llm_guard.log import LEVELS, LevelName, is_logger
+from llm_guard.ops.changes import Changed, Changes, Done, iso
+from llm_guard.ops.controls import Duration
+from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.policy.units import parse_duration
+
+_MOST_WORDS = 100
+
+
+class LevelChange(Change, forbid_unknown_fields=True, kw_only=True):
+    """The level of a logger and of all below it."""
+
+    logger: Annotated[str, Meta(max_length=200)] = ""
+    """A module or a package of the gateway; empty: all."""
+    level: LevelName | None
+    """null: what the config says."""
+    for_: Duration | None = field(name="for", default=None)
+    """null: until it is changed, or the process ends."""
+
+
+class LevelView(Struct, frozen=True):
+    logger: str
+    level: LevelName
+    configured: LevelName | None
+    """What the config says of this very name."""
+    until: str | None
+    """When an operator's word ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    until: float
+    """The monotonic instant."""
+    until_wall: float
+    who: str
+
+
+class LogLevels:
+    """The config's levels, and the operators'. `look` is to be called now and then."""
+
+    def __init__(self, settings: LogSettings, changes: Changes, clock: Clock) -> None:
+        self._changes = changes
+        self._clock = clock
+        self._ends: dict[str, _Word] = {}
+        self.adopt(settings)
+
+    def adopt(self, settings: LogSettings) -> None:
+        """An operator's word goes on."""
+        LEVELS.adopt(settings.level, settings.levels)
+
+    def look(self, now: float) -> None:
+        """Takes back what has ended."""
+        for name, word in list(self._ends.items()):
+            if now >= word.until:
+                self._say(name, None)
+                self._changes.note(word.who, "log level", name or "all", "its time is over", {"level": LEVELS.of(name)})
+
+    def close(self) -> None:
+        """The process may go on, and another gateway in it."""
+        for name in list(LEVELS.overrides()):
+            self._say(name, None)
+
+    def pages(self) -> list[Page]:
+        return [
+            Page("GET", "/admin/log-levels", "From which level on lines are written.", self._list,
+                 gives=list[LevelView]),
+            Page("POST", "/admin/log-levels", "Changes that for a module.", self._change, takes=LevelChange,
+                 gives=Changed[list[LevelView]]),
+        ]  # fmt: skip
+
+    async def _list(self, _asked: Asked) -> Answer:
+        return answer(list(self._views()))
+
+    async def _change(self, asked: Asked) -> Answer:
+        change: LevelChange = asked.body
+        return await self._changes.make(
+            asked, "log level", change.logger or "all", lambda: self._do(change, asked.who)
+        )  # fmt: skip
+
+    def _do(self, change: LevelChange, who: str) -> Done:
+        name = change.logger
+        if not is_logger(name):
+            raise Refused(422, "unknown_logger", "logger must be a module of the gateway: llm_guard.gateway.settle")
+        if name not in LEVELS.overrides() and len(LEVELS.overrides()) >= _MOST_WORDS:
+            raise Refused(409, "too_many_levels", "give some loggers back to the config: level null")
+        seconds = _seconds(change.for_)
+        before = LEVELS.of(name)
+        self._say(name, change.level)
+        if change.level is not None and seconds is not None:
+            self._ends[name] = _Word(self._clock.now() + seconds, self._clock.wall() + seconds, who)
+        return Done(list(self._views()), {"before": before, "level": change.level, "for": change.for_})
+
+    def _say(self, name: str, level: LevelName | None) -> None:
+        self._ends.pop(name, None)
+        LEVELS.override(name, level)
+
+    def _views(self) -> Iterator[LevelView]:
+        configured = LEVELS.configured()
+        for name in sorted({*configured, *LEVELS.overrides()}):
+            word = self._ends.get(name)
+            yield LevelView(name, LEVELS.of(name), configured.get(name), iso(word.until_wall) if word else None)
+
+
+def _seconds(said: str | None) -> float | None:
+    try:
+        return None if said is None else parse_duration(said)
+    except ValueError as error:
+        raise Refused(422, "invalid_duration", f"for: {error}") from None

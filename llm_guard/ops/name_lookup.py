@@ -1,0 +1,65 @@
+"""Names to addresses, for webhooks, in threads of their own.
+
+Owns that a name server which hangs keeps nobody else waiting: uvloop looks names up in two threads for all (libuv's
+share for slow work), so that two webhooks with such a server would have held up every upstream. Does not own who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from functools import partial
+from typing import Any
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+_Key = tuple[str, int, int]
+_Infos = list[tuple[Any, ...]]
+
+
+class NameLookup(AbstractResolver):
+    """A thread for each name while it is looked up, and never a second one for the same name."""
+
+    def __init__(self) -> None:
+        self._running: dict[_Key, asyncio.Future[_Infos]] = {}
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Raises OSError where there is no such name. Who no longer waits leaves the thread behind, for whoever asks
+        next."""
+        key = (host, port, family)
+        found = self._running.get(key)
+        if found is None:
+            loop = asyncio.get_running_loop()
+            found = self._running[key] = loop.create_future()
+            found.add_done_callback(lambda done: self._forget(key, done))
+            # A daemon: one that hangs must not keep the process from ending.
+            threading.Thread(target=_look_up, args=(key, found, loop), name="webhook name", daemon=True).start()
+        return [_result(host, *info) for info in await asyncio.shield(found)]
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def _forget(self, key: _Key, done: asyncio.Future[_Infos]) -> None:
+        del self._running[key]
+        done.exception()  # known even if nobody waits any more
+
+
+def _look_up(key: _Key, found: asyncio.Future[_Infos], loop: asyncio.AbstractEventLoop) -> None:
+    host, port, family = key
+    try:
+        settle = partial(found.set_result, socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM))
+    except OSError as error:
+        settle = partial(found.set_exception, error)
+    except UnicodeError as error:  # a label of more than 63 characters
+        settle = partial(found.set_exception, OSError(str(error)))
+    with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+        loop.call_soon_threadsafe(settle)
+
+
+def _result(host: str, family: int, _type: int, proto: int, _name: str, address: tuple[Any, ...]) -> ResolveResult:
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    return ResolveResult(hostname=host, host=address[0], port=address[1], family=family, proto=proto, flags=flags)

@@ -1,0 +1,172 @@
+"""The API description: which pages there are, and as OpenAPI 3.1 what they take and give.
+
+Owns what is written of a page. Does not own the pages: it is made of what they say of themselves, so it cannot differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct
+
+from llm_guard.ops.pages import JSON, Answer, Asked, Page, answer
+from llm_guard.version import __version__
+
+_REFS = "#/components/schemas/{name}"
+_MODULE = re.compile(r"(?<=_)llm_guard\.(?:[a-z_]+\.)+")
+_WHY = {
+    400: "The path or the body cannot be read.",
+    401: "The token is missing or wrong.",
+    403: "From here, or under this name, nobody may ask.",
+    404: "There is nothing of that name.",
+    409: "As things are, it cannot be done.",
+    413: "The body is too large.",
+    415: "The body must come as application/json.",
+    422: "A value is out of range, unknown or missing.",
+    500: "The page failed; the log says why.",
+    503: "Not now.",
+}
+_OF_EVERY_ONE = (400, 401, 403, 422, 500, 503)
+_OF_A_BODY = (404, 409, 413, 415)
+
+
+class PageLine(Struct, frozen=True):
+    method: str
+    path: str
+    summary: str
+
+
+class PageList(Struct, frozen=True):
+    """`GET /admin`."""
+
+    pages: list[PageLine]
+
+
+class Problem(Struct, frozen=True):
+    code: str
+    message: str
+
+
+class Error(Struct, frozen=True):
+    """The answer to what is refused."""
+
+    error: Problem
+
+
+def with_description(pages: Iterable[Page]) -> list[Page]:
+    """These, and the two that describe them all."""
+
+    async def give_list(_asked: Asked) -> Answer:
+        return answer(PageList([PageLine(each.method, each.path, each.summary) for each in every]))
+
+    async def give_description(_asked: Asked) -> Answer:
+        return answer(described(every))
+
+    every = [
+        *pages,
+        Page("GET", "/admin", "All pages.", give_list, gives=PageList),
+        Page("GET", "/admin/openapi.json", "This description, OpenAPI 3.1.", give_description, gives=dict[str, Any]),
+    ]
+    return every
+
+
+def described(pages: Iterable[Page]) -> dict[str, Any]:
+    """The OpenAPI document (spec.openapis.org/oas/v3.1.0). Without the dashboard, which is no API."""
+    pages = [page for page in pages if not page.path.startswith("/dashboard")]
+    kinds = dict.fromkeys(
+        (Error, *(kind for page in pages for kind in (page.takes, *_gives(page)) if kind is not None))
+    )
+    found, components = _plainly_named(msgspec.json.schema_components(kinds, ref_template=_REFS))
+    schemas = dict(zip(kinds, found, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for page in pages:
+        paths.setdefault(page.path, {})[page.method.lower()] = _operation(page, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "llm-guard: the operator's side", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "ops.token, where the config has one."}
+            },
+        },
+    }
+
+
+def _plainly_named(tree: Any) -> Any:
+    """Without the modules that are in the names of generic types: who moves a class changes no client."""
+    if isinstance(tree, dict):
+        return {_plain(key): _plain(each) if key == "$ref" else _plainly_named(each) for key, each in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_plainly_named(each) for each in tree]
+    return tree
+
+
+def _plain(name: str) -> str:
+    return _MODULE.sub("", name)
+
+
+def _gives(page: Page) -> tuple[Any, ...]:
+    """Several where an event may be one of them: msgspec reads a union only by its tags."""
+    return get_args(page.gives) if page.live is not None and get_args(page.gives) else (page.gives,)
+
+
+def _operation(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": "_".join(re.findall("[a-z]+", f"{page.method.lower()} {page.path}")),
+        "summary": page.summary,
+        "tags": [page.path.split("/")[2] if page.path.count("/") > 1 else "health"],
+        "responses": _responses(page, schemas),
+    }
+    if parameters := [*_path_parameters(page), *_query_parameters(page)]:
+        operation["parameters"] = parameters
+    if page.takes is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[page.takes]}}}
+    if not page.is_open:
+        operation["security"] = [{"token": []}, {}]
+    return operation
+
+
+def _responses(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
+    given = [{"type": "string"} if kind is None else schemas[kind] for kind in _gives(page)]
+    schema = given[0] if len(given) == 1 else {"anyOf": given}
+    media = page.media if page.live is None else "text/event-stream"
+    good = {"description": page.summary, "content": {media: {"schema": schema}}}
+    refused = set() if page.is_open else set(_OF_EVERY_ONE)
+    refused |= set(_OF_A_BODY) if page.takes is not None else set()
+    refused |= {404} if "{" in page.path else set()
+    error = {JSON: {"schema": schemas[Error]}}
+    errors = {str(status): {"description": _WHY[status], "content": error} for status in sorted(refused)}
+    if page.path == "/readyz":
+        errors["503"] = {"description": "It is leaving.", "content": good["content"]}
+    return {"200": good, **errors}
+
+
+def _path_parameters(page: Page) -> Iterator[dict[str, Any]]:
+    for name in re.findall(r"\{(\w+)\}", page.path):
+        # One segment as it is, or percent-encoded: so it must not be `.` or `..`.
+        yield {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
+        }
+
+
+def _query_parameters(page: Page) -> Iterator[dict[str, Any]]:
+    if page.query is None:
+        return
+    _, components = msgspec.json.schema_components((page.query,), ref_template=_REFS)
+    schema = components[page.query.__name__]
+    for name, its_schema in schema["properties"].items():
+        yield {"name": name, "in": "query", "required": name in schema["required"], "schema": _of_a_query(its_schema)}
+
+
+def _of_a_query(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter that is not there is null: nobody writes that."""
+    kinds = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    return {**kinds[0], "description": schema.get("description", "")} if len(kinds) == 1 else schema

@@ -1,0 +1,203 @@
+"""What an operator sees at one moment: /admin/metrics, and deployments and breakers alone.
+
+Owns which numbers stand where in the views. Does not own their shapes (`ops.views`), what was counted
+(`gateway.counters`), nor how deployments are judged (`ops.health`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from llm_guard.config import Config
+from llm_guard.gateway.call_line import Timestamps
+from llm_guard.gateway.counters import DeploymentCounts, ModelCounts
+from llm_guard.ops import deployment_view, tally
+from llm_guard.ops.health import Group, Health, worst
+from llm_guard.ops.history import History, Lately
+from llm_guard.ops.pages import Answer, Asked, Page, answer
+from llm_guard.ops.running import Running
+from llm_guard.ops.views import DeploymentView, LabelledBreaker, ModelView, Snapshot, Traffic
+from llm_guard.policy.health import Verdict
+from llm_guard.version import __version__
+
+Forced = Callable[[str], tuple[str, str | None] | None]
+"""The reason, and until when as ISO text, of an operator who has forced the breakers with this label."""
+Groups = Mapping[str, Group]
+
+_LOOKS = 1000
+"""About so many microseconds are taken at once."""
+_LOOKS_OF_A_LABEL = 40
+_GATES_A_LOOK = 4
+
+
+class Overview:
+    """Puts together what the others know, whenever it is asked."""
+
+    def __init__(
+        self,
+        config: Config,
+        running: Running,
+        history: History,
+        health: Health,
+        forced: Forced,
+        max_lag_s: Callable[[], float],
+    ) -> None:
+        self._running = running
+        self._gateway = running.gateway
+        self._counters = running.counters
+        self._history = history
+        self._health = health
+        self._forced = forced
+        self._max_lag_s = max_lag_s
+        self._started_at = running.clock.now()
+        self._timestamps = Timestamps()
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these are its models."""
+        self._models = tuple(config.models)
+
+    def pages(self) -> list[Page]:
+        return [
+            Page("GET", "/admin/metrics", "Everything at one moment.", self._give_snapshot, gives=Snapshot),
+            Page(
+                "GET", "/admin/deployments", "Every deployment at one moment.", self._give_deployments,
+                gives=list[DeploymentView],
+            ),
+            Page("GET", "/admin/breakers", "Every breaker.", self._give_breakers, gives=list[LabelledBreaker]),
+        ]  # fmt: skip
+
+    async def snapshot(self) -> Snapshot:
+        """All of it."""
+        clock, gateway = self._running.clock, self._gateway
+        groups = self._health.groups()
+        verdicts = self._health.verdicts(groups)
+        whole = self._health.summed_up(verdicts)
+        listeners = self._running.listeners()
+        now = clock.now()
+        return Snapshot(
+            self._timestamps.of(clock.wall()),
+            __version__,
+            round(now - self._started_at, 3),
+            gateway.is_leaving,
+            whole.health,
+            list(whole.why),
+            self._total(),
+            self._model_views(),
+            await self._deployment_views(groups, verdicts),
+            sum(key[0] == "credential" for key in gateway.bench.snapshot(now)),
+            sum(listener.count for listener in listeners),
+            listeners[0].settings.max_connections if listeners else 0,
+            round(self._max_lag_s(), 4),
+        )
+
+    def deployment(self, label: str) -> DeploymentView | None:
+        """One, as it is now."""
+        group = self._health.groups().get(label)
+        return None if group is None else self._view(label, group, self._health.verdicts({label: group})[label])
+
+    def breaker(self, label: str) -> LabelledBreaker | None:
+        """One, as it is now."""
+        group = self._health.groups().get(label)
+        return None if group is None else self._labelled(label, group)
+
+    async def _give_snapshot(self, _asked: Asked) -> Answer:
+        return answer(await self.snapshot())
+
+    async def _give_deployments(self, _asked: Asked) -> Answer:
+        groups = self._health.groups()
+        return answer(await self._deployment_views(groups, self._health.verdicts(groups)))
+
+    async def _give_breakers(self, _asked: Asked) -> Answer:
+        return answer([self._labelled(label, group) for label, group in self._health.groups().items()])
+
+    # of calls
+
+    def _total(self) -> Traffic:
+        models = self._counters.models
+        whole = tally.total(self._history.model(name).tally for name in models)
+        return _traffic(
+            self._history.lately(whole),
+            sum(sum(counts.calls.values()) for counts in models.values()),
+            tally.share(sum(self._counters.recent), len(self._counters.recent)),
+            sum(counts.begun - counts.ended for counts in models.values()),
+        )
+
+    def _model_views(self) -> list[ModelView]:
+        """Those of the config first, as they stand there."""
+        names = dict.fromkeys((*self._models, *self._counters.models))
+        return [self._model_view(name, self._counters.models.get(name) or ModelCounts()) for name in names]
+
+    def _model_view(self, name: str, counts: ModelCounts) -> ModelView:
+        traffic = _traffic(
+            self._history.model(name),
+            sum(counts.calls.values()),
+            tally.share(sum(counts.recent), len(counts.recent)),
+            counts.begun - counts.ended,
+        )
+        return ModelView(name, traffic, dict(counts.calls))
+
+    # of deployments
+
+    async def _deployment_views(self, groups: Groups, verdicts: Mapping[str, Verdict]) -> list[DeploymentView]:
+        """With a pause now and then: a pattern has hundreds of deployments, and each may have a thousand callers."""
+        views, looks = [], 0
+        for label, group in groups.items():
+            views.append(self._view(label, group, verdicts[label]))
+            looks += _LOOKS_OF_A_LABEL + len(group) + sum(len(each.gates.all()) for each in group) // _GATES_A_LOOK
+            if looks > _LOOKS:
+                looks = 0
+                await self._running.clock.sleep(0)
+        return views
+
+    def _view(self, label: str, group: Group, verdict: Verdict) -> DeploymentView:
+        now, first, upstream = self._running.clock.now(), group[0], group[0].upstream
+        lately = self._history.deployment(label).tally
+        counts = self._counters.deployments.get(label) or DeploymentCounts()
+        last_success = max((each.last_success_wall or 0.0 for each in group), default=0.0)
+        return DeploymentView(
+            label,
+            upstream.name,
+            upstream.dialect,
+            first.model if len({each.model for each in group}) == 1 else None,
+            verdict.health,
+            list(verdict.why),
+            sum(counts.attempts.values()),
+            dict(counts.attempts),
+            _rounded(lately.success_rate),
+            _rounded(tally.share(lately.timeouts, lately.attempts)),
+            tally.quantiles(tally.DURATION_BOUNDS, lately.durations),
+            deployment_view.first_tokens(group, now),
+            self._timestamps.of(last_success) if last_success else None,
+            self._running.dials(upstream.origin),
+            deployment_view.breaker_view(group, self._forced(label), now),
+            worst(each.host.state for each in group),
+            deployment_view.gate_view(group, now),
+            deployment_view.budget_view(group, now),
+            self._health.hold(label),
+        )
+
+    def _labelled(self, label: str, group: Group) -> LabelledBreaker:
+        view = deployment_view.breaker_view(group, self._forced(label), self._running.clock.now())
+        return LabelledBreaker(**msgspec.structs.asdict(view), deployment=label)
+
+
+def _traffic(lately: Lately, calls: int, success_rate: float | None, in_flight: int) -> Traffic:
+    news = lately.tally
+    return Traffic(
+        calls,
+        _rounded(success_rate),
+        round(lately.calls_per_second, 3),
+        _rounded(tally.share(news.retries, news.calls)),
+        _rounded(tally.share(news.attempts, news.calls)),
+        _rounded(tally.share(news.timeouts, news.attempts)),
+        in_flight,
+        tally.quantiles(tally.DURATION_BOUNDS, news.durations),
+        tally.quantiles(tally.FIRST_TOKEN_BOUNDS, news.first_tokens),
+    )
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)

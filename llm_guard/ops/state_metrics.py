@@ -1,0 +1,201 @@
+"""The metrics that are a look at something: deployments, upstreams, and the gateway itself, at the moment of a scrape.
+
+Owns names, help texts, labels, and how many breakers are shown under one label. Nothing is kept up to date for it on a
+call's way.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from llm_guard.deployment import Deployment
+from llm_guard.log import direct_writer
+from llm_guard.ops.exposition import Family, Row
+from llm_guard.ops.health import WORST_FIRST
+from llm_guard.ops.running import Running
+from llm_guard.ops.watch import Watch
+from llm_guard.policy.health import HealthState
+from llm_guard.policy.transition import BreakerState
+from llm_guard.version import __version__
+
+Health = Callable[[], Iterable[tuple[str, HealthState]]]
+"""How each `deployment` label is; gone through with pauses."""
+Alerts = Callable[[], Mapping[tuple[str, str], int]]
+"""How often each alert was raised since the start, by its name and its severity; those that never were, too."""
+
+_STATES: tuple[BreakerState, ...] = get_args(BreakerState)
+_HEALTH: tuple[HealthState, ...] = get_args(HealthState)
+_LOOKS = 200
+"""Deployments and gates that are looked at in one go: for a quarter of a millisecond."""
+_LOOKS_TO_JUDGE = 5
+"""What it takes to say how one deployment is, beside a look at it."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What deployments with one label have come to: the names under a pattern have a breaker each."""
+
+    worst: BreakerState
+    entered: dict[BreakerState, int] = field(default_factory=lambda: dict.fromkeys(_STATES, 0))
+    last_success: float = 0.0
+    in_flight: int = 0
+    waiting: int = 0
+
+
+class StateMetrics:
+    """`look` is gone through before the metrics are written."""
+
+    def __init__(self, running: Running, watch: Watch, health: Health, alerts: Alerts) -> None:
+        self._running = running
+        self._gateway = running.gateway
+        self._watch = watch
+        self._health = health
+        self._alerts = alerts
+        self.is_last_reload_good = True
+        self._seen: dict[str, _Seen] = {}
+        self._judged: list[tuple[str, HealthState]] = []
+        self._transitions: dict[tuple[str, str], _Steady] = {}
+
+    def look(self) -> Iterator[None]:
+        """Looks at every deployment, with a pause now and then: a pattern has hundreds, and each of its callers a
+        gate."""
+        seen: dict[str, _Seen] = {}
+        looks = 0
+        for deployment in self._gateway.deployments():
+            one = seen.setdefault(deployment.label, _Seen(deployment.breaker.state))
+            looks += _add(one, deployment)
+            if looks >= _LOOKS:
+                yield
+                looks = 0
+        health = []
+        for each in self._health():
+            health.append(each)
+            looks += _LOOKS_TO_JUDGE
+            if looks >= _LOOKS:
+                yield
+                looks = 0
+        self._seen, self._judged = seen, health
+
+    def metrics(self) -> tuple[Family, ...]:
+        """In the order of a call's life; the gateway itself last."""
+        gauge, counter = _maker("gauge"), _maker("counter")
+        return (
+            gauge("open_connections", "Of clients.", ("listener",), self._connections),
+            gauge("queue_length", "Calls that wait for a turn.", ("deployment",), self._each(lambda one: one.waiting)),
+            gauge(
+                "in_flight_attempts", "Exchanges running now.", ("deployment",), self._each(lambda one: one.in_flight)
+            ),
+            counter(
+                "connection_attempts",
+                "Connections begun to an upstream's host; upstreams with one host in common show the same.",
+                ("upstream",),
+                self._dials,
+            ),
+            gauge("benched_credentials", "Keys that were refused, and rest.", ("upstream",), self._benched),
+            gauge("breaker_state", "1 for the state a breaker is in.", ("deployment", "state"), self._states),
+            counter("breaker_transitions", "Changes of a breaker's state.", ("deployment", "to"), self._entered),
+            gauge("health_state", "1 for how a deployment is.", ("deployment", "state"), self._healths),
+            gauge(
+                "last_success_timestamp_seconds",
+                "When a deployment last answered well.",
+                ("deployment",),
+                self._successes,
+            ),
+            counter("alerts", "Alerts raised.", ("alert", "severity"), self._alerts_raised),
+            gauge(
+                "event_loop_lag_seconds",
+                "The longest that everything had to wait for something else, in the last one or two minutes.",
+                (),
+                lambda: [((), self._watch.max_lag_s)],
+            ),
+            counter("log_lines_dropped", "Lines that nobody took in time.", (), _dropped),
+            gauge(
+                "config_last_reload_successful",
+                "1 when the running config is the file's.",
+                (),
+                lambda: [((), int(self.is_last_reload_good))],
+            ),
+            gauge("build_info", "1; what runs is in the labels.", ("version", "python", "compiled"), _build),
+        )
+
+    def _connections(self) -> list[Row]:
+        names = ("calls", "ops")
+        return [((name,), each.count) for name, each in zip(names, self._running.listeners(), strict=False)]
+
+    def _dials(self) -> list[Row]:
+        upstreams = self._gateway.table.upstreams
+        return [((name,), self._running.dials(upstream.origin)) for name, upstream in upstreams.items()]
+
+    def _benched(self) -> list[Row]:
+        counts = dict.fromkeys(self._gateway.table.upstreams, 0)
+        for kind, upstream, *_ in self._gateway.bench.snapshot(self._running.clock.now()):
+            if kind == "credential" and upstream in counts:
+                counts[upstream] += 1
+        return [((name,), count) for name, count in counts.items()]
+
+    def _each(self, number: Callable[[_Seen], int]) -> Callable[[], Iterator[Row]]:
+        return lambda: (((label,), number(one)) for label, one in self._seen.items())
+
+    def _states(self) -> Iterator[Row]:
+        return (((label, name), int(name == one.worst)) for label, one in self._seen.items() for name in _STATES)
+
+    def _entered(self) -> Iterator[Row]:
+        for label, one in self._seen.items():
+            for name in _STATES:
+                steady = self._transitions.setdefault((label, name), _Steady())
+                yield (label, name), steady.of(one.entered[name])
+
+    def _healths(self) -> Iterator[Row]:
+        return (((label, name), int(name == now)) for label, now in self._judged for name in _HEALTH)
+
+    def _successes(self) -> Iterator[Row]:
+        return (((label,), one.last_success) for label, one in self._seen.items() if one.last_success)
+
+    def _alerts_raised(self) -> list[Row]:
+        return list(self._alerts().items())
+
+
+def _maker(
+    kind: Literal["counter", "gauge"],
+) -> Callable[[str, str, tuple[str, ...], Callable[[], Iterable[Row]]], Family]:
+    return lambda name, text, labels, read: Family(f"llm_guard_{name}", kind, text, labels, read)
+
+
+def _add(one: _Seen, deployment: Deployment) -> int:
+    """Returns how much there was to look at."""
+    breaker = deployment.breaker
+    one.worst = min(one.worst, breaker.state, key=WORST_FIRST.index)
+    for state, count in breaker.history.entered().items():
+        one.entered[state] += count
+    one.last_success = max(one.last_success, deployment.last_success_wall or 0.0)
+    one.in_flight += deployment.gates.in_flight
+    gates = deployment.gates.all()
+    one.waiting += sum(gate.waiting for gate in gates)
+    return 1 + len(gates) // 16
+
+
+class _Steady:
+    """A sum whose parts may vanish (a pattern forgets its oldest names), as a counter that never falls."""
+
+    __slots__ = ("_last", "_lost")
+
+    def __init__(self) -> None:
+        self._lost = self._last = 0
+
+    def of(self, now: int) -> int:
+        self._lost += max(0, self._last - now)
+        self._last = now
+        return self._lost + now
+
+
+def _dropped() -> list[Row]:
+    writer = direct_writer()
+    return [((), writer.dropped if writer is not None else 0)]
+
+
+def _build() -> list[Row]:
+    is_compiled = not __file__.endswith(".py")
+    return [((__version__, platform.python_version(), str(is_compiled).lower()), 1)]

@@ -1,0 +1,137 @@
+"""What was counted up to an instant, and what lies between two of them: rates, shares, quantiles.
+
+Owns this arithmetic. Does not own what is counted (`gateway.record`), nor when it is looked at (`ops.history`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import add, sub
+
+from llm_guard.gateway.counters import DeploymentCounts, ModelCounts
+from llm_guard.ops.views import Quantiles
+from llm_guard.outcome import FailureKind, Scope
+
+DURATION_BOUNDS = ModelCounts().call_duration.bounds
+FIRST_TOKEN_BOUNDS = ModelCounts().time_to_first_token.bounds
+"""Of all calls and attempts, in seconds."""
+
+_OF_THE_CALL = frozenset(kind.label for kind in FailureKind if kind.scope is Scope.CALL)
+"""Ends of attempts that say nothing of whoever was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Numbers of events, of one name or of several together."""
+
+    calls: int = 0
+    """Of a deployment, its attempts."""
+    judged: int = 0
+    """Without those whose end says nothing of the gateway and its upstreams."""
+    ok: int = 0
+    attempts: int = 0
+    retries: int = 0
+    timeouts: int = 0
+    durations: tuple[int, ...] = ()
+    """By `DURATION_BOUNDS`, the last above them all; empty: none."""
+    first_tokens: tuple[int, ...] = ()
+
+    def plus(self, other: Tally) -> Tally:
+        return self._with(other, add)
+
+    def since(self, earlier: Tally) -> Tally:
+        """What came after `earlier`."""
+        return self._with(earlier, sub)
+
+    @property
+    def success_rate(self) -> float | None:
+        """0 to 1; None: there is nothing to judge."""
+        return share(self.ok, self.judged)
+
+    def _with(self, other: Tally, how: Callable[[int, int], int]) -> Tally:
+        return Tally(
+            how(self.calls, other.calls),
+            how(self.judged, other.judged),
+            how(self.ok, other.ok),
+            how(self.attempts, other.attempts),
+            how(self.retries, other.retries),
+            how(self.timeouts, other.timeouts),
+            _each(self.durations, other.durations, how),
+            _each(self.first_tokens, other.first_tokens, how),
+        )
+
+
+NOTHING = Tally()
+
+
+def of_model(counts: ModelCounts, before: Tally = NOTHING) -> Tally:
+    """As it is now; `before` itself, if nothing has happened since."""
+    calls = sum(counts.calls.values())
+    if calls == before.calls:
+        return before
+    return Tally(
+        calls,
+        counts.judged,
+        counts.calls.get("ok", 0),
+        counts.attempts_made,
+        counts.retries_made,
+        counts.limits_hit,
+        tuple(counts.call_duration.counts),
+        tuple(counts.time_to_first_token.counts),
+    )
+
+
+def of_deployment(counts: DeploymentCounts, before: Tally = NOTHING) -> Tally:
+    """As it is now; `before` itself, if nothing has happened since."""
+    attempts = sum(counts.attempts.values())
+    if attempts == before.attempts:
+        return before
+    of_the_call = sum(number for outcome, number in counts.attempts.items() if outcome in _OF_THE_CALL)
+    return Tally(
+        attempts,
+        attempts - of_the_call,
+        counts.attempts.get("ok", 0),
+        attempts,
+        sum(counts.retries.values()),
+        sum(counts.timeouts.values()),
+        tuple(counts.upstream_duration.counts),
+    )
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """Of all together."""
+    whole = NOTHING
+    for tally in tallies:
+        whole = whole.plus(tally)
+    return whole
+
+
+def share(part: float, whole: float) -> float | None:
+    """None: of nothing."""
+    return part / whole if whole else None
+
+
+def quantiles(bounds: tuple[float, ...], counts: tuple[int, ...]) -> Quantiles:
+    return Quantiles(*(quantile(bounds, counts, q) for q in (0.5, 0.95, 0.99)))
+
+
+def quantile(bounds: tuple[float, ...], counts: tuple[int, ...], q: float) -> float | None:
+    """The value that a share `q`, 0 < q < 1, does not exceed, as Prometheus' `histogram_quantile` guesses it: evenly
+    spread between two bounds, and at most the last one. None: there are no values."""
+    rank = q * sum(counts)
+    if not rank:
+        return None
+    below = 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        if count >= rank:
+            return below + (bound - below) * rank / count
+        rank -= count
+        below = bound
+    return below
+
+
+def _each(left: tuple[int, ...], right: tuple[int, ...], how: Callable[[int, int], int]) -> tuple[int, ...]:
+    if not left or not right:
+        return left or right if how is add else left
+    return tuple(map(how, left, right))

@@ -1,0 +1,119 @@
+"""Traces: switched on and off by the config. Off, they cost a call nothing.
+
+Owns the switch, and that a collector that is slow or gone is a word in the log now and then. Does not own what a span
+says (`ops.spans`), nor a call's place in a trace (`gateway.tracing`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+import structlog
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.config import TraceSettings
+from llm_guard.gateway.server import Gateway
+from llm_guard.gateway.tracing import Tracer
+
+if TYPE_CHECKING:
+    from llm_guard.ops.spans import Spans
+
+_log = structlog.get_logger("llm_guard.ops.traces")
+
+_CLOSING_S = 2.0
+_QUIET_S = 60.0
+
+
+class Traces:
+    """As a reload changes them."""
+
+    def __init__(self, settings: TraceSettings, gateway: Gateway, clock: Clock) -> None:
+        self._settings = settings
+        self._gateway = gateway
+        self._clock = clock
+        self._random = Random()  # noqa: S311  # ids, no secrets
+        self._spans: Spans | None = None
+        self._complaints = _Complaints(clock)
+
+    def start(self) -> None:
+        """In the event loop."""
+        settings = self._settings
+        if settings.endpoint is None:
+            return
+        from llm_guard.ops.spans import Spans  # noqa: PLC0415  # the packages are there only if they were asked for
+
+        self._complaints.listen()
+        self._spans = Spans(settings.endpoint, settings.service_name)
+        self._gateway.tracer = Tracer(self._random, settings.sample)
+        self._gateway.recorder.on_end = self._note
+
+    def adopt(self, settings: TraceSettings) -> None:
+        """Running calls are not traced where it changes something."""
+        if settings == self._settings:
+            return
+        self._settings = settings
+        self._end()
+        self.start()
+
+    async def stop(self) -> None:
+        """What waits is sent, unless that takes longer than 2 s."""
+        if (closing := self._end()) is not None:
+            await asyncio.to_thread(closing.join, _CLOSING_S)
+
+    def _end(self) -> threading.Thread | None:
+        spans, self._spans = self._spans, None
+        self._gateway.tracer = self._gateway.recorder.on_end = None
+        if spans is None:
+            return None
+        self._complaints.end()
+        # Not a worker of the loop's: the process must not wait for it at its end.
+        closing = threading.Thread(target=spans.close, name="traces", daemon=True)
+        closing.start()
+        return closing
+
+    def _note(self, call: Call, now: float) -> None:
+        if call.trace is not None and self._spans is not None:
+            self._spans.note(call, call.trace, now, self._clock.wall())
+
+
+class _Complaints(logging.Handler):
+    """What OpenTelemetry says of itself, by `logging` and from any thread: once a minute it goes into our log."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(logging.WARNING)
+        self._clock = clock
+        self._said_at = float("-inf")
+        self._untold = 0
+        self._tell: Callable[[str], object] = str
+
+    def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tell = lambda text: loop.call_soon_threadsafe(self._say, text)
+        source = logging.getLogger("opentelemetry")
+        source.handlers = [self]
+        source.propagate = False
+
+    def end(self) -> None:
+        """What its threads still say is not heard, nor by standard error: that is where `logging` goes without us."""
+        self._tell = str
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._tell(record.getMessage())
+        except RuntimeError:
+            self._tell = str  # the loop is closed
+
+    def _say(self, text: str) -> None:
+        now = self._clock.now()
+        if now - self._said_at < _QUIET_S:
+            self._untold += 1
+            return
+        self._said_at = now
+        _log.warning("traces are lost", why=text[:300], untold=self._untold)
+        self._untold = 0

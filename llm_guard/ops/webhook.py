@@ -1,0 +1,195 @@
+"""One webhook: what waits for it, how often it is tried, and how it does.
+
+Owns that nothing is lost silently, and that nobody waits for it: `offer` never blocks, and a task of its own sends.
+Does not own the words (`ops.payloads`), nor the HTTP (`ops.webhook_client`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
+
+import structlog
+from msgspec import Struct
+
+from llm_guard.clock import Clock
+from llm_guard.config import WebhookConfig, WebhookFormat
+from llm_guard.ops.changes import iso
+from llm_guard.ops.payloads import MOST, Notice, body, headers, url
+from llm_guard.ops.webhook_client import Sent
+from llm_guard.policy.alert import Severity, rank
+from llm_guard.policy.backoff import RetrySettings, delay_s
+from llm_guard.policy.send_rate import SendRate
+
+_log = structlog.get_logger("llm_guard.ops.webhook")
+
+MOST_WAITING = 500
+GIVE_UP_S = 1800.0
+"""So long one request is tried again; what comes meanwhile waits behind it."""
+_RETRY = RetrySettings(base_delay=1.0, max_delay=60.0)
+
+Post = Callable[[str, Mapping[str, str], bytes, float], Awaitable[Sent]]
+"""Address, headers, body, and now in seconds since the epoch."""
+
+
+class WebhookView(Struct, frozen=True):
+    """How one does. Its address is not shown: that of Slack is a secret."""
+
+    name: str
+    format: WebhookFormat
+    min_severity: Severity
+    state: Literal["idle", "delivering", "failing"]
+    """idle: nothing waits, and the last request was taken or there was none."""
+    waiting: int
+    """Notices that are on their way."""
+    delivered: int
+    """Notices since the start, as are the next two."""
+    failed: int
+    """Given up: refused, or not taken for half an hour."""
+    dropped: int
+    """The oldest of too many that waited."""
+    last_delivered: str | None
+    last_problem: str | None
+    last_problem_at: str | None
+
+
+class Webhook:
+    """`start()`, then `offer` at any time; `await stop()`."""
+
+    def __init__(self, config: WebhookConfig, post: Post, source: str, clock: Clock, draw: Callable[[], float]) -> None:
+        """`source`: this machine's name. `draw` gives a uniform number in [0, 1)."""
+        self.config = config
+        self._post = post
+        self._source = source
+        self._clock = clock
+        self._draw = draw
+        self._rate = SendRate(config.rate)
+        self._waiting: deque[Notice] = deque()
+        self._sending: list[Notice] = []
+        self._has_work = asyncio.Event()
+        self._is_closing = False
+        self._task: asyncio.Task[None] | None = None
+        self._is_failing = False
+        self._delivered = self._failed = self._dropped = 0
+        self._last_delivered_at: float | None = None
+        self._problem: tuple[str, float] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"webhook {self.config.name}")
+
+    def offer(self, notice: Notice) -> None:
+        """To be sent, if it is what this one wants to hear of."""
+        if rank(notice.severity) > rank(self.config.min_severity):
+            return
+        if notice.state == "resolved" and not self.config.send_resolved:
+            return
+        if len(self._waiting) >= MOST_WAITING:
+            self._waiting.popleft()
+            self._dropped += 1
+            if self._dropped == 1 or self._dropped % MOST_WAITING == 0:
+                _log.error("alerts dropped, too many wait for a webhook", webhook=self.config.name, count=self._dropped)
+        self._waiting.append(notice)
+        self._has_work.set()
+
+    def remind(self, notice: Notice) -> None:
+        """Of an alert that goes on firing: for whoever expects that."""
+        if self.config.format == "alertmanager" and not any(each.id == notice.id for each in self._waiting):
+            self.offer(notice)
+
+    async def send_at_once(self, notice: Notice) -> Sent:
+        """Once, before all that waits, and whatever is wanted: a test."""
+        self._rate.take(self._clock.now())
+        sent = await self._send([notice], secrets.token_hex(8))
+        self._note(sent)
+        return sent
+
+    async def stop(self, grace_s: float) -> None:
+        """Sends what waits, if that takes no longer than `grace_s`; the rest is logged."""
+        self._is_closing = True
+        self._has_work.set()
+        if self._task is None:
+            return
+        await asyncio.wait((self._task,), timeout=grace_s)
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        if left := [*self._sending, *self._waiting]:
+            names = sorted({f"{each.alert} {each.state}" for each in left})
+            _log.warning("alerts not delivered", webhook=self.config.name, count=len(left), alerts=names)
+
+    def view(self) -> WebhookView:
+        waiting = len(self._waiting) + len(self._sending)
+        problem, problem_at = self._problem or (None, None)
+        return WebhookView(
+            self.config.name,
+            self.config.format,
+            self.config.min_severity,
+            "failing" if self._is_failing else "delivering" if waiting else "idle",
+            waiting,
+            self._delivered,
+            self._failed,
+            self._dropped,
+            None if self._last_delivered_at is None else iso(self._last_delivered_at),
+            problem,
+            None if problem_at is None else iso(problem_at),
+        )
+
+    async def _run(self) -> None:
+        while self._waiting or not self._is_closing:
+            if not self._waiting:
+                self._has_work.clear()
+                await self._has_work.wait()
+                continue
+            if (wait_s := self._rate.wait_s(self._clock.now())) > 0:
+                await self._clock.sleep(wait_s)
+            count = min(MOST[self.config.format], len(self._waiting))
+            self._sending = [self._waiting.popleft() for _ in range(count)]
+            try:
+                await self._deliver(self._sending)
+            except Exception:  # noqa: BLE001  # a bug must not silence all alerts to come
+                self._failed += len(self._sending)
+                _log.exception("a webhook broke", webhook=self.config.name)
+            self._sending = []
+
+    async def _deliver(self, notices: list[Notice]) -> None:
+        """Tries until they are taken or refused, or half an hour has passed."""
+        delivery, give_up_at, retry = secrets.token_hex(8), self._clock.now() + GIVE_UP_S, 0
+        while True:
+            self._rate.take(self._clock.now())
+            sent = await self._send(notices, delivery)
+            if sent.is_delivered:
+                self._delivered += len(notices)
+                self._note(sent)
+                return
+            retry += 1
+            wait_s = delay_s(
+                _RETRY, retry=retry, kind=None, retry_after_s=sent.retry_after_s, previous_s=None, u=self._draw()
+            )
+            is_over = not sent.may_retry or self._clock.now() + wait_s > give_up_at
+            if retry == 1 or is_over:
+                _log.warning(
+                    "a webhook fails",
+                    webhook=self.config.name,
+                    problem=sent.problem,
+                    alerts=len(notices),
+                    will_retry=not is_over,
+                )
+            self._note(sent)
+            if is_over:
+                self._failed += len(notices)
+                return
+            await self._clock.sleep(max(wait_s, self._rate.wait_s(self._clock.now())))
+
+    async def _send(self, notices: list[Notice], delivery: str) -> Sent:
+        wall = self._clock.wall()
+        content = body(self.config, notices, self._source, wall)
+        return await self._post(url(self.config), headers(self.config, content, delivery, wall), content, wall)
+
+    def _note(self, sent: Sent) -> None:
+        self._is_failing = not sent.is_delivered
+        if sent.is_delivered:
+            self._last_delivered_at = self._clock.wall()
+        else:
+            self._problem = (sent.problem, self._clock.wall())

@@ -1,0 +1,85 @@
+"""One request to a webhook.
+
+Owns the HTTP of it, and what an answer means. Does not own what is sent (`ops.payloads`), nor how often it is tried
+(`ops.webhook`).
+
+It must not come near a call: it has connections of its own, keeps none of them, and reads no answer beyond its head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import aiohttp
+
+from llm_guard.ops.name_lookup import NameLookup
+from llm_guard.policy.waits import retry_after
+
+_TOTAL_S = 10.0
+_CONNECT_S = 5.0
+_LONGEST_WAIT_S = 300.0
+_TRY_AGAIN = frozenset({408, 425, 429})
+_REMEDIES = {
+    401: "check its key, or its headers",
+    403: "check its key, or its headers",
+    404: "check its url",
+    410: "check its url",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of one request."""
+
+    is_delivered: bool
+    may_retry: bool = False
+    problem: str = ""
+    """In our own words: an answer's body may repeat what was sent, keys included."""
+    retry_after_s: float | None = None
+
+
+class WebhookClient:
+    """One for all webhooks of a process; opens nothing until it is used. `await close()` at its end."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes, wall: float) -> Sent:
+        """Never raises, but when it is cancelled; takes ten seconds at most."""
+        try:
+            response = await self._open().post(url, data=content, headers=headers, allow_redirects=False)
+        except TimeoutError:
+            return Sent(False, may_retry=True, problem=f"no answer within {_TOTAL_S:g} s")
+        except aiohttp.ClientSSLError as error:
+            return Sent(False, may_retry=True, problem=f"its TLS certificate is refused ({type(error).__name__})")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Sent(False, may_retry=True, problem=f"it cannot be reached ({type(error).__name__})")
+        response.close()
+        return _judge(response.status, {name.lower(): value for name, value in response.headers.items()}, wall)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True, resolver=NameLookup(), use_dns_cache=False),
+                timeout=aiohttp.ClientTimeout(total=_TOTAL_S, connect=_CONNECT_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=True,
+            )
+        return self._session
+
+
+def _judge(status: int, headers: Mapping[str, str], wall: float) -> Sent:
+    if 200 <= status < 300:
+        return Sent(True)
+    problem = f"answered {status}"
+    if 300 <= status < 400:
+        return Sent(False, problem=f"{problem}: redirects are not followed, write the address itself")
+    if status >= 500 or status in _TRY_AGAIN:
+        asked_s = retry_after(headers, wall)
+        return Sent(False, True, problem, None if asked_s is None else min(asked_s, _LONGEST_WAIT_S))
+    return Sent(False, problem=f"{problem}: {_REMEDIES.get(status, 'it does not take what it is sent')}")

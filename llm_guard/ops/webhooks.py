@@ -1,0 +1,78 @@
+"""Everybody who is told of alerts.
+
+Owns which webhooks there are, and their life: start, reload, stop. Does not own one's own work (`ops.webhook`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable
+from secrets import SystemRandom
+
+from llm_guard.clock import Clock
+from llm_guard.config import WebhookConfig
+from llm_guard.ops.payloads import Notice
+from llm_guard.ops.webhook import Webhook, WebhookView
+from llm_guard.ops.webhook_client import WebhookClient
+
+_GRACE_S = 1.0
+"""For what waits, when the process stops or a webhook is taken out of the config."""
+
+
+class Webhooks:
+    """`start()`, `adopt` at a reload, `await stop()`."""
+
+    def __init__(self, configs: Iterable[WebhookConfig], clock: Clock) -> None:
+        self._clock = clock
+        self._client = WebhookClient()
+        self._source = socket.gethostname()
+        self._draw: Callable[[], float] = SystemRandom().random
+        self._webhooks = [self._new(config) for config in configs]
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        for webhook in self._webhooks:
+            webhook.start()
+
+    def adopt(self, configs: Iterable[WebhookConfig]) -> None:
+        """One whose settings have not changed goes on with what waits for it; all others begin anew."""
+        before = {webhook.config.name: webhook for webhook in self._webhooks}
+        self._webhooks = []
+        for config in configs:
+            webhook = before.get(config.name)
+            if webhook is None or webhook.config != config:
+                webhook = self._new(config)
+                webhook.start()
+            else:
+                del before[config.name]
+            self._webhooks.append(webhook)
+        for webhook in before.values():
+            leaving = asyncio.get_running_loop().create_task(webhook.stop(_GRACE_S))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    async def stop(self) -> None:
+        """Returns after a second and a little more at the latest."""
+        stops = [webhook.stop(_GRACE_S) for webhook in self._webhooks]
+        await asyncio.gather(*stops, *self._leaving)
+        await self._client.close()
+
+    def tell(self, notice: Notice) -> None:
+        """Everybody who wants to hear of it."""
+        for webhook in self._webhooks:
+            webhook.offer(notice)
+
+    def remind(self, notice: Notice) -> None:
+        """Of what goes on firing."""
+        for webhook in self._webhooks:
+            webhook.remind(notice)
+
+    def find(self, name: str) -> Webhook | None:
+        return next((each for each in self._webhooks if each.config.name == name), None)
+
+    def views(self) -> list[WebhookView]:
+        return [webhook.view() for webhook in self._webhooks]
+
+    def _new(self, config: WebhookConfig) -> Webhook:
+        return Webhook(config, self._client.post, self._source, self._clock, self._draw)

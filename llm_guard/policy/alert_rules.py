@@ -1,0 +1,196 @@
+"""What is alarming: the rules, their settings, and what each finds of one subject.
+
+Owns the thresholds. Does not own where the numbers come from (`ops.alert_signals`), nor when an alert fires
+(`policy.alert`).
+
+Each rule fires at one threshold and resolves at another, so that a value that lies about the first is one alert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from llm_guard.policy.alert import Finding, RuleSettings, Severity, Verdict
+from llm_guard.policy.alert_trend import Mean
+from llm_guard.policy.units import Count, Factor, Pause, Rate, Ratio, Seconds
+
+RuleName = Literal[
+    "success_rate", "latency", "breaker_open", "failure_spike", "budget_exhausted", "credential_benched",
+    "engine_gave_up", "reload_failed", "loop_lag",
+]  # fmt: skip
+RULES: tuple[RuleName, ...] = get_args(RuleName)
+
+SPIKE_S = 60.0
+"""A failure rate is that of the last minute."""
+_SETTLED_S = 600.0
+"""Until so much is known of what is usual, the rest of it is taken for free of failures."""
+FAILING = 0.01
+"""The share of failures from which on somebody wants to retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessRateSettings(RuleSettings):
+    """Of a model's last hundred calls."""
+
+    severity: Severity = "critical"
+    below: Ratio = 0.95
+    min_calls: Count = 20
+    models: Mapping[str, Ratio] = field(default_factory=dict)
+    """Another `below` for some models; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySettings(RuleSettings):
+    """Of a model's answers: of streams the time to the first token, of all others the whole answer."""
+
+    after: Pause = 30.0
+    rise: Rate = 0.5
+    """By so much the mean is above the usual: 0.5 is half as much again."""
+    over: Seconds = 300.0
+    memory: Seconds = 14_400.0
+    """How far the usual reaches back, as a time constant."""
+    min_calls: Count = 50
+    """In `over`, and before it. The mean of fewer answers is as chance has it: they differ in length tenfold."""
+    models: Mapping[str, Rate] = field(default_factory=dict)
+    """Another `rise` for some models."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerOpenSettings(RuleSettings):
+    severity: Severity = "info"
+    calm: Pause = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailureSpikeSettings(RuleSettings):
+    """Of a deployment's attempts."""
+
+    factor: Factor = 3.0
+    """So many times as many failures as usual."""
+    min_failures: Count = 20
+    """In a minute, at least."""
+    memory: Seconds = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetExhaustedSettings(RuleSettings):
+    after: Pause = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialBenchedSettings(RuleSettings):
+    calm: Pause = 300.0
+    """Longer than a bench lasts: one that is benched again right after is one alert."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGaveUpSettings(RuleSettings):
+    severity: Severity = "critical"
+    calm: Pause = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadFailedSettings(RuleSettings):
+    calm: Pause = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLagSettings(RuleSettings):
+    above: Seconds = 0.5
+    """So long the event loop kept everybody waiting."""
+
+
+def judge_success(model: str, outcomes: Sequence[bool], settings: SuccessRateSettings) -> Finding | None:
+    """`outcomes`: whether each of the last calls ended well. It resolves a fifth of the way from the threshold to 1."""
+    if len(outcomes) < settings.min_calls:
+        return None
+    below = settings.models.get(model, settings.below)
+    share = sum(outcomes) / len(outcomes)
+    verdict = _verdict(share < below, share >= below + (1 - below) / 5)
+    summary = f"{model}: {percent(share)} of the last {len(outcomes)} calls succeeded (alarming below {percent(below)})"
+    return Finding(verdict, share, below, summary)
+
+
+def judge_latency(model: str, what: str, recent: Mean, usual: Mean, settings: LatencySettings) -> Finding | None:
+    """Means in seconds over answers; it resolves halfway back to the usual. `what`: of which duration."""
+    if min(recent.weight, usual.weight) < settings.min_calls or usual.value <= 0:
+        return None
+    rise = settings.models.get(model, settings.rise)
+    threshold = usual.value * (1 + rise)
+    verdict = _verdict(recent.value > threshold, recent.value <= usual.value * (1 + rise / 2))
+    summary = (
+        f"{model}: {what} takes {seconds(recent.value)} on average over {seconds(settings.over)}, "
+        f"usually {seconds(usual.value)} (alarming above {seconds(threshold)})"
+    )
+    return Finding(verdict, recent.value, threshold, summary)
+
+
+def judge_breaker(subject: str, open_count: int, count: int, has_opened: bool) -> Finding:
+    """`has_opened`: one did since the last look, though it may be closed by now."""
+    of_how_many = f"{open_count} of its {count} breakers are" if count > 1 else "its breaker is"
+    state = f"{of_how_many} open" if open_count else "its breaker opened and closed again" if has_opened else "closed"
+    return Finding(_verdict(open_count > 0 or has_opened, True), open_count, 1.0, f"{subject}: {state}")
+
+
+def judge_failures(subject: str, recent: Mean, usual: Mean, settings: FailureSpikeSettings) -> Finding:
+    """Failures within seconds; it resolves at half of the threshold."""
+    usual_rate = usual.total / max(usual.weight, _SETTLED_S)
+    threshold = max(settings.factor * usual_rate, settings.min_failures / SPIKE_S)
+    rate = recent.total / SPIKE_S
+    verdict = _verdict(rate >= threshold, rate <= threshold / 2)
+    summary = (
+        f"{subject}: {rate:.3g} failures per second in the last minute, usually {usual_rate:.3g} "
+        f"(alarming from {threshold:.3g})"
+    )
+    return Finding(verdict, rate, threshold, summary)
+
+
+def judge_budget(subject: str, tokens: float, failure_share: float) -> Finding:
+    """It is exhausted when no retry is left while attempts fail. `failure_share` fades in silence."""
+    is_out = tokens < 1 and failure_share >= FAILING
+    state = "no retry is left" if is_out else "retries are left, or not wanted"
+    summary = f"{subject}: {state}, {percent(failure_share)} of the recent attempts failed"
+    return Finding(_verdict(is_out, True), tokens, 1.0, summary)
+
+
+def judge_credential(upstream: str, rest_s: float, category: str) -> Finding:
+    """`rest_s`: until it is tried again, 0 when it is not benched; `category`: of what it was refused for."""
+    state = f"its key was refused ({category}) and is left alone" if rest_s > 0 else "its key is in use"
+    return Finding(_verdict(rest_s > 0, True), rest_s, 0.0, f"{upstream}: {state}")
+
+
+def judge_engine(engine: str, has_given_up: bool) -> Finding:
+    state = "could not be brought back, and is no longer tried" if has_given_up else "is tried again"
+    return Finding(_verdict(has_given_up, True), float(has_given_up), 1.0, f"{engine} {state}")
+
+
+def judge_reload(is_good: bool) -> Finding:
+    state = "the running config is the file's" if is_good else "the file is refused, the config before it stays"
+    return Finding(_verdict(not is_good, True), float(not is_good), 1.0, state)
+
+
+def judge_lag(lag_s: float, settings: LoopLagSettings) -> Finding:
+    """It resolves below half of the threshold."""
+    summary = f"the event loop kept everybody waiting for {seconds(lag_s)} (alarming above {seconds(settings.above)})"
+    return Finding(_verdict(lag_s > settings.above, lag_s <= settings.above / 2), lag_s, settings.above, summary)
+
+
+def percent(share: float) -> str:
+    """`97.5 %`."""
+    return f"{100 * share:.3g} %"
+
+
+def seconds(duration_s: float) -> str:
+    """`850 ms`, `2.5 s`, `5 min`."""
+    if duration_s < 1:
+        return f"{1000 * duration_s:.3g} ms"
+    return f"{duration_s:.3g} s" if duration_s < 120 else f"{duration_s / 60:.3g} min"
+
+
+def _verdict(is_bad: bool, is_good: bool) -> Verdict:
+    """Bad goes first."""
+    if is_bad:
+        return "bad"
+    return "good" if is_good else "between"

@@ -1,0 +1,60 @@
+"""Which alerts nobody is to be told of for a while.
+
+Owns the silences and their ends. Does not own what is silenced: the alert itself goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EVERY = "*"
+MOST = 200
+"""Silences at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """An operator's word that an alert is known."""
+
+    alert: str
+    """A rule, or `*` for all."""
+    subject: str | None
+    """None: whatever its subject."""
+    until: float
+    reason: str
+    who: str
+
+
+class Silences:
+    """One for each alert and subject: a second takes the place of the first."""
+
+    def __init__(self) -> None:
+        self._silences: dict[tuple[str, str | None], Silence] = {}
+
+    def try_add(self, silence: Silence, now: float) -> bool:
+        """False: there are too many."""
+        self._expire(now)
+        key = (silence.alert, silence.subject)
+        if key not in self._silences and len(self._silences) >= MOST:
+            return False
+        self._silences[key] = silence
+        return True
+
+    def try_remove(self, alert: str, subject: str | None, now: float) -> Silence | None:
+        """The one with just these words, if there was one."""
+        self._expire(now)
+        return self._silences.pop((alert, subject), None)
+
+    def covers(self, alert: str, subject: str, now: float) -> bool:
+        """Whether nobody is to be told."""
+        keys = ((alert, subject), (alert, None), (EVERY, subject), (EVERY, None))
+        return any((each := self._silences.get(key)) is not None and each.until > now for key in keys)
+
+    def snapshot(self, now: float) -> Sequence[Silence]:
+        """Those that hold now; the first to end first."""
+        self._expire(now)
+        return tuple(sorted(self._silences.values(), key=lambda each: each.until))
+
+    def _expire(self, now: float) -> None:
+        self._silences = {key: each for key, each in self._silences.items() if each.until > now}

@@ -1,0 +1,131 @@
+"""Whether a deployment is well, as an operator would put it: healthy, degraded or unhealthy, and why.
+
+Owns these words. Does not own who is asked: that is the breaker's, which looks at less and acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_guard.policy.transition import BreakerState
+from llm_guard.policy.units import OptionalSeconds, Ratio
+
+HealthState = Literal["healthy", "degraded", "unhealthy"]
+
+ENOUGH = 20
+"""Attempts in a minute below which a share of failures would be an anecdote."""
+NONE_OF = 5
+"""So many attempts in a minute without one success are an outage, whatever the breaker makes of them: rate limits and
+refused keys do not open it."""
+_NAMED = 5
+
+_OUT = {"open": "its breaker is open", "forced_open": "its breaker is forced open"}
+_HOST_OUT = {"open": "its upstream's breaker is open", "forced_open": "its upstream's breaker is forced open"}
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """Above either p95, in seconds, a deployment is degraded; None: no budget. From this share of failed attempts on,
+    within a minute, it is as well."""
+
+    p95: OptionalSeconds = None
+    """Of whole answers."""
+    first_token_p95: OptionalSeconds = None
+    """Of streams."""
+    failure_share: Ratio = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What is seen of one deployment."""
+
+    state: BreakerState = "closed"
+    host: BreakerState = "closed"
+    """Of its upstream's own breaker."""
+    attempts: int = 0
+    """Of the last minute; both without those whose end says nothing of a deployment."""
+    failures: int = 0
+    p95_s: float | None = None
+    """Seconds, of whole answers; infinite where so many were cut; None: too few to know."""
+    first_token_p95_s: float | None = None
+    held_s: float = 0.0
+    """So long nothing more will be let through: the provider has said so."""
+    rests_s: float = 0.0
+    """So long its credential, or it itself, is benched."""
+    hold: str | None = None
+    """What an operator has said of it, as a phrase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How it is, with a phrase for each thing that makes it less than healthy, the worst first."""
+
+    health: HealthState
+    why: tuple[str, ...] = ()
+
+
+def judge(signs: Signs, settings: HealthSettings) -> Verdict:
+    """One deployment's health. Of one that nobody asks nothing bad is known."""
+    ill, poor = _illnesses(signs), _weaknesses(signs, settings)
+    health: HealthState = "unhealthy" if ill else "degraded" if poor else "healthy"
+    return Verdict(health, (*ill, *poor))
+
+
+def sum_up(healths: Mapping[str, HealthState], asked: Collection[str]) -> Verdict:
+    """The health of all together, by their names. `asked`: those that are in use; that another one, which nobody asks,
+    is healthy says nothing."""
+    ill = [name for name, health in healths.items() if health == "unhealthy"]
+    poor = [name for name, health in healths.items() if health == "degraded"]
+    why = [
+        f"{len(names)} of {len(healths)} deployments {'is' if len(names) == 1 else 'are'} {word}: {_listed(names)}"
+        for names, word in ((ill, "unhealthy"), (poor, "degraded"))
+        if names
+    ]
+    used = [healths[name] for name in asked if name in healths]
+    if used and all(health == "unhealthy" for health in used):
+        return Verdict("unhealthy", ("no deployment that is in use is well", *why))
+    return Verdict("degraded" if why else "healthy", tuple(why))
+
+
+def _illnesses(signs: Signs) -> list[str]:
+    found = [phrase for phrase in (_OUT.get(signs.state), _HOST_OUT.get(signs.host)) if phrase is not None]
+    if signs.attempts >= NONE_OF and signs.failures == signs.attempts:
+        found.append(f"none of {signs.attempts} attempts within a minute succeeded")
+    return found
+
+
+def _weaknesses(signs: Signs, settings: HealthSettings) -> list[str]:
+    found = []
+    if signs.state == "half_open":
+        found.append("its breaker is half-open")
+    if signs.host == "half_open":
+        found.append("its upstream's breaker is half-open")
+    share = signs.failures / signs.attempts if signs.attempts >= ENOUGH else 0.0
+    if 0 < share < 1 and share >= settings.failure_share:
+        found.append(f"{signs.failures} of {signs.attempts} attempts within a minute failed")
+    if signs.held_s > 0:
+        found.append(f"its provider takes nothing for another {signs.held_s:.0f} s")
+    if signs.rests_s > 0:
+        found.append(f"its credential is benched for another {signs.rests_s:.0f} s")
+    found += _over("p95", signs.p95_s, settings.p95)
+    found += _over("p95 to the first token", signs.first_token_p95_s, settings.first_token_p95)
+    if signs.hold is not None:
+        found.append(signs.hold)
+    return found
+
+
+def _over(what: str, found_s: float | None, budget_s: float | None) -> list[str]:
+    if found_s is None or budget_s is None or found_s <= budget_s:
+        return []
+    return [f"{what} is {_seconds(found_s)}, above its budget of {budget_s:g} s"]
+
+
+def _seconds(seconds: float) -> str:
+    return "longer than its limits" if seconds == float("inf") else f"{seconds:.3g} s"
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

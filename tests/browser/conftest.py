@@ -1,0 +1,92 @@
+"""A real browser, and a page that notes whatever it complains of and whomever it asks.
+
+Owns how the browser is started, and what every page has to answer for at the end. Does not own a gateway
+(`tests.chaos.stand`), nor a single expectation of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+
+from tests.tools import need
+
+_QUIETLY = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+_PATIENCE_MS = 8000
+expect.set_options(timeout=_PATIENCE_MS)
+
+
+@dataclass
+class Window:
+    """A page with what it has said and asked."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """URLs."""
+    expected: tuple[str, ...] = ()
+    """Complaints that a test brings about have one of these in them."""
+
+    async def open(self, url: str) -> Page:
+        """The dashboard of the gateway at `url`."""
+        await self.page.goto(f"{url}/dashboard")
+        return self.page
+
+    def unexpected(self) -> list[str]:
+        return [each for each in self.complaints if not any(part in each for part in self.expected)]
+
+    def elsewhere(self) -> set[str]:
+        """Hosts that were asked beside the page's own."""
+        hosts = {urlsplit(url).netloc for url in self.asked if urlsplit(url).scheme not in ("data", "blob")}
+        return hosts - {urlsplit(self.asked[0]).netloc} if self.asked else set()
+
+
+Opens = Callable[..., AbstractAsyncContextManager[Window]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    path = need("chromium")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=_QUIETLY)
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+def opens(browser: Browser) -> Opens:
+    """A window with a profile of its own, which has nothing to complain of: `opens(width=375, color_scheme="dark")`.
+    It is to be closed before the gateway is."""
+
+    @asynccontextmanager
+    async def opened(width: int = 1280, height: int = 900, **settings: Any) -> AsyncIterator[Window]:
+        context = await browser.new_context(viewport={"width": width, "height": height}, **settings)
+        context.set_default_timeout(_PATIENCE_MS)
+        try:
+            window = await _window(context)
+            yield window
+        finally:
+            await context.close()
+        assert window.unexpected() == []
+        assert window.elsewhere() == set()
+
+    return opened
+
+
+async def _window(context: BrowserContext) -> Window:
+    page = await context.new_page()
+    window = Window(page)
+    page.on("console", lambda said: window.complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: window.complaints.append(str(error)))
+    page.on("request", lambda request: window.asked.append(request.url))
+    return window

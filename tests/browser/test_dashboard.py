@@ -1,0 +1,469 @@
+"""The dashboard in a real browser, before a real gateway and a provider that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from llm_guard.mock.provider import MockProvider
+from tests.browser.conftest import Opens
+from tests.chaos.stand import Stand, config_of, facing, standing
+from tests.chaos.wire import ask
+from tests.fakes.provider import whole
+from tests.fakes.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SEEN_WITHIN_MS = 2000
+HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
+
+
+# a gateway
+
+
+async def call(stand: Stand, model: str = "gpt") -> int:
+    """The status of one call's answer."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]}).encode()
+    return (await ask(stand.url, "/v1/chat/completions", body)).status
+
+
+@asynccontextmanager
+async def gateway(provider: MockProvider, **sections: Any) -> AsyncIterator[Stand]:
+    """Keeps what it keeps in a folder of its own."""
+    with TemporaryDirectory() as folder:
+        ops = {"store": folder, **sections.pop("ops", {})}
+        rules = {"breaker": {"consecutive_failures": 3, "open_for": "60s"}, "ops": ops, **sections}
+        async with standing(config_of(provider.url, **rules)) as stand:
+            yield stand
+
+
+@asynccontextmanager
+async def traffic(stand: Stand, model: str = "gpt") -> AsyncIterator[None]:
+    """Fifty calls a second."""
+
+    async def flow() -> None:
+        while True:
+            await call(stand, model)
+            await asyncio.sleep(0.02)
+
+    flowing = asyncio.create_task(flow())
+    try:
+        yield
+    finally:
+        flowing.cancel()
+        await asyncio.gather(flowing, return_exceptions=True)
+
+
+def tile(page: Page, label: str) -> Any:
+    return page.locator(".tile", has=page.locator("h3", has_text=re.compile(f"^{re.escape(label)}$")))
+
+
+# what it shows
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_page_loads_without_a_complaint_and_asks_nobody_else(opens: Opens, scheme: str) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens(color_scheme=scheme) as window:
+        await call(stand)
+        page = await window.open(stand.url)
+        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page).to_have_title("Healthy · llm_guard")
+        await expect(tile(page, "one/gpt")).to_contain_text("Closed")
+        await expect(page.locator("#models tbody tr")).to_contain_text(["All models", "gpt", "claude"])
+        await expect(page.locator(".uplot canvas")).to_have_count(4)
+        await expect(page.locator("#events-state")).to_have_text("live")
+        light = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert light == ("rgb(246, 246, 243)" if scheme == "light" else "rgb(16, 19, 23)")
+
+
+async def test_outage_is_seen_within_two_seconds(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, traffic(stand), opens() as window:
+        page = await window.open(stand.url)
+        await expect(tile(page, "one/gpt")).to_have_attribute("data-breaker", "closed")
+        provider.switch("gpt", "status:500")
+        await eventually(lambda: stand.breaker("one/gpt").state == "open")
+        began_at = time.monotonic()
+        await expect(tile(page, "one/gpt").locator(".state")).to_contain_text("Open", timeout=SEEN_WITHIN_MS)
+        await expect(tile(page, "one/gpt").locator(".probe")).to_contain_text("next probe in", timeout=SEEN_WITHIN_MS)
+        await expect(page.locator("#status-word")).not_to_have_text("Healthy", timeout=SEEN_WITHIN_MS)
+        await expect(page.locator("#events")).to_contain_text("closed → open", timeout=SEEN_WITHIN_MS)
+        await expect(page.locator("#calls button").first).to_contain_text("gpt", timeout=SEEN_WITHIN_MS)
+        assert time.monotonic() - began_at < SEEN_WITHIN_MS / 1000
+        await expect(page.locator("#alerts")).to_contain_text("breaker open: one/gpt")
+        await expect(page.locator("#said")).to_contain_text("Alert firing: ")
+
+
+async def test_time_to_the_next_probe_counts_down_between_answers(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        answers = [answered]
+        await window.page.route("**/admin/metrics", lambda route: answers.pop()(route) if answers else unanswered())
+        page = await window.open(stand.url)
+        await expect(tile(page, "one/gpt").locator(".probe")).to_have_text("next probe in 29\u00a0s")
+
+
+async def answered(route: Route) -> None:
+    """With a breaker that has just opened."""
+    said = await (await route.fetch()).json()
+    said["deployments"][0]["breaker"] |= {"state": "open", "next_probe_s": 30}
+    await route.fulfill(json=said)
+
+
+async def unanswered() -> None:
+    await asyncio.sleep(3600)
+
+
+async def test_failed_call_opens_its_waterfall(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider, retry={"max_attempts": 3}) as stand, opens() as window:
+        provider.switch("gpt", "status:503")
+        assert await call(stand) == 503
+        page = await window.open(stand.url)
+        row = page.locator("#calls button", has_text="attempts: one/gpt")
+        await row.click()
+        dialog = page.locator("dialog#call")
+        await expect(dialog.locator(".waterfall > li:not(.scale)")).to_have_count(3)
+        await expect(dialog.locator(".waterfall .bar")).to_have_count(3)
+        await expect(dialog.locator(".waterfall .wait")).to_have_count(2)
+        await expect(dialog).to_contain_text("of backoff")
+        await expect(dialog).to_contain_text("Then: retry after")
+        await expect(dialog).to_contain_text("Then: give up")
+        lefts = await dialog.locator(".waterfall .bar").evaluate_all("bars => bars.map(bar => bar.offsetLeft)")
+        assert lefts == sorted(set(lefts))
+        await dialog.get_by_role("button", name="Close").click()
+        await expect(row).to_be_focused()
+
+
+async def test_text_of_callers_and_providers_is_shown_as_text(opens: Opens) -> None:
+    error = json.dumps({"error": {"message": HOSTILE, "type": "server_error"}}).encode()
+    models = {HOSTILE: {"deployments": [{"upstream": "one"}]}}
+    async with facing([whole(500, error)], models=models) as (stand, _), opens() as window:
+        await call(stand, HOSTILE)
+        page = await window.open(stand.url)
+        page.on("dialog", lambda dialog: window.complaints.append(f"alert: {dialog.message}"))
+        await expect(page.locator("#models tbody")).to_contain_text(HOSTILE)
+        await expect(tile(page, f"one/{HOSTILE}")).to_be_visible()
+        await page.route("**/admin/calls/lg-*", said_by_a_provider)
+        await page.locator("#calls button", has_text=HOSTILE).click()
+        await expect(page.locator("dialog#call .waterfall .who")).to_contain_text(HOSTILE)
+        await expect(page.locator("dialog#call .waterfall .why")).to_have_text(HOSTILE)
+        await page.keyboard.press("Escape")
+        await tile(page, f"one/{HOSTILE}").get_by_role("button", name="Force open").click()
+        await expect(page.locator("#act-head")).to_contain_text(HOSTILE)
+        assert await page.locator("img").count() == 0
+        assert await page.locator("body script").count() == 0
+
+
+async def said_by_a_provider(route: Route) -> None:
+    """Where the gateway would quote it."""
+    said = await (await route.fetch()).json()
+    for attempt in said["attempts"]:
+        attempt |= {"why": HOSTILE, "then": HOSTILE, "outcome": HOSTILE}
+    await route.fulfill(json=said)
+
+
+async def test_events_that_come_in_pieces_are_read_whole(opens: Opens) -> None:
+    script = """async ([text, size]) => {
+        const { readEvents } = await import(new URL("dashboard/stream.js", document.baseURI));
+        const bytes = new TextEncoder().encode(text);
+        const body = new ReadableStream({ start(control) {
+            for (let at = 0; at < bytes.length; at += size) control.enqueue(bytes.slice(at, at + size));
+            control.close();
+        } });
+        const events = [];
+        for await (const event of readEvents(body, 1000, new AbortController())) events.push(event);
+        return events;
+    }"""
+    lines = [": beat", "", "id: a-1", "event: breaker", 'data: {"x":', 'data: "é"}', "", "data:y", "", "data: cut"]
+    whole_ones = [
+        {"id": "a-1", "type": "breaker", "data": '{"x":\n"é"}'},
+        {"id": None, "type": "message", "data": "y"},
+    ]
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        page = await window.open(stand.url)
+        for end in ("\n", "\r\n"):
+            for size in (1, 2, 3, 1000):
+                assert await page.evaluate(script, [end.join(lines), size]) == whole_ones
+
+
+# what it does
+
+
+async def test_operator_forces_a_breaker_open_and_resets_it(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        page = await window.open(stand.url)
+        one = tile(page, "one/gpt")
+        await one.get_by_role("button", name="Force open").click()
+        await page.get_by_label("Reason").fill("the bill is too high")
+        await page.get_by_label("For how long").select_option("30 minutes")
+        await page.get_by_label("Your name").fill("ada")
+        await page.locator("#act-do").click()
+        await expect(page.locator("#act-said")).to_contain_text("nobody is left to be asked")
+        assert stand.breaker("one/gpt").state == "forced_open"
+        await page.get_by_role("button", name="Close").click()
+        await expect(one.locator(".state")).to_contain_text("Forced open")
+        await expect(page.locator("#holds")).to_contain_text("the bill is too high")
+        await expect(page.locator("#events")).to_contain_text("ada from 127.0.0.1")
+        assert await call(stand) == 503
+
+        await one.get_by_role("button", name="Reset: ").click()
+        await page.get_by_label("Reason").fill("it is paid")
+        await page.locator("#act-do").click()
+        await expect(one).to_have_attribute("data-breaker", "closed")
+        await expect(page.locator("#said")).to_contain_text("Done: reset, one/gpt")
+        assert await call(stand) == 200
+
+
+async def test_operator_drains_a_deployment_and_returns_it(opens: Opens) -> None:
+    models = {"gpt": {"deployments": [{"upstream": "one"}, {"upstream": "one", "model": "spare"}]}}
+    async with MockProvider() as provider, gateway(provider, models=models) as stand, opens() as window:
+        page = await window.open(stand.url)
+        one = tile(page, "one/gpt")
+        await one.get_by_role("button", name="Drain").click()
+        await page.get_by_label("Reason").fill("maintenance")
+        await page.locator("#act-do").click()
+        await expect(page.locator("#holds")).to_contain_text("maintenance")
+        await expect(one.locator(".state")).to_contain_text("drained")
+        await expect(one.get_by_role("button", name="Drain")).to_be_hidden()
+        assert await call(stand) == 200
+        assert provider.last.model == "spare"
+        await one.get_by_role("button", name="Return").click()
+        await page.get_by_label("Reason").fill("over")
+        await page.locator("#act-do").click()
+        await expect(page.locator("#holds")).to_contain_text("No deployment is drained")
+
+
+async def test_nothing_is_done_without_a_reason(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        page = await window.open(stand.url)
+        await tile(page, "one/gpt").get_by_role("button", name="Force open").click()
+        await page.locator("#act-do").click()
+        await expect(page.get_by_label("Reason")).to_be_focused()
+        await page.get_by_label("Reason").fill("   ")
+        await page.locator("#act-do").click()
+        await expect(page.locator("#act-said")).to_contain_text("Say why")
+        await page.get_by_role("button", name="Cancel").click()
+        assert not any("force-open" in url for url in window.asked)
+        assert stand.breaker("one/gpt").state == "closed"
+
+
+async def test_what_the_gateway_refuses_to_do_is_said_in_the_dialog(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        window.expected = ("404",)
+        page = await window.open(stand.url)
+        await page.route("**/admin/breakers/force-open", lambda route: route.continue_(
+            post_data=json.dumps({"deployment": "gone", "reason": "x"}),
+        ))  # fmt: skip
+        await tile(page, "one/gpt").get_by_role("button", name="Force open").click()
+        await page.get_by_label("Reason").fill("a reason")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#act-said")).to_contain_text("Not done: ")
+        await expect(page.get_by_label("Reason")).to_have_value("a reason")
+
+
+async def test_everything_can_be_done_by_the_keyboard_alone(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        provider.switch("gpt", "status:500")
+        await call(stand)
+        page = await window.open(stand.url)
+        await expect(page.locator("#calls button")).to_have_count(1)
+
+        await tab_to(page, "Skip to the figures")
+        await tab_to(page, "Dark")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        await tab_to(page, "claude")
+        await page.keyboard.press("Space")
+        await expect(page.get_by_role("button", name="claude", exact=True)).to_have_attribute("aria-pressed", "true")
+
+        await tab_to(page, "Force open: one/gpt")
+        await page.keyboard.press("Enter")
+        await page.keyboard.type("by hand")
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#act")).to_be_hidden()
+        await expect(page.get_by_role("button", name="Force open: one/gpt")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_label("Reason")).to_be_focused()
+        await page.keyboard.type("by hand")
+        await page.keyboard.press("Enter")
+        await eventually(lambda: stand.breaker("one/gpt").state == "forced_open")
+        await page.keyboard.press("Escape")
+
+        await tab_to(page, "gpt server error")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("dialog#call .waterfall")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.locator("dialog#call")).to_be_hidden()
+
+
+async def tab_to(page: Page, name: str) -> None:
+    """Tab, and nothing else, until what has the focus is named so; what has it must be seen to have it."""
+    script = """() => {
+        const it = document.activeElement, look = getComputedStyle(it);
+        return [it.getAttribute("aria-label") ?? it.innerText ?? "", look.outlineStyle];
+    }"""
+    for _ in range(80):
+        await page.keyboard.press("Tab")
+        said, outline = await page.evaluate(script)
+        assert outline != "none", f"the focus on {said!r} is not to be seen"
+        if re.sub(r"\s+", " ", said).find(name) >= 0:
+            return
+    raise AssertionError(f"no Tab leads to {name!r}")
+
+
+async def test_focus_stays_while_the_figures_change(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, traffic(stand), opens() as window:
+        page = await window.open(stand.url)
+        button = page.get_by_role("button", name="Drain: one/gpt")
+        await button.focus()
+        await expect(page.locator("#load tbody tr").first.locator("[data-part=attempts]")).not_to_have_text("0")
+        before = await page.locator("#load tbody tr").first.locator("[data-part=attempts]").inner_text()
+        await expect(page.locator("#load tbody tr").first.locator("[data-part=attempts]")).not_to_have_text(before)
+        await expect(button).to_be_focused()
+
+
+# who may
+
+
+async def test_token_is_asked_for_and_kept_by_the_tab_alone(opens: Opens) -> None:
+    token = "an-operators-token"  # of this test
+    async with MockProvider() as provider, gateway(provider, ops={"token": token}) as stand, opens() as window:
+        window.expected = ("401",)
+        page = await window.open(stand.url)
+        await expect(page.locator("#token")).to_be_visible()
+        await expect(page.locator("main")).to_be_hidden()
+        await expect(page.locator("#status-word")).to_have_text("Locked")
+        await page.locator("#token-text").fill("another")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#token-why")).to_contain_text("refuses that token")
+        await page.locator("#token-text").fill(token)
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page.locator("#events-state")).to_have_text("live")
+        await page.reload()
+        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page.locator("#token")).to_be_hidden()
+        assert not any(token in url for url in window.asked)
+        assert token not in await page.content()
+        assert token not in json.dumps(await page.context.storage_state())  # cookies and local storage
+        other = await page.context.new_page()
+        await other.goto(f"{stand.url}/dashboard")
+        await expect(other.locator("#token")).to_be_visible()
+
+
+async def test_without_a_token_on_this_machine_nothing_is_asked(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        page = await window.open(stand.url)
+        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page.locator("#token")).to_be_hidden()
+
+
+# away
+
+
+async def test_gateway_that_is_away_is_said_so_and_comes_back_by_itself(opens: Opens) -> None:
+    async with MockProvider() as provider, opens() as window:
+        window.expected = ("net::ERR",)
+        async with gateway(provider) as stand:
+            port = int(stand.url.rsplit(":", 1)[1])
+            page = await window.open(stand.url)
+            await expect(tile(page, "one/gpt")).to_be_visible()
+        await expect(page.locator("#away")).to_contain_text("No word from the gateway since", timeout=4000)
+        await expect(page).to_have_title("Away · llm_guard")
+        await expect(tile(page, "one/gpt")).to_be_visible()
+        opacity = await page.evaluate("getComputedStyle(document.querySelector('main')).filter")
+        assert opacity == "grayscale(1)"
+        async with gateway(provider, server={"port": port}):
+            await expect(page.locator("#away")).to_be_hidden()
+            await expect(page.locator("#status-word")).to_have_text("Healthy")
+            await expect(page.locator("#events-state")).to_have_text("live")
+
+
+async def test_answer_that_is_not_understood_is_said_and_the_page_goes_on(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        window.expected = ("TypeError",)
+        await window.page.route("**/admin/metrics", lambda route: route.fulfill(json={"of": "another version"}))
+        page = await window.open(stand.url)
+        await expect(page.locator("#away")).to_contain_text("does not understand what it says")
+        await page.unroute("**/admin/metrics")
+        await expect(page.locator("#away")).to_be_hidden()
+        await expect(page.locator("#status-word")).to_have_text("Healthy")
+
+
+async def test_alert_is_silenced(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        provider.switch("gpt", "status:500")
+        for _ in range(3):
+            await call(stand)
+        page = await window.open(stand.url)
+        await page.get_by_role("button", name="Silence: breaker open: one/gpt").click()
+        await page.get_by_label("Reason").fill("we know")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#alerts")).to_contain_text("firing, silenced since")
+
+
+# shapes
+
+
+LONG = "a-model-with-a-name-that-has-no-place-to-break-and-goes-on-for-quite-a-while-0123456789-0123456789"
+
+
+async def test_phone_has_no_sideways_scroll(opens: Opens) -> None:
+    models = {LONG: {"deployments": [{"upstream": "one"}]}}
+    async with (
+        MockProvider() as provider,
+        gateway(provider, models=models, retry={"max_attempts": 3}) as stand,
+        opens(width=375, height=812, has_touch=True, is_mobile=True) as window,
+    ):
+        provider.switch(LONG, "status:500")
+        await call(stand, LONG)
+        page = await window.open(stand.url)
+        await expect(page.locator(".uplot canvas")).to_have_count(4)
+        await expect(page.locator("#calls button")).to_have_count(1)
+        assert await sideways(page) == 0
+        await page.locator("#calls button").click()
+        await expect(page.locator("dialog#call .waterfall")).to_be_visible()
+        assert await sideways(page) == 0
+        assert await page.evaluate("(() => { const it = document.querySelector('#call');"
+                                   "return it.scrollWidth - it.clientWidth })()") == 0  # fmt: skip
+        await page.locator("#call [data-close]").click()
+        await tile(page, f"one/{LONG}").get_by_role("button", name="Drain").click()
+        assert await sideways(page) == 0
+
+
+async def sideways(page: Page) -> int:
+    """By how many pixels the page is wider than the screen."""
+    script = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) - 375"
+    return max(0, int(await page.evaluate(script)))
+
+
+async def test_chosen_theme_is_kept(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens(color_scheme="dark") as window:
+        page = await window.open(stand.url)
+        await page.get_by_role("button", name="Light").click()
+        await page.reload()
+        await expect(page.locator("html")).to_have_attribute("data-theme", "light")
+        assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 246, 243)"
+
+
+async def test_tab_that_nobody_looks_at_lets_go_of_its_events_and_gets_them_later(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        page = await window.open(stand.url)
+        await expect(page.locator("#events-state")).to_have_text("live")
+        await page.evaluate("""() => {
+            Object.defineProperty(document, "hidden", {get: () => true, configurable: true});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""")
+        await expect(page.locator("#events-state")).to_have_text("reconnecting")
+        stand.app.ops.journal.note("reload", outcome="while away")
+        await page.evaluate("() => { delete document.hidden; document.dispatchEvent(new Event('visibilitychange')); }")
+        await expect(page.locator("#events-state")).to_have_text("live")
+        stand.app.ops.journal.note("reload", outcome="afterwards")
+        await expect(page.locator("#events li")).to_contain_text(["afterwards", "while away"])

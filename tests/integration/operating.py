@@ -1,0 +1,56 @@
+"""An operator at work on a gateway of the test's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from llm_guard.app import App, create_app
+from llm_guard.config import load_config
+from tests.chaos.stand import Stand
+from tests.chaos.wire import Reply, ask
+
+HERE = {"host": "localhost", "x-llm-guard-operator": "ann"}
+
+
+async def get(url: str, path: str) -> Any:
+    """What /admin/`path` shows."""
+    reply = await ask(url, f"/admin/{path}", headers=HERE, method="GET")
+    assert reply.status == 200, reply.text
+    return reply.json
+
+
+async def post(url: str, path: str, **body: object) -> Reply:
+    """What /admin/`path` answers to a change, for a reason unless `reason` says otherwise."""
+    said = {name.rstrip("_"): value for name, value in {"reason": "an outage", **body}.items() if value is not ...}
+    return await ask(url, f"/admin/{path}", json.dumps(said).encode(), HERE)
+
+
+async def change(url: str, path: str, **body: object) -> Any:
+    """As `post`; it must succeed, and be written down."""
+    reply = await post(url, path, **body)
+    assert reply.status == 200, reply.text
+    assert reply.json["audited"], reply.text
+    return reply.json
+
+
+async def audit(url: str) -> list[tuple[str, str, str, str]]:
+    """Who, what, target, why; the newest first."""
+    return [(each["who"], each["what"], each["target"], each["why"]) for each in await get(url, "audit")]
+
+
+@asynccontextmanager
+async def running(path: Path) -> AsyncIterator[Stand]:
+    """A gateway of the config in this file, which it watches."""
+    with capture_logs() as log:
+        app: App = create_app(load_config(path), path=path)
+        await app.start()
+        try:
+            yield Stand(app, log)
+        finally:
+            await app.stop()

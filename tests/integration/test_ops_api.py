@@ -1,0 +1,237 @@
+"""All of the operator's pages: what they promise of themselves, and what holds for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.core.result import Ok
+from schemathesis.schemas import APIOperation
+
+from llm_guard.ops.pages import Change, Page
+from tests.chaos.forms import CHAT
+from tests.chaos.stand import Stand, config_text, facing
+from tests.chaos.wire import ask
+from tests.integration.operating import HERE, get, running
+
+QUESTIONS = {"/admin/explain", "/admin/config/validate"}
+"""They are asked with a body, and change nothing."""
+CHANGES: dict[str, dict[str, Any]] = {
+    "/admin/alerts/silence": {"alert": "*", "for": "1m"},
+    "/admin/alerts/unsilence": {"alert": "*"},
+    "/admin/alerts/test": {"webhook": "nobody"},
+    "/admin/breakers/force-closed": {"deployment": "one/gpt"},
+    "/admin/breakers/force-open": {"deployment": "one/gpt", "for": "1m"},
+    "/admin/breakers/reset": {"deployment": "one/gpt"},
+    "/admin/config/reload": {},
+    "/admin/config/roll-back": {},
+    "/admin/deployments/bench": {"deployment": "one/gpt", "for": "1m"},
+    "/admin/deployments/drain": {"deployment": "one/gpt"},
+    "/admin/deployments/return": {"deployment": "one/gpt"},
+    "/admin/limits": {"deployment": "one/gpt", "concurrency": 2},
+    "/admin/limits/reset": {"deployment": "one/gpt"},
+    "/admin/log-levels": {"logger": "llm_guard.app", "level": "info"},
+}
+"""One that can be made, for every page: in this order."""
+WEBHOOK = {"name": "nobody", "url": "http://127.0.0.1:9/hook"}
+
+
+def pages(stand: Stand) -> tuple[Page, ...]:
+    return stand.app.ops._site.pages
+
+
+async def changed(stand: Stand) -> list[dict[str, Any]]:
+    return [event.facts for event in stand.app.ops.journal.since(0)[0] if event.kind == "change"]
+
+
+async def test_every_page_that_changes_anything_wants_a_reason_and_leaves_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    path.write_text(config_text("http://127.0.0.1:9", ops={"webhooks": [WEBHOOK]}))
+    async with running(path) as stand:
+        changing = {page.path: page for page in pages(stand) if page.method != "GET" and page.path not in QUESTIONS}
+        assert changing.keys() == CHANGES.keys(), "a page that changes something is missing in CHANGES"
+        assert all(page.takes is not None and issubclass(page.takes, Change) for page in changing.values())
+        path.write_text(config_text("http://127.0.0.1:9", timeout={"idle": "7s"}, ops={"webhooks": [WEBHOOK]}))
+        for name, body in CHANGES.items():
+            refused = await ask(stand.url, name, json.dumps(body).encode(), HERE)
+            assert (refused.status, "reason" in refused.text) == (422, True), name
+            before = len(await get(stand.url, "audit"))
+            reply = await ask(stand.url, name, json.dumps({**body, "reason": f"to test {name}"}).encode(), HERE)
+            assert (reply.status, reply.json["audited"]) == (200, True), reply.text
+            entries = [each for each in await get(stand.url, "audit") if each["why"] == f"to test {name}"]
+            assert [(each["who"], bool(each["what"])) for each in entries] == [("ann from 127.0.0.1", True)], name
+            assert len(await get(stand.url, "audit")) > before
+            assert (await changed(stand))[-1]["why"] == f"to test {name}"
+
+
+async def test_question_with_a_body_changes_nothing() -> None:
+    bodies = {"/admin/explain": {"model": "gpt"}, "/admin/config/validate": {"text": "models: {}"}}
+    async with facing(CHAT.ok) as (stand, provider):
+        assert {page.path for page in pages(stand) if page.method != "GET"} - CHANGES.keys() == QUESTIONS
+        before = await fingerprint(stand)
+        for path, body in bodies.items():
+            assert (await ask(stand.url, path, json.dumps(body).encode(), HERE)).status == 200
+        assert await fingerprint(stand) == before
+        assert provider.requests == []
+
+
+async def fingerprint(stand: Stand) -> dict[str, Any]:
+    """Everything that an operator can change, and what happened."""
+    now = stand.app._clock.now()
+    return {
+        "events": stand.app.ops.journal.last_id,
+        "breakers": [each.breaker.snapshot(now) for each in stand.app.gateway.deployments()],
+        "hosts": [each.host.snapshot(now) for each in stand.app.gateway.deployments()],
+        "holds": [each.hold for each in stand.app.gateway.deployments()],
+        "limits": [(each.budget.settings, each.gates.settings) for each in stand.app.gateway.deployments()],
+        "config": [each.how for each in stand.app.reloads.history],
+        **{name: await get(stand.url, name) for name in ("audit", "alerts", "log-levels")},
+    }
+
+
+async def test_get_has_no_side_effect(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    async with facing(CHAT.ok, ops={"store": str(folder)}) as (stand, provider):
+        call = (await CHAT.ask(stand.url)).headers["x-llm-guard-request-id"]
+        await stand.idle()
+        asked = [page for page in pages(stand) if page.method == "GET" and page.live is None]
+        assert len(asked) > 15
+        before = await fingerprint(stand)
+        for page in asked:
+            target = page.path.replace("{id}", call).replace("{file}", "app.js")
+            for method in ("GET", "HEAD"):
+                assert (await ask(stand.url, target, headers=HERE, method=method)).status in (200, 404), target
+        assert await fingerprint(stand) == before
+        assert len(provider.requests) == 1
+        assert not folder.exists()
+
+
+async def test_pages_are_listed() -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        listed = [
+            (each["method"], each["path"])
+            for each in (await ask(stand.url, "/admin", headers=HERE, method="GET")).json["pages"]
+        ]
+        assert listed == [(page.method, page.path) for page in pages(stand)]
+        assert {count for _, count in Counter(listed).items()} == {1}
+        assert all(page.summary.endswith(".") for page in pages(stand))
+
+
+@pytest.mark.parametrize("target", ["/admin?x=1", "/admin/config?secrets=true", "/admin/health?" + "a=1&" * 65])
+async def test_parameters_that_a_page_does_not_take_are_refused(target: str) -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        reply = await ask(stand.url, target, headers=HERE, method="GET")
+        assert (reply.status, reply.json["error"]["code"]) == (422, "invalid_query")
+
+
+async def test_wrong_method_is_told_the_right_ones() -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        reply = await ask(stand.url, "/admin/limits", headers=HERE, method="DELETE")
+        assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD, POST")
+        reply = await ask(stand.url, "/admin/config/reload", headers=HERE, method="GET")
+        assert (reply.status, reply.headers["allow"]) == (405, "POST")
+
+
+# the description
+
+
+async def document_of(stand: Stand) -> dict[str, Any]:
+    document: dict[str, Any] = (await ask(stand.url, "/admin/openapi.json", headers=HERE, method="GET")).json
+    return document
+
+
+async def test_description_names_every_page_and_says_what_each_takes_and_gives() -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        document = await document_of(stand)
+        described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+        assert described == {
+            (page.method, page.path) for page in pages(stand) if not page.path.startswith("/dashboard")
+        }  # fmt: skip
+        operations = [(path, *each) for path, item in document["paths"].items() for each in item.items()]
+        names = Counter(operation["operationId"] for _, _, operation in operations)
+        assert set(names.values()) == {1}
+        for path, method, operation in operations:
+            assert (method == "post") == ("requestBody" in operation), path
+            assert path.startswith("/admin") == ("security" in operation), path
+            (content,) = operation["responses"]["200"]["content"].values()
+            assert content["schema"], path
+        assert not [name for name in document["components"]["schemas"] if "." in name]
+
+
+NOT_TRIED = ("/admin/events", "/admin/events/ws", "/admin/alerts/test", "/admin/config/reload")
+"""Endless, or sent to others, or read from a file."""
+UNSURE = {"positive_data_acceptance"}
+"""A page may refuse what its description allows: a name that there is not, a duration of nothing."""
+load_all_checks()
+
+
+def with_real_names(document: dict[str, Any]) -> dict[str, Any]:
+    """The description, in which a deployment is one that there is."""
+    for schema in document["components"]["schemas"].values():
+        fields = schema.get("properties", {})
+        if "deployment" in fields and schema.get("additionalProperties") is False:  # so it is taken, not given
+            fields["deployment"] = {"enum": ["one/gpt", "two/claude"]}
+            for optional in fields.keys() & {"upstream", "model"}:
+                fields[optional] = {"type": "null"}
+    return document
+
+
+def try_all(url: str, document: dict[str, Any], mode: GenerationMode) -> dict[str, set[int]]:
+    """The statuses that each operation has answered with; raises for what does not match the description."""
+    return {operation.label: try_one(url, operation, mode) for operation in operations_of(document, mode)}
+
+
+def operations_of(document: dict[str, Any], mode: GenerationMode) -> Iterator[APIOperation[Any, Any, Any, Any]]:
+    for found in schemathesis.openapi.from_dict(document).get_all_operations():
+        assert isinstance(found, Ok), found
+        operation = found.ok()
+        has_input = operation.body or operation.query or operation.path_parameters
+        if operation.path not in NOT_TRIED and (mode is GenerationMode.POSITIVE or has_input):
+            yield operation
+
+
+def try_one(url: str, operation: APIOperation[Any, Any, Any, Any], mode: GenerationMode) -> set[int]:
+    excluded = [CHECKS.get_one(name) for name in UNSURE]
+    statuses: set[int] = set()
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=8, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    def check(case: Any) -> None:
+        response = case.call(base_url=url)
+        statuses.add(response.status_code)
+        case.validate_response(response, excluded_checks=excluded)
+
+    check()
+    return statuses
+
+
+async def test_answers_are_what_the_description_says() -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        await CHAT.ask(stand.url)
+        document = with_real_names(await document_of(stand))
+        seen = await asyncio.to_thread(try_all, stand.url, document, GenerationMode.POSITIVE)
+        never = {label for label, statuses in seen.items() if 200 not in statuses}
+        # Nothing was adopted before, no call has such a name, and nobody was silenced.
+        assert never <= {"POST /admin/config/roll-back", "GET /admin/calls/{id}", "POST /admin/alerts/unsilence"}
+        assert not [line for line in stand.log if line["event"] == "a page failed"]
+
+
+async def test_what_the_description_does_not_allow_is_refused() -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        document = await document_of(stand)
+        del document["components"]["schemas"]["ConfigText"]["properties"]["text"]["maxLength"]  # it writes megabytes
+        seen = await asyncio.to_thread(try_all, stand.url, document, GenerationMode.NEGATIVE)
+        assert len(seen) > 12
+        assert not [line for line in stand.log if line["event"] == "a page failed"]

@@ -1,0 +1,182 @@
+"""The config as operators see it and change it while the gateway runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.forms import CHAT
+from tests.chaos.process import serving
+from tests.chaos.stand import config_text, facing
+from tests.fakes.provider import ScriptedProvider
+from tests.fakes.waiting import eventually
+from tests.integration.operating import audit, change, get, post, running
+
+KEY = "sk-SHOWN-0123456789"
+
+
+def text(url: str, idle: str = "5s", model: str = "a", **sections: Any) -> str:
+    upstreams = {"one": {"dialect": "openai", "base_url": f"{url}/v1", "api_key": KEY}}
+    models = {"gpt": {"deployments": [{"upstream": "one", "model": model}]}}
+    return config_text(url, timeout={"idle": idle}, upstreams=upstreams, models=models, **sections)
+
+
+async def idle_s(url: str) -> float:
+    return float((await get(url, "config"))["config"]["defaults"]["timeout"]["idle"])
+
+
+async def test_running_config_is_shown_without_its_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    path.write_text(text("http://127.0.0.1:9"))
+    async with running(path) as stand:
+        shown = await get(stand.url, "config")
+        assert (shown["source"], shown["problems"], shown["adopted"]["how"]) == (str(path), [], "start")
+        assert shown["config"]["upstreams"]["one"]["api_key"] == "***"
+        assert KEY not in json.dumps(shown)
+
+
+async def test_reload_answers_with_what_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    path.write_text(text("http://127.0.0.1:9"))
+    async with running(path) as stand:
+        path.write_text(text("http://127.0.0.1:9", "7s", server={"port": 1}).replace(KEY, "sk-SHOWN-another"))
+        answer = await change(stand.url, "config/reload", reason="slower provider")
+        changes = {each["key"]: (each["before"], each["after"]) for each in answer["now"]["changes"]}
+        assert changes == {
+            "server.port": (0, 1),
+            "upstreams.one.api_key": ("***", "***"),
+            "defaults.timeout.idle": (5.0, 7.0),
+        }
+        assert answer["warnings"] == ["server.port: the change needs a restart"]
+        assert await idle_s(stand.url) == 7.0
+        assert await audit(stand.url) == [("ann from 127.0.0.1", "config.reload", str(path), "slower provider")]
+        assert "SHOWN" not in json.dumps(await get(stand.url, "audit"))
+
+
+async def test_invalid_file_is_refused_with_its_problems_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    path.write_text(text("http://127.0.0.1:9"))
+    async with running(path) as stand:
+        path.write_text("models:\n  gpt: 7\n")
+        reply = await post(stand.url, "config/reload")
+        assert (reply.status, reply.json["error"]["code"]) == (422, "invalid_config")
+        assert f"{path}:2: models.gpt" in reply.json["error"]["message"]
+        shown = await get(stand.url, "config")
+        assert any("models.gpt" in line for line in shown["problems"])
+        assert await idle_s(stand.url) == 5.0
+        assert await audit(stand.url) == []
+
+
+async def test_roll_back_leads_to_the_config_before_and_the_file_is_read_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    async with ScriptedProvider(CHAT.ok) as provider:
+        path.write_text(text(provider.url, model="first"))
+        async with running(path) as stand:
+            path.write_text(text(provider.url, model="second"))
+            await change(stand.url, "config/reload")
+            assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/second"
+            await change(stand.url, "config/roll-back")
+            assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/first"
+            history = await get(stand.url, "config/history")
+            assert [each["how"] for each in history["history"]] == ["roll_back", "reload", "start"]
+            assert history["roll_back_to"] is None
+            assert (await post(stand.url, "config/roll-back")).status == 409
+            path.write_text(text(provider.url, model="third"))
+            await eventually(lambda: stand.app.reloads.current.by == "file")
+            assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/third"
+
+
+async def test_operators_words_last_over_a_reload_and_limits_do_not(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    async with ScriptedProvider(CHAT.ok) as provider:
+        path.write_text(text(provider.url))
+        async with running(path) as stand:
+            await change(stand.url, "deployments/drain", deployment="one/a")
+            await change(stand.url, "breakers/force-open", upstream="two")
+            await change(stand.url, "limits", deployment="one/a", concurrency=1)
+            path.write_text(text(provider.url, "7s"))
+            await change(stand.url, "config/reload")
+            assert (await CHAT.ask(stand.url)).status == 503
+            assert next(each for each in await get(stand.url, "deployments") if each["upstream"] == "two")["host"] == (
+                "forced_open"
+            )
+            assert not any(each["is_changed"] for each in await get(stand.url, "limits"))
+            assert [what for _, what, *_ in await audit(stand.url)][:2] == ["config.reload", "limits.reset"]
+
+
+async def test_word_on_what_a_reload_takes_away_is_not_lost_in_silence(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    async with ScriptedProvider(CHAT.ok) as provider:
+        path.write_text(text(provider.url))
+        async with running(path) as stand:
+            await change(stand.url, "deployments/drain", deployment="one/a")
+            await change(stand.url, "breakers/force-open", deployment="one/a")
+            path.write_text(text(provider.url, model="b"))
+            await change(stand.url, "config/reload")
+            lost = [(who, what, why) for who, what, _, why in await audit(stand.url) if who == "reload"]
+            why = "the config has it no longer"
+            assert sorted(lost) == [("reload", "breakers.reset", why), ("reload", "deployments.return", why)]
+            await change(stand.url, "config/roll-back")
+            assert (await CHAT.ask(stand.url)).status == 200
+
+
+async def test_deployment_that_changes_its_address_stays_drained_without_a_gap(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    async with ScriptedProvider(CHAT.ok) as provider, ScriptedProvider(CHAT.ok) as other:
+        path.write_text(text(provider.url))
+        async with running(path) as stand:
+            await change(stand.url, "deployments/drain", deployment="one/a")
+            path.write_text(text(other.url))
+            await change(stand.url, "config/reload")
+            assert (await CHAT.ask(stand.url)).status == 503
+
+
+@pytest.mark.parametrize(
+    ("content", "is_valid", "keys"),
+    [
+        (text("http://127.0.0.1:9"), True, []),
+        (text("http://127.0.0.1:9").replace(KEY, "${SHOWN_PROBE}"), True, []),
+        ("models:\n  gpt: {deploymints: []}\n", False, ["models.gpt.deployments", "models.gpt.deploymints"]),
+        ("{", False, [""]),
+        ("", False, [""]),
+        ("a: &a [*a]", False, [""]),
+    ],
+)
+async def test_text_is_checked_and_nothing_is_changed(
+    content: str, is_valid: bool, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOWN_PROBE", "sk-SHOWN-probed-value")
+    async with facing(CHAT.ok) as (stand, _):
+        reply = await post(stand.url, "config/validate", text=content, reason=...)
+        assert reply.status == 200, reply.text
+        assert reply.json["is_valid"] == is_valid, reply.text
+        assert {*keys} <= {each["key"] for each in reply.json["problems"]}
+        assert "SHOWN-probed" not in reply.text
+        assert await audit(stand.url) == []
+        assert len((await get(stand.url, "config/history"))["history"]) == 1
+
+
+async def test_gateway_without_a_file_says_so() -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        assert (await get(stand.url, "config"))["source"] is None
+        reply = await post(stand.url, "config/reload")
+        assert (reply.status, reply.json["error"]["code"]) == (409, "nothing_to_do")
+
+
+async def test_signal_file_and_operator_take_the_same_way(tmp_path: Path) -> None:
+    import signal
+
+    path = tmp_path / "guard.yaml"
+    async with serving(path, text("http://127.0.0.1:9", ops={"store": str(tmp_path / "state")})) as served:
+        served.signal(signal.SIGHUP)
+        await served.logged("reloaded")
+        path.write_text(text("http://127.0.0.1:9", "8s", ops={"store": str(tmp_path / "state")}))
+        await served.logged("reloaded", 2)
+        await change(served.url, "config/reload")
+        lines = [await served.logged("reloaded", count) for count in (1, 2, 3)]
+        assert [(line["by"], line["changes"]) for line in lines] == [
+            ("signal", 0), ("file", 1), ("ann from 127.0.0.1", 0),
+        ]  # fmt: skip

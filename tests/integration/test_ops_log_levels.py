@@ -1,0 +1,157 @@
+"""Which lines are written, changed while the gateway runs; and what a call's line looks like to people."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_guard.log import LEVELS
+from tests.chaos.forms import CHAT
+from tests.chaos.process import outcome_of, serving, start, write
+from tests.chaos.stand import Stand, config_of, config_text, facing
+from tests.chaos.wire import Reply, ask
+from tests.fakes.provider import ScriptedProvider
+
+HERE = {"host": "localhost"}
+RECORD = "llm_guard.gateway.record"
+SETTLE = "llm_guard.gateway.settle"
+
+
+@pytest.fixture(autouse=True)
+def levels_as_they_were() -> Iterator[None]:
+    yield
+    LEVELS.adopt("info", {})
+
+
+async def change(url: str, **said: object) -> Reply:
+    body = {"reason": "to see more", **said}
+    return await ask(url, "/admin/log-levels", json.dumps(body).encode(), HERE)
+
+
+async def levels(url: str) -> list[dict[str, Any]]:
+    shown: list[dict[str, Any]] = (await ask(url, "/admin/log-levels", b"", HERE, "GET")).json
+    return shown
+
+
+async def test_process_writes_what_the_config_says_and_then_what_an_operator_says(tmp_path: Path) -> None:
+    async with ScriptedProvider(*[CHAT.ok] * 3) as provider:
+        text = config_text(provider.url, ops={"log": {"levels": {RECORD: "warning"}}, "store": str(tmp_path / "s")})
+        async with serving(tmp_path / "config.yaml", text) as served:
+            unheard = await CHAT.ask(served.url)
+            kept = await ask(served.url, "/admin/calls", b"", HERE, "GET")
+            assert [each["request_id"] for each in kept.json["calls"]] == [unheard.headers["x-llm-guard-request-id"]]
+            assert (await change(served.url, logger=RECORD, level="info")).status == 200
+            heard = await CHAT.ask(served.url)
+            assert (await change(served.url, logger=RECORD, level=None)).status == 200
+            await CHAT.ask(served.url)
+            served.process.terminate()
+            await served.exit_code()
+    calls = [line["request_id"] for line in served.log if line["event"] == "call"]
+    assert calls == [heard.headers["x-llm-guard-request-id"]]
+    changed = [line for line in served.log if line["event"] == "changed"]
+    assert [line["target"] for line in changed] == [RECORD, RECORD]
+    assert all(line["why"] == "to see more" and line["logger"].startswith("llm_guard.") for line in changed)
+
+
+async def test_levels_are_shown_with_where_they_come_from() -> None:
+    async with facing(ops={"log": {"level": "warning", "levels": {SETTLE: "error"}}}) as (stand, _):
+        said = (await change(stand.url, logger="llm_guard.ops", level="debug", **{"for": "10m"})).json["now"]
+        assert said == await levels(stand.url)
+        assert [(each["logger"], each["level"], each["configured"]) for each in said] == [
+            ("", "warning", "warning"), (SETTLE, "error", "error"), ("llm_guard.ops", "debug", None),
+        ]  # fmt: skip
+        assert [each["until"] is not None for each in said] == [False, False, True]
+
+
+async def test_word_ends_when_its_time_is_over_and_that_is_written_down() -> None:
+    async with facing() as (stand, _):
+        await change(stand.url, logger=SETTLE, level="error", **{"for": "10m"})
+        await change(stand.url, logger="", level="critical")
+        look(stand, 590.0)
+        assert LEVELS.of(SETTLE) == "error"
+        look(stand, 610.0)
+        assert (LEVELS.of(SETTLE), LEVELS.of("llm_guard.app")) == ("critical", "critical")
+        look(stand, 620.0)
+        ended = [line for line in stand.log if line["event"] == "changed" and line["why"] == "its time is over"]
+        assert [line["target"] for line in ended] == [SETTLE]
+        await change(stand.url, logger="", level=None)
+
+
+async def test_later_word_without_an_end_is_not_ended_by_the_earlier_ones() -> None:
+    async with facing() as (stand, _):
+        await change(stand.url, logger=SETTLE, level="error", **{"for": "1m"})
+        await change(stand.url, logger=SETTLE, level="debug")
+        look(stand, 61.0)
+        assert LEVELS.of(SETTLE) == "debug"
+
+
+async def test_word_ends_with_the_gateway_it_was_said_to() -> None:
+    async with facing() as (stand, _):
+        await change(stand.url, logger=SETTLE, level="critical")
+    assert LEVELS.of(SETTLE) == "info"
+
+
+async def test_reload_changes_the_configs_levels_and_leaves_an_operators_word() -> None:
+    async with facing() as (stand, provider):
+        await change(stand.url, logger=SETTLE, level="critical")
+        stand.app.ops.adopt(config_of(provider.url, ops={"log": {"level": "error", "levels": {SETTLE: "debug"}}}))
+        assert (LEVELS.of(SETTLE), LEVELS.of("llm_guard.app")) == ("critical", "error")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"logger": "asyncio", "level": "debug"},
+        {"logger": "llm_guard.nothing", "level": "debug"},
+        {"logger": SETTLE, "level": "verbose"},
+        {"logger": SETTLE},
+        {"logger": SETTLE, "level": "debug", "reason": " "},
+        {"logger": SETTLE, "level": "debug", "for": "soon"},
+        {"logger": SETTLE, "level": "debug", "for": "0s"},
+    ],
+)
+async def test_change_that_makes_no_sense_changes_nothing(said: dict[str, str]) -> None:
+    async with facing() as (stand, _):
+        assert (await change(stand.url, **said)).status == 422
+        assert [each["logger"] for each in await levels(stand.url)] == [""]
+
+
+def look(stand: Stand, after_s: float) -> None:
+    stand.app.ops._log_levels.look(time.monotonic() + after_s)
+
+
+# the console
+
+
+async def test_console_shows_calls_to_people_and_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+    async with ScriptedProvider(CHAT.ok) as provider:
+        path = write(tmp_path / "config.yaml", config_text(provider.url, ops={"log": {"level": "error"}}))
+        process = await start(path, "--log-format", "console", "--log-level", "info")
+        try:
+            assert process.stderr is not None
+            said = (await process.stderr.readline()).decode()
+            url = re.findall("http://[^ \n]+", said)[0]
+            name = (await CHAT.ask(url)).headers["x-llm-guard-request-id"]
+        finally:
+            process.terminate()
+            async with asyncio.timeout(10):
+                out, _ = await process.communicate()
+    (line,) = [line for line in out.decode().splitlines() if f"request_id={name}" in line]
+    assert re.match(r"\d\d:\d\d:\d\d\.\d{3} info     call  outcome=ok  status=200  model=gpt  ", line)
+    assert "\x1b" not in out.decode()
+
+
+async def test_level_of_a_module_that_is_none_is_an_error_of_the_config(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "config.yaml", config_text("http://127.0.0.1:1", ops={"log": {"levels": {"gateway": "info"}}})
+    )
+    code, said = await outcome_of(path)
+    assert code == 2
+    assert "ops.log.levels: gateway: write a module of the gateway" in said

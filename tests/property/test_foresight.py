@@ -1,0 +1,252 @@
+"""What is foreseen is what happens, and looking changes nothing.
+
+Random states of three deployments; then one call looks, and the same call really comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_guard.call import Call, Leave
+from llm_guard.deployment import Deployment, Hold
+from llm_guard.gateway.entrance import Entrance, Full, credential_of, deployment_key, gate_of
+from llm_guard.gateway.foresight import Foreseen, foresee, obstacle_of
+from llm_guard.gateway.way import Way
+from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.policy.balance import Balance
+from llm_guard.policy.bench import Bench
+from llm_guard.policy.breaker import Breaker, BreakerSettings
+from llm_guard.policy.gate import CapacitySettings, Gate
+from llm_guard.policy.rate_hints import RateHint, Window
+from llm_guard.routes import Target
+from tests.fakes.clock import ManualClock
+from tests.fakes.script import new_call, new_route, new_target
+
+REFUSED_KEY = Failure(FailureKind.AUTH, "answered 401")
+SOON = Failure(FailureKind.RATE_LIMIT, "answered 429", 20.0)
+LATER = replace(SOON, retry_after_s=40.0)
+NEARLY_USED_UP = RateHint((Window("requests", is_tokens=False, limit=100, remaining=1, refill_per_s=0.5),))
+BREAKER = BreakerSettings(consecutive_failures=2, early_probes=False)
+HOLDS = {
+    "": None,
+    "drained": Hold(kind="drained", reason="why", who="who", since=0.0, until=None),
+    "benched": Hold(kind="benched", reason="why", who="who", since=0.0, until=1060.0),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class State:
+    """What has happened to one deployment."""
+
+    concurrency: int | None
+    queue: int
+    queue_wait: float
+    breaker: str
+    host: str
+    in_flight: int
+    waiting: tuple[int, ...]
+    rest: str
+    hold: str
+    held_s: float
+    pace: str
+
+
+STATES = st.builds(
+    State,
+    concurrency=st.sampled_from([None, None, 1, 2]),
+    queue=st.integers(1, 2),
+    queue_wait=st.sampled_from([0.1, 1.5, 30.0]),
+    breaker=st.sampled_from(["closed", "closed", "open", "ripe", "probing", "forced_open"]),
+    host=st.sampled_from(["closed", "closed", "closed", "open"]),
+    in_flight=st.integers(0, 3),
+    waiting=st.lists(st.integers(0, 2), max_size=3).map(tuple),
+    rest=st.sampled_from(["", "", "", "credential", "soon", "later"]),
+    hold=st.sampled_from(["", "", "", "drained", "benched"]),
+    held_s=st.sampled_from([0.0, 0.0, 3.0]),
+    pace=st.sampled_from(["", "", "hinted", "learned"]),
+)
+
+
+class World:
+    """Deployments in these states."""
+
+    def __init__(self, states: list[State], balance: Balance, priority: int) -> None:
+        self.clock = ManualClock()
+        self.bench = Bench()
+        self.targets = [self._target(f"u{at}/m", state) for at, state in enumerate(states)]
+        self.route = replace(new_route(*self.targets), balance=balance)
+        self.call = new_call(*self.targets)
+        self.call.route = self.route
+        self.call.priority = priority
+        self.call.deadline_at = self.clock.now() + 20.0
+        for target, state in zip(self.targets, states, strict=True):
+            self._fill(target, state)
+        self.clock.advance(0.05)
+
+    def _target(self, label: str, state: State) -> Target:
+        capacity = CapacitySettings(concurrency=state.concurrency, queue=state.queue, queue_wait=state.queue_wait)
+        return new_target(label, api_key="k", breaker=BREAKER, capacity=capacity)
+
+    def _fill(self, target: Target, state: State) -> None:
+        now, deployment = self.clock.now(), target.deployment
+        gate = gate_of(self.call, target, now - 10.0)
+        if state.pace == "learned":
+            learn_pace(gate, now)
+        for _ in range(state.in_flight):
+            gate.try_enter(now)
+        for priority in state.waiting:
+            gate.join(priority, lambda: None)
+        if state.pace == "hinted":
+            gate.note_hint(NEARLY_USED_UP, now)
+            gate.try_enter(now)
+        if state.held_s:
+            gate.hold(now + state.held_s)
+        deployment.hold = HOLDS[state.hold]
+        self._break(deployment, state, now)
+        self._rest(target, state, now)
+
+    def _break(self, deployment: Deployment, state: State, now: float) -> None:
+        began_at = now - (100.0 if state.breaker in ("ripe", "probing") else 0.0)
+        if state.breaker == "forced_open":
+            deployment.breaker.force("forced_open", now)
+        elif state.breaker != "closed":
+            open_breaker(deployment.breaker, began_at)
+        if state.breaker == "probing":
+            deployment.breaker.try_acquire(now)
+        if state.host == "open":
+            open_breaker(deployment.host, now)
+
+    def _rest(self, target: Target, state: State, now: float) -> None:
+        if state.rest == "credential":
+            self.bench.note_refusal(credential_of(self.call, target), REFUSED_KEY, now)
+            self.bench.note_refusal(credential_of(self.call, target), REFUSED_KEY, now)
+        elif state.rest:
+            rest = SOON if state.rest == "soon" else LATER
+            self.bench.note_wait(deployment_key(self.call, target), rest, now)
+
+    def look(self, draw: Callable[[], float]) -> list[Foreseen]:
+        return foresee(self.call, self.route, self.bench, self.clock, draw)
+
+    def snapshots(self) -> object:
+        now = self.clock.now()
+        return (
+            [
+                (
+                    each.deployment.breaker.snapshot(now),
+                    each.deployment.host.snapshot(now),
+                    each.deployment.budget.snapshot(now),
+                    each.deployment.gates.in_flight,
+                    [(gate, gate.snapshot(now)) for gate in each.deployment.gates.all()],
+                    each.deployment.latency.snapshot(now),
+                )
+                for each in self.targets
+            ],
+            self.bench.snapshot(now),
+            list(self.bench._entries),
+            self.route.budget.snapshot(now),
+        )
+
+
+def learn_pace(gate: Gate, now: float) -> None:
+    """Nothing but 429s, for five seconds until now."""
+    for tenth in range(50):
+        at = now - 5.0 + tenth / 10
+        if (slot := gate.try_enter(at)) is not None:
+            gate.exit(slot, at, "rate_limited", None)
+
+
+def open_breaker(breaker: Breaker, at: float) -> None:
+    for _ in range(2):
+        permit = breaker.try_acquire(at)
+        assert permit is not None
+        breaker.settle(permit, Signal.UNHEALTHY, at)
+
+
+WORLDS = st.builds(
+    World,
+    st.lists(STATES, min_size=1, max_size=3),
+    balance=st.sampled_from(["order", "weighted", "least_loaded"]),
+    priority=st.integers(0, 2),
+)
+
+
+@settings(max_examples=300)
+@given(WORLDS)
+def test_looking_changes_nothing(world: World) -> None:
+    before = world.snapshots()
+    world.look(lambda: 0.3)
+    assert world.snapshots() == before
+
+
+@settings(max_examples=300)
+@given(WORLDS, st.booleans())
+def test_obstacle_is_the_one_that_the_entrance_finds(world: World, is_last: bool) -> None:
+    target = world.targets[0]
+    foreseen = obstacle_of(world.call, target, world.bench, world.clock.now(), is_last=is_last)
+    found = Entrance(world.bench, world.clock).try_enter(world.call, target, is_last=is_last)
+    assert foreseen == (None if isinstance(found, Leave) else found)
+
+
+@settings(max_examples=300)
+@given(WORLDS)
+def test_call_goes_where_it_was_foreseen_to_go(world: World) -> None:
+    foreseen = world.look(lambda: 0.3)
+    waited_for = []
+
+    class Watched(Entrance):
+        async def wait_turn(self, call: Call, target: Target, until: float) -> Full:
+            waited_for.append(target)
+            raise asyncio.CancelledError
+
+    way = Way(world.call, world.route, Watched(world.bench, world.clock), world.clock, lambda: 0.3)
+    try:
+        entered = asyncio.run(way.next())
+    except asyncio.CancelledError:
+        entered = None
+    asked = [way.target(entered[0])] if entered is not None else []
+    assert [each.target for each in foreseen if each.turn == "asked"] == asked
+    assert [each.target for each in foreseen if each.turn == "waited_for"] == waited_for
+    gone = [each.target.deployment.label for each in foreseen if each.turn == "left_out"]
+    said = [each.deployment for each in world.call.skipped if each.why != "no room now"]
+    assert gone[: len(said)] == said
+
+
+def test_states_reach_every_answer() -> None:
+    """A walk that never meets an open breaker proves nothing."""
+    seen = set()
+    paced = set()
+
+    @settings(max_examples=300, database=None, derandomize=True)
+    @given(WORLDS)
+    def look(world: World) -> None:
+        for each in world.look(lambda: 0.3):
+            seen.add((each.turn, getattr(each.obstacle, "why", "")))
+            for gate in each.target.deployment.gates.all():
+                pace = gate._pacer.snapshot(world.clock.now())
+                paced.add((pace.rate is not None, pace.next_at > world.clock.now()))
+
+    look()
+    assert (True, True) in paced
+    assert {turn for turn, _ in seen} == {"asked", "waited_for", "in_reserve", "left_out"}
+    assert {why for _, why in seen} >= {
+        "", "benched", "its host fails", "breaker open", "breaker half_open", "breaker forced_open", "no room in time",
+        "no room to wait", "drained by an operator", "benched by an operator",
+    }  # fmt: skip
+
+
+def test_looking_lets_no_pace_grow() -> None:
+    """To ask is to want: who asks for more than a pace gives lets it grow."""
+    gate, now = Gate(CapacitySettings(), 990.0), 1000.0
+    learn_pace(gate, now)
+    while gate.try_enter(now) is None:
+        now += 0.1
+    before = gate._pacer._grown_s
+    assert not gate.forecast(now + 0.01).is_free
+    assert gate._pacer._grown_s == before
+    assert gate.try_enter(now + 0.01) is None
+    assert gate._pacer._grown_s > before

@@ -1,0 +1,375 @@
+"""The operator's side is nobody else's: not a stranger's, not a client's, not a web page's in an operator's browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from llm_guard.ops.pages import Page
+from llm_guard.ops.websocket import MAX_BYTES, PROTOCOL_ERROR, TOO_BIG
+from tests.chaos.forms import CHAT
+from tests.chaos.stand import Stand, config_of, facing
+from tests.chaos.wire import Connection, Reply
+from tests.fakes.client import raw_request
+from tests.fakes.waiting import eventually
+from tests.listening import HOST
+
+TOKEN = "ops-t0ken-of-this-test"
+CLIENTS = "client-key-of-this-test"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+OPEN = {"/healthz", "/readyz", "/metrics", "/dashboard", "/dashboard/{file}"}
+"""Anybody may ask for these: they show what a scraper sees, and the dashboard's own files."""
+UPGRADE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+SOCKET = "/admin/events/ws"
+
+
+@pytest.fixture
+async def stand() -> AsyncIterator[Stand]:
+    """A gateway with a token, and with a client that has a key."""
+    server = {"client_keys": [{"name": "app", "key": CLIENTS}]}
+    async with facing(CHAT.ok, ops={"token": TOKEN}, server=server) as (stand, _):
+        yield stand
+
+
+@pytest.fixture
+async def bare() -> AsyncIterator[Stand]:
+    """A gateway without a token."""
+    async with facing(CHAT.ok) as (stand, _):
+        yield stand
+
+
+def guarded(stand: Stand) -> list[Page]:
+    """Every page of the router that is not for everybody."""
+    return [page for page in stand.app.ops._site.pages if not page.is_open]
+
+
+def path_of(page: Page) -> str:
+    return re.sub(r"\{\w+\}", "x", page.path)
+
+
+async def send(stand: Stand, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Reply:
+    """One request as it is; of a stream that is let through the head alone."""
+    async with Connection(stand.url) as connection:
+        connection.writer.write(raw_request(path, body, {**HOST, **headers}, method))
+        reply = await connection.head()
+        if "content-length" in reply.headers and method != "HEAD":
+            reply.body = await connection.reader.readexactly(int(reply.headers["content-length"]))
+        return reply
+
+
+async def ask(stand: Stand, page: Page, headers: Mapping[str, str]) -> Reply:
+    """A page, as it wants to be asked for but for `headers`."""
+    is_socket = page.path == SOCKET
+    body = b'{"reason":"an attack"}' if page.method == "POST" else b""
+    return await send(stand, page.method, path_of(page), {**(UPGRADE if is_socket else {}), **headers}, body)
+
+
+def code(reply: Reply) -> tuple[int, str]:
+    return reply.status, reply.json["error"]["code"] if reply.body else ""
+
+
+def traces(stand: Stand) -> Any:
+    """What a change would leave behind."""
+    gateway, ops = stand.app.gateway, stand.app.ops
+    states = [(each.label, each.breaker.snapshot(0.0).generation, each.hold) for each in gateway.deployments()]
+    return ops.journal.last_id, stand.app.config, gateway.table, states, ops._events.count
+
+
+# C64
+
+
+def test_few_pages_are_open_and_none_that_changes_anything(stand: Stand) -> None:
+    """C64: a page that is added is guarded, or stands here."""
+    pages = stand.app.ops._site.pages
+    assert {page.path for page in pages if page.is_open} <= OPEN
+    assert all(page.method == "GET" for page in pages if page.is_open)
+    assert {page.path for page in pages} > OPEN
+    assert len(guarded(stand)) > 8
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Bearer {TOKEN}x"},
+        {"authorization": f"Bearer {TOKEN[:-1]}"},
+        {"authorization": f"Bearer {CLIENTS}"},
+        {"x-api-key": CLIENTS},
+        {"x-api-key": TOKEN},
+        {"api-key": TOKEN},
+        {"authorization": f"Basic {base64.b64encode(f'admin:{TOKEN}'.encode()).decode()}"},
+        {"cookie": f"token={TOKEN}; authorization=Bearer {TOKEN}"},
+        {"sec-websocket-protocol": f"bearer.{base64.urlsafe_b64encode(TOKEN.encode()).decode()}"},
+    ],
+    ids=lambda headers: next(iter(headers.items()), ("no", "key"))[0],
+)
+async def test_every_page_asks_for_the_operators_token(stand: Stand, headers: dict[str, str]) -> None:
+    """C64: no key, a wrong one, a client's; in every other place too. The socket's own place is the last one's."""
+    before = traces(stand)
+    for page in guarded(stand):
+        if page.path == SOCKET and "sec-websocket-protocol" in headers:
+            continue
+        reply = await ask(stand, page, headers)
+        assert code(reply) == (401, "wrong_token"), page.path
+    assert traces(stand) == before
+
+
+async def test_token_in_the_target_is_none(stand: Stand) -> None:
+    """C64: it would stand in logs and histories."""
+    for query in (f"?token={TOKEN}", f"?access_token={TOKEN}", f"?authorization=Bearer%20{TOKEN}"):
+        for page in guarded(stand):
+            reply = await send(stand, page.method, path_of(page) + query, UPGRADE if page.path == SOCKET else {})
+            assert reply.status == 401, page.path
+
+
+async def test_token_of_yesterday_opens_nothing(stand: Stand) -> None:
+    """C64: expired, by a reload that says another."""
+    assert (await send(stand, "GET", "/admin/metrics", BEARER)).status == 200
+    stand.app.ops.adopt(config_of("http://127.0.0.1:1", ops={"token": "another-t0ken"}))
+    for page in guarded(stand):
+        assert code(await ask(stand, page, BEARER)) == (401, "wrong_token"), page.path
+
+
+async def test_operators_token_is_no_clients_key(stand: Stand) -> None:
+    """C64, the other way round."""
+    reply = await send(stand, "POST", CHAT.path, BEARER, CHAT.body())
+    assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (401, "auth")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/admin/metrics/", "/admin//metrics", "//admin/metrics", "/ADMIN/metrics", "/%61dmin/metrics",
+        "/admin%2fmetrics", "/admin/./metrics", "/v1/../admin/metrics", "/healthz/../admin/metrics",
+        "/dashboard/../admin/metrics",
+        "/dashboard/%2e%2e%2fadmin%2fmetrics", "/admin/metrics;x", "/upstreams/one/../../admin/metrics",
+        "http://localhost/admin/metrics", "/admin/metrics%00", "/admin/metrics%20",
+    ],
+)  # fmt: skip
+async def test_no_other_spelling_leads_to_a_page(bare: Stand, target: str) -> None:
+    """C64."""
+    reply = await send(bare, "GET", target, {})
+    assert reply.status in (400, 404), target
+    assert b"deployments" not in reply.body
+
+
+@pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "BREW"])
+async def test_no_other_method_leads_to_a_page(stand: Stand, method: str) -> None:
+    """C64."""
+    before = traces(stand)
+    for page in guarded(stand):
+        if method == page.method:
+            continue
+        reply = await send(stand, method, path_of(page), UPGRADE if page.path == SOCKET else {}, b"")
+        assert reply.status in (400, 401, 405), (method, page.path)
+    assert traces(stand) == before
+
+
+@pytest.mark.parametrize("name", ["x-forwarded-for", "forwarded", "x-real-ip", "via", "x-forwarded-host"])
+async def test_without_a_token_a_proxy_opens_the_side_to_nobody(bare: Stand, name: str) -> None:
+    """C64."""
+    for page in guarded(bare):
+        assert code(await ask(bare, page, {name: "127.0.0.1"})) == (403, "token_needed"), page.path
+
+
+# C65
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://localhost:1"},
+        {"origin": "http://localhost.evil.example"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+    ids=lambda headers: " ".join(next(iter(headers.items()))),
+)
+async def test_no_page_of_another_site_may_ask_even_with_what_a_browser_would_add(
+    stand: Stand, bare: Stand, headers: dict[str, str]
+) -> None:
+    """C65, C66, C68: with a token, and on this machine without one."""
+    same = {"origin": "http://localhost"}
+    for one, token in ((stand, BEARER), (bare, {})):
+        before = traces(one)
+        for page in guarded(one):
+            reply = await ask(one, page, {**token, **headers, "cookie": f"session={TOKEN}"})
+            assert code(reply) == (403, "foreign_origin"), page.path
+            assert "access-control-allow-origin" not in reply.headers
+        assert traces(one) == before
+        assert (await send(one, "GET", "/admin/metrics", {**token, **same})).status == 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/json"]
+)
+async def test_form_of_a_page_changes_nothing(stand: Stand, bare: Stand, kind: str) -> None:
+    """C65: what a browser sends without asking first."""
+    for one, token in ((stand, BEARER), (bare, {})):
+        before = traces(one)
+        for page in guarded(one):
+            if page.method != "GET":
+                body = json.dumps({"reason": "an attack", "deployment": "one/gpt"}).encode()
+                reply = await send(one, page.method, path_of(page), {**token, "content-type": kind}, body)
+                assert code(reply) == (415, "json_needed"), page.path
+        assert traces(one) == before
+
+
+async def test_looking_changes_nothing(stand: Stand) -> None:
+    """C65: no GET has a side effect."""
+    before = traces(stand)
+    for page in guarded(stand):
+        if page.method == "GET":
+            assert (await ask(stand, page, BEARER)).status in (101, 200, 404, 422), page.path
+    await eventually(lambda: traces(stand) == before)
+
+
+# C66
+
+
+async def test_every_answer_forbids_frames_guessing_and_other_origins(stand: Stand) -> None:
+    """C66: pages, streams, and refusals too."""
+    for page in stand.app.ops._site.pages:
+        if page.path == SOCKET:
+            continue
+        for headers in (BEARER, {}, {**BEARER, "origin": "http://evil.example"}):
+            reply = await ask(stand, page, headers)
+            _check_headers(reply)
+    for path in ("/admin/nowhere", "/admin", "/dashboard/nowhere"):
+        _check_headers(await send(stand, "GET", path, BEARER))
+        _check_headers(await send(stand, "DELETE", path, BEARER))
+
+
+async def test_nobody_is_told_that_another_origin_may_ask(stand: Stand, bare: Stand) -> None:
+    """C66: preflights."""
+    asks = {
+        "origin": "http://evil.example",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+    }
+    for one in (stand, bare):
+        for page in guarded(one):
+            reply = await send(one, "OPTIONS", path_of(page), asks)
+            assert reply.status >= 400
+            assert not any(name.startswith("access-control-") for name in reply.headers), page.path
+
+
+def _check_headers(reply: Reply) -> None:
+    headers = reply.headers
+    assert headers["x-frame-options"] == "DENY"
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert not any(name.startswith("access-control-") for name in headers)
+    assert "set-cookie" not in headers
+    if reply.status != 200 or "content-type" in headers:
+        assert "unsafe-eval" not in headers["content-security-policy"]
+        assert "*" not in headers["content-security-policy"]
+
+
+# C67
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "attacker.example", "attacker.example:8080", "127.0.0.1.attacker.example", "localhost.attacker.example",
+        "attacker.example.", "localhost.", "0x7f000001", "2130706433", "127.1", "x-localhost",
+    ],
+)  # fmt: skip
+async def test_name_that_is_not_ours_leads_to_no_page(stand: Stand, bare: Stand, host: str) -> None:
+    """C67: DNS rebinding, with the right token as well."""
+    for one, token in ((stand, BEARER), (bare, {})):
+        before = traces(one)
+        for page in guarded(one):
+            origin = {"origin": f"http://{host}"}
+            assert code(await ask(one, page, {**token, "host": host})) == (403, "unknown_host"), page.path
+            assert code(await ask(one, page, {**token, **origin, "host": host})) == (403, "unknown_host"), page.path
+        assert traces(one) == before
+
+
+async def test_request_without_a_host_leads_to_no_page(bare: Stand) -> None:
+    """C67: HTTP/1.0 needs none."""
+    for page in guarded(bare):
+        async with Connection(bare.url) as connection:
+            request = f"{page.method} {path_of(page)} HTTP/1.0\r\ncontent-type: application/json\r\n\r\n"
+            reply = await connection.ask(request.encode())
+            assert code(reply) == (403, "unknown_host"), page.path
+
+
+async def test_names_of_the_config_are_ours(bare: Stand) -> None:
+    """C67: the allow-list is one."""
+    bare.app.ops.adopt(config_of("http://127.0.0.1:1", ops={"hosts": ["ops.example"]}))
+    for host in ("ops.example", "OPS.EXAMPLE:8443", "localhost:1", "127.0.0.1", "[::1]:80"):
+        assert (await send(bare, "GET", "/admin/metrics", {"host": host})).status == 200, host
+
+
+# C68
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({**BEARER, "origin": "http://evil.example"}, 403),
+        ({**BEARER, "origin": "null"}, 403),
+        ({**BEARER, "sec-fetch-site": "cross-site"}, 403),
+        ({**BEARER, "host": "attacker.example"}, 403),
+        ({}, 401),
+        ({"origin": "http://localhost"}, 401),
+        ({"authorization": f"Bearer {CLIENTS}"}, 401),
+        ({"cookie": f"token={TOKEN}"}, 401),
+        ({"sec-websocket-protocol": "llm-guard.events"}, 401),
+        ({"sec-websocket-protocol": f"llm-guard.events, bearer.{TOKEN}"}, 401),
+        ({"sec-websocket-protocol": "llm-guard.events, bearer.!!"}, 401),
+        ({"authorization": "Bearer wrong",
+          "sec-websocket-protocol": f"bearer.{base64.urlsafe_b64encode(TOKEN.encode()).decode()}"}, 401),
+    ],
+)  # fmt: skip
+async def test_socket_is_not_upgraded_before_it_is_known_who_asks(
+    stand: Stand, headers: dict[str, str], status: int
+) -> None:
+    """C68: an answer of ours, no 101, and no reader."""
+    reply = await send(stand, "GET", SOCKET, {**UPGRADE, **headers})
+    assert reply.status == status
+    assert "sec-websocket-accept" not in reply.headers
+    assert stand.app.ops._events.count == 0
+
+
+@pytest.mark.parametrize(
+    ("attack", "expected"),
+    [
+        (b"\x81\xff" + (1 << 62).to_bytes(8, "big"), TOO_BIG),
+        (b"\x81\xfe" + (MAX_BYTES + 1).to_bytes(2, "big"), TOO_BIG),
+        (b"\x01\xfe" + MAX_BYTES.to_bytes(2, "big") + bytes(4 + MAX_BYTES) + b"\x80\x81" + bytes(5), TOO_BIG),
+        (b"\x81\x05hello", PROTOCOL_ERROR),
+        (b"\xf1\x80" + bytes(4), PROTOCOL_ERROR),
+        (b"GET /admin/metrics HTTP/1.1\r\nhost: localhost\r\n\r\n", PROTOCOL_ERROR),
+    ],
+)
+async def test_socket_that_is_abused_is_closed_with_a_reason(stand: Stand, attack: bytes, expected: int) -> None:
+    """C68: sizes, frames that are not masked, extensions that were not agreed on, and another request behind it."""
+    async with Connection(stand.url) as connection:
+        connection.writer.write(raw_request(SOCKET, b"", {**HOST, **UPGRADE, **BEARER}, "GET"))
+        assert (await connection.head()).status == 101
+        connection.writer.write(attack)
+        received = await connection.reader.read(1 << 16)
+        while b"\x88" not in received[2:]:
+            received += await connection.reader.read(1 << 16)
+        close = received[received.rindex(b"\x88") :]
+        assert int.from_bytes(close[2:4], "big") == expected
+        assert b"HTTP/1.1" not in received
+        assert await connection.is_closed()
+    await eventually(lambda: stand.app.ops._events.count == 0)

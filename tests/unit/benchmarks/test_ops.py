@@ -1,0 +1,90 @@
+"""What the benchmark of the operator's side compares, and its arithmetic."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import ops, report
+from benchmarks.compare import ways
+from benchmarks.compare.load import Calls
+from benchmarks.ops import BARE, KEPT, OFF, ON, WATCHED, Operated, Plan, sum_up
+from benchmarks.ops_watchers import PAGES
+from llm_guard.config import Config, parse_config
+
+FEED = Path(__file__).parents[3] / "llm_guard/ops/dashboard/feed.js"
+
+
+def config(operators_part: str) -> Config:
+    text = ways.CONFIG.replace("{provider}", "http://127.0.0.1:1")
+    return parse_config(text + operators_part, "benchmark.yaml", {})
+
+
+def calls(per_s: float, us_per_call: float) -> Calls:
+    return Calls(1.0, per_s * us_per_call / 1e6, (0.001,) * round(per_s), 0, "")
+
+
+def operated(*shares: float, errors: tuple[str, ...] = ()) -> Operated:
+    """A round for each share of the calls a second; the machine is half as fast in every other one."""
+    speeds = [1000 / (1 + turn % 2) for turn in range(len(shares))]
+    found = {
+        BARE: [calls(speed, 1e6 / speed) for speed in speeds],
+        KEPT: [calls(speed, 1e6 / speed) for speed in speeds],
+        WATCHED: [calls(speed * share, 1e6 / speed / share) for speed, share in zip(speeds, shares, strict=True)],
+    }
+    return sum_up(Plan(len(shares)), found, {"/metrics": 3}, errors)
+
+
+def test_configs_differ_in_the_operators_part_alone() -> None:
+    off, on = config(OFF), config(ON)
+    assert (off.server, off.upstreams, off.defaults, off.models) == (on.server, on.upstreams, on.defaults, on.models)
+    assert on.ops.webhooks
+    assert on.ops.timelines.calls > 0
+    assert off.ops.timelines.calls == 0
+
+
+def test_every_alert_is_on_in_one_and_off_in_the_other() -> None:
+    off, on = (config(part).ops.alerts for part in (OFF, ON))
+    assert all(getattr(off, rule) is None for rule in type(off).model_fields)
+    assert all(getattr(on, rule) is not None for rule in type(on).model_fields)
+
+
+def test_watchers_ask_for_what_the_dashboard_asks_for_as_often() -> None:
+    found = re.findall(r'path: "([^"]+)", every_s: ([0-9.]+)', FEED.read_text())
+    assert {f"/{path}": float(every_s) for path, every_s in found} == {
+        path: every_s for path, every_s in PAGES.items() if path != "/metrics"
+    }
+
+
+def test_ratio_is_taken_round_by_round() -> None:
+    share, low, high = operated(0.9, 1.0, 0.96).ratio(operated(0.9, 1.0, 0.96).calls_per_s, WATCHED)
+    assert (share, low, high) == pytest.approx((0.96, 0.9, 1.0))
+
+
+def test_more_than_the_promised_cost_is_a_broken_promise() -> None:
+    assert operated(0.9, 0.96, 0.96).broken == []
+    [told] = operated(0.94, 0.94, 1.0).broken
+    assert "0.940" in told
+
+
+def test_looks_that_failed_are_told() -> None:
+    assert operated(1.0, errors=("2 looks failed",)).broken == ["2 looks failed"]
+
+
+def test_each_turn_begins_with_another() -> None:
+    turns = list(ops._turns(3))
+    assert sorted(turns) == sorted((turn, name) for turn in range(3) for name in (BARE, KEPT, WATCHED))
+    assert [turns[3 * turn][1] for turn in range(3)] == [BARE, KEPT, WATCHED]
+
+
+def test_page_tells_all_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    report.write_ops(operated(0.9, 1.0, 0.96, errors=("it rained",)))
+    page = (tmp_path / "ops.md").read_text()
+    assert "**0.960**" in page
+    assert all(f"| {way} |" in page for way in (BARE, KEPT, WATCHED))
+    assert "- Failed: it rained" in page
+    assert json.loads((tmp_path / "ops.json").read_text())["ops"]["promised_share"] == ops.PROMISED_SHARE

@@ -1,0 +1,131 @@
+"""A gateway on a manual clock, without a socket: what its numbers say is written straight into them."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any, cast
+
+from llm_guard.config import Config, parse_config
+from llm_guard.deployment import Deployment
+from llm_guard.gateway.counters import CallCounters
+from llm_guard.gateway.record import Recorder
+from llm_guard.gateway.server import Gateway
+from llm_guard.ops.alert_signals import Signals
+from llm_guard.ops.alerts import Alerts
+from llm_guard.ops.journal import Journal
+from llm_guard.ops.payloads import Notice
+from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.policy.breaker import Breaker
+from llm_guard.routes import compile_routes
+from tests.fakes.clock import ManualClock
+
+
+def config_of(**ops: Any) -> Config:
+    """Three models, one of two deployments, one a pattern; `one` has a key of its own, `two` passes the callers' on."""
+    config = {
+        "ops": ops,
+        "upstreams": {
+            "one": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "api_key": "sk-one"},
+            "two": {"dialect": "openai", "base_url": "http://127.0.0.1:2/v1"},
+        },
+        "defaults": {"breaker": {"consecutive_failures": 2, "early_probes": False}},
+        "models": {
+            "gpt": {"deployments": [{"upstream": "one"}, {"upstream": "two"}]},
+            "x-*": {"deployments": [{"upstream": "two"}]},
+            "small": {"deployments": [{"upstream": "one"}], "retry": {"budget": {"ratio": 0, "min_per_second": 0}}},
+        },
+    }
+    return parse_config(json.dumps(config), "test.yaml", {})
+
+
+class Told:
+    """Webhooks that keep what they are told."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.reminders: list[Notice] = []
+
+    def tell(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+    def remind(self, notice: Notice) -> None:
+        self.reminders.append(notice)
+
+    def said(self) -> list[tuple[str, str, str]]:
+        return [(each.state, each.alert, each.subject) for each in self.notices]
+
+
+class World:
+    """`pass_s` lets time go by, a look each second."""
+
+    def __init__(self, **alerts: Any) -> None:
+        self.clock = ManualClock()
+        self.config = config_of(alerts=alerts)
+        table = compile_routes(self.config, self.clock.now())
+        self.counters = CallCounters()
+        recorder = Recorder(self.counters, self.clock)
+        self.gateway = Gateway(self.config, table, cast("Any", None), recorder, self.clock, Random(1))
+        self.journal = Journal(self.clock)
+        self.told = Told()
+        self.lag_s = 0.0
+        self.is_reload_good = True
+        rules, lag, reload = self.config.ops.alerts, lambda: self.lag_s, lambda: self.is_reload_good
+        self.signals = Signals(rules, self.gateway, self.counters, self.journal, lag, reload)
+        self.alerts = Alerts(rules, self.signals, self.told, self.journal, self.clock)
+        self.look()
+
+    def look(self) -> None:
+        self.alerts.look(self.clock.now())
+
+    def pass_s(self, seconds: float) -> None:
+        for _ in range(round(seconds)):
+            self.clock.advance(1.0)
+            self.look()
+
+    def firing(self) -> set[tuple[str, str]]:
+        return {(each.alert, each.subject) for each in self.alerts.firing()}
+
+    def end_calls(self, model: str, good: int = 0, bad: int = 0) -> None:
+        counts = self.counters.models[model]
+        counts.judged += good + bad
+        counts.recent.extend([False] * bad + [True] * good)
+
+    def answer(self, model: str, count: int, each_s: float) -> None:
+        """Whole answers."""
+        counts = self.counters.models[model]
+        counts.answered += count
+        counts.answered_s += count * each_s
+
+    def stream(self, model: str, count: int, first_token_s: float) -> None:
+        for _ in range(count):
+            self.counters.models[model].time_to_first_token.note(first_token_s)
+
+    def fail_attempts(self, label: str, count: int, outcome: str = "server_error") -> None:
+        self.counters.deployments[label].attempts[outcome] += count
+
+    def deployment(self, label: str) -> Deployment:
+        return next(each for each in self.gateway.deployments() if each.label == label)
+
+    def break_down(self, label: str) -> None:
+        """Its breaker opens."""
+        open_breaker(self.deployment(label).breaker, self.clock.now())
+
+    def repair(self, label: str) -> None:
+        """Its breaker closes."""
+        now = self.clock.now()
+        breaker = self.deployment(label).breaker
+        breaker.force("forced_closed", now)
+        breaker.force("auto", now)
+
+    def refuse_credential(self, *key: str) -> None:
+        for _ in range(2):
+            self.gateway.bench.note_refusal(key, Failure(FailureKind.AUTH, "refused"), self.clock.now())
+
+
+def open_breaker(breaker: Breaker, now: float) -> None:
+    """By failures."""
+    while breaker.state == "closed":
+        permit = breaker.try_acquire(now)
+        assert permit is not None
+        breaker.settle(permit, Signal.UNHEALTHY, now)

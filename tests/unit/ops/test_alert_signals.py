@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import pytest
+
+from llm_guard.policy.alert import QUIET_S
+from llm_guard.policy.retry_budget import BudgetSettings
+from tests.unit.ops.alert_world import World, open_breaker
+
+# success rate
+
+
+def test_model_whose_calls_fail_is_found() -> None:
+    world = World()
+    world.end_calls("gpt", good=94, bad=6)
+    world.end_calls("small", good=100)
+    world.pass_s(1)
+    assert world.firing() == {("success_rate", "gpt")}
+
+
+def test_outcomes_from_before_a_silence_say_nothing_of_now() -> None:
+    world = World()
+    world.end_calls("gpt", bad=100)
+    world.pass_s(1)
+    assert world.firing() == {("success_rate", "gpt")}
+    world.pass_s(QUIET_S + 1)
+    assert world.firing() == set()
+    world.end_calls("gpt", good=30)
+    world.pass_s(1)
+    assert world.firing() == set()
+    world.end_calls("gpt", bad=5)
+    world.pass_s(1)
+    assert world.firing() == {("success_rate", "gpt")}, "those after the silence count"
+
+
+def test_model_that_recovers_resolves_its_alert() -> None:
+    world = World()
+    world.end_calls("gpt", bad=20)
+    world.pass_s(1)
+    world.end_calls("gpt", good=100)
+    world.pass_s(61)
+    assert world.told.said() == [("firing", "success_rate", "gpt"), ("resolved", "success_rate", "gpt")]
+
+
+# latency
+
+
+def test_streams_are_judged_by_their_first_token_and_others_whole() -> None:
+    world = World()
+    for _ in range(700):
+        world.stream("gpt", 1, 0.5)
+        world.answer("gpt", 1, 2.0)
+        world.pass_s(1)
+    assert world.firing() == set()
+    for _ in range(330):
+        world.stream("gpt", 1, 0.5)
+        world.answer("gpt", 1, 4.0)
+        world.pass_s(1)
+    assert world.firing() == {("latency", "gpt (whole answer)")}
+    for _ in range(420):
+        world.stream("gpt", 1, 1.5)
+        world.answer("gpt", 1, 2.0)
+        world.pass_s(1)
+    assert world.firing() == {("latency", "gpt (first token)")}
+
+
+def test_reload_keeps_what_is_usual() -> None:
+    world = World()
+    for _ in range(900):
+        world.answer("gpt", 1, 1.0)
+        world.pass_s(1)
+    world.alerts.adopt(world.config.ops.alerts)
+    for _ in range(330):
+        world.answer("gpt", 1, 2.0)
+        world.pass_s(1)
+    assert world.firing() == {("latency", "gpt (whole answer)")}
+
+
+def test_calls_that_name_no_model_have_no_usual_latency() -> None:
+    world = World()
+    for _ in range(900):
+        world.answer("none", 1, 0.1)
+        world.pass_s(1)
+    for _ in range(330):
+        world.answer("none", 1, 60.0)
+        world.pass_s(1)
+    assert world.firing() == set()
+
+
+# failures
+
+
+def test_deployment_that_fails_at_once_is_a_spike() -> None:
+    world = World()
+    world.fail_attempts("one/gpt", 20)
+    world.pass_s(1)
+    assert world.firing() == {("failure_spike", "one/gpt")}
+    world.pass_s(125)
+    assert world.firing() == set()
+
+
+@pytest.mark.parametrize("outcome", ["ok", "invalid_request", "client_cancelled", "context_length", "model_not_found"])
+def test_what_a_client_alone_can_bring_about_is_no_failure(outcome: str) -> None:
+    world = World()
+    world.fail_attempts("one/gpt", 1000, outcome)
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
+def test_rate_limits_are_failures() -> None:
+    world = World()
+    world.fail_attempts("one/gpt", 20, "rate_limit")
+    world.pass_s(1)
+    assert world.firing() == {("failure_spike", "one/gpt")}
+
+
+def test_failures_that_are_usual_are_no_spike() -> None:
+    world = World(failure_spike={"calm": "0s"})
+    for _ in range(3600):
+        world.fail_attempts("one/gpt", 1)
+        world.pass_s(1)
+    assert world.firing() == set()
+    for _ in range(60):
+        world.fail_attempts("one/gpt", 2)
+        world.pass_s(1)
+    assert world.firing() == set()
+    world.fail_attempts("one/gpt", 100)
+    world.pass_s(1)
+    assert world.firing() == {("failure_spike", "one/gpt")}
+
+
+def test_rule_that_is_turned_on_does_not_take_the_past_for_a_spike() -> None:
+    world = World(failure_spike="off")
+    world.fail_attempts("one/gpt", 1000)
+    world.pass_s(120)
+    world.alerts.adopt(World().config.ops.alerts)
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
+# open breakers
+
+
+def test_breaker_that_opens_is_found_until_it_is_closed_again() -> None:
+    world = World()
+    world.break_down("one/gpt")
+    world.pass_s(120)
+    assert world.firing() == {("breaker_open", "one/gpt")}
+    world.repair("one/gpt")
+    world.pass_s(29)
+    assert world.firing() == {("breaker_open", "one/gpt")}
+    world.pass_s(2)
+    assert world.firing() == set()
+
+
+def test_host_whose_breaker_opens_has_a_name_of_its_own() -> None:
+    world = World()
+    open_breaker(world.deployment("two/gpt").host, world.clock.now())
+    world.pass_s(1)
+    assert world.firing() == {("breaker_open", "two (host)")}
+
+
+def test_breaker_that_is_half_open_still_fires() -> None:
+    world = World(breaker_open={"calm": "0s"})
+    world.break_down("one/gpt")
+    world.pass_s(31)
+    assert world.deployment("one/gpt").breaker.try_acquire(world.clock.now()) is not None
+    world.pass_s(1)
+    assert world.deployment("one/gpt").breaker.state == "half_open"
+    assert world.firing() == {("breaker_open", "one/gpt")}
+
+
+def test_breaker_that_opens_and_closes_between_two_looks_is_found() -> None:
+    world = World()
+    world.break_down("one/gpt")
+    world.repair("one/gpt")
+    world.pass_s(1)
+    assert world.firing() == {("breaker_open", "one/gpt")}
+    world.pass_s(31)
+    assert world.told.said() == [("firing", "breaker_open", "one/gpt"), ("resolved", "breaker_open", "one/gpt")]
+
+
+def test_breaker_that_is_forced_open_is_no_alert() -> None:
+    world = World()
+    world.deployment("one/gpt").breaker.force("forced_open", world.clock.now())
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
+# budgets
+
+
+def spend_all(world: World, label: str) -> None:
+    budget = world.deployment(label).budget
+    while budget.try_spend(world.clock.now()):
+        pass
+
+
+def test_budget_that_is_empty_while_attempts_fail_is_found() -> None:
+    world = World(failure_spike="off")
+    for _ in range(11):
+        spend_all(world, "one/gpt")
+        world.deployment("one/gpt").budget.recent.note(True, world.clock.now())
+        world.look()
+        world.clock.advance(0.05)
+        spend_all(world, "one/gpt")
+        world.clock.advance(0.95)
+        spend_all(world, "one/gpt")
+    world.look()
+    assert world.firing() == {("budget_exhausted", "one/gpt")}
+
+
+def test_budget_that_is_empty_while_all_is_well_is_no_alert() -> None:
+    world = World(budget_exhausted={"after": "0s"})
+    spend_all(world, "one/gpt")
+    world.look()
+    assert world.firing() == set()
+
+
+def test_model_that_is_never_to_be_retried_has_no_budget_to_exhaust() -> None:
+    world = World(budget_exhausted={"after": "0s"})
+    budget = world.deployment("one/small").budget
+    assert budget.snapshot(world.clock.now()).tokens == 0
+    for _ in range(30):
+        budget.recent.note(True, world.clock.now())
+    world.pass_s(1)
+    assert world.firing() == set()
+    budget.settings = BudgetSettings(ratio=0.1, min_per_second=0)
+    world.pass_s(1)
+    assert world.firing() == {("budget_exhausted", "one/small")}
+
+
+def test_models_budget_is_found_as_well() -> None:
+    world = World(budget_exhausted={"after": "0s"})
+    budget = world.gateway.table.pool.budgets["gpt"]
+    budget.recent.note(True, world.clock.now() + 1)
+    world.clock.advance(1)
+    while budget.try_spend(world.clock.now()):
+        pass
+    world.look()
+    assert world.firing() == {("budget_exhausted", "gpt (model)")}
+
+
+def test_names_under_a_pattern_are_one_subject_as_badly_off_as_the_worst() -> None:
+    world = World(budget_exhausted={"after": "0s"}, breaker_open={"calm": "0s"})
+    idle, broke = (route.targets[0].deployment for name in ("x-1", "x-2") if (route := world.gateway.table.find(name)))
+    assert idle.label == broke.label == "two/x-*"
+    world.clock.advance(1)
+    now = world.clock.now()
+    for deployment in (idle, broke):
+        while deployment.budget.try_spend(now):
+            pass
+    idle.budget.settings = BudgetSettings(min_per_second=0.0)  # it stays empty: nobody minds
+    broke.budget.settings = BudgetSettings(min_per_second=0.1)
+    broke.budget.recent.note(True, now)
+    open_breaker(broke.breaker, now)
+    world.look()
+    assert world.firing() == {("budget_exhausted", "two/x-*"), ("breaker_open", "two/x-*")}
+    (breaker,) = (each for each in world.alerts.firing() if each.alert == "breaker_open")
+    assert breaker.finding.summary == "two/x-*: 1 of its 2 breakers are open"
+
+
+# the rest
+
+
+def test_own_credential_that_is_benched_is_found_once_whatever_its_account() -> None:
+    world = World()
+    credential = world.deployment("one/gpt").credential
+    assert credential is not None
+    world.refuse_credential(*credential)
+    world.refuse_credential(*credential[:4], "another account")
+    world.pass_s(1)
+    assert world.firing() == {("credential_benched", "one")}
+
+
+def test_callers_credential_is_the_callers_own_to_look_after() -> None:
+    world = World()
+    world.refuse_credential("credential", "two", "http://127.0.0.1:2/v1", "digest", "")
+    world.refuse_credential("credential", "one", "http://127.0.0.1:1/v1", "another key", "")
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
+def test_credential_that_is_benched_again_is_one_alert() -> None:
+    world = World()
+    credential = world.deployment("one/gpt").credential
+    assert credential is not None
+    for _ in range(5):
+        world.refuse_credential(*credential)
+        world.pass_s(90)
+    assert world.told.said() == [("firing", "credential_benched", "one")]
+    world.pass_s(300)
+    assert world.told.said()[1:] == [("resolved", "credential_benched", "one")]
+
+
+def test_engine_that_gave_up_is_told_by_the_journal() -> None:
+    world = World()
+    world.journal.note("engine", engine="vllm", state="gave_up")
+    world.pass_s(1)
+    assert world.firing() == {("engine_gave_up", "vllm")}
+    world.journal.note("engine", engine="vllm", state="running")
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
+def test_reload_that_failed_is_an_alert_until_one_succeeds() -> None:
+    world = World()
+    world.is_reload_good = False
+    world.pass_s(1)
+    assert world.firing() == {("reload_failed", "config")}
+    world.is_reload_good = True
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
+def test_lag_of_any_look_is_seen_by_the_next_one_that_judges() -> None:
+    world = World()
+    world.clock.advance(0.25)
+    world.lag_s = 0.6
+    world.look()
+    world.lag_s = 0.0
+    assert world.firing() == set()
+    world.pass_s(1)
+    assert world.firing() == {("loop_lag", "gateway")}
+    world.pass_s(62)
+    assert world.firing() == set()
+
+
+def test_rules_that_are_off_find_nothing() -> None:
+    names = (
+        "success_rate", "latency", "breaker_open", "failure_spike", "budget_exhausted", "credential_benched",
+        "engine_gave_up", "reload_failed", "loop_lag",
+    )  # fmt: skip
+    world = World(**dict.fromkeys(names, "off"))
+    world.end_calls("gpt", bad=100)
+    world.fail_attempts("one/gpt", 1000)
+    world.break_down("one/gpt")
+    world.journal.note("engine", engine="vllm", state="gave_up")
+    world.is_reload_good = False
+    world.lag_s = 9.0
+    world.pass_s(1)
+    assert [*world.signals.look(world.clock.now())] == []
+    assert world.told.notices == []

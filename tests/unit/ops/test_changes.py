@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from llm_guard.ops.changes import Changes, Done, iso
+from llm_guard.ops.journal import Journal
+from llm_guard.ops.pages import Asked, Change, Refused
+from llm_guard.ops.trail import Trail, Written
+from llm_guard.store.audit import Entry
+from tests.fakes.clock import ManualClock
+
+ASKED = Asked("POST", "/admin/x", {}, body=Change(reason="an outage"), who="ann from 127.0.0.1")
+
+
+class InMemory(Trail):
+    """A trail that is written at once, or not, with `problem`."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.problem: str | None = None
+
+    def add(self, entry: Entry) -> Written:
+        self.entries.append(entry)
+        written: Written = asyncio.get_running_loop().create_future()
+        written.set_result(self.problem)
+        return written
+
+    async def wait_written(self, written: Written) -> str | None:
+        return await written
+
+
+class World:
+    def __init__(self) -> None:
+        clock = ManualClock()
+        self.trail, self.journal = InMemory(), Journal(clock)
+        self.changes = Changes(self.trail, self.journal, clock)
+
+    async def make(self, do: Any) -> dict[str, Any]:
+        answer = await self.changes.make(ASKED, "breakers.reset", "a/x", do)
+        said: dict[str, Any] = msgspec.json.decode(answer.body)
+        return said
+
+    def told(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(event.kind, event.facts) for event in self.journal.since(0)[0]]
+
+
+async def test_change_is_done_written_down_told_and_answered() -> None:
+    world = World()
+    with capture_logs() as log:
+        answer = await world.make(lambda: Done({"state": "closed"}, {"was": "open"}, ["look out"]))
+    assert answer == {"now": {"state": "closed"}, "audited": True, "unaudited_why": None, "warnings": ["look out"]}
+    (entry,) = world.trail.entries
+    assert (entry.at, entry.who, entry.what) == ("2027-01-15T08:00:00.000Z", "ann from 127.0.0.1", "breakers.reset")
+    assert (entry.target, entry.why, entry.detail) == ("a/x", "an outage", {"was": "open"})
+    assert ":" in entry.instance
+    facts = {"who": "ann from 127.0.0.1", "what": "breakers.reset", "target": "a/x", "why": "an outage"}
+    assert world.told() == [("change", facts)]
+    assert [(line["event"], line["why"]) for line in log] == [("changed", "an outage")]
+
+
+async def test_change_that_takes_its_time_is_written_down_when_it_is_done() -> None:
+    world = World()
+
+    async def do() -> Done:
+        await asyncio.sleep(0)
+        assert world.trail.entries == []
+        return Done("later")
+
+    assert (await world.make(do))["now"] == "later"
+    assert len(world.trail.entries) == 1
+
+
+async def test_change_is_done_though_it_cannot_be_written_down_and_the_answer_says_so() -> None:
+    world = World()
+    world.trail.problem = "the disk is full"
+    answer = await world.make(lambda: Done(1))
+    assert (answer["now"], answer["audited"], answer["unaudited_why"]) == (1, False, "the disk is full")
+
+
+async def test_what_is_refused_is_no_change() -> None:
+    world = World()
+
+    def refuse() -> Done:
+        raise Refused(409, "no", "no")
+
+    with pytest.raises(Refused):
+        await world.make(refuse)
+    assert (world.trail.entries, world.told()) == ([], [])
+
+
+async def test_change_that_breaks_in_the_middle_is_written_down_as_such() -> None:
+    world = World()
+
+    def fail() -> Done:
+        raise KeyError("half done")
+
+    with pytest.raises(KeyError):
+        await world.make(fail)
+    assert [each.detail for each in world.trail.entries] == [{"failed": "KeyError"}]
+
+
+async def test_change_whose_operator_leaves_in_the_middle_is_written_down_as_such() -> None:
+    world = World()
+
+    async def hang() -> Done:
+        await asyncio.Event().wait()
+        return Done(1)
+
+    making = asyncio.create_task(world.make(hang))
+    await asyncio.sleep(0)
+    making.cancel()
+    await asyncio.wait((making,))
+    assert making.cancelled()
+    assert [each.detail for each in world.trail.entries] == [{"failed": "CancelledError"}]
+
+
+def test_instants_are_shown_in_utc() -> None:
+    assert iso(0.0015) == "1970-01-01T00:00:00.001Z"

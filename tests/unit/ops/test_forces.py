@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from llm_guard.deployment import Deployment
+from llm_guard.ops.forces import Aim, Force, Forces
+from llm_guard.outcome import Signal
+from llm_guard.policy.transition import BreakerState
+from tests.fakes.clock import ManualClock
+from tests.fakes.script import new_target
+from tests.unit.ops.acted_on import ActedOn, deployment
+
+LABEL = Aim("a/m-*")
+
+
+def world(*deployments: Deployment) -> tuple[ManualClock, ActedOn, Forces]:
+    clock, world = ManualClock(), ActedOn(*deployments)
+    return clock, world, Forces(world.gateway, world.changes, clock)
+
+
+def force(
+    aim: Aim = LABEL, state: Literal["forced_open", "forced_closed"] = "forced_open", until: float | None = None
+) -> Force:
+    return Force(aim, state, "an outage", until)
+
+
+def names(*models: str) -> list[Deployment]:
+    return [deployment("a/m-*", model) for model in models]
+
+
+def states(*deployments: Deployment) -> list[BreakerState]:
+    return [each.breaker.state for each in deployments]
+
+
+def open_(each: Deployment, now: float) -> None:
+    for _ in range(5):
+        permit = each.breaker.try_acquire(now)
+        assert permit is not None
+        each.breaker.settle(permit, Signal.UNHEALTHY, now)
+    assert each.breaker.state == "open"
+
+
+# whose
+
+
+def test_force_on_a_label_reaches_every_name_under_it() -> None:
+    one, two, other = *names("m-1", "m-2"), deployment("b/x")
+    _, _, forces = world(one, two, other)
+    forces.put(force())
+    assert states(one, two, other) == ["forced_open", "forced_open", "closed"]
+
+
+def test_force_on_one_name_leaves_the_others() -> None:
+    one, two = names("m-1", "m-2")
+    _, _, forces = world(one, two)
+    forces.put(force(Aim("a/m-*", "m-2")))
+    assert states(one, two) == ["closed", "forced_open"]
+
+
+def test_force_on_an_upstream_is_its_hosts_alone() -> None:
+    one = deployment("a/x")
+    two = new_target("a/y", host=one.host).deployment
+    _, _, forces = world(one, two, other := deployment("b/x"))
+    forces.put(force(Aim(upstream="a")))
+    assert (one.host.state, other.host.state, *states(one, two)) == ("forced_open", "closed", "closed", "closed")
+    assert forces.closed_upstreams() == {"a"}
+
+
+def test_name_that_is_asked_for_later_is_forced_from_its_first_call_on() -> None:
+    _, _, forces = world()
+    forces.put(force())
+    forces.put(force(Aim("a/m-*", "m-2"), "forced_closed"))
+    one, two = names("m-1", "m-2")
+    forces.dress(one)
+    forces.dress(two)
+    assert states(one, two) == ["forced_open", "forced_closed"]
+
+
+def test_latest_word_on_a_breaker_holds_and_the_other_comes_back_after_it() -> None:
+    one, two = names("m-1", "m-2")
+    clock, world_, forces = world(one, two)
+    forces.put(force())
+    forces.put(force(Aim("a/m-*", "m-2"), "forced_closed", clock.now() + 60))
+    assert states(one, two) == ["forced_open", "forced_closed"]
+    clock.advance(60)
+    forces.look(clock.now())
+    assert states(one, two) == ["forced_open", "forced_open"]
+    assert world_.notes == [("expiry", "breakers.reset", "a/m-* (m-2)", "its time was over")]
+
+
+def test_single_name_cannot_be_reset_while_the_whole_is_forced() -> None:
+    _, _, forces = world(*names("m-1"))
+    forces.put(whole := force())
+    assert forces.covering(Aim("a/m-*", "m-1")) is whole
+    assert forces.covering(LABEL) is None
+    assert forces.covering(Aim("b/x", "m-1")) is None
+
+
+def test_reset_of_a_label_ends_what_was_said_of_its_names() -> None:
+    one, two = names("m-1", "m-2")
+    _, _, forces = world(one, two)
+    ended = [force(), force(Aim("a/m-*", "m-2"), "forced_closed")]
+    for each in ended:
+        forces.put(each)
+    assert forces.reset(LABEL) == ended
+    assert states(one, two) == ["closed", "closed"]
+    assert forces.reset(LABEL) == []
+
+
+# how it ends
+
+
+def test_force_ends_by_itself_and_calls_return_by_and_by() -> None:
+    one = deployment("a/x")
+    clock, world_, forces = world(one)
+    gate = one.gates.of("", clock.now())
+    forces.put(force(Aim("a/x"), until=clock.now() + 60))
+    clock.advance(59.9)
+    forces.look(clock.now())
+    assert states(one) == ["forced_open"]
+    clock.advance(0.1)
+    forces.look(clock.now())
+    assert states(one) == ["closed"]
+    assert gate.snapshot(clock.now()).limit == 2
+    assert world_.let_in_count == 1
+    assert world_.notes == [("expiry", "breakers.reset", "a/x", "its time was over")]
+
+
+def test_calls_that_were_let_through_are_not_held_up_by_the_end() -> None:
+    one = deployment("a/x")
+    clock, _, forces = world(one)
+    gate = one.gates.of("", clock.now())
+    forces.put(force(Aim("a/x"), "forced_closed"))
+    forces.reset(Aim("a/x"))
+    assert gate.snapshot(clock.now()).limit is None
+
+
+def test_reset_closes_what_the_evidence_has_opened() -> None:
+    one = deployment("a/x")
+    clock, _, forces = world(one)
+    gate = one.gates.of("", clock.now())
+    open_(one, clock.now())
+    forces.reset(Aim("a/x"))
+    assert states(one) == ["closed"]
+    assert one.breaker.snapshot(clock.now()).failures == 0
+    assert gate.snapshot(clock.now()).limit == 2
+
+
+def test_reset_leads_back_to_what_the_config_says() -> None:
+    one = deployment("a/x", state="metrics_only")
+    _, _, forces = world(one)
+    forces.put(force(Aim("a/x")))
+    assert states(one) == ["forced_open"]
+    forces.reset(Aim("a/x"))
+    assert states(one) == ["metrics_only"]
+
+
+def test_force_lasts_over_a_reload_that_says_nothing_of_it() -> None:
+    one = deployment("a/x")
+    clock, world_, forces = world(one)
+    forces.put(force(Aim("a/x"), until=clock.now() + 60))
+    one.breaker.settings = replace(one.breaker.settings, open_for=5.0)
+    world_.all = [replace(one)]
+    forces.adopt({"a/x"}, {"a"})
+    forces.dress(world_.all[0])
+    forces.look(clock.now())
+    assert states(*world_.all) == ["forced_open"]
+    assert world_.notes == []
+    clock.advance(60)
+    forces.look(clock.now())
+    assert states(*world_.all) == ["closed"]
+
+
+def test_reload_that_says_another_state_ends_it_as_a_whole_and_that_is_written_down() -> None:
+    one, two = names("m-1", "m-2")
+    clock, world_, forces = world(one, two)
+    forces.put(force())
+    one.breaker.settings = replace(one.breaker.settings, state="disabled")
+    forces.look(clock.now())
+    assert states(one, two) == ["disabled", "closed"]
+    assert world_.notes == [("reload", "breakers.reset", "a/m-*", "the config says another state")]
+    forces.look(clock.now())
+    assert len(world_.notes) == 1
+
+
+def test_what_the_config_has_no_longer_is_let_go_and_that_is_written_down() -> None:
+    one, other = deployment("a/x"), deployment("b/x")
+    _, world_, forces = world(one, other)
+    forces.put(force(Aim("a/x")))
+    forces.put(force(Aim(upstream="b")))
+    forces.adopt({"b/x"}, {"b"})
+    assert (one.breaker.state, other.host.state) == ("closed", "forced_open")
+    forces.adopt({"b/x"}, {"a"})
+    assert other.host.state == "closed"
+    assert [target for _, _, target, _ in world_.notes] == ["a/x", "upstream b"]
+
+
+def test_names_that_a_pattern_has_let_go_are_not_kept() -> None:
+    clock, world_, forces = world(*names("m-1", "m-2"))
+    forces.put(force())
+    world_.all = names("m-3")
+    forces.dress(world_.all[0])
+    forces.look(clock.now())
+    assert forces._taken.keys() == {world_.all[0].breaker}
+
+
+# what is shown
+
+
+def test_reason_and_end_are_those_of_the_whole_label_first() -> None:
+    clock, _, forces = world(*names("m-1"))
+    assert forces.forced("a/m-*") is None
+    forces.put(Force(Aim("a/m-*", "m-1"), "forced_open", "one", clock.now() + 60))
+    assert forces.forced("a/m-*") == ("one", "2027-01-15T08:01:00.000Z")
+    forces.put(Force(LABEL, "forced_closed", "all", None))
+    assert forces.forced("a/m-*") == ("all", None)
+
+
+def test_labels_that_are_closed_are_those_forced_open_as_a_whole() -> None:
+    _, _, forces = world()
+    forces.put(force(Aim("a/x")))
+    forces.put(force(Aim("a/y"), "forced_closed"))
+    forces.put(force(Aim("a/m-*", "m-1")))
+    assert forces.closed_labels() == {"a/x"}

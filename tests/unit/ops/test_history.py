@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import pytest
+
+from llm_guard.gateway.counters import CallCounters
+from llm_guard.ops.history import MODELS, OTHERS, STEP_S, STEPS, History
+from tests.fakes.clock import ManualClock
+
+
+class Past:
+    """A history whose counters and clock the test moves."""
+
+    def __init__(self) -> None:
+        self.clock, self.counters = ManualClock(), CallCounters()
+        self.history = History(self.counters, self.clock)
+
+    def call(self, model: str, times: int = 1, *, seconds: float = 0.2, outcome: str = "ok") -> None:
+        counts = self.counters.models[model]
+        for _ in range(times):
+            counts.calls[outcome] += 1
+            counts.judged += 1
+            counts.call_duration.note(seconds)
+
+    def attempt(self, label: str, outcome: str = "ok", times: int = 1) -> None:
+        counts = self.counters.deployments[label]
+        for _ in range(times):
+            counts.attempts[outcome] += 1
+            counts.upstream_duration.note(0.2)
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.clock.advance(STEP_S)
+            self.history.look(self.clock.now())
+
+
+def test_nothing_is_known_before_the_first_step() -> None:
+    past = Past()
+    past.call("gpt")
+    past.clock.advance(STEP_S - 0.1)
+    past.history.look(past.clock.now())
+    view = past.history.view()
+    assert (view.at, view.total.calls_per_second, view.models) == ([], [], {})
+
+
+def test_step_shows_what_happened_within_it() -> None:
+    past = Past()
+    past.call("gpt", 10)
+    past.step()
+    past.call("gpt", 3)
+    past.call("gpt", 1, outcome="timeout", seconds=45.0)
+    past.step()
+    past.step()
+    view = past.history.view()
+    assert view.at == [1_800_000_005.0, 1_800_000_010.0, 1_800_000_015.0]
+    line = view.models["gpt"]
+    assert line.calls_per_second == [2.0, 0.8, 0.0]
+    assert line.success_rate == [1.0, 0.75, None]
+    assert line.duration_p50_s[0] == pytest.approx(0.175)
+    assert line.duration_p95_s[1] == pytest.approx(54.0)
+    assert line.duration_p50_s[2] is line.first_token_p50_s[0] is None
+    assert view.total == line
+
+
+def test_step_that_comes_late_is_as_long_as_it_was() -> None:
+    past = Past()
+    past.call("gpt", 10)
+    past.clock.advance(20.0)
+    past.history.look(past.clock.now())
+    assert past.history.view().total.calls_per_second == [0.5]
+
+
+def test_line_that_begins_later_is_unknown_before() -> None:
+    past = Past()
+    past.step(2)
+    past.call("gpt", 5)
+    past.step()
+    view = past.history.view()
+    assert view.models["gpt"].calls_per_second == [None, None, 1.0]
+    assert view.total.calls_per_second == [0.0, 0.0, 1.0]
+
+
+def test_a_quarter_of_an_hour_is_kept() -> None:
+    past = Past()
+    past.call("gpt", 5)
+    past.step(STEPS + 3)
+    view = past.history.view()
+    assert STEPS * STEP_S == 900
+    for line in (view.at, view.total.calls_per_second, view.models["gpt"].duration_p50_s):
+        assert len(line) == STEPS
+    assert view.total.calls_per_second == [0.0] * STEPS
+
+
+def test_only_the_busiest_have_lines_and_the_others_one_together() -> None:
+    past = Past()
+    for number in range(MODELS + 3):
+        past.call(f"m{number}", number + 1)
+    past.step()
+    view = past.history.view()
+    assert len(view.models) == MODELS + 1
+    assert set(view.models) == {OTHERS, *(f"m{number}" for number in range(3, MODELS + 3))}
+    assert view.models[OTHERS].calls_per_second == [(1 + 2 + 3) / STEP_S]
+    lines = view.models.values()
+    assert sum(line.calls_per_second[0] or 0.0 for line in lines) == pytest.approx(view.total.calls_per_second[0])
+
+
+def test_model_that_becomes_busy_takes_the_idlest_ones_place() -> None:
+    past = Past()
+    for number in range(MODELS):
+        past.call(f"m{number}", 10 + number)
+    past.step()
+    assert OTHERS not in past.history.view().models
+    past.call("quiet", 2)
+    past.call("new", 100)
+    past.step()
+    view = past.history.view()
+    assert "new" in view.models
+    assert "m0" not in view.models
+    assert view.models["new"].calls_per_second == [None, 20.0]
+    assert view.models[OTHERS].calls_per_second == [None, 0.4]
+
+
+def test_memory_does_not_grow_with_models_that_come_and_go() -> None:
+    past = Past()
+    for number in range(500):
+        past.call(f"m{number}", 5)
+        past.step()
+    assert len(past.history._lines) == MODELS
+    assert len(past.history.view().models) == MODELS
+
+
+# the last minute
+
+
+def test_last_minute_is_known_at_once_and_forgets() -> None:
+    past = Past()
+    past.call("gpt", 30)
+    past.step()
+    past.call("gpt", 6)
+    lately = past.history.model("gpt")
+    assert lately.tally.calls == 36
+    assert lately.calls_per_second == pytest.approx(36 / 5)
+    past.step(11)
+    assert past.history.model("gpt").tally.calls == 36
+    past.step()
+    assert past.history.model("gpt").tally.calls == 6
+    past.step()
+    assert past.history.model("gpt").tally.calls == 0
+    assert past.history.model("gpt").seconds == pytest.approx(60.0)
+
+
+def test_last_minute_of_a_deployment_is_that_of_its_attempts() -> None:
+    past = Past()
+    past.attempt("a/x", times=3)
+    past.attempt("a/x", "timeout")
+    past.attempt("a/x", "client_cancelled")
+    tally = past.history.deployment("a/x").tally
+    assert (tally.attempts, tally.judged, tally.ok) == (5, 4, 3)
+    past.step(14)
+    assert past.history.deployment("a/x").tally.attempts == 0
+
+
+def test_names_that_were_never_asked_for_have_nothing_and_leave_nothing_behind() -> None:
+    past = Past()
+    assert past.history.model("never").tally.calls == past.history.deployment("never").tally.calls == 0
+    assert not past.counters.models
+    assert not past.counters.deployments
+
+
+def test_rate_of_the_first_moments_is_not_exaggerated() -> None:
+    past = Past()
+    past.call("gpt", 10)
+    past.clock.advance(0.01)
+    assert past.history.model("gpt").calls_per_second == 10 / STEP_S

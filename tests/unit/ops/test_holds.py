@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from llm_guard.deployment import Hold
+from llm_guard.ops.holds import Holds
+from tests.fakes.clock import ManualClock
+from tests.unit.ops.acted_on import ActedOn, deployment
+
+
+def world(*labels: str) -> tuple[ManualClock, ActedOn, Holds]:
+    clock, world = ManualClock(), ActedOn(*map(deployment, labels))
+    return clock, world, Holds(world.gateway, world.changes, clock)
+
+
+def hold(until: float | None = None) -> Hold:
+    return Hold("drained", "an outage", "ann", 1_800_000_000.0, until)
+
+
+def test_hold_reaches_every_deployment_with_the_label_and_no_other() -> None:
+    _, world_, holds = world("a/m-*", "a/m-*", "b/x")
+    holds.put("a/m-*", hold())
+    assert [each.hold is not None for each in world_.all] == [True, True, False]
+    assert holds.labels() == {"a/m-*"}
+
+
+def test_returned_deployment_is_asked_again_by_and_by() -> None:
+    clock, world_, holds = world("a/x")
+    gate = world_.all[0].gates.of("", clock.now())
+    holds.put("a/x", hold())
+    assert holds.end("a/x") == hold()
+    assert world_.all[0].hold is None
+    assert gate.snapshot(clock.now()).limit == 2
+    assert world_.let_in_count == 1
+    assert holds.end("a/x") is None
+
+
+def test_hold_ends_by_itself_and_that_is_written_down() -> None:
+    clock, world_, holds = world("a/x", "b/x")
+    holds.put("a/x", hold(clock.now() + 60))
+    holds.put("b/x", hold())
+    clock.advance(59.9)
+    holds.look(clock.now())
+    assert world_.all[0].hold is not None
+    assert world_.notes == []
+    clock.advance(0.1)
+    holds.look(clock.now())
+    assert [each.hold is not None for each in world_.all] == [False, True]
+    assert world_.notes == [("expiry", "deployments.return", "a/x", "its time was over")]
+    holds.look(clock.now())
+    assert len(world_.notes) == 1
+
+
+def test_later_word_replaces_the_earlier_one_and_its_end() -> None:
+    clock, world_, holds = world("a/x")
+    holds.put("a/x", hold(clock.now() + 60))
+    holds.put("a/x", hold())
+    clock.advance(61)
+    holds.look(clock.now())
+    assert world_.all[0].hold == hold()
+
+
+def test_name_that_is_asked_for_later_is_held_from_its_first_call_on() -> None:
+    _, _, holds = world()
+    holds.put("a/m-*", hold())
+    new, other = deployment("a/m-*"), deployment("b/x")
+    holds.dress(new)
+    holds.dress(other)
+    assert (new.hold, other.hold) == (hold(), None)
+
+
+def test_deployment_that_gets_another_label_is_not_held_for_the_old_one() -> None:
+    _, world_, holds = world("a/x")
+    holds.put("a/x", hold())
+    world_.all[0].label = "a/y"
+    holds.dress(world_.all[0])
+    assert world_.all[0].hold is None
+
+
+def test_what_the_config_has_no_longer_is_let_go_and_that_is_written_down() -> None:
+    _, world_, holds = world("a/x", "b/x")
+    holds.put("a/x", hold())
+    holds.put("b/x", hold())
+    holds.adopt({"b/x"})
+    assert [each.hold is not None for each in world_.all] == [False, True]
+    assert world_.notes == [("reload", "deployments.return", "a/x", "the config has it no longer")]
+
+
+def test_hold_is_shown_with_its_end() -> None:
+    clock, _, holds = world("a/x")
+    assert holds.view("a/x") is None
+    holds.put("a/x", hold(clock.now() + 60))
+    clock.advance(30)
+    view = holds.view("a/x")
+    assert view is not None
+    assert (view.kind, view.reason, view.who) == ("drained", "an outage", "ann")
+    assert (view.since, view.until) == ("2027-01-15T08:00:00.000Z", "2027-01-15T08:01:00.000Z")
+    holds.put("a/x", hold())
+    assert holds.view("a/x").until is None  # type: ignore[union-attr]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from llm_guard.deployment import Deployment
+from llm_guard.ops.changes import Changes
+from llm_guard.ops.journal import Journal
+from llm_guard.ops.limits import LimitPages, Limits, LimitsOf, SetLimits
+from llm_guard.ops.pages import Asked, Refused
+from tests.fakes.clock import ManualClock
+from tests.unit.ops.acted_on import ActedOn, config, deployment
+from tests.unit.ops.test_changes import InMemory
+
+
+class World(ActedOn):
+    """Two names under a pattern, and a deployment beside them."""
+
+    def __init__(self) -> None:
+        super().__init__(deployment("a/m-*", "m-1"), deployment("a/m-*", "m-2"), deployment("b/x"))
+        clock = ManualClock()
+        self.trail = InMemory()
+        self.config = config(x=[{"upstream": "b"}], **{"m-*": [{"upstream": "a"}]})
+        self.pages = LimitPages(self.config, self.gateway, Changes(self.trail, Journal(clock), clock), clock)
+
+    async def ask(self, path: str, body: object = None, method: str = "POST") -> Any:
+        page = next(each for each in self.pages.pages() if (each.method, each.path) == (method, path))
+        assert page.give is not None
+        return msgspec.json.decode((await page.give(Asked(method, path, {}, body=body))).body)
+
+    async def set(self, deployment: str = "a/m-*", **said: Any) -> list[Limits]:
+        said_ = SetLimits(reason="an outage", deployment=deployment, **said)
+        return msgspec.convert((await self.ask("/admin/limits", said_))["now"], list[Limits])
+
+    async def reset(self, deployment: str = "a/m-*") -> dict[str, Any]:
+        answer: dict[str, Any] = await self.ask("/admin/limits/reset", LimitsOf(reason="over", deployment=deployment))
+        return answer
+
+
+def settings(each: Deployment) -> tuple[float, float, Any, int]:
+    budget, capacity = each.budget.settings, each.gates.settings
+    return budget.ratio, budget.min_per_second, capacity.concurrency, capacity.queue
+
+
+async def test_limits_of_a_label_are_those_of_every_name_under_it() -> None:
+    world = World()
+    gate = world.all[0].gates.of("", 1000.0)
+    (now,) = await world.set(retry_ratio=0.0, concurrency=3)
+    assert [settings(each) for each in world.all] == [(0.0, 10.0, 3, 1000)] * 2 + [(0.2, 10.0, None, 1000)]
+    assert gate.settings.concurrency == 3
+    assert (now.deployment, now.retry_ratio, now.concurrency, now.is_changed) == ("a/m-*", 0.0, 3, True)
+    assert world.let_in_count == 1
+    assert world.trail.entries[0].detail == {"retry_ratio": 0.0, "concurrency": 3}
+
+
+async def test_later_word_adds_to_the_earlier_one() -> None:
+    world = World()
+    await world.set(concurrency=3)
+    await world.set(queue=7, concurrency=None)
+    await world.set(min_per_second=1, max_ratio=0.5)
+    assert settings(world.all[0]) == (0.2, 1.0, None, 7)
+    assert world.all[0].budget.settings.max_ratio == 0.5
+
+
+async def test_reset_leads_back_to_what_the_config_says() -> None:
+    world = World()
+    await world.set(concurrency=3)
+    await world.set(concurrency="adaptive")
+    answer = await world.reset()
+    assert settings(world.all[0]) == (0.2, 10.0, None, 1000)
+    assert (answer["now"][0]["is_changed"], answer["warnings"]) == (False, [])
+    assert (await world.reset())["warnings"] == ["a/m-* was as the config says"]
+
+
+async def test_name_that_is_asked_for_later_is_held_to_the_same() -> None:
+    world = World()
+    await world.set(concurrency=3)
+    world.all.append(late := deployment("a/m-*", "m-3"))
+    world.pages.dress(late)
+    assert settings(late)[2] == 3
+    await world.reset()
+    assert settings(late)[2] is None
+
+
+async def test_names_that_a_pattern_has_let_go_are_not_kept() -> None:
+    world = World()
+    await world.set(concurrency=3)
+    world.all = world.all[1:]
+    world.pages.look(0.0)
+    assert world.pages._before.keys() == {world.all[0]}
+
+
+async def test_reload_ends_it_before_the_new_settings_hold_and_that_is_written_down() -> None:
+    world = World()
+    await world.set(concurrency=3)
+    world.pages.adopt(config(other=[{"upstream": "b"}]))
+    assert settings(world.all[0]) == (0.2, 10.0, None, 1000)
+    ended = world.trail.entries[-1]
+    assert (ended.who, ended.what, ended.detail) == ("reload", "limits.reset", {"was": {"concurrency": 3}})
+    with pytest.raises(Refused, match="no deployment is named"):
+        await world.set(concurrency=3)
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ({}, "say what is to change"),
+        ({"retry_ratio": 1.5}, "retry_ratio"),
+        ({"min_per_second": float("inf")}, "min_per_second"),
+        ({"max_ratio": -1.0}, "max_ratio"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"queue": 0}, "queue"),
+        ({"concurrency": 3, "queue": 0}, "queue"),
+    ],
+)
+async def test_ranges_are_the_configs_and_nothing_is_changed_by_half(said: dict[str, Any], word: str) -> None:
+    world = World()
+    with pytest.raises(Refused, match=word) as refused:
+        await world.set(**said)
+    assert refused.value.status == 422
+    assert settings(world.all[0]) == (0.2, 10.0, None, 1000)
+    assert world.trail.entries == []
+
+
+async def test_all_limits_are_listed_once_for_a_label() -> None:
+    world = World()
+    listed = await world.ask("/admin/limits", method="GET")
+    assert [each["deployment"] for each in listed] == ["a/m-*", "b/x"]
+    assert [each["tokens"] for each in listed] == [200.0, 100.0]

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import pytest
+
+from llm_guard.config import WebhookConfig
+from llm_guard.ops.payloads import Notice, body, headers, plain, signature, url
+
+WALL = 1_800_000_000.0
+HOSTILE = "<!channel> <https://evil.example|click> &amp; *bold*\r\n\u2028next\x1b[31m\u202e line"
+
+
+def config(form: str = "generic", **facts: Any) -> WebhookConfig:
+    if form == "pagerduty":
+        facts.setdefault("routing_key", "R0UTING")
+    return WebhookConfig.model_validate({"url": "https://hooks.example.com/x?y=1", "format": form, **facts})
+
+
+def notice(state: Any = "firing", **facts: Any) -> Notice:
+    whole = {
+        "id": "1800000000-1", "state": state, "alert": "success_rate", "severity": "critical", "subject": "gpt_4_turbo",
+        "summary": "gpt_4_turbo: 80 % succeeded", "value": 0.8, "threshold": 0.95, "since": WALL - 60, "at": WALL,
+    } | facts  # fmt: skip
+    return Notice(**whole)
+
+
+def sent(form: str, *notices: Notice) -> Any:
+    return json.loads(body(config(form), notices, "host-1", WALL))
+
+
+def test_generic_says_everything_and_when_it_was_sent() -> None:
+    assert sent("generic", notice(), notice("resolved", id="2")) == {
+        "version": 1,
+        "source": "host-1",
+        "sent_at": "2027-01-15T08:00:00.000Z",
+        "alerts": [
+            {
+                "id": "1800000000-1", "state": "firing", "alert": "success_rate", "severity": "critical",
+                "subject": "gpt_4_turbo", "summary": "gpt_4_turbo: 80 % succeeded", "value": 0.8, "threshold": 0.95,
+                "since": "2027-01-15T07:59:00.000Z", "at": "2027-01-15T08:00:00.000Z",
+            },
+            {
+                "id": "2", "state": "resolved", "alert": "success_rate", "severity": "critical",
+                "subject": "gpt_4_turbo", "summary": "gpt_4_turbo: 80 % succeeded", "value": 0.8, "threshold": 0.95,
+                "since": "2027-01-15T07:59:00.000Z", "at": "2027-01-15T08:00:00.000Z",
+            },
+        ],
+    }  # fmt: skip
+
+
+def test_slack_has_a_line_for_each_alert_and_no_markup() -> None:
+    message = sent("slack", notice(), notice("resolved", severity="info"))
+    first, second = message["text"].split("\n")
+    assert first == "🔴 critical success_rate firing: gpt_4_turbo: 80 % succeeded [llm_guard on host-1]"
+    assert second == "✅ info success_rate resolved: gpt_4_turbo: 80 % succeeded"
+    assert message["mrkdwn"] is False
+
+
+def test_name_that_is_markup_is_only_text_for_slack() -> None:
+    text = sent("slack", notice(summary=HOSTILE))["text"]
+    assert text.count("\n") == 0
+    assert "<" not in text
+    assert ">" not in text
+    assert "&lt;!channel&gt;" in text
+    assert "&amp;amp;" in text
+
+
+@pytest.mark.parametrize("form", ["generic", "slack", "pagerduty", "alertmanager"])
+def test_no_format_is_sent_line_breaks_or_control_characters(form: str) -> None:
+    text = json.dumps(sent(form, notice(summary=HOSTILE, subject=HOSTILE)), ensure_ascii=False)
+    assert text.isprintable()
+    assert "\\n" not in text
+    assert "\\u" not in text
+
+
+def test_pagerduty_triggers_and_resolves_under_one_key() -> None:
+    trigger, resolve = sent("pagerduty", notice()), sent("pagerduty", notice("resolved"))
+    assert trigger == {
+        "routing_key": "R0UTING",
+        "event_action": "trigger",
+        "dedup_key": "llm_guard/success_rate/gpt_4_turbo",
+        "payload": {
+            "summary": "gpt_4_turbo: 80 % succeeded",
+            "source": "host-1",
+            "severity": "critical",
+            "timestamp": "2027-01-15T07:59:00.000Z",
+            "component": "gpt_4_turbo",
+            "group": "llm_guard",
+            "class": "success_rate",
+            "custom_details": {"value": 0.8, "threshold": 0.95, "id": "1800000000-1"},
+        },
+    }
+    assert resolve == {
+        "routing_key": "R0UTING",
+        "event_action": "resolve",
+        "dedup_key": "llm_guard/success_rate/gpt_4_turbo",
+    }
+
+
+@pytest.mark.parametrize("subject", ["x" * 300, "a\nb", "\ud800"])
+def test_key_for_pagerduty_is_short_and_printable_and_differs_with_the_subject(subject: str) -> None:
+    keys = {sent("pagerduty", notice("resolved", subject=each))["dedup_key"] for each in (subject, subject + "y")}
+    assert len(keys) == 2
+    assert all(len(key) <= 255 and key.isprintable() and key.isascii() for key in keys)
+
+
+def test_alertmanager_is_told_when_an_alert_ends_or_would_if_nothing_more_were_heard() -> None:
+    (firing,), (resolved,) = sent("alertmanager", notice()), sent("alertmanager", notice("resolved", at=WALL - 5))
+    assert firing == {
+        "labels": {
+            "alertname": "llm_guard_success_rate",
+            "severity": "critical",
+            "subject": "gpt_4_turbo",
+            "job": "llm_guard",
+            "instance": "host-1",
+        },
+        "annotations": {"summary": "gpt_4_turbo: 80 % succeeded", "value": "0.8", "threshold": "0.95"},
+        "startsAt": "2027-01-15T07:59:00.000Z",
+        "endsAt": "2027-01-15T08:04:00.000Z",
+    }
+    assert resolved["labels"] == firing["labels"]
+    assert resolved["endsAt"] == "2027-01-15T07:59:55.000Z"
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("http://am:9093", "http://am:9093/api/v2/alerts"),
+        ("http://am:9093/", "http://am:9093/api/v2/alerts"),
+        ("http://am/prefix", "http://am/prefix/api/v2/alerts"),
+        ("http://am/api/v2/alerts", "http://am/api/v2/alerts"),
+    ],
+)
+def test_address_of_an_alertmanager_is_made_whole(written: str, asked: str) -> None:
+    assert url(config("alertmanager", url=written)) == asked
+    assert url(config("generic", url=written)) == written
+
+
+def test_signature_is_checked_as_documented() -> None:
+    content = b'{"a":1}'
+    sent = headers(config(secret="s3cret"), content, "d1", WALL + 0.9)["x-llm-guard-signature"]
+    at, signed = (part.partition("=")[2] for part in sent.split(","))
+    assert at == "1800000000"
+    assert signed == hmac.new(b"s3cret", at.encode() + b"." + content, hashlib.sha256).hexdigest()
+    assert sent == signature("s3cret", content, 1_800_000_000)
+    assert sent != signature("s3cret", content, 1_800_000_001)
+
+
+def test_request_has_the_configs_headers_and_its_own() -> None:
+    found = headers(config(headers={"authorization": "Bearer x"}), b"", "d1", WALL)
+    assert found["authorization"] == "Bearer x"
+    assert found["content-type"] == "application/json"
+    assert found["x-llm-guard-delivery"] == "d1"
+    assert "x-llm-guard-signature" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a\r\n b\x00\x1b[0m\tc", "a b [0m c"),
+        ("\u2028\u202e x \ud800", "x"),
+        ("x" * 301, "x" * 299 + "…"),
+        ("x" * 300, "x" * 300),
+        ("", ""),
+    ],
+)
+def test_any_text_becomes_one_printable_line(text: str, line: str) -> None:
+    assert plain(text) == line

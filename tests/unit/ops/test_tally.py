@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_guard.gateway.counters import DeploymentCounts, ModelCounts
+from llm_guard.ops import tally
+from llm_guard.ops.tally import NOTHING, Tally, quantile
+
+BOUNDS = (1.0, 2.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "q", "expected"),
+    [
+        ((10, 0, 0, 0), 0.5, 0.5),
+        ((0, 10, 0, 0), 0.5, 1.5),
+        ((5, 5, 0, 0), 0.5, 1.0),
+        ((5, 0, 5, 0), 0.95, 3.8),
+        ((0, 0, 0, 3), 0.5, 4.0),
+        ((0, 0, 0, 0), 0.5, None),
+        ((), 0.5, None),
+    ],
+)
+def test_quantile_is_guessed_between_bounds(counts: tuple[int, ...], q: float, expected: float | None) -> None:
+    found = quantile(BOUNDS, counts, q)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+@given(st.lists(st.floats(0, 3.9), min_size=1, max_size=50), st.sampled_from([0.5, 0.95, 0.99]))
+def test_guessed_quantile_lies_between_the_bounds_of_the_true_one(values: list[float], q: float) -> None:
+    counts = [0] * 4
+    for value in values:
+        counts[bisect_left(BOUNDS, value)] += 1
+    ranked = sorted(values)
+    true = ranked[min(len(ranked) - 1, max(0, -int(-q * len(ranked) // 1) - 1))]
+    found = quantile(BOUNDS, tuple(counts), q)
+    index = bisect_left(BOUNDS, true)
+    assert found is not None
+    assert (BOUNDS[index - 1] if index else 0.0) <= found <= BOUNDS[index]
+
+
+def test_what_lies_between_two_instants_is_the_difference() -> None:
+    counts = ModelCounts()
+    counts.calls["ok"] += 3
+    counts.call_duration.note(0.07)
+    counts.judged, counts.attempts_made, counts.retries_made, counts.limits_hit = 3, 5, 2, 1
+    before = tally.of_model(counts)
+    counts.calls["timeout"] += 1
+    counts.judged += 1
+    counts.call_duration.note(0.07)
+    counts.time_to_first_token.note(0.02)
+    news = tally.of_model(counts).since(before)
+    assert (news.calls, news.judged, news.ok, news.attempts) == (1, 1, 0, 0)
+    assert sum(news.durations) == sum(news.first_tokens) == 1
+    assert news.success_rate == 0.0
+
+
+def test_what_has_not_changed_is_the_same_object() -> None:
+    model, deployment = ModelCounts(), DeploymentCounts()
+    model.calls["ok"] += 1
+    deployment.attempts["ok"] += 1
+    of_model, of_deployment = tally.of_model(model), tally.of_deployment(deployment)
+    assert tally.of_model(model, of_model) is of_model
+    assert tally.of_deployment(deployment, of_deployment) is of_deployment
+    model.calls["refused"] += 1
+    deployment.attempts["timeout"] += 1
+    assert tally.of_model(model, of_model).calls == tally.of_deployment(deployment, of_deployment).attempts == 2
+
+
+def test_attempts_that_end_for_the_calls_sake_do_not_judge_a_deployment() -> None:
+    counts = DeploymentCounts()
+    for outcome in ("ok", "ok", "ok", "rate_limit", "client_cancelled", "superseded", "invalid_request"):
+        counts.attempts[outcome] += 1
+    counts.timeouts["idle"] += 1
+    counts.retries["rate_limit"] += 2
+    found = tally.of_deployment(counts)
+    assert (found.calls, found.attempts, found.judged, found.ok) == (7, 7, 4, 3)
+    assert (found.timeouts, found.retries) == (1, 2)
+    assert found.success_rate == 0.75
+
+
+def test_sum_adds_each_number() -> None:
+    one = Tally(1, 2, 3, 4, 5, 6, (1, 0), (0, 2))
+    assert tally.total([one, NOTHING, one]) == Tally(2, 4, 6, 8, 10, 12, (2, 0), (0, 4))
+    assert tally.total([]) == NOTHING
+
+
+def test_nothing_has_no_rate() -> None:
+    assert NOTHING.success_rate is None
+    assert tally.share(0, 0) is None

@@ -1,0 +1,161 @@
+"""Changes on their way to the disk: a slow one, a full one, and one that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from llm_guard.ops.pages import Refused
+from llm_guard.ops.trail import _MOST_WAITING, KEPT, PATIENCE_S, Trail
+from llm_guard.store.audit import AuditError, AuditFile, Entry
+from tests.fakes.clock import SteppedClock
+
+
+class Disk(AuditFile):
+    """In memory; it fails with `problem`, and stalls until `goes_on` is set."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.threads: set[str] = set()
+        self.problem: str | None = None
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.is_closed = False
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.goes_on.wait(10)
+        if self.problem is not None:
+            raise AuditError(self.problem)
+        self.written += [each.why for each in entries]
+
+    def latest(self, limit: int, before: int | None) -> list[Entry]:
+        self.goes_on.wait(10)
+        if self.problem is not None:
+            raise AuditError(self.problem)
+        return [entry(each) for each in reversed(self.written)][:limit]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def entry(why: str) -> Entry:
+    return Entry(at="", who="ann", what="breakers.reset", target="a/x", why=why, detail={}, instance="")
+
+
+@asynccontextmanager
+async def trail_on(disk: Disk, clock: SteppedClock | None = None) -> AsyncIterator[Trail]:
+    trail = Trail(disk, clock or SteppedClock())
+    try:
+        yield trail
+    finally:
+        disk.goes_on.set()
+        await trail.close()
+
+
+async def shown(trail: Trail, limit: int = 100, before: int | None = None) -> list[str]:
+    return [each.why for each in await trail.latest(limit, before)]
+
+
+async def test_changes_are_written_in_order_and_not_by_the_event_loop() -> None:
+    disk = Disk()
+    async with trail_on(disk) as trail:
+        assert [await each for each in [trail.add(entry(str(number))) for number in range(5)]] == [None] * 5
+    assert disk.written == ["0", "1", "2", "3", "4"]
+    assert len(disk.threads) == 1
+    assert threading.current_thread().name not in disk.threads
+
+
+async def test_what_cannot_be_written_is_logged_whole_and_shown_and_written_with_the_next() -> None:
+    disk = Disk()
+    disk.problem = "the disk is full"
+    async with trail_on(disk) as trail:
+        with capture_logs() as log:
+            assert await trail.add(entry("one")) == "the disk is full"
+            assert await trail.add(entry("two")) == "the disk is full"
+        assert [(line["log_level"], line["entry"]["why"]) for line in log] == [("error", "one"), ("error", "two")]
+        with pytest.raises(Refused, match="2 changes wait to be written; the log has them"):
+            await trail.latest(10, None)
+        disk.problem = None
+        assert await shown(trail) == ["two", "one"]
+        assert await shown(trail, before=7) == []
+        assert await trail.add(entry("three")) is None
+        assert disk.written == ["one", "two", "three"]
+        assert await shown(trail, limit=2) == ["three", "two"]
+
+
+async def test_disk_that_does_not_answer_is_not_waited_for_but_may_answer_later() -> None:
+    disk, clock = Disk(), SteppedClock()
+    disk.goes_on.clear()
+    async with trail_on(disk, clock) as trail:
+        written = trail.add(entry("one"))
+        waiting = asyncio.create_task(trail.wait_written(written))
+        await clock.pass_s(PATIENCE_S - 0.01)
+        assert not waiting.done()
+        with capture_logs() as log:
+            await clock.pass_s(0.01)
+        assert "has not answered in 5 s" in (await waiting or "")
+        assert [line["log_level"] for line in log] == ["error"]
+        reading = asyncio.create_task(trail.latest(10, None))
+        await clock.pass_s(PATIENCE_S)
+        with pytest.raises(Refused, match="1 changes wait"):
+            await reading
+        disk.goes_on.set()
+        assert await written is None
+        assert await trail.wait_written(written) is None
+
+
+async def test_who_leaves_while_the_disk_is_slow_leaves_the_change_on_its_way() -> None:
+    disk = Disk()
+    disk.goes_on.clear()
+    async with trail_on(disk) as trail:
+        written = trail.add(entry("one"))
+        waiting = asyncio.create_task(trail.wait_written(written))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        disk.goes_on.set()
+        assert await written is None
+    assert disk.written == ["one"]
+
+
+async def test_queue_for_a_disk_that_hangs_is_bounded() -> None:
+    disk = Disk()
+    disk.goes_on.clear()
+    async with trail_on(disk) as trail:
+        first = [trail.add(entry("x")) for _ in range(_MOST_WAITING)]
+        assert "wait for the disk already" in (await trail.add(entry("late")) or "")
+        disk.goes_on.set()
+        await asyncio.gather(*first)
+        assert await trail.add(entry("next")) is None
+    assert disk.written[-2:] == ["late", "next"]
+
+
+async def test_memory_for_what_cannot_be_written_is_bounded() -> None:
+    disk = Disk()
+    disk.problem = "the disk is full"
+    async with trail_on(disk) as trail:
+        for number in range(KEPT + 2):
+            await trail.add(entry(str(number)))
+        disk.problem = None
+        assert len(await shown(trail, limit=10_000)) == KEPT
+        assert (await shown(trail))[0] == str(KEPT + 1)
+
+
+async def test_end_waits_for_what_is_on_its_way() -> None:
+    disk = Disk()
+    disk.goes_on.clear()
+    trail = Trail(disk, SteppedClock())
+    _ = trail.add(entry("one"))
+    closing = asyncio.create_task(trail.close())
+    await asyncio.sleep(0)
+    disk.goes_on.set()
+    await closing
+    assert (disk.written, disk.is_closed) == (["one"], True)
+    await trail.close()
+    assert await trail.add(entry("late")) == "the gateway has stopped"

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from llm_guard.deployment import Deployment
+from llm_guard.ops.journal import Journal
+from llm_guard.ops.transitions import Transitions
+from llm_guard.outcome import Signal
+from llm_guard.policy.breaker import Breaker, BreakerSettings
+from llm_guard.policy.transition import KEPT
+from tests.fakes.clock import ManualClock
+from tests.fakes.script import new_target
+
+QUICK = BreakerSettings(early_probes=False, consecutive_failures=1, open_for=30.0)
+
+
+class Scene:
+    """Deployments that are looked at, and what was told of them."""
+
+    def __init__(self, *deployments: Deployment) -> None:
+        self.deployments = list(deployments)
+        self.journal = Journal(ManualClock())
+        self._transitions = Transitions(lambda: self.deployments, self.journal)
+        self._last_id = 0
+
+    def look(self) -> list[dict[str, Any]]:
+        """What is told now."""
+        self._transitions.look(0.0)
+        events, _ = self.journal.since(self._last_id)
+        self._last_id = self.journal.last_id
+        assert {event.kind for event in events} <= {"breaker"}
+        return [event.facts for event in events]
+
+
+def new_deployment(label: str = "a/x") -> Deployment:
+    return new_target(label, breaker=QUICK).deployment
+
+
+def fail(breaker: Breaker, now: float) -> None:
+    permit = breaker.try_acquire(now)
+    assert permit is not None
+    breaker.settle(permit, Signal.UNHEALTHY, now)
+
+
+def test_change_is_told_once() -> None:
+    deployment = new_deployment()
+    scene = Scene(deployment)
+    assert scene.look() == []
+    fail(deployment.breaker, 1000.0)
+    (told,) = scene.look()
+    assert told == {"deployment": "a/x", "before": "closed", "after": "open", "why": "1 failures in a row"}
+    assert scene.look() == []
+
+
+def test_changes_are_told_in_the_order_in_which_they_happened() -> None:
+    one, two = new_deployment("a/x"), new_deployment("b/y")
+    scene = Scene(one, two)
+    fail(two.breaker, 1000.0)
+    fail(one.breaker, 1001.0)
+    fail(two.breaker, 1031.0)
+    assert [(each["deployment"], each["after"]) for each in scene.look()] == [
+        ("b/y", "open"), ("a/x", "open"), ("b/y", "half_open"), ("b/y", "open"),
+    ]  # fmt: skip
+
+
+def test_upstreams_breaker_is_told_once_for_all_its_deployments() -> None:
+    one = new_deployment("a/x")
+    scene = Scene(one, replace(new_deployment("a/y"), host=one.host))
+    one.host.force("forced_open", 1000.0)
+    (told,) = scene.look()
+    assert told == {"upstream": "a", "before": "closed", "after": "forced_open", "why": "set by an operator"}
+
+
+def test_reload_that_makes_deployments_anew_tells_nothing_again_and_loses_nothing() -> None:
+    deployment = new_deployment()
+    scene = Scene(deployment)
+    fail(deployment.breaker, 1000.0)
+    scene.look()
+    fail(deployment.breaker, 1031.0)
+    scene.deployments = [replace(deployment, label="a/renamed")]
+    assert [each["after"] for each in scene.look()] == ["half_open", "open"]
+    scene.deployments = [deployment, new_deployment("a/new")]
+    assert scene.look() == []
+
+
+def test_deployment_that_is_new_and_has_changed_already_is_told() -> None:
+    scene = Scene()
+    scene.look()
+    late = new_deployment("a/late")
+    fail(late.breaker, 1000.0)
+    scene.deployments.append(late)
+    assert [each["after"] for each in scene.look()] == ["open"]
+
+
+def test_changes_that_the_breaker_has_forgotten_are_counted() -> None:
+    deployment = new_deployment()
+    scene = Scene(deployment)
+    for number in range(10):
+        deployment.breaker.force("forced_open", 1000.0 + number)
+        deployment.breaker.force("auto", 1000.5 + number)
+    missing, *told = scene.look()
+    assert missing == {"deployment": "a/x", "missing": 4}
+    assert len(told) == KEPT
+    assert [each["after"] for each in told] == ["forced_open", "closed"] * 8
+    assert scene.look() == []
+
+
+def test_name_under_a_pattern_is_told_beside_the_label() -> None:
+    named = replace(new_deployment("a/gpt-*"), model="gpt-5")
+    scene = Scene(named)
+    fail(named.breaker, 1000.0)
+    (told,) = scene.look()
+    assert (told["deployment"], told["model"]) == ("a/gpt-*", "gpt-5")

@@ -1,0 +1,147 @@
+"""A call as a person sees it in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_guard.gateway.call_line import AttemptLine, CallLine, SkippedLine
+from llm_guard.ops.waterfall import PLAIN, UNICODE, table, took, waterfall
+
+
+def attempt(start: float, length: float, *, label: str = "a/x", outcome: str = "ok", **facts: Any) -> AttemptLine:
+    return AttemptLine(label, outcome, facts.pop("waited_s", 0.0), start, length, **facts)
+
+
+def call(*attempts: AttemptLine, duration_s: float = 4.0, **facts: Any) -> CallLine:
+    usual = {
+        "request_id": "lg-1", "method": "POST", "path": "/v1/chat/completions", "model": "gpt", "route": "gpt",
+        "outcome": "ok", "status": 200, "stream": False, "timestamp": "2026-01-31T23:59:58.123456Z",
+        "overhead_s": 0.0002,
+    }  # fmt: skip
+    return CallLine(duration_s=duration_s, attempts=list(attempts), **{**usual, **facts})
+
+
+def drawn(*attempts: AttemptLine, **facts: Any) -> list[str]:
+    """The bars, forty cells wide."""
+    one = call(*attempts, **facts)
+    lines = waterfall(one, PLAIN, len("1. a/x  ok  ") + 40 + len(" 999 ms")).splitlines()
+    return [line[len("1. a/x  ok  ") :] for line in lines if line[:3] in ("1. ", "2. ", "3. ")]
+
+
+def test_bars_are_as_long_as_what_they_stand_for() -> None:
+    first, second = drawn(attempt(0.0, 1.0), attempt(2.0, 2.0, waited_s=1.0))
+    assert first == f"{'=' * 10}{' ' * 30} 1 s"
+    assert second == f"{' ' * 10}{'.' * 10}{'=' * 20} 2 s"
+
+
+def test_hedge_is_drawn_beside_the_first() -> None:
+    first, second = drawn(attempt(0.0, 4.0), attempt(1.0, 2.0, hedge=True))
+    assert first == f"{'=' * 40} 4 s"
+    assert second == f"{' ' * 10}{'=' * 20}{' ' * 10} 2 s"
+
+
+def test_stream_is_drawn_in_two_parts() -> None:
+    assert drawn(attempt(0.0, 4.0, answered_s=1.0)) == [f"{'=' * 10}{'#' * 30} 4 s"]
+
+
+@pytest.mark.parametrize(("start", "column"), [(0.0, 0), (2.0, 20), (4.0, 39)])
+def test_attempt_that_is_too_short_to_be_seen_is_marked(start: float, column: int) -> None:
+    (line,) = drawn(attempt(start, 0.0001))
+    assert line == f"{' ' * column}|{' ' * (39 - column)} 100 us"
+
+
+def test_call_that_took_no_time_at_all_is_drawn() -> None:
+    assert drawn(attempt(0.0, 0.0), duration_s=0.0) == [f"|{' ' * 39} 0 us"]
+
+
+def test_each_attempt_says_why_and_what_was_decided() -> None:
+    tried = attempt(
+        0.0, 1.0, outcome="timeout", waited_s=0.5, waited_for="queue", breaker="half_open", hedge=True,
+        resumed_by="prefill", why="too slow", then="give up: deadline", budget_left=7.5,
+    )  # fmt: skip
+    text = waterfall(call(tried), PLAIN, 100)
+    assert (
+        "   beside the one before; asked to go on by prefill; waited 500 ms (queue); its breaker was half_open;"
+        " too slow\n   -> give up: deadline; 7.5 more retries could have been made\n"
+    ) in text
+
+
+def test_head_says_what_became_of_it() -> None:
+    failed = call(outcome="timeout", status=504, route="g*", client="app", why="it took too long", gave_up="deadline",
+                  ttft_s=0.5)  # fmt: skip
+    assert waterfall(failed, PLAIN, 100) == (
+        "lg-1  2026-01-31 23:59:58.123 UTC  POST /v1/chat/completions\n"
+        "gpt by the route g*: timeout, status 504 after 4 s, first token after 500 ms, of which the gateway's own"
+        " 200 us\n"
+        "client   app\n"
+        "why      it took too long\n"
+        "gave up  deadline"
+    )
+
+
+def test_refusal_says_by_what_and_who_was_skipped() -> None:
+    refused = call(outcome="refused", status=503, refused_by="breaker", why="failing",
+                   skipped=[SkippedLine("a/x", "breaker open")])  # fmt: skip
+    assert waterfall(refused, PLAIN, 100).splitlines()[-2:] == [
+        "why      by breaker: failing",
+        "not asked: a/x: breaker open",
+    ]
+
+
+def test_call_that_runs_is_said_to_have_run_for_so_long() -> None:
+    assert "gpt: running for 4 s" in waterfall(call(outcome="running", status=None), PLAIN, 100)
+
+
+HOSTILE = "a\x1b[2J\nb\u202e\x9b"
+
+
+def test_no_word_of_a_provider_is_obeyed_by_a_terminal() -> None:
+    tried = attempt(0.0, 1.0, label=HOSTILE, outcome=HOSTILE, why=HOSTILE, then=HOSTILE)
+    hostile = call(tried, model=HOSTILE, path=HOSTILE, why=HOSTILE, skipped=[SkippedLine(HOSTILE, HOSTILE)])
+    for text in (waterfall(hostile, UNICODE, 100), table([hostile])):
+        assert all(line.isprintable() for line in text.split("\n"))
+    assert len(waterfall(hostile, UNICODE, 100).split("\n")) == len(
+        waterfall(call(attempt(0.0, 1.0, why="w", then="t"), why="w", skipped=[SkippedLine("a", "b")]), UNICODE, 100)
+        .split("\n")
+    )  # fmt: skip
+
+
+def test_table_has_a_line_for_each_call() -> None:
+    lines = table([call(outcome="timeout", status=504, why="x" * 100), call(model=None, status=None)]).splitlines()
+    assert [line.split()[:6] for line in lines[1:]] == [
+        ["23:59:58", "lg-1", "gpt", "timeout", "504", "4"],
+        ["23:59:58", "lg-1", "-", "ok", "-", "4"],
+    ]
+    assert lines[1].endswith("x...")
+    assert table([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0 us"), (0.0004, "400 us"), (0.001, "1 ms"), (0.0483, "48.3 ms"), (0.9994, "999 ms"), (0.9996, "1 s"),
+     (1.5, "1.5 s"), (99.94, "99.9 s"), (99.96, "100 s"), (12345.6, "12346 s")],
+)  # fmt: skip
+def test_times_are_written_for_people(seconds: float, said: str) -> None:
+    assert took(seconds) == said
+
+
+TIMES = st.floats(0, 1000)
+ATTEMPTS = st.builds(
+    attempt,
+    TIMES,
+    TIMES,
+    waited_s=TIMES,
+    answered_s=TIMES | st.just(None).map(lambda _: 0.0),
+    label=st.text(max_size=60),
+)
+
+
+@given(st.lists(ATTEMPTS, max_size=5), TIMES, st.integers(0, 300))
+def test_every_call_can_be_drawn(attempts: list[AttemptLine], duration_s: float, width: int) -> None:
+    for line in waterfall(call(*attempts, duration_s=duration_s), PLAIN, width).split("\n"):
+        assert line.isprintable()
+        assert len(line) <= max(width, 10) + 120

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from llm_guard.policy.alert_trend import Trend
+
+
+def fed(trend: Trend, mean: float, begin: float, end: float, sums: tuple[float, float] = (0, 0)) -> tuple[float, float]:
+    """One answer a second of `mean` seconds each, noted as it comes; returns the sums at the end."""
+    total, weight = sums
+    now = begin
+    while now < end:
+        total, weight, now = total + mean, weight + 1, now + 1
+        trend.note(total, weight, now)
+    return total, weight
+
+
+def test_what_has_never_been_fed_knows_nothing() -> None:
+    trend = Trend(300, 14_400)
+    assert (trend.recent.weight, trend.usual.weight, trend.recent.value) == (0, 0, 0)
+
+
+def test_first_note_says_where_the_sums_begin() -> None:
+    trend = Trend(300, 14_400)
+    trend.note(5000, 1000, 0)
+    trend.note(5003, 1001, 1)
+    assert (trend.recent.total, trend.recent.weight) == (3, 1)
+
+
+def test_all_is_recent_until_the_window_is_full() -> None:
+    trend = Trend(300, 14_400)
+    trend.note(0, 0, 0)
+    fed(trend, 1.0, 0, 299)
+    assert (trend.recent.weight, trend.usual.weight) == (299, 0)
+
+
+def test_what_leaves_the_window_is_usual() -> None:
+    trend = Trend(300, 14_400)
+    trend.note(0, 0, 0)
+    fed(trend, 2.0, 0, 900)
+    assert trend.recent.weight == pytest.approx(300, abs=10)
+    assert trend.usual.weight == pytest.approx(600, rel=0.03)
+    assert trend.usual.value == pytest.approx(2.0)
+
+
+def test_rise_is_not_held_against_itself() -> None:
+    trend = Trend(300, 14_400)
+    trend.note(0, 0, 0)
+    sums = fed(trend, 1.0, 0, 3600)
+    fed(trend, 2.0, 3600, 3890, sums)
+    assert trend.usual.value == pytest.approx(1.0)
+    assert trend.recent.value == pytest.approx(2.0, rel=0.05)
+
+
+def test_what_has_come_to_stay_is_the_usual_in_the_end() -> None:
+    trend = Trend(300, 3600)
+    trend.note(0, 0, 0)
+    sums = fed(trend, 1.0, 0, 20_000)
+    fed(trend, 2.0, 20_000, 20_000 + 300 + 3600, sums)
+    assert trend.usual.value == pytest.approx(2 - math.exp(-1), rel=0.02)
+
+
+def test_nothing_new_empties_the_window() -> None:
+    trend = Trend(300, 14_400)
+    trend.note(0, 0, 0)
+    total, weight = fed(trend, 1.0, 0, 600)
+    for now in range(601, 1000):
+        trend.note(total, weight, now)
+    assert trend.recent.weight == 0
+    assert trend.usual.weight == pytest.approx(600, rel=0.05)
+
+
+def test_long_gap_between_two_notes_is_no_trouble() -> None:
+    trend = Trend(300, 3600)
+    trend.note(0, 0, 0)
+    fed(trend, 1.0, 0, 600)
+    trend.note(600, 600, 1e6)
+    trend.note(600, 600, 2e6)
+    assert trend.recent.weight == 0
+    assert trend.usual.weight == pytest.approx(0, abs=1e-6)
+
+
+def test_window_is_kept_in_few_marks() -> None:
+    trend = Trend(300, 14_400)
+    for step in range(100_000):
+        trend.note(step, step, step / 100)
+    assert len(trend._marks) <= 33
+
+
+def test_window_may_be_replaced() -> None:
+    trend = Trend(300, 14_400)
+    trend.note(0, 0, 0)
+    sums = fed(trend, 1.0, 0, 600)
+    trend.over_s = 60
+    fed(trend, 1.0, 600, 601, sums)
+    assert trend.recent.weight == pytest.approx(60, abs=10)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from llm_guard.policy.health import ENOUGH, NONE_OF, HealthSettings, Signs, judge, sum_up
+
+SETTINGS = HealthSettings(p95=10.0, first_token_p95=1.0, failure_share=0.1)
+
+
+def test_deployment_that_nobody_asks_is_healthy() -> None:
+    assert judge(Signs(), SETTINGS).health == "healthy"
+    assert judge(Signs(), SETTINGS).why == ()
+
+
+@pytest.mark.parametrize(
+    ("signs", "why"),
+    [
+        (Signs(state="open"), "its breaker is open"),
+        (Signs(state="forced_open"), "its breaker is forced open"),
+        (Signs(host="open"), "its upstream's breaker is open"),
+        (Signs(host="forced_open"), "its upstream's breaker is forced open"),
+        (Signs(attempts=NONE_OF, failures=NONE_OF), f"none of {NONE_OF} attempts within a minute succeeded"),
+    ],
+)
+def test_outages_are_unhealthy(signs: Signs, why: str) -> None:
+    assert (judge(signs, SETTINGS).health, judge(signs, SETTINGS).why) == ("unhealthy", (why,))
+
+
+@pytest.mark.parametrize(
+    ("signs", "why"),
+    [
+        (Signs(state="half_open"), "its breaker is half-open"),
+        (Signs(host="half_open"), "its upstream's breaker is half-open"),
+        (Signs(attempts=ENOUGH, failures=2), "2 of 20 attempts within a minute failed"),
+        (Signs(held_s=11.6), "its provider takes nothing for another 12 s"),
+        (Signs(rests_s=29.9), "its credential is benched for another 30 s"),
+        (Signs(p95_s=10.01), "p95 is 10 s, above its budget of 10 s"),
+        (Signs(p95_s=12.34), "p95 is 12.3 s, above its budget of 10 s"),
+        (Signs(p95_s=inf), "p95 is longer than its limits, above its budget of 10 s"),
+        (Signs(first_token_p95_s=1.5), "p95 to the first token is 1.5 s, above its budget of 1 s"),
+        (Signs(hold="drained by an operator"), "drained by an operator"),
+    ],
+)
+def test_weaknesses_are_degraded(signs: Signs, why: str) -> None:
+    assert (judge(signs, SETTINGS).health, judge(signs, SETTINGS).why) == ("degraded", (why,))
+
+
+@pytest.mark.parametrize(
+    "signs",
+    [
+        Signs(state="forced_closed"),
+        Signs(state="metrics_only"),
+        Signs(state="disabled"),
+        Signs(attempts=ENOUGH - 1, failures=ENOUGH - 3),
+        Signs(attempts=NONE_OF - 1, failures=NONE_OF - 1),
+        Signs(attempts=100, failures=9),
+        Signs(p95_s=10.0, first_token_p95_s=1.0),
+    ],
+)
+def test_what_says_little_is_healthy(signs: Signs) -> None:
+    assert judge(signs, SETTINGS).health == "healthy"
+
+
+def test_without_a_budget_no_latency_is_too_long() -> None:
+    assert judge(Signs(p95_s=inf, first_token_p95_s=inf), HealthSettings()).health == "healthy"
+
+
+def test_share_of_nothing_allowed_is_not_reached_by_no_failure() -> None:
+    assert judge(Signs(attempts=100), HealthSettings(failure_share=0.0)).health == "healthy"
+    assert judge(Signs(attempts=100, failures=1), HealthSettings(failure_share=0.0)).health == "degraded"
+
+
+def test_worst_reasons_come_first_and_none_is_left_out() -> None:
+    verdict = judge(Signs(state="open", host="open", attempts=50, failures=10, hold="benched by an operator"), SETTINGS)
+    assert verdict.why == (
+        "its breaker is open",
+        "its upstream's breaker is open",
+        "10 of 50 attempts within a minute failed",
+        "benched by an operator",
+    )
+
+
+# all together
+
+
+def test_all_are_healthy_when_each_is() -> None:
+    assert sum_up({"a": "healthy", "b": "healthy"}, ["a"]).health == "healthy"
+    assert sum_up({}, []).health == "healthy"
+
+
+def test_one_that_is_ill_degrades_the_whole_and_is_named() -> None:
+    verdict = sum_up({"a": "unhealthy", "b": "healthy", "c": "degraded"}, ["a", "b"])
+    assert verdict.health == "degraded"
+    assert verdict.why == ("1 of 3 deployments is unhealthy: a", "1 of 3 deployments is degraded: c")
+
+
+def test_whole_is_ill_when_all_that_are_in_use_are() -> None:
+    verdict = sum_up({"a": "unhealthy", "b": "healthy"}, ["a"])
+    assert verdict.health == "unhealthy"
+    assert verdict.why[0] == "no deployment that is in use is well"
+
+
+def test_ill_one_that_nobody_asks_does_not_make_the_whole_ill() -> None:
+    assert sum_up({"a": "unhealthy", "b": "healthy"}, []).health == "degraded"
+    assert sum_up({"a": "unhealthy"}, ["gone"]).health == "degraded"
+
+
+def test_long_list_of_names_is_cut() -> None:
+    (why,) = sum_up({f"d{number}": "degraded" for number in range(8)}, []).why
+    assert why == "8 of 8 deployments are degraded: d0, d1, d2, d3, d4 and 3 more"

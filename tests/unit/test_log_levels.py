@@ -1,0 +1,96 @@
+"""From which level on lines are written, by the logger's name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from io import BytesIO
+from types import SimpleNamespace
+
+import pytest
+import structlog
+
+from llm_guard.log import LEVELS, Levels, configure_logging, is_logger
+
+SETTLE = "llm_guard.gateway.settle"
+
+
+@pytest.fixture
+def levels() -> Levels:
+    return Levels()
+
+
+def test_nearest_name_above_counts(levels: Levels) -> None:
+    levels.adopt("warning", {"llm_guard.gateway": "error", SETTLE: "debug"})
+    assert levels.of(SETTLE) == "debug"
+    assert levels.of("llm_guard.gateway.record") == "error"
+    assert levels.of("llm_guard.ops.site") == "warning"
+    assert levels.of("llm_guard.gateways") == "warning"
+
+
+def test_operators_word_goes_before_the_configs_on_the_same_name_and_outlives_a_reload(levels: Levels) -> None:
+    levels.adopt("info", {SETTLE: "error"})
+    levels.override(SETTLE, "debug")
+    levels.override("", "critical")
+    levels.adopt("warning", {SETTLE: "warning"})
+    assert (levels.of(SETTLE), levels.of("llm_guard.app")) == ("debug", "critical")
+    levels.override(SETTLE, None)
+    levels.override("", None)
+    assert (levels.of(SETTLE), levels.of("llm_guard.app")) == ("warning", "warning")
+
+
+def test_word_that_was_never_said_can_be_taken_back(levels: Levels) -> None:
+    levels.override(SETTLE, None)
+    assert levels.of(SETTLE) == "info"
+
+
+def test_threshold_follows_every_change(levels: Levels) -> None:
+    threshold = levels.threshold(SETTLE)
+    assert threshold.level == 20
+    levels.override("llm_guard", "error")
+    assert threshold.level == 40
+    levels.adopt("debug", {})
+    assert threshold.level == 40
+    levels.override("llm_guard", None)
+    assert threshold.level == 10
+    assert levels.threshold(SETTLE) is threshold
+
+
+@pytest.mark.parametrize("name", ["", "llm_guard", "llm_guard.gateway", SETTLE, "llm_guard.ops", "llm_guard.app"])
+def test_modules_and_packages_are_loggers(name: str) -> None:
+    assert is_logger(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["llm_guard.gatewy", "asyncio", "llm_guard.", ".", "llm_guard..ops", "llm_guard/ops", "llm_guard.py.typed"]
+)
+def test_what_is_no_module_is_no_logger(name: str) -> None:
+    assert not is_logger(name)
+
+
+@pytest.fixture
+def stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[BytesIO]:
+    stdout = BytesIO()
+    fake = SimpleNamespace(buffer=stdout, isatty=lambda: False)
+    monkeypatch.setattr("llm_guard.log.writer.sys", SimpleNamespace(stdout=fake))
+    yield stdout
+    structlog.reset_defaults()
+    LEVELS.adopt("info", {})
+    LEVELS.override(SETTLE, None)
+
+
+def test_line_below_its_loggers_level_is_not_written_until_the_level_is_another(stdout: BytesIO) -> None:
+    writer = configure_logging()
+    log = structlog.get_logger(SETTLE)
+    log.debug("one")
+    LEVELS.adopt("info", {SETTLE: "debug"})
+    log.debug("two")
+    LEVELS.override(SETTLE, "error")
+    log.warning("three")
+    log.error("four")
+    structlog.get_logger("llm_guard.app").info("five")
+    writer.close()
+    lines = [json.loads(line) for line in stdout.getvalue().splitlines()]
+    assert [(line["event"], line["logger"]) for line in lines] == [
+        ("two", SETTLE), ("four", SETTLE), ("five", "llm_guard.app"),
+    ]  # fmt: skip

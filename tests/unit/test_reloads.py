@@ -1,0 +1,243 @@
+"""The order of configs: read, refused, rolled back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from llm_guard.config import Config, ConfigError, load_config
+from llm_guard.reloads import KEPT, Adopted, NothingToDo, Reloads
+from tests.fakes.clock import ManualClock, SteppedClock
+from tests.fakes.waiting import eventually
+
+
+def text(idle_s: int, **server: object) -> str:
+    return json.dumps(
+        {
+            "server": server,
+            "upstreams": {"a": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1"}},
+            "defaults": {"timeout": {"idle": f"{idle_s}s"}},
+            "models": {"gpt": {"deployments": [{"upstream": "a"}]}},
+        }
+    )
+
+
+class World:
+    """A file, and what was adopted and refused of it."""
+
+    def __init__(self, path: Path, clock: ManualClock | None = None) -> None:
+        self.path, self.adopted, self.refused = path, list[Adopted](), list[tuple[str, ...]]()
+        self.clock = clock or SteppedClock()
+        path.write_text(text(1))
+        self.reloads = Reloads(
+            load_config(path), path, _adapted, self.adopted.append, self.refused.append, self.clock
+        )  # fmt: skip
+
+    async def reload(self, idle_s: int) -> Adopted:
+        self.path.write_text(text(idle_s))
+        return await self.reloads.reload("ann")
+
+    @property
+    def idle_s(self) -> float:
+        return self.reloads.current.config.defaults.timeout.idle
+
+
+def _adapted(config: Config) -> Config:
+    return config.model_copy(update={"server": config.server.model_copy(update={"port": 9999})})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "guard.yaml")
+
+
+async def test_reload_tells_what_has_changed(world: World) -> None:
+    adopted = await world.reload(2)
+    assert world.adopted == [adopted]
+    assert (adopted.how, adopted.by, adopted.at) == ("reload", "ann", 1_800_000_000.0)
+    assert ("defaults.timeout.idle", 1.0, 2.0) in [(each.key, each.before, each.after) for each in adopted.changes]
+    assert adopted.config.server.port == 9999
+
+
+async def test_only_what_cannot_be_followed_needs_a_restart(world: World) -> None:
+    adopted = await world.reload(2)
+    assert adopted.needs_restart == ["server.port"]
+    assert (await world.reload(3)).needs_restart == []
+
+
+async def test_file_that_is_invalid_changes_nothing(world: World) -> None:
+    await world.reload(2)
+    world.path.write_text("models: []")
+    with capture_logs() as log, pytest.raises(ConfigError):
+        await world.reloads.reload("file")
+    assert world.idle_s == 2.0
+    assert len(world.adopted) == len(world.refused) == 1
+    assert world.reloads.problems == world.refused[0]
+    assert [line["event"] for line in log] == ["reload refused, the old config stays"]
+    await world.reload(3)
+    assert world.reloads.problems == ()
+
+
+async def test_file_that_is_gone_changes_nothing(world: World) -> None:
+    world.path.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        await world.reloads.reload("ann")
+    assert world.idle_s == 1.0
+
+
+async def test_without_a_file_there_is_nothing_to_read(world: World) -> None:
+    config = load_config(world.path)
+    reloads = Reloads(config, None, _adapted, world.adopted.append, world.refused.append, world.clock)
+    with pytest.raises(NothingToDo, match="from a file"):
+        await reloads.reload("ann")
+
+
+# back
+
+
+async def test_each_roll_back_goes_one_config_further_back(world: World) -> None:
+    for idle_s in (2, 3):
+        await world.reload(idle_s)
+    seen = []
+    for _ in range(2):
+        rolled = await world.reloads.roll_back("ann")
+        seen.append((rolled.how, world.idle_s, [each.after for each in rolled.changes if "idle" in each.key]))
+    assert seen == [("roll_back", 2.0, [2.0]), ("roll_back", 1.0, [1.0])]
+    with pytest.raises(NothingToDo, match="no config before"):
+        await world.reloads.roll_back("ann")
+    assert [each.how for each in world.reloads.history] == ["start", "reload", "reload", "roll_back", "roll_back"]
+
+
+async def test_after_a_roll_back_the_next_reload_can_be_rolled_back_as_well(world: World) -> None:
+    await world.reload(2)
+    await world.reloads.roll_back("ann")
+    await world.reload(3)
+    await world.reloads.roll_back("ann")
+    assert world.idle_s == 1.0
+
+
+async def test_file_that_was_read_twice_is_one_config(world: World) -> None:
+    await world.reload(2)
+    assert (await world.reload(2)).changes == ()
+    await world.reloads.roll_back("ann")
+    assert world.idle_s == 1.0
+
+
+async def test_so_many_configs_are_kept(world: World) -> None:
+    for idle_s in range(2, 20):
+        await world.reload(idle_s)
+    assert len(world.reloads.history) == KEPT
+    for _ in range(KEPT - 1):
+        await world.reloads.roll_back("ann")
+    assert world.idle_s == 10.0
+    assert world.reloads.can_roll_back_to is None
+
+
+async def test_config_that_cannot_be_adopted_is_not_the_running_one(world: World) -> None:
+    def fail(_adopted: Adopted) -> None:
+        raise KeyError("a bug")
+
+    world.reloads._adopt = fail
+    with pytest.raises(KeyError):
+        await world.reload(2)
+    assert world.idle_s == 1.0
+    assert world.reloads.can_roll_back_to is None
+
+
+async def test_two_at_once_follow_each_other(world: World) -> None:
+    world.path.write_text(text(2))
+    await asyncio.gather(*(world.reloads.reload(by) for by in ("ann", "bob")))
+    assert [(each.by, bool(each.changes)) for each in world.adopted] == [("ann", True), ("bob", False)]
+
+
+# the watch
+
+
+@asynccontextmanager
+async def watching(tmp_path: Path) -> AsyncIterator[tuple[World, SteppedClock]]:
+    clock = SteppedClock()
+    world = World(tmp_path / "guard.yaml", clock)
+    task = asyncio.create_task(world.reloads.watch())
+    await asyncio.sleep(0)
+    yield world, clock
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+async def settled(world: World, count: int) -> None:
+    """A file is read in a thread."""
+    await eventually(lambda: len(world.adopted) + len(world.refused) >= count and not world.reloads._turn.locked())
+
+
+async def test_changed_file_is_read_within_a_second(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (world, clock):
+        await clock.pass_s(5.0)
+        assert world.adopted == []
+        world.path.write_text(text(2))
+        await clock.pass_s(1.0)
+        await settled(world, 1)
+        assert (world.idle_s, world.adopted[0].by) == (2.0, "file")
+        await clock.pass_s(5.0)
+        assert len(world.adopted) == 1
+
+
+async def test_who_asks_is_heard_at_once_though_the_file_has_not_changed(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (world, clock):
+        world.reloads.ask()
+        await clock.pass_s(0.0)
+        await settled(world, 1)
+        assert world.adopted[0].by == "signal"
+
+
+async def test_invalid_file_is_told_once_and_the_next_change_is_read(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (world, clock):
+        with capture_logs() as log:
+            world.path.write_text("models: []")
+            await clock.pass_s(1.0)
+            await settled(world, 1)
+            await clock.pass_s(5.0)
+        assert [line["log_level"] for line in log] == ["error"]
+        world.path.write_text(text(3))
+        await clock.pass_s(1.0)
+        await settled(world, 2)
+        assert world.idle_s == 3.0
+
+
+async def test_bug_in_a_reload_does_not_end_the_watch(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (world, clock):
+        adopt = world.reloads._adopt
+
+        def fail(adopted: Adopted) -> None:
+            adopt(adopted)
+            raise KeyError("a bug")
+
+        world.reloads._adopt = fail
+        with capture_logs() as log:
+            world.reloads.ask()
+            await clock.pass_s(0.0)
+            await settled(world, 1)
+            await clock.pass_s(0.0)
+        assert [line["event"] for line in log] == ["a reload failed"]
+        world.reloads._adopt = adopt
+        world.reloads.ask()
+        await clock.pass_s(0.0)
+        await settled(world, 2)
+        assert world.reloads.current.how == "reload"
+
+
+async def test_rolled_back_config_stays_until_the_file_changes(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (world, clock):
+        await world.reload(2)
+        await world.reloads.roll_back("ann")
+        await clock.pass_s(5.0)
+        assert world.idle_s == 1.0
+        world.path.write_text(text(30))
+        await clock.pass_s(1.0)
+        await settled(world, 3)
+        assert world.idle_s == 30.0

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests import tools
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No program is there."""
+    monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/apt-get" if program == "apt-get" else None)
+    monkeypatch.delenv("LLM_GUARD_TEST_TOOLS", raising=False)
+    return monkeypatch
+
+
+def test_test_without_its_program_is_skipped_and_says_how_to_get_it(absent: pytest.MonkeyPatch) -> None:
+    with pytest.raises(pytest.skip.Exception, match="apt-get install prometheus"):
+        tools.need("promtool")
+
+
+def test_test_without_its_program_fails_where_every_test_must_run(absent: pytest.MonkeyPatch) -> None:
+    absent.setenv("LLM_GUARD_TEST_TOOLS", "required")
+    with pytest.raises(pytest.fail.Exception, match="there is no promtool"):
+        tools.need("promtool")
+
+
+@pytest.mark.parametrize(("is_root", "codes", "asked"), [
+    (True, [0], ["install"]),
+    (True, [100, 0, 0], ["install", "update", "install"]),
+    (False, [], []),
+])  # fmt: skip
+def test_what_is_missing_is_installed_by_root_alone(
+    absent: pytest.MonkeyPatch, is_root: bool, codes: list[int], asked: list[str]
+) -> None:
+    lines: list[list[str]] = []
+
+    def run(line: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        lines.append(line)
+        return subprocess.CompletedProcess(line, codes[len(lines) - 1], "", "")
+
+    absent.setattr(os, "geteuid", lambda: 0 if is_root else 1000)
+    absent.setattr(subprocess, "run", run)
+    assert tools.install() == list(tools.PACKAGES)
+    assert [next(word for word in line if word in ("install", "update")) for line in lines] == asked
+    assert all(set(tools.PACKAGES.values()) <= set(line) for line in lines if "install" in line)

@@ -14,5 +14,6 @@ calls      why a call failed: as JSON, and in a terminal (explain_command, water
 log_levels which lines are written; traces: calls as spans, for a collector
 controls   breakers and deployments, acted on: forces, holds; limits: budgets and capacity; config_pages: the config
 changes    the way of every change: done, written down (trail), told
+dashboard  all of this on one page, for a browser
 views      what is seen of models and deployments
 """

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, field
 from llm_guard.clock import Clock
 from llm_guard.ops.alerts import Alerts, Raised
 from llm_guard.ops.changes import Changed, Changes, Done, iso
-from llm_guard.ops.controls import Duration
+from llm_guard.ops.durations import Duration, seconds_of
 from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
 from llm_guard.ops.payloads import Notice, plain
 from llm_guard.ops.webhook import WebhookView
@@ -22,9 +22,6 @@ from llm_guard.ops.webhooks import Webhooks
 from llm_guard.policy.alert import Severity
 from llm_guard.policy.alert_rules import RuleName
 from llm_guard.policy.alert_silences import EVERY, MOST, Silence
-from llm_guard.policy.units import parse_duration
-
-_LONGEST_S = 366 * 86_400.0
 
 Subject = Annotated[
     str, Meta(min_length=1, max_length=600, description="As /admin/alerts names it; null: whatever it is.")
@@ -145,7 +142,7 @@ class AlertPages:
 
     async def _silence(self, asked: Asked) -> Answer:
         body: PutSilence = asked.body
-        seconds = _seconds(body.for_)
+        seconds = seconds_of(body.for_)
 
         def do() -> Done:
             until = self._clock.now() + seconds
@@ -217,14 +214,3 @@ def _test_notice(state: Literal["firing", "resolved"], who: str, wall: float) ->
 def _target(body: Unsilence) -> str:
     alert = "all" if body.alert == EVERY else body.alert
     return alert if body.subject is None else f"{alert}: {body.subject}"
-
-
-def _seconds(text: str) -> float:
-    """Raises Refused."""
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise Refused(422, "invalid_body", f"`for`: {error}") from None
-    if seconds > _LONGEST_S:
-        raise Refused(422, "invalid_body", "`for`: a year at most")
-    return seconds

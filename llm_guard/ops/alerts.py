@@ -146,8 +146,8 @@ class Alerts:
         if watched is None:
             watched = self._watched[rule, subject] = _Watched()
         change = watched.alert.note(finding, settings, now)
-        if watched.raised is not None and finding is not None:
-            watched.raised.finding = finding
+        if watched.raised is not None and finding is not None and finding.verdict != "good":
+            watched.raised.finding = finding  # what is well again is not what it was raised for
         if change == "fired" and watched.alert.finding is not None:
             watched.raised = self._raise(rule, subject, settings.severity, watched.alert.finding)
         elif change == "resolved":

@@ -16,18 +16,14 @@ from llm_guard.config import Config
 from llm_guard.deployment import Deployment, Hold
 from llm_guard.gateway.server import Gateway
 from llm_guard.ops.changes import Changed, Changes, Done
+from llm_guard.ops.durations import Duration, optional_seconds_of
 from llm_guard.ops.forces import Aim, Force, ForcedState, Forces
 from llm_guard.ops.holds import Holds
 from llm_guard.ops.labels import check_known, labels_of, left_alone
 from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused
 from llm_guard.ops.views import DeploymentView
-from llm_guard.policy.units import parse_duration
 
 Label = Annotated[str, Meta(min_length=1, max_length=600, description="As /admin/deployments names it.")]
-_PATTERN = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
-Duration = Annotated[str, Meta(pattern=_PATTERN, max_length=20, description="200ms, 5s, 2m or 1h; a year at most.")]
-
-_LONGEST_S = 366 * 86_400.0
 
 
 class Breakers(Change):
@@ -134,7 +130,7 @@ class Controls:
 
     async def _force(self, asked: Asked, state: ForcedState) -> Answer:
         body: ForceBreakers = asked.body
-        aim, seconds = self._aim(body), _seconds(body.for_)
+        aim, seconds = self._aim(body), optional_seconds_of(body.for_)
         what = "breakers.force-open" if state == "forced_open" else "breakers.force-closed"
 
         def do() -> Done:
@@ -179,7 +175,7 @@ class Controls:
         return await self._hold(asked, partial(Hold, "benched"), "deployments.bench")
 
     async def _hold(self, asked: Asked, hold: Callable[[str, str, float, float | None], Hold], what: str) -> Answer:
-        label, seconds = asked.body.deployment, _seconds(asked.body.for_)
+        label, seconds = asked.body.deployment, optional_seconds_of(asked.body.for_)
         check_known(label, self._labels.keys(), "deployment")
 
         def do() -> Done:
@@ -222,16 +218,3 @@ def _page(
     path: str, summary: str, give: Callable[[Asked], Awaitable[Answer]], takes: type[Change], gives: object
 ) -> Page:
     return Page("POST", f"/admin/{path}", summary, give, takes=takes, gives=gives)
-
-
-def _seconds(text: str | None) -> float | None:
-    """Raises Refused."""
-    if text is None:
-        return None
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise Refused(422, "invalid_body", f"`for`: {error}") from None
-    if seconds > _LONGEST_S:
-        raise Refused(422, "invalid_body", "`for`: a year at most; leave it out for as long as you like")
-    return seconds

@@ -15,9 +15,8 @@ from llm_guard.clock import Clock
 from llm_guard.config import LogSettings
 from llm_guard.log import LEVELS, LevelName, is_logger
 from llm_guard.ops.changes import Changed, Changes, Done, iso
-from llm_guard.ops.controls import Duration
+from llm_guard.ops.durations import Duration, optional_seconds_of
 from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
-from llm_guard.policy.units import parse_duration
 
 _MOST_WORDS = 100
 
@@ -98,7 +97,7 @@ class LogLevels:
             raise Refused(422, "unknown_logger", "logger must be a module of the gateway: llm_guard.gateway.settle")
         if name not in LEVELS.overrides() and len(LEVELS.overrides()) >= _MOST_WORDS:
             raise Refused(409, "too_many_levels", "give some loggers back to the config: level null")
-        seconds = _seconds(change.for_)
+        seconds = optional_seconds_of(change.for_)
         before = LEVELS.of(name)
         self._say(name, change.level)
         if change.level is not None and seconds is not None:
@@ -114,10 +113,3 @@ class LogLevels:
         for name in sorted({*configured, *LEVELS.overrides()}):
             word = self._ends.get(name)
             yield LevelView(name, LEVELS.of(name), configured.get(name), iso(word.until_wall) if word else None)
-
-
-def _seconds(said: str | None) -> float | None:
-    try:
-        return None if said is None else parse_duration(said)
-    except ValueError as error:
-        raise Refused(422, "invalid_duration", f"for: {error}") from None

@@ -99,7 +99,7 @@ def _drawn(place: str, attempt: AttemptLine, total_s: float, strokes: Strokes, r
 
 def _bar(attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> str:
     def cells(until_s: float) -> int:
-        return max(0, min(room, round(until_s / total_s * room))) if total_s > 0 else 0
+        return round(max(0.0, min(1.0, until_s / total_s)) * room) if total_s > 0 else 0
 
     start_s, end_s = attempt.started_s, attempt.started_s + attempt.duration_s
     answered_s = end_s if attempt.answered_s is UNSET else min(end_s, start_s + attempt.answered_s)

@@ -20,11 +20,12 @@ HOT = (
     "gateway.connections", "gateway.counters", "gateway.entrance", "gateway.headers", "gateway.listener",
     "gateway.model_field", "gateway.opening", "gateway.origin", "gateway.race", "gateway.record", "gateway.relay",
     "gateway.reply", "gateway.request", "gateway.request_head", "gateway.request_parser", "gateway.server",
-    "gateway.settle", "gateway.stream_view", "gateway.upstream", "gateway.upstream_connection",
+    "gateway.settle", "gateway.stream_view", "gateway.timelines", "gateway.upstream", "gateway.upstream_connection",
     "gateway.upstream_exchange", "gateway.waiting", "gateway.way",
     "policy.bench", "policy.breaker", "policy.caller", "policy.deadline", "policy.evidence", "policy.gate",
     "policy.hedge", "policy.itinerary", "policy.latency", "policy.limiter", "policy.line", "policy.opening",
     "policy.pacer", "policy.rate_hints", "policy.recent", "policy.repeat", "policy.retry_budget",
+    "policy.transition",
 )  # fmt: skip
 """What every call or every chunk passes through, and what it holds. All else gains nothing."""
 

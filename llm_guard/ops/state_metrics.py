@@ -19,7 +19,7 @@ from llm_guard.ops.running import Running
 from llm_guard.ops.watch import Watch
 from llm_guard.policy.health import HealthState
 from llm_guard.policy.transition import BreakerState
-from llm_guard.version import __version__
+from llm_guard.version import __version__, is_compiled
 
 Health = Callable[[], Iterable[tuple[str, HealthState]]]
 """How each `deployment` label is; gone through with pauses."""
@@ -197,5 +197,4 @@ def _dropped() -> list[Row]:
 
 
 def _build() -> list[Row]:
-    is_compiled = not __file__.endswith(".py")
-    return [((__version__, platform.python_version(), str(is_compiled).lower()), 1)]
+    return [((__version__, platform.python_version(), str(is_compiled()).lower()), 1)]

@@ -16,8 +16,9 @@ from llm_guard.gateway.settle import settle
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.bench import Bench
-from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit, Transition
+from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
 from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
+from llm_guard.policy.transition import Transition
 from llm_guard.routes import Hedging
 from tests.fakes.clock import ManualClock, ManualLimit, let_run
 from tests.fakes.script import UNAVAILABLE, new_call, new_route, new_target, open_stream

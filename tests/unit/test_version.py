@@ -1,0 +1,27 @@
+"""What a gateway says that it is."""
+
+from __future__ import annotations
+
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+
+import pytest
+from click.testing import CliRunner
+
+from llm_guard import cli, version
+
+
+@pytest.mark.parametrize(
+    ("origin", "told"),
+    [
+        ("/p/llm_guard/gateway/server.py", version.__version__),
+        (f"/p/llm_guard/gateway/server{EXTENSION_SUFFIXES[0]}", f"{version.__version__}+compiled"),
+        (None, version.__version__),
+    ],
+)
+def test_version_says_what_the_way_of_a_call_is(monkeypatch: pytest.MonkeyPatch, origin: str | None, told: str) -> None:
+    monkeypatch.setattr(version, "find_spec", lambda name: ModuleSpec(name, None, origin=origin))
+    assert version.full_version() == told
+
+
+def test_command_tells_it() -> None:
+    assert CliRunner().invoke(cli.main, ["--version"]).output == f"llm-guard, version {version.full_version()}\n"

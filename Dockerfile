@@ -6,7 +6,7 @@ WORKDIR /src
 RUN python -m venv /venv && python -m venv /tools
 COPY requirements.lock requirements-build.lock ./
 RUN /venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
-    && /tools/bin/pip install --no-cache-dir --require-hashes -r requirements-build.lock
+    && /tools/bin/pip install --no-cache-dir --require-hashes -r requirements.lock -r requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY compiling ./compiling
 COPY llm_guard ./llm_guard

@@ -94,7 +94,7 @@ def compare(
     try:
         program = None if envoy is None else find_envoy(envoy)
         ways = parse_peers(peers, pids)
-        package = build(ROOT, TARGET) if compiled else None
+        package = build(ROOT, TARGET, is_profiled=True) if compiled else None
     except (BuildError, FileNotFoundError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     _end(_compare(ways, program, provider_port if peers else 0, package))

@@ -6,5 +6,6 @@ attributes   what an instance of a class holds
 declare      Cython's declarations beside a module (.pxd)
 rewrite      the module itself, line for line, without what Cython would misread
 build        from sources to a package under build/, in parallel, and only what has changed
+training     what a gateway that counts where it goes is shown (gcc's profile)
 hook         the wheel that `make compiled` leaves in dist/
 """

@@ -22,7 +22,7 @@ class CompiledHook(BuildHookInterface[Any]):
         sys.path.insert(0, self.root)  # a build does not begin in its own folder
         from compiling.build import build, extensions  # noqa: PLC0415  # only where a compiled wheel is built
 
-        package = build(Path(self.root), Path(self.root) / "build" / "compiled")
+        package = build(Path(self.root), Path(self.root) / "build" / "compiled", is_profiled=True)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         build_data["force_include"] |= {str(package / each): str(each) for each in extensions(package)}

@@ -21,7 +21,8 @@ _BOM = b"\xef\xbb\xbf"
 _END_OF_EVENT = re.compile(rb"(?:\n|\r\n?+)(?:\n|\r\n?+)[\r\n]*")
 _USUAL_ENDS = (b"\n\n", b"\r\n\r\n")
 _LINE = re.compile(rb"\r\n|\n|\r")
-_COMMENTS = re.compile(rb"(?::[^\r\n]*(?:\r\n|\n|\r(?!\n)))+")
+# A comment that is too long to be held until its line ends is the beginning of an event.
+_COMMENTS = re.compile(rb"(?::[^\r\n]{0,%d}+(?:\r\n|\n|\r(?!\n)))+" % (MAX_EVENT_BYTES + _CUT_END_BYTES - 1))
 # Lines that are an object, the name of an event, or no data at all. A line behind a byte order mark may be anything.
 _PLAIN_LINES = re.compile(rb"(?:(?:data: ?\{.*\}|event: ?+(?!error).*|[^de\xef\n].*|)\r?\n)*+")
 
@@ -91,7 +92,7 @@ class Reader(Protocol):
 class StreamWatch:
     """Keeps what a stream has shown: tokens, end, in-band error, usage. Holds no more than one event.
 
-    The marks are the same however the bytes are cut into chunks.
+    The marks, and the bytes that are passed on, are the same however the bytes are cut into chunks.
     """
 
     __slots__ = (
@@ -179,15 +180,15 @@ class StreamWatch:
         if self.is_cut:
             return b""
         self._pending += chunk
+        comments = b""
         if not self._is_oversize:
-            if len(self._pending) <= MAX_EVENT_BYTES + _CUT_END_BYTES:
-                # Looked for where a line has ended: again in each chunk, 1 MiB of one comment costs 4 s.
-                return self._comments() if b"\n" in chunk or b"\r" in chunk else b""
-            if not self._read(bytes(self._pending)):
-                return b""
+            # Looked for where a line has ended: again in each chunk, 1 MiB of one comment costs 4 s.
+            comments = self._comments() if b"\n" in chunk or b"\r" in chunk else b""
+            if len(self._pending) <= MAX_EVENT_BYTES + _CUT_END_BYTES or not self._read(bytes(self._pending)):
+                return comments
             self._is_oversize = True
         # The last bytes may be the first half of a boundary.
-        passed = bytes(self._pending[:-_CUT_END_BYTES])
+        passed = comments + self._pending[:-_CUT_END_BYTES]
         del self._pending[:-_CUT_END_BYTES]
         return passed
 
@@ -256,10 +257,14 @@ def split_before(block: bytes, data: bytes) -> tuple[bytes, bytes]:
 
 
 def _spans(block: bytes) -> Iterator[tuple[int, int]]:
-    """Where each event that ends in `block` begins, and where its end-of-event lines do."""
-    start = 0
-    for end in _END_OF_EVENT.finditer(block):
-        yield start, end.start()
+    """Where each event that ends in `block` begins, and where its end-of-event lines do.
+
+    Empty lines and comments in front belong to none: they are passed on before the event is there, if it comes later.
+    """
+    start = len(block) - len(block.lstrip(b"\r\n"))
+    for end in _END_OF_EVENT.finditer(block, start):
+        comments = _COMMENTS.match(block, start) if block.startswith(b":", start) else None
+        yield comments.end() if comments else start, end.start()
         start = end.end()
 
 

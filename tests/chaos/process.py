@@ -31,7 +31,7 @@ def write(path: Path, text: str) -> Path:
 async def start(path: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
     """The process, not waited for."""
     command = (sys.executable, "-m", "llm_guard", "serve", "-c", str(path), *arguments)
-    paths = {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+    paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", str(_ROOT)), "PYTHONUNBUFFERED": "1"}
     return await asyncio.create_subprocess_exec(
         *command, stdout=PIPE, stderr=PIPE, env={**os.environ, **paths, **(env or {})}
     )

@@ -22,17 +22,29 @@ class Scope:
     manager: AbstractAsyncContextManager[object]
     end: Callable[[], None]
     """Its deadline passes."""
+    cause_of: Callable[[BaseException], BaseException | None]
+    """What it says that an error came of."""
     is_open: bool = False
 
 
 def own() -> Scope:
     limit = SystemClock().limit()
-    return Scope(limit, limit._end)
+    return Scope(limit, limit._end, _cause)
 
 
 def standard() -> Scope:
     scope = asyncio.timeout(None)
-    return Scope(scope, scope._on_timeout)  # type: ignore[attr-defined]  # what its timer calls
+    return Scope(scope, scope._on_timeout, _cause_or_context)  # type: ignore[attr-defined]  # what its timer calls
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    return error.__cause__
+
+
+def _cause_or_context(error: BaseException) -> BaseException | None:
+    """The first releases of Python 3.11 name no cause; what they raised it within is the same error."""
+    is_unnamed = isinstance(error, TimeoutError) and error.__cause__ is None
+    return error.__context__ if is_unnamed else error.__cause__
 
 
 @dataclass
@@ -58,7 +70,7 @@ class Body:
                 finally:
                     scope.is_open = False
         except BaseException as error:
-            self.said.append(f"{level} {type(error).__name__} of {type(error.__cause__).__name__} {_count()}")
+            self.said.append(f"{level} {type(error).__name__} of {type(scope.cause_of(error)).__name__} {_count()}")
             raise
         self.said.append(f"{level} well {_count()}")
 

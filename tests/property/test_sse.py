@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_guard.dialect import anthropic, openai
-from llm_guard.dialect.sse import Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.dialect.sse import MAX_EVENT_BYTES, Event, Mark, Reader, StreamWatch, Usage
 
 WORDS = [
     "hello", "error", '"error"', "error: 5", "event: error", "finish_reason", '"finish_reason":"stop"', "[DONE]",
@@ -63,6 +63,7 @@ odd = st.sampled_from([
 ])  # fmt: skip
 between = st.sampled_from([
     b"", b"", b"", b": ping\n\n", b": ping\r\n\r\n", b"\n", b"\r", b"error: boom\n\n", b"\n\r\n", b"\xef\xbb\xbf",
+    b": ping\n", b": ping\r\n", b": ping\n\r\n\xef\xbb\xbf",
     b"event: ping\n\n", b"event:  error\ndata: {}\n\n", b"event:error\ndata: {}\n\n", b"id: 7\n\n", b"data\n\n",
 ])  # fmt: skip
 objects = {
@@ -134,6 +135,10 @@ def fed(by: Reader, chunks: list[bytes], enough: int = 1) -> tuple[Shown, bytes]
     return shown(watch), passed
 
 
+FAILED = b'data:{"error":{"message":"boom","code":500}}'
+DONE = b"data: [DONE]\r\n\r\n"
+
+
 class Thorough:
     """Reads every event."""
 
@@ -164,6 +169,46 @@ def test_marks_and_bytes_passed_on_are_the_same_under_any_split(name: str, data:
     whole = fed(reader(name), [stream], enough)
     assert fed(reader(name), chunks, enough) == whole
     assert fed(reader(name), [stream[at : at + 1] for at in range(len(stream))], enough) == whole
+
+
+@pytest.mark.parametrize("name", objects)
+@pytest.mark.parametrize(
+    "stream",
+    [
+        FAILED + b"\r\n\r\n\n" + b"\r\n" + DONE,
+        FAILED + b"\n\n\r\n\r" + DONE,
+        b"\r\n\n" + DONE,
+        b": ping\r\n" + DONE,
+        FAILED + b"\r\r\n: ping\n\n\r: ping\r: ping\r\n" + DONE,
+        b": ping\n\xef\xbb\xbfevent: error\n" + DONE,
+        b"\n: ping\n" + FAILED + b"\n\r",
+    ],
+    ids=repr,
+)
+def test_empty_lines_and_comments_before_an_event_pass_wherever_the_stream_is_split(name: str, stream: bytes) -> None:
+    whole = fed(reader(name), [stream])
+    for at in range(len(stream)):
+        assert fed(reader(name), [stream[:at], stream[at:]]) == whole
+    assert fed(reader(name), [stream[at : at + 1] for at in range(len(stream))]) == whole
+
+
+def test_all_before_the_event_that_a_stream_is_cut_at_is_passed_on() -> None:
+    before = FAILED + b"\r\n\r\n\n\r\n: ping\r\n"
+    assert fed(reader("other"), [before + DONE])[1] == before
+
+
+@pytest.mark.parametrize("name", ["chat", "events"])
+@pytest.mark.parametrize("length", range(MAX_EVENT_BYTES - 1, MAX_EVENT_BYTES + 6))
+def test_long_comment_is_the_same_wherever_the_stream_is_split(name: str, length: int) -> None:
+    comment = b":" + bytes(length - 1).replace(b"\0", b"c")
+    for stream in (
+        comment + b"\n" + FAILED + b"\n\n" + DONE,
+        b": ping\n" + comment[:-9] + b"\n" + comment + b"\r\n" + DONE,
+    ):
+        whole = fed(reader(name), [stream])
+        for at in (3, 9, length - 1, length, length + 1, length + 2, len(stream) - 4):
+            assert fed(reader(name), [stream[:at], stream[at:]]) == whole
+            assert fed(reader(name), [stream[:3], stream[3:at], stream[at : at + 1], stream[at + 1 :]]) == whole
 
 
 @pytest.mark.parametrize("name", objects)

@@ -103,10 +103,10 @@ class App:
             else:
                 await self._listen(self.gateway.serve, server.host, server.port)
                 await self._listen(self.ops.serve, ops.host, ops.port)
-        except OSError:
+            self.ops.start()
+        except BaseException:
             await self._close()
             raise
-        self.ops.start()
         if self._path is not None:
             self._watch = asyncio.get_running_loop().create_task(self.reloads.watch())
 

@@ -243,7 +243,7 @@ The gateway serves on {address}, with the provider behind it. Try it:
   curl {address}/metrics
   llm-guard explain --url {address}
 
-Ctrl-C ends it."""
+In a browser: {address}/dashboard. Ctrl-C ends it."""
 
 
 @main.command()

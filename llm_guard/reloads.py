@@ -21,7 +21,7 @@ from llm_guard.config import Config, ConfigError, KeyChange, Tried, digest, key_
 
 _log = structlog.get_logger("llm_guard.reloads")
 
-_FIXED = frozenset({"server.host", "server.port", "ops.host", "ops.port", "ops.store"})
+_FIXED = frozenset({"server.host", "server.port", "ops.host", "ops.port", "ops.store", "ops.log.format"})
 
 KEPT = 10
 """Configs that can be rolled back to, and lines of the history."""
@@ -105,6 +105,9 @@ class Reloads:
             self._stamp = _stamp(self.path) or self._stamp
             try:
                 adopted = await asyncio.to_thread(self._read, self.path, by)
+            except asyncio.CancelledError:
+                self._stamp = None  # whoever asked has left: the watch reads it
+                raise
             except ConfigError as error:
                 self.problems = tuple(str(error).splitlines())
                 _log.error("reload refused, the old config stays", by=by, problems=list(self.problems))

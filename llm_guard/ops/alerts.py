@@ -127,6 +127,15 @@ class Alerts:
     def is_silenced(self, raised: Raised) -> bool:
         return self._silences.covers(raised.alert, raised.subject, self._clock.now())
 
+    def told(self) -> list[Notice]:
+        """What fires, has been told, and is not silenced: for whoever was not there."""
+        now, wall = self._clock.now(), self._clock.wall()
+        return [
+            _notice(each, wall)
+            for each in self.firing()
+            if each.is_told and not self._silences.covers(each.alert, each.subject, now)
+        ]
+
     def try_silence(self, silence: Silence) -> bool:
         """False: there are too many silences."""
         return self._silences.try_add(silence, self._clock.now())

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from llm_guard.config import Ops
 from llm_guard.ops.pages import JSON, Refused
 
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-cluster-client-ip"})
+_OF_PROXIES = ("x-forwarded-", "x-envoy-", "x-original-", "cf-")
 _OWN_SITES = ("same-origin", "none")
 
 
@@ -29,12 +30,13 @@ class Guard:
         self._token = rules.token.encode() if rules.token is not None else None
         self._names = {"localhost", *(name.lower() for name in (*listens_on, *rules.hosts))}
 
-    def check(self, method: str, headers: Mapping[str, str], peer: str | None) -> None:
-        """Raises Refused; `peer` is the address that the connection comes from."""
+    def check(self, method: str, headers: Mapping[str, str], peer: str | None, version: str = "1.1") -> None:
+        """Raises Refused; `peer` is the address that the connection comes from, `version` HTTP's."""
         self._check_host(headers.get("host", ""))
         _check_origin(headers)
         if self._token is None:
-            if not is_loopback(peer) or any(name in headers for name in _FORWARDED):
+            # nginx speaks HTTP/1.0 to whom it passes a request on, and by itself adds no header.
+            if not is_loopback(peer) or version == "1.0" or any(map(_is_of_a_proxy, headers)):
                 raise Refused(403, "token_needed", "without ops.token only this machine itself may ask: set one")
         elif not hmac.compare_digest(_token_in(headers), self._token):
             raise Refused(401, "wrong_token", "send the operator's token: Authorization: Bearer OPS_TOKEN")
@@ -64,6 +66,10 @@ def host_name(host: str) -> str:
     if name.startswith("["):
         return name[1:].partition("]")[0]
     return name.partition(":")[0]
+
+
+def _is_of_a_proxy(name: str) -> bool:
+    return name in _FORWARDED or name.startswith(_OF_PROXIES)
 
 
 def _check_origin(headers: Mapping[str, str]) -> None:

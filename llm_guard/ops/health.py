@@ -6,7 +6,7 @@ Owns where the signs come from. Does not own what they mean (`policy.health`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from llm_guard.config import Config
@@ -55,9 +55,12 @@ class Health:
             Page("GET", "/admin/health", "How deployments are, and why.", self._give, gives=HealthSummary),
         ]
 
-    def states(self) -> dict[str, HealthState]:
-        """By label."""
-        return {label: verdict.health for label, verdict in self.verdicts(self.groups()).items()}
+    def states(self) -> Iterator[tuple[str, HealthState]]:
+        """Of each label, judged when it is asked for: whoever asks may pause in between."""
+        now = self._clock.now()
+        rests = self._rests(now)
+        for label, group in self.groups().items():
+            yield label, judge(self._signs(label, group, rests, now), self._settings).health
 
     def groups(self) -> dict[str, list[Deployment]]:
         """All deployments, by label."""
@@ -68,8 +71,11 @@ class Health:
 
     def verdicts(self, groups: Mapping[str, Group]) -> dict[str, Verdict]:
         now = self._clock.now()
-        rests = {key: rest.until - now for key, rest in self._gateway.bench.snapshot(now).items()}
+        rests = self._rests(now)
         return {label: judge(self._signs(label, group, rests, now), self._settings) for label, group in groups.items()}
+
+    def _rests(self, now: float) -> dict[Key, float]:
+        return {key: rest.until - now for key, rest in self._gateway.bench.snapshot(now).items()}
 
     def summed_up(self, verdicts: Mapping[str, Verdict]) -> Verdict:
         """Of all together; in use are those that were ever asked."""

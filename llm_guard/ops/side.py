@@ -75,9 +75,7 @@ class OperatorSide:
         self.overview = Overview(
             config, running, self._history, self._health, self._controls.forces.forced, lambda: self._watch.max_lag_s
         )
-        self._metrics = Metrics(
-            running, self._watch, health=lambda: self._health.states().items(), alerts=self._alerts.counts
-        )
+        self._metrics = Metrics(running, self._watch, health=self._health.states, alerts=self._alerts.counts)
         self.state = self._metrics.state
         self._calls = CallPages(running.gateway, running.clock, config.ops.timelines)
         self._site = Site(with_description(self._pages()), self._guard(config))
@@ -102,7 +100,7 @@ class OperatorSide:
         self._health.adopt(config)
         self.overview.adopt(config)
         self._alerts.adopt(config.ops.alerts)
-        self._webhooks.adopt(config.ops.webhooks)
+        self._webhooks.adopt(config.ops.webhooks, self._alerts.told())
 
     def follow(self, adopted: Adopted) -> None:
         """The gateway runs by it now."""

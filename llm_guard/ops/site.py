@@ -77,7 +77,7 @@ class Site:
             raise bad
         page, params = self._find(request)
         if not page.is_open:
-            self.guard.check(request.method, request.names, _peer(reply))
+            self.guard.check(request.method, request.names, _peer(reply), request.version)
         pairs = _pairs(request.query)
         asked = Asked(request.method, request.path, request.names, dict(pairs), params=params, who=_who(reply))
         if page.query is not None:

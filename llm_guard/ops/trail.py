@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
 
 import msgspec
 import structlog
@@ -36,7 +40,7 @@ class Trail:
     def __init__(self, file: AuditFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
-        self._thread = ThreadPoolExecutor(1, "audit")
+        self._thread = _Worker()
         self._unwritten: deque[Entry] = deque(maxlen=KEPT)
         self._waiting: list[Entry] = []
         """For the disk."""
@@ -86,7 +90,7 @@ class Trail:
         self._is_closed = True
         closed = asyncio.get_running_loop().run_in_executor(self._thread, self._file.close)
         await asyncio.wait((closed,), timeout=PATIENCE_S)
-        self._thread.shutdown(wait=False)
+        self._thread.shutdown()
 
     def _settle(self, entries: list[Entry], written: Written) -> None:
         del self._waiting[: len(entries)]  # they come back in the order in which they went
@@ -106,9 +110,41 @@ class Trail:
         _log.error("not in the audit trail", problem=why, entry=msgspec.to_builtins(entries[-1]))
 
 
+class _Worker(Executor):
+    """One thread, which the process does not wait for when it ends: a disk that hangs must not hold it for ever, and a
+    `ThreadPoolExecutor` is always waited for."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="audit", daemon=True)
+
+    def submit(self, act: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._work.put((future, partial(act, *args, **named)))
+        if self._thread.ident is None:
+            self._thread.start()
+        return future
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # as `Executor`
+        """It ends when what it has got is done."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            future, act = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(act())
+            except BaseException as error:  # noqa: BLE001  # whoever asked hears of it
+                future.set_exception(error)
+
+
 def _append(file: AuditFile, entries: list[Entry]) -> str | None:
     try:
         file.append(entries)
     except AuditError as error:
         return str(error)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the entries must not be lost
+        return f"{type(error).__name__}: {error}"
     return None

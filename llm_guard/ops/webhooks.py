@@ -35,8 +35,10 @@ class Webhooks:
         for webhook in self._webhooks:
             webhook.start()
 
-    def adopt(self, configs: Iterable[WebhookConfig]) -> None:
-        """One whose settings have not changed goes on with what waits for it; all others begin anew."""
+    def adopt(self, configs: Iterable[WebhookConfig], firing: Iterable[Notice]) -> None:
+        """One whose settings have not changed goes on with what waits for it; all others begin anew, and hear of what
+        is `firing`."""
+        firing = tuple(firing)
         before = {webhook.config.name: webhook for webhook in self._webhooks}
         self._webhooks = []
         for config in configs:
@@ -44,6 +46,8 @@ class Webhooks:
             if webhook is None or webhook.config != config:
                 webhook = self._new(config)
                 webhook.start()
+                for notice in firing:
+                    webhook.offer(notice)
             else:
                 del before[config.name]
             self._webhooks.append(webhook)

@@ -7,9 +7,11 @@ thread's. Does not own what is written when the file cannot be (`ops.trail`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -26,6 +28,7 @@ FILE = "audit.db"
 
 _VERSION = 1
 _BUSY_S = 5.0
+_LOOK_AGAIN_S = 0.05
 """So long one gateway waits for another that writes."""
 _BESIDE = ("", "-wal", "-shm")
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -195,10 +198,21 @@ def _alone(lock: Path) -> Iterator[None]:
     """Of all gateways with this folder: two must not move the same file aside, nor one the other's new one."""
     held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        _lock(held)
         yield
     finally:
         os.close(held)
+
+
+def _lock(held: int) -> None:
+    """Raises OSError where another gateway has kept it for too long: it may have been stopped in the middle."""
+    never = threading.Event()
+    for _ in range(max(1, round(_BUSY_S / _LOOK_AGAIN_S))):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        never.wait(_LOOK_AGAIN_S)
+    raise OSError(errno.EAGAIN, "another gateway does not let go of the audit trail's lock")
 
 
 def _move_aside(path: Path, error: sqlite3.Error) -> None:

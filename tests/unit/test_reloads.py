@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -173,6 +174,27 @@ async def watching(tmp_path: Path) -> AsyncIterator[tuple[World, SteppedClock]]:
 async def settled(world: World, count: int) -> None:
     """A file is read in a thread."""
     await eventually(lambda: len(world.adopted) + len(world.refused) >= count and not world.reloads._turn.locked())
+
+
+async def test_reload_whose_operator_has_left_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    def load_slowly(path: Path) -> Config:
+        goes_on.wait(10)
+        return load_config(path)
+
+    async with watching(tmp_path) as (world, clock):
+        with monkeypatch.context() as slow:
+            slow.setattr("llm_guard.reloads.load_config", load_slowly)
+            leaving = asyncio.create_task(world.reload(2))
+            await eventually(world.reloads._turn.locked)
+            leaving.cancel()
+            await asyncio.wait((leaving,))
+            goes_on.set()
+        assert world.adopted == []
+        await clock.pass_s(1.0)
+        await settled(world, 1)
+        assert world.idle_s == 2
 
 
 async def test_changed_file_is_read_within_a_second(tmp_path: Path) -> None:

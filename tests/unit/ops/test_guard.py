@@ -30,10 +30,23 @@ def test_without_a_token_only_this_machine_may_ask() -> None:
     assert code(HOST, peer="192.0.2.1") == code(HOST, peer=None) == "token_needed"
 
 
-@pytest.mark.parametrize("name", ["x-forwarded-for", "forwarded", "via", "x-real-ip"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x-forwarded-for", "x-forwarded-proto", "forwarded", "via", "x-real-ip", "cf-connecting-ip", "true-client-ip",
+        "x-envoy-internal", "x-original-host", "x-client-ip",
+    ],
+)  # fmt: skip
 def test_without_a_token_a_proxy_on_this_machine_may_not_ask_for_others(name: str) -> None:
     assert code({**HOST, name: "192.0.2.1"}) == "token_needed"
     assert code({**HOST, **BEARER, name: "192.0.2.1"}, token=TOKEN) == ""
+
+
+def test_without_a_token_a_proxy_that_adds_nothing_is_known_by_its_version() -> None:
+    guard = Guard(Ops(), ())
+    with pytest.raises(Refused, match=r"ops\.token"):
+        guard.check("GET", HOST, "127.0.0.1", "1.0")
+    Guard(Ops(token=TOKEN), ()).check("GET", {**HOST, **BEARER}, "127.0.0.1", "1.0")
 
 
 @pytest.mark.parametrize(

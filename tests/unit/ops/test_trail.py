@@ -136,6 +136,28 @@ async def test_queue_for_a_disk_that_hangs_is_bounded() -> None:
     assert disk.written[-2:] == ["late", "next"]
 
 
+async def test_process_may_end_while_the_disk_hangs() -> None:
+    disk = Disk()
+    disk.goes_on.clear()
+    async with trail_on(disk) as trail:
+        written = trail.add(entry("x"))
+        (thread,) = (each for each in threading.enumerate() if each.name == "audit")
+        assert thread.daemon
+        disk.goes_on.set()
+        await written
+
+
+async def test_whatever_the_disk_says_no_change_is_lost() -> None:
+    disk = Disk()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "append", lambda _entries: 1 // 0)
+        async with trail_on(disk) as trail:
+            assert await trail.add(entry("x")) == "ZeroDivisionError: integer division or modulo by zero"
+            patch.undo()
+            assert await trail.add(entry("y")) is None
+    assert disk.written == ["x", "y"]
+
+
 async def test_memory_for_what_cannot_be_written_is_bounded() -> None:
     disk = Disk()
     disk.problem = "the disk is full"

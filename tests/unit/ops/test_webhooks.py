@@ -312,12 +312,15 @@ async def test_reload_keeps_who_has_not_changed_and_replaces_the_others(webhooks
     webhooks.tell(notice(1))
     await let_run()
     kept = webhooks.find("a")
-    webhooks.adopt([config(name="a"), config(name="b", min_severity="warning"), config(name="c")])
+    webhooks.adopt([config(name="a"), config(name="b", min_severity="warning"), config(name="c")], [])
     webhooks.tell(notice(2))
     await let_run()
     assert webhooks.find("a") is kept
     assert receivers(webhooks) == {"a": 2, "b": 1, "c": 1}
-    webhooks.adopt([])
+    webhooks.adopt([config(name="a"), config(name="b", min_severity="critical")], [notice(3)])
+    await let_run()
+    assert receivers(webhooks) == {"a": 2, "b": 1}, "who begins anew hears of what fires"
+    webhooks.adopt([], [])
     assert webhooks.find("a") is None
     webhooks.tell(notice(3))
     await let_run()

@@ -224,6 +224,20 @@ def test_broken_file_is_looked_at_by_one_gateway_at_a_time(file_in: FileIn, tmp_
     assert whys(file) == ["an outage"]
 
 
+def test_gateway_that_was_stopped_with_the_lock_holds_no_other_up_for_ever(
+    file_in: FileIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_guard.store.audit._BUSY_S", 0.01)
+    other = os.open(tmp_path / "audit.lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    file = file_in(tmp_path)
+    with pytest.raises(AuditError, match="does not let go"):
+        file.append([entry()])
+    os.close(other)
+    file.append([entry("now")])
+    assert whys(file) == ["now"]
+
+
 def test_one_that_waits_too_long_for_another_says_so(
     file_in: FileIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,7 @@ def page(compared: Compared, machine: Mapping[str, str | int | None]) -> str:
 
 
 def _promises(compared: Compared) -> list[str]:
-    lines = ["| promised of llm_guard | | measured | |", "|---|---:|---:|---|"]
+    lines = [f"| promised of {compared.judged} | | measured | |", "|---|---:|---:|---|"]
     return lines + [_promise_line(each) for each in compared.promises]
 
 

@@ -38,6 +38,10 @@ _PROFILE_OPTIONS = ("-fprofile-correction", "-Wno-missing-profile")
 """Counts of a program with threads may differ by a little; and what was never run has none."""
 
 
+_TRAINING_S = 300
+"""It takes ten."""
+
+
 class BuildError(Exception):
     """Something cannot be compiled; the text says what, and what to do."""
 
@@ -111,9 +115,13 @@ def _train(root: Path, target: Path, program: Program, parts: list[Part], pool: 
     _check(pool.map(partial(_to_machine_code, folder="training", options=("-fprofile-generate",)), parts))
     paths = os.pathsep.join((str(package), str(ROOT)))
     command = [sys.executable, "-P", "-m", "compiling.training"]
-    ended = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=300, check=False
-    )
+    env = {**os.environ, "PYTHONPATH": paths}
+    try:
+        ended = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=_TRAINING_S, check=False
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"the training has not ended within {_TRAINING_S} s") from None
     if ended.returncode:
         raise BuildError(f"the training failed:\n{ended.stderr}")
 

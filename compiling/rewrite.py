@@ -128,7 +128,7 @@ def _begin(node: ast.AST) -> Place:
 
 
 def _end(node: ast.AST) -> Place:
-    return node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
+    return node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]  # likewise
 
 
 def _after_name(argument: ast.arg) -> Place:

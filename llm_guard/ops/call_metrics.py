@@ -5,10 +5,11 @@ Owns names, help texts and labels. Does not own the numbers, nor how they are wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from llm_guard.gateway.counters import CallCounters, Distribution
+from llm_guard.gateway.counters import CallCounters
 from llm_guard.ops.exposition import Family, Histogram, Row
 
 
@@ -68,8 +69,7 @@ def _counter(owners: Owners, name: str, text: str, *labels: str) -> Family:
 
 
 def _histogram(owners: Owners, name: str, text: str, label: str) -> Histogram:
-    read: Callable[[], Iterator[tuple[str, Distribution]]] = lambda: _of(owners, name)  # noqa: E731
-    return Histogram(f"llm_guard_{name}_seconds", text, label, read)
+    return Histogram(f"llm_guard_{name}_seconds", text, label, partial(_of, owners, name))
 
 
 def _of(owners: Owners, name: str) -> Iterator[tuple[str, Any]]:

@@ -67,7 +67,7 @@ class Spans:
 
     def close(self) -> None:
         """Sends what waits; may take as long as the collector does."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        self._processor.shutdown()  # type: ignore[no-untyped-call]  # it has no types
 
     def _emit(
         self, context: SpanContext, parent: SpanContext | None, kind: SpanKind, name: str, facts: dict[str, Value],

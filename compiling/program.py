@@ -14,7 +14,7 @@ from pathlib import Path
 
 PACKAGE = "llm_guard"
 HOT = (
-    "call", "clock", "deployment", "outcome", "routes",
+    "call", "clock", "deployment", "outcome", "pool", "routes",
     "dialect.anthropic", "dialect.openai", "dialect.sse", "dialect.tally",
     "gateway.answer_reader", "gateway.attempt_loop", "gateway.call_line", "gateway.client_connection",
     "gateway.connections", "gateway.counters", "gateway.entrance", "gateway.headers", "gateway.listener",

@@ -7,6 +7,7 @@ app          composition root: start, reload, drain
 reloads      which config runs, and those before it
 config       YAML -> frozen models
 routes       model name -> route -> deployments
+pool         deployments and budgets, over reloads
 deployment   whom a call can be sent to, and what is known of it
 call         the nouns of one call
 outcome      failure kinds, refusals

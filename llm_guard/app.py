@@ -26,7 +26,7 @@ from llm_guard.gateway.listener import Listener, ListenerSettings, Serve
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
-from llm_guard.gateway.server import Gateway
+from llm_guard.gateway.server import Gateway, Serving
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.ops.running import Running
 from llm_guard.ops.side import OperatorSide
@@ -103,7 +103,9 @@ class App:
             else:
                 await self._listen(self.gateway.serve, server.host, server.port)
                 await self._listen(self.ops.serve, ops.host, ops.port)
-            self.ops.start()
+            await self.ops.start()
+            for listening, _ in self._listeners:
+                await listening.start_serving()
         except BaseException:
             await self._close()
             raise
@@ -161,12 +163,15 @@ class App:
         await self._connections.close()
 
     def _adopt(self, adopted: Adopted) -> None:
-        """Runs by another config."""
-        config = self.config = adopted.config
-        for _, listener in self._listeners:
-            listener.adopt(_listener_settings(config))
+        """Runs by another config, or as before: what may raise, though no valid config should make it, comes first."""
+        config = adopted.config
+        settings = _listener_settings(config)
+        serving = Serving(config, compile_routes(config, self._clock.now(), self.gateway.table, self._draw))
         self.ops.adopt(config)
-        self.gateway.adopt(config, compile_routes(config, self._clock.now(), self.gateway.table, self._draw))
+        self.config = config
+        for _, listener in self._listeners:
+            listener.adopt(settings)
+        self.gateway.adopt(serving)
         self.ops.follow(adopted)
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
@@ -180,7 +185,9 @@ class App:
     async def _listen(self, serve: Serve, host: str, port: int) -> None:
         listener = Listener(serve, _listener_settings(self.config), self._clock)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(listener, host, port, backlog=_BACKLOG, reuse_address=True)
+        server = await loop.create_server(
+            listener, host, port, backlog=_BACKLOG, reuse_address=True, start_serving=False
+        )  # fmt: skip
         for sock in server.sockets:
             # What is accepted inherits it. The kernel would let this grow to megabytes, and free it in steps as large:
             # nobody could tell a client that reads slowly from one that does not read.

@@ -240,6 +240,8 @@ class Call:
     deadline_at: float = float("inf")
     attempts: list[Attempt] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    waited_s: float = 0.0
+    """Since its last attempt, for a retry or its turn; the next attempt takes it over, if there is one."""
     first_token_at: float | None = None
     sent_status: int | None = None
     usage: Usage = field(default_factory=Usage)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import click
@@ -196,7 +198,8 @@ def demo(host: str, port: int, stay: bool) -> None:
     """See the point: a misbehaving provider, with and without the gateway. No key, no network."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
-        run(_demo(host, port, stay))
+        with TemporaryDirectory(prefix="llm-guard-demo-") as store:  # not where the user's own gateway keeps its trail
+            run(_demo(host, port, stay, store))
     except OSError as error:
         click.echo(f"the demo cannot listen on {host}:{port}: {error}", err=True)
         sys.exit(1)
@@ -204,8 +207,8 @@ def demo(host: str, port: int, stay: bool) -> None:
         pass
 
 
-async def _demo(host: str, port: int, stay: bool) -> None:
-    provider, app = await scenes.start(host, port)
+async def _demo(host: str, port: int, stay: bool, store: str) -> None:
+    provider, app = await scenes.start(host, port, store)
     try:
         click.echo(f"{'what the provider does':48}{'clients succeed':>18}{'p99':>8}   behind the gateway")
         await scenes.play(provider, app, _show_scene)
@@ -214,7 +217,7 @@ async def _demo(host: str, port: int, stay: bool) -> None:
         )
         if stay:
             app.heed_signals()
-            click.echo(_invitation(app.addresses[0]))
+            click.echo(_invitation(app.addresses[0], _called()))
             await app.run()
     finally:
         if not stay:
@@ -233,7 +236,7 @@ def _show_scene(seen: scenes.Seen) -> None:
     )
 
 
-def _invitation(address: str) -> str:
+def _invitation(address: str, command: str) -> str:
     return f"""
 The gateway serves on {address}, with the provider behind it. Try it:
 
@@ -241,9 +244,18 @@ The gateway serves on {address}, with the provider behind it. Try it:
     -d '{{"model": "gpt-4o", "messages": [{{"role": "user", "content": "hello"}}]}}'
 
   curl {address}/metrics
-  llm-guard explain --url {address}
+  {command} explain --url {address}
 
 In a browser: {address}/dashboard. Ctrl-C ends it."""
+
+
+def _called() -> str:
+    """How this program was called, for a shell in the same folder: in a clone there is no `llm-guard`."""
+    if Path(sys.argv[0]).name != "__main__.py":
+        return shlex.quote(sys.argv[0])
+    python = Path(sys.executable)
+    shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    return f"{shlex.quote(str(shown))} -m llm_guard"
 
 
 @main.command()

@@ -5,6 +5,7 @@ Owns the scenes of the demo and how they are shown. Needs no key and no network.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from llm_guard.mock.provider import MockProvider
 
 _CONFIG = """
 server: {{host: {host}, port: {port}, drain: 1s}}
+ops: {{store: {store}}}
 upstreams:
   mock: {{dialect: openai, base_url: "{provider}/v1"}}
   mock-anthropic: {{dialect: anthropic, base_url: "{provider}"}}
@@ -75,10 +77,11 @@ class Seen:
     upstream_requests: int
 
 
-async def start(host: str, port: int) -> tuple[MockProvider, App]:
-    """Provider and gateway, running; the caller stops them. Raises OSError when the address cannot be had."""
+async def start(host: str, port: int, store: str) -> tuple[MockProvider, App]:
+    """Provider and gateway, running; the caller stops them. `store`: the folder for what the gateway keeps. Raises
+    OSError when the address cannot be had."""
     provider = MockProvider(seed=1, tokens=_TOKENS, token_delay_s=0.002, latency_s=0.01)
-    app = create_app(_config(await provider.start(), host, port))
+    app = create_app(_config(await provider.start(), host, port, store))
     try:
         await app.start()
     except OSError:
@@ -96,9 +99,11 @@ async def play(provider: MockProvider, app: App, show: Callable[[Seen], None]) -
         show(Seen(trouble, direct, guarded, provider.stats().requests - before))
 
 
-def _config(provider_url: str, host: str, port: int) -> Config:
+def _config(provider_url: str, host: str, port: int, store: str) -> Config:
     models = "\n".join(scene.as_config() for scene in SCENES.values())
-    return parse_config(_CONFIG.format(provider=provider_url, host=host, port=port, models=models), "demo", {})
+    return parse_config(
+        _CONFIG.format(provider=provider_url, host=host, port=port, store=json.dumps(store), models=models), "demo", {}
+    )
 
 
 async def _load(url: str, model: str, scene: Scene) -> LoadResult:

@@ -152,5 +152,10 @@ class Deployment:
         own = upstream.api_key is not None
         self.credential = ("credential", upstream.name, upstream.base_url, upstream.key_digest, "") if own else None
 
+    def breaker_of(self) -> dict[str, str]:
+        """Whose its breaker is: its label, and under a pattern the name too, for each name there has one of its own."""
+        is_named = self.model is None or self.label == f"{self.upstream.name}/{self.model}"
+        return {"deployment": self.label} if is_named else {"deployment": self.label, "model": str(self.model)}
+
     def latency_of(self, is_stream: bool) -> Latency:
         return self.first_tokens if is_stream else self.latency

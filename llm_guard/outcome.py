@@ -13,8 +13,9 @@ from typing import Literal
 Limit = Literal["connect", "first_token", "idle", "attempt", "total"]
 """The five timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
 
-RefusedBy = Literal["breaker", "limit", "deadline", "auth", "drain", "request", "route"]
-"""Value of the `x-llm-guard-refused-by` header."""
+RefusedBy = Literal["breaker", "limit", "deadline", "auth", "drain", "hold", "request", "route"]
+"""Value of the `x-llm-guard-refused-by` header. `drain`: the gateway goes away; `hold`: an operator holds all
+deployments that are left."""
 
 
 class Signal(Enum):

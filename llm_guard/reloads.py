@@ -27,6 +27,9 @@ KEPT = 10
 """Configs that can be rolled back to, and lines of the history."""
 _WATCH_S = 1.0
 
+BY_ITSELF = {"file": "the file has changed", "signal": "SIGHUP"}
+"""Who has a file read beside operators, and why."""
+
 Adapt = Callable[[Config], Config]
 How = Literal["start", "reload", "roll_back"]
 Stamp = tuple[int, int, int]
@@ -93,6 +96,11 @@ class Reloads:
         return self.history[-1]
 
     @property
+    def is_rolled_back(self) -> bool:
+        """The file says something else, or did when it was read last: a restart, or its next change, undoes that."""
+        return self.current.how == "roll_back"
+
+    @property
     def can_roll_back_to(self) -> Adopted | None:
         return self._undo[-2] if len(self._undo) > 1 else None
 
@@ -113,8 +121,8 @@ class Reloads:
                 _log.error("reload refused, the old config stays", by=by, problems=list(self.problems))
                 self._refuse(self.problems)
                 raise
-            self.problems = ()
             self._run(adopted)
+            self.problems = ()
             if adopted.changes:
                 self._undo.append(adopted)
             else:
@@ -171,7 +179,14 @@ class Reloads:
         return Adopted(config, "reload", by, self._clock.wall(), digest(config), changes)
 
     def _run(self, adopted: Adopted) -> None:
-        self._adopt(adopted)
+        try:
+            self._adopt(adopted)
+        except Exception as error:
+            # Its own words may be of anything, secrets too.
+            said = f"it is valid, but the gateway cannot run by it ({type(error).__name__}): the config before it stays"
+            self.problems = (said,)
+            self._refuse(self.problems)
+            raise
         self.history.append(adopted)
         config = adopted.config
         if adopted.needs_restart:

@@ -1,7 +1,7 @@
 """Config -> immutable table: model name -> Route -> targets in the order in which they are tried.
 
-Owns which deployments a call may go to, and which calls share a breaker, also over a reload. Does not own
-what the file says (`config`), nor what becomes of a call (`gateway.attempt_loop`).
+Owns which deployments a call may go to, and which calls share a breaker. Does not own what is known of a deployment
+over a reload (`pool`), what the file says (`config`), nor what becomes of a call (`gateway.attempt_loop`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from llm_guard.config import (
     matching_key,
     near_names,
 )
-from llm_guard.deployment import Deployment, Gates, Upstream
+from llm_guard.deployment import Deployment, Upstream
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Prefill
 from llm_guard.dialect.prefill import prefill_of
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Balance
-from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.policy.gate import CapacitySettings
 from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.policy.retry_budget import RetryBudget
 from llm_guard.policy.stream import StreamSettings
 from llm_guard.policy.vocabulary.families import family_of_url
+from llm_guard.pool import Pool
 
 NO_ALIAS = "none"
 """The alias of calls that name no model."""
@@ -91,9 +90,11 @@ def compile_routes(
     where its jitter begins.
 
     A deployment that was in `previous` (the same upstream name, base_url and model) keeps all that is known of it,
-    under the settings that it has now; so do the names lately found through a pattern, and the routes' budgets.
+    under the settings that it has now; so do the names lately found through a pattern, and the routes' budgets. Until
+    the table takes over, nothing has changed for `previous`.
     """
-    pool = _Pool(now, config.defaults.breaker, draw, previous)
+    carried = (previous.pool, previous.deployments()) if previous else (None, ())
+    pool = Pool(now, config.defaults.breaker, draw, *carried)
     table = RouteTable(config, pool)
     for name in previous.names() if previous else ():
         table.find(name)
@@ -109,7 +110,7 @@ class RouteTable:
 
     __slots__ = ("_keys", "_live", "_models", "_pass_through", "_recent", "_routes", "pool", "upstreams")
 
-    def __init__(self, config: Config, pool: _Pool) -> None:
+    def __init__(self, config: Config, pool: Pool) -> None:
         self.upstreams: Mapping[str, Upstream] = {
             name: _upstream(name, each) for name, each in config.upstreams.items()
         }
@@ -122,6 +123,10 @@ class RouteTable:
         for key in self._recent:
             self._make_fixed(key)
         self._pass_through = {name: self._route_through(name, config.defaults) for name in self.upstreams}
+
+    def take_over(self) -> None:
+        """From the one before: to be called once."""
+        self.pool.take_over()
 
     def find(self, model: str) -> Route | None:
         """By the name itself, else by the longest pattern; None where there is neither."""
@@ -191,7 +196,12 @@ class RouteTable:
                 if (each.upstream, sent) not in targets:
                     group = groups.setdefault((step_key, each.priority), len(groups))
                     targets[each.upstream, sent] = self._target(step_key, step_name, each, group)
-        return self.pool.route(key, self._models[key], tuple(targets.values()))
+        return self._route_to(key, self._models[key], tuple(targets.values()))
+
+    def _route_to(self, alias: str, rules: Rules, targets: tuple[Target, ...]) -> Route:
+        budget, hedge = self.pool.budget(alias, rules.retry.budget), rules.hedge
+        hedging = Hedging(hedge, self.pool.hedge_budget(alias, hedge)) if hedge is not None else None
+        return Route(alias, rules.timeout, targets, budget, rules.balance, hedging, rules.stream)
 
     def _target(self, key: str, name: str, config: DeploymentConfig, group: int) -> Target:
         model = self._models[key]
@@ -241,7 +251,7 @@ class RouteTable:
             rules.capacity.queue_wait,
             prefill=self.upstreams[name].prefill,
         )
-        return replace(self.pool.route(f"{NO_ALIAS}/{name}", rules, (target,)), alias=NO_ALIAS)
+        return replace(self._route_to(f"{NO_ALIAS}/{name}", rules, (target,)), alias=NO_ALIAS)
 
 
 def _upstream(name: str, config: UpstreamConfig) -> Upstream:
@@ -256,94 +266,3 @@ def _keys_by_name(config: Config) -> dict[str, str]:
     fallbacks = chain.from_iterable(model.fallbacks for model in config.models.values())
     names = dict.fromkeys(chain((key for key in config.models if not is_pattern(key)), fallbacks))
     return {name: key for name in names if (key := matching_key(config.models, name)) is not None}
-
-
-Dress = Callable[[Deployment], None]
-
-_Identity = tuple[str, str, str | None]
-_Share = tuple[_Identity, BreakerSettings, BudgetSettings, CapacitySettings]
-
-
-class _Pool:
-    """Makes deployments, each with what was known of it before if nobody else has taken that; and routes.
-
-    `fixed` are the deployments that the config names; models that name the same one share it if they agree on its
-    breaker, its budget and its capacity.
-    """
-
-    def __init__(
-        self, now: float, host: BreakerSettings, draw: Callable[[], float], previous: RouteTable | None
-    ) -> None:
-        self.fixed: dict[_Share, Deployment] = {}
-        self._now = now
-        self._draw = draw
-        self._host = host
-        before = previous.deployments() if previous else ()
-        self._hosts = {(each.upstream.name, each.upstream.base_url): each.host for each in before}
-        self.budgets: dict[str, RetryBudget] = dict(previous.pool.budgets) if previous else {}
-        """Of the routes' retries, by their aliases."""
-        self.hedges: dict[str, HedgeBudget] = dict(previous.pool.hedges) if previous else {}
-        self.dress: Dress = previous.pool.dress if previous else _as_it_is
-        """For every deployment, when it is made or made anew: what operators have said of its label goes for it too."""
-        self._previous: dict[_Identity, list[Deployment]] = {}
-        for deployment in before:
-            self._previous.setdefault(_identity(deployment.upstream, deployment.model), []).append(deployment)
-
-    def forget_previous(self) -> None:
-        self._previous.clear()
-
-    def route(self, key: str, rules: Rules, targets: tuple[Target, ...]) -> Route:
-        """All names under one pattern share their budget."""
-        budget = self.budgets.setdefault(key, RetryBudget(rules.retry.budget, self._now))
-        budget.settings = rules.retry.budget
-        hedging = self._hedging(key, rules.hedge)
-        return Route(key, rules.timeout, targets, budget, rules.balance, hedging, rules.stream)
-
-    def _hedging(self, key: str, settings: HedgeSettings | None) -> Hedging | None:
-        if settings is None:
-            return None
-        budget = self.hedges.setdefault(key, HedgeBudget(settings))
-        budget.settings = settings
-        return Hedging(settings, budget)
-
-    def obtain(self, label: str, upstream: Upstream, model: str | None, rules: Rules, *, is_fixed: bool) -> Deployment:
-        share = (_identity(upstream, model), rules.breaker, rules.retry.budget, rules.capacity)
-        deployment = self.fixed.get(share)
-        if deployment is None:
-            deployment = self._make(label, upstream, model, rules)
-            self.dress(deployment)
-            if is_fixed:
-                self.fixed[share] = deployment
-        return deployment
-
-    def _make(self, label: str, upstream: Upstream, model: str | None, rules: Rules) -> Deployment:
-        before = self._take(_identity(upstream, model), rules.breaker, rules.retry.budget)
-        host = self._hosts.get((upstream.name, upstream.base_url))
-        if host is None:
-            host = self._hosts[upstream.name, upstream.base_url] = Breaker(self._host, self._draw())
-        host.settings = self._host
-        if before is None:
-            budget = RetryBudget(rules.retry.budget, self._now)
-            breaker = Breaker(rules.breaker, self._draw())
-            return Deployment(label, upstream, model, breaker, budget, host, Gates(rules.capacity))
-        before.breaker.settings = rules.breaker
-        before.budget.settings = rules.retry.budget
-        before.gates.adopt(rules.capacity)
-        return replace(before, label=label, upstream=upstream, model=model, host=host)
-
-    def _take(self, identity: _Identity, breaker: BreakerSettings, budget: BudgetSettings) -> Deployment | None:
-        """Of two with one identity the one whose settings have not changed, else the first."""
-        candidates = self._previous.get(identity, [])
-        unchanged = (each for each in candidates if (each.breaker.settings, each.budget.settings) == (breaker, budget))
-        taken = next(unchanged, candidates[0] if candidates else None)
-        if taken is not None:
-            candidates.remove(taken)
-        return taken
-
-
-def _identity(upstream: Upstream, model: str | None) -> _Identity:
-    return upstream.name, upstream.base_url, model
-
-
-def _as_it_is(_deployment: Deployment) -> None:
-    """Nobody has said anything."""

@@ -24,6 +24,7 @@ from llm_guard.log import LogWriter
 from llm_guard.ops import site, spans
 from llm_guard.ops.journal import Journal
 from llm_guard.store.audit import AuditFile
+from llm_guard.store.kept_file import KeptFile
 from tests.chaos import process
 from tests.fakes import client
 
@@ -70,6 +71,7 @@ def listen(sweep: Sweep) -> None:
     )
     _after(site, "headers_of", lambda _headers, answer: sweep.hear("operator", answer.body))
     _before(AuditFile, "append", lambda _file, entries: sweep.hear("audit trail", entries))
+    _before(KeptFile, "write", lambda _file, content: sweep.hear("what is kept", content))
     _before(Journal, "note", lambda _journal, _kind, **facts: sweep.hear("event", facts))
     _after(spans, "_known", lambda facts, *_: sweep.hear("span", facts))
     for dialect in DIALECTS.values():

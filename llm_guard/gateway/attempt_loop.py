@@ -28,6 +28,7 @@ from llm_guard.routes import Hedging, Route, Target
 
 # Deciding and sending take time too, where answers take hardly any.
 _SLACK_S = 0.02
+_MOMENT_S = 0.05
 
 
 class AttemptLoop:
@@ -67,7 +68,7 @@ class AttemptLoop:
             if isinstance(step, GiveUp):
                 return GaveUp(last, None, step.why)
             why = self._take(way, stop, step)
-        return GaveUp(last, None, why) if last is not None else _nobody_asked(way)
+        return GaveUp(last, None, _because(why, call)) if last is not None else _nobody_asked(way)
 
     async def _resume(self, way: Way, target: Target, failure: Failure) -> Served | GaveUp:
         """As `run`, from where that has left off: the answer of `target` has died with this failure."""
@@ -91,7 +92,8 @@ class AttemptLoop:
         call = way.call
         attempt = self._new(way, stop, leave)
         if way.waited_for:
-            attempt.waited_s, attempt.waited_for = way.waited_s, way.waited_for
+            attempt.waited_s, attempt.waited_for = call.waited_s, way.waited_for
+            call.waited_s = 0.0
         if not attempt.is_retry and call.client_retries == 0:
             attempt.target.deployment.budget.deposit(attempt.started_at)
         delay_s = self._hedge_delay_s(way.route.hedging, call, attempt) if way.route.hedging is not None else None
@@ -246,6 +248,11 @@ def _said(step: Step) -> str:
             return f"give up: {why}"
 
 
+def _because(why: str, call: Call) -> str:
+    """With what has kept the last of those that might have been asked."""
+    return f"{why}: {call.skipped[-1].why}" if call.skipped else why
+
+
 def _nobody_asked(way: Way) -> GaveUp:
     """Everybody rests, fails or has no room: said is what keeps the one that is back soonest."""
     soonest = min(way.left_out, key=lambda each: each.wait_s)
@@ -253,13 +260,17 @@ def _nobody_asked(way: Way) -> GaveUp:
         return GaveUp(soonest.rest, None, "benched")
     names = ", ".join(each.deployment for each in way.call.skipped)
     if isinstance(soonest, Full):
-        message = f"{names}: too many calls wait already; there may be room in {soonest.wait_s:.1f} s"
+        message = f"{names}: too many calls wait already; there may be room in {_for_people(soonest.wait_s)}"
         refusal = Refusal(429, "at_capacity", message, by="limit", retry_after_s=soonest.wait_s, should_retry=True)
         return GaveUp(None, refusal, "no room")
     if soonest.is_held:
         message = f"{names}: taken out of service by an operator"
-        refusal = Refusal(503, "deployment_held", message, by="drain", retry_after_s=soonest.wait_s)
+        refusal = Refusal(503, "deployment_held", message, by="hold", retry_after_s=soonest.wait_s)
         return GaveUp(None, refusal, "held by an operator")
-    message = f"{names}: failing, and left alone for {soonest.wait_s:.1f} s more"
+    message = f"{names}: failing, and left alone for {_for_people(soonest.wait_s)} more"
     refusal = Refusal(503, "breaker_open", message, by="breaker", retry_after_s=soonest.wait_s)
     return GaveUp(None, refusal, "breakers open")
+
+
+def _for_people(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= _MOMENT_S else "a moment"

@@ -136,7 +136,7 @@ class Recorder:
 
 def overhead_s(call: Call, now: float) -> float:
     """The call's time less its exchanges and its waits: what the gateway itself, and the client's reading, took."""
-    elsewhere_s, until = 0.0, call.started_at
+    elsewhere_s, until = call.waited_s, call.started_at
     for attempt in call.attempts:  # a hedge runs beside another: what both took counts once
         ended_at = attempt.ended_at or now
         began_at = attempt.started_at - attempt.waited_s
@@ -151,7 +151,8 @@ def _model(call: Call) -> str:
 
 
 def _is_clients_doing(call: Call) -> bool:
-    """Neither the gateway nor an upstream could have made a success of it. A drain is announced, and nobody's fault."""
+    """Neither the gateway nor an upstream could have made a success of it. A drain of the gateway is announced, and
+    nobody's fault; deployments that are held are an outage to whoever calls."""
     if call.failure is None:
         return call.refusal is not None and call.refusal.by in _CLIENTS_REFUSALS
     kind = call.failure.kind

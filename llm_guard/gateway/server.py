@@ -43,6 +43,16 @@ _SMALL_BODY_BYTES = 1 << 17
 _ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
 
 
+class Serving:
+    """By what calls are served: all of it is built before any of it is used."""
+
+    def __init__(self, config: Config, table: RouteTable) -> None:
+        self.config = config
+        self.table = table
+        self.repeatable = Repeatable(config.server.repeat)
+        self.client_keys = {_digest(key.key): key for key in config.server.client_keys}
+
+
 class Gateway:
     """Serves calls by the current config and table, which a reload replaces."""
 
@@ -61,15 +71,16 @@ class Gateway:
         """Asked to stop: clients are told to close their connections."""
         self.is_closed = False
         """No longer accepting: a call on a kept-alive connection is refused."""
-        self.adopt(config, table)
+        self.adopt(Serving(config, table))
 
-    def adopt(self, config: Config, table: RouteTable) -> None:
-        """From the next call on, serve by these."""
-        self._config = config
-        self.table = table
-        self.repeatable = Repeatable(config.server.repeat)
-        self._client_keys = {_digest(key.key): key for key in config.server.client_keys}
-        self._loop.adopt(table.deployments())
+    def adopt(self, by: Serving) -> None:
+        """From the next call on, serve by this."""
+        self._config = by.config
+        self.table = by.table
+        self.repeatable = by.repeatable
+        self._client_keys = by.client_keys
+        by.table.take_over()
+        self._loop.adopt(by.table.deployments())
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """One call, from its head to its record."""

@@ -79,7 +79,7 @@ def _settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, now: float, 
         return
     if (transition.before, transition.after) == ("half_open", "closed"):
         deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
-    _log_transition(transition, attempt, deployment=deployment.label)
+    _log_transition(transition, attempt, **deployment.breaker_of())
 
 
 def _note_latency(attempt: Attempt, signal: Signal, now: float, took_s: float) -> None:

@@ -29,16 +29,15 @@ class _Wait:
 class Way:
     """From deployment to deployment, until one has answered well or nobody is left."""
 
-    __slots__ = ("_clock", "_entrance", "call", "left_out", "line", "route", "waited_for", "waited_s")
+    __slots__ = ("_clock", "_entrance", "call", "left_out", "line", "route", "waited_for")
 
     def __init__(self, call: Call, route: Route, entrance: Entrance, clock: Clock, draw: Callable[[], float]) -> None:
         self.call = call
         self.route = route
         self.left_out: list[Shut | Full] = []
         """Why deployments were not asked."""
-        self.waited_s = 0.0
-        """For the one that may be asked now."""
         self.waited_for: WaitedFor = ""
+        """What the call has waited for, if it has, before the one that may be asked now."""
         self._entrance = entrance
         self._clock = clock
         targets = route.targets
@@ -57,7 +56,7 @@ class Way:
 
     async def next(self) -> tuple[Stop, Leave] | None:
         """The next deployment, and leave to ask it; None: nobody is left."""
-        self.waited_s, self.waited_for = 0.0, ""
+        self.waited_for = ""
         while stops := self.line.next():
             waits: list[_Wait] = []
             for stop in stops:
@@ -126,9 +125,10 @@ class Way:
     async def _pass_timed(self, wait: _Wait) -> Leave | None:
         self.waited_for = "queue" if wait.is_for_turn else wait.stop.waited_for
         since = self._clock.now()
-        leave = await self._pass(wait)
-        self.waited_s = round(self.waited_s + self._clock.now() - since, 9)
-        return leave
+        try:
+            return await self._pass(wait)
+        finally:
+            self.call.waited_s = round(self.call.waited_s + self._clock.now() - since, 9)
 
     async def _pass(self, wait: _Wait) -> Leave | None:
         """Waits; leave when it was for a turn that has come."""

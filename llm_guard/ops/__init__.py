@@ -9,6 +9,7 @@ watch      looks around, four times a second
 journal    what has happened; transitions: of breakers; events: who hears of it, over a socket too
 metrics    /metrics
 history    how it went lately; health: how deployments are; overview: both and more, at one moment
+pauses     in what takes long to be looked at
 alerts     what is wrong, once; webhooks: who is told
 calls      why a call failed: as JSON, and in a terminal (explain_command, waterfall); foresight: what one would meet
 log_levels which lines are written; traces: calls as spans, for a collector

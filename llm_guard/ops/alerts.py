@@ -7,11 +7,13 @@ own what is found (`ops.alert_signals`), when that is an alert (`policy.alert`),
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
 
 from llm_guard.clock import Clock
 from llm_guard.config import AlertRules
@@ -43,6 +45,7 @@ class Told(Protocol):
 
     def tell(self, notice: Notice) -> None: ...
     def remind(self, notice: Notice) -> None: ...
+    def undelivered(self) -> AbstractSet[str]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +61,25 @@ class Raised:
     resolved_at: float | None = None
     is_told: bool = False
     """Webhooks have heard of it: they shall hear how it ends as well."""
+    first: Finding = field(init=False)
+    """As it was when it fired."""
+
+    def __post_init__(self) -> None:
+        self.first = self.finding
+
+
+class KeptAlert(Struct, frozen=True):
+    """One that whoever is told believes to fire, for the process after this one."""
+
+    id: str
+    alert: str
+    subject: str
+    severity: Severity
+    since: float
+    summary: str
+    value: float
+    threshold: float
+    is_told: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +127,7 @@ class Alerts:
         self._count_from_zero()
         for (rule, subject), watched in tuple(self._watched.items()):
             if rules.of(rule) is None:
-                self._resolve(watched, "the rule was turned off")
+                self._resolve(watched, f"{subject}: the rule was turned off")
                 del self._watched[rule, subject]
 
     def counts(self) -> Mapping[tuple[str, str], int]:
@@ -136,6 +158,27 @@ class Alerts:
             if each.is_told and not self._silences.covers(each.alert, each.subject, now)
         ]
 
+    def kept(self) -> list[KeptAlert]:
+        """What fires; and what has resolved, for as long as that is on its way. What was not delivered is not told: the
+        next process tells it."""
+        undelivered = self._told.undelivered()
+        resolved = [each for each in self._resolved if each.is_told and each.id in undelivered]
+        firing = ((each, each.is_told and each.id not in undelivered) for each in self.firing())
+        return [*(_kept(each, True) for each in resolved), *(_kept(each, is_told) for each, is_told in firing)]
+
+    def recall(self, kept: Iterable[KeptAlert]) -> None:
+        """It fires until it is well for as long as its rule wants, and is not told again."""
+        now = self._clock.now()
+        names: dict[str, RuleName] = {name: name for name in RULES}
+        for each in kept:
+            if (rule := names.get(each.alert)) is not None:
+                finding = Finding("bad", each.value, each.threshold, each.summary)
+                raised = Raised(each.id, rule, each.subject, each.severity, each.since, finding, is_told=each.is_told)
+                watched = self._watched[rule, each.subject] = _Watched(raised=raised)
+                watched.alert.resume(finding, now)
+        self._tell(now)
+        self.adopt(self._rules)
+
     def try_silence(self, silence: Silence) -> bool:
         """False: there are too many silences."""
         return self._silences.try_add(silence, self._clock.now())
@@ -160,9 +203,11 @@ class Alerts:
         if change == "fired" and watched.alert.finding is not None:
             watched.raised = self._raise(rule, subject, settings.severity, watched.alert.finding)
         elif change == "resolved":
-            last = watched.alert.finding
-            is_good = last is not None and last.verdict == "good"
-            self._resolve(watched, "" if is_good else f"nothing new for {seconds(QUIET_S)}")
+            match watched.alert.finding:
+                case Finding(verdict="good", summary=summary):
+                    self._resolve(watched, summary)
+                case _:
+                    self._resolve(watched, f"{subject}: nothing new for {seconds(QUIET_S)}")
         if watched.alert.is_idle:
             del self._watched[rule, subject]
 
@@ -174,12 +219,13 @@ class Alerts:
         self._note(_notice(raised, wall))
         return raised
 
-    def _resolve(self, watched: _Watched, why: str) -> None:
+    def _resolve(self, watched: _Watched, now: str) -> None:
+        """`now`: how it is instead."""
         raised = watched.raised
         if raised is None:
             return
-        if why:
-            raised.finding = replace(raised.finding, summary=f"{raised.finding.summary}; {why}")
+        before = raised.finding.summary.removeprefix(f"{raised.subject}: ")
+        raised.finding = replace(raised.finding, summary=f"{now}; before: {before}")
         watched.raised = None
         raised.resolved_at = self._clock.wall()
         self._resolved.append(raised)
@@ -220,6 +266,14 @@ class Alerts:
         for name, settings in self.rules():
             if settings is not None:
                 self._counts.setdefault((name, settings.severity), 0)
+
+
+def _kept(raised: Raised, is_told: bool) -> KeptAlert:
+    first = raised.first
+    return KeptAlert(
+        raised.id, raised.alert, raised.subject, raised.severity, raised.since, first.summary, first.value,
+        first.threshold, is_told,
+    )  # fmt: skip
 
 
 def _notice(raised: Raised, at: float) -> Notice:

@@ -17,6 +17,7 @@ from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
 from llm_guard.reloads import Adopted, How, NothingToDo, Reloads
 
 _MOST_CHANGES = 1000
+ROLLED_BACK = "the file is not what runs: a restart, a reload or the next change of the file undoes the roll back"
 
 
 class ConfigLine(Struct, frozen=True):
@@ -39,6 +40,8 @@ class RunningConfig(Struct, frozen=True):
     """The file; null: it came from none."""
     problems: list[str]
     """With the file, where it was read since and refused: what runs is older."""
+    warnings: list[str]
+    """What will not stay as it is."""
     adopted: ConfigLine
     config: dict[str, Any]
     """Durations in seconds, sizes in bytes; secrets are masked, or null."""
@@ -118,7 +121,8 @@ class ConfigPages:
         reloads = self._reloads
         source = str(reloads.path) if reloads.path is not None else None
         config = await asyncio.to_thread(shown, reloads.current.config)
-        return answer(RunningConfig(source, list(reloads.problems), _line(reloads.current), config))
+        warnings = _passing(reloads)
+        return answer(RunningConfig(source, list(reloads.problems), warnings, _line(reloads.current), config))
 
     async def _history(self, _asked: Asked) -> Answer:
         before = self._reloads.can_roll_back_to
@@ -144,12 +148,21 @@ class ConfigPages:
                 raise Refused(422, "invalid_config", _told(error.problems)) from None
             except NothingToDo as nothing:
                 raise Refused(409, "nothing_to_do", str(nothing)) from None
-            changes = list(adopted.changes[:_MOST_CHANGES])
             warnings = [f"{key}: the change needs a restart" for key in adopted.needs_restart]
-            detail = {"digest": adopted.digest, "changes": changes}
-            return Done(ConfigAdopted(_line(adopted), changes), detail, warnings)
+            detail = detail_of(adopted)
+            now = ConfigAdopted(_line(adopted), detail["changes"])
+            return Done(now, detail, [*_passing(self._reloads), *warnings])
 
         return await self._changes.make(asked, what, str(self._reloads.path or "config"), do)
+
+
+def detail_of(adopted: Adopted) -> dict[str, Any]:
+    """For the trail."""
+    return {"digest": adopted.digest, "changes": list(adopted.changes[:_MOST_CHANGES])}
+
+
+def _passing(reloads: Reloads) -> list[str]:
+    return [ROLLED_BACK] if reloads.is_rolled_back else []
 
 
 def _told(problems: tuple[Problem, ...]) -> str:

@@ -5,9 +5,9 @@ Owns how it is asked for and answered. Does not own how long it lasts, nor whom 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
@@ -25,13 +25,24 @@ from llm_guard.ops.views import DeploymentView
 
 Label = Annotated[str, Meta(min_length=1, max_length=600, description="As /admin/deployments names it.")]
 
+_TEXT, _NULL = {"type": "string"}, {"type": "null"}
+
 
 class Breakers(Change):
     """Of a deployment, or of one model name under its pattern; or the one of an upstream's host."""
 
+    between_fields: ClassVar[Mapping[str, object]] = {
+        "oneOf": [
+            {"required": ["deployment"], "properties": {"deployment": _TEXT, "upstream": _NULL}},
+            {"required": ["upstream"], "properties": {"deployment": _NULL, "model": _NULL, "upstream": _TEXT}},
+        ]
+    }
+
     deployment: Label | None = None
     model: Label | None = None
+    """Of the names under the deployment's pattern this one alone; null: all of them."""
     upstream: Label | None = None
+    """Instead of a deployment: the breaker of this upstream's host."""
 
 
 class ForceBreakers(Breakers):
@@ -113,6 +124,15 @@ class Controls:
         self.holds.dress(deployment)
         self.forces.dress(deployment)
 
+    def recall(self, forces: Iterable[Force], holds: Iterable[tuple[str, Hold]]) -> None:
+        """What was said before a restart. What has ended meanwhile, or means nothing any more, is written down."""
+        for force in forces:
+            self.forces.put(force)
+        for label, hold in holds:
+            self.holds.put(label, hold)
+        self.adopt(self._config)
+        self.look(self._clock.now())
+
     def adopt(self, config: Config) -> None:
         """Before the gateway does."""
         self._config = config
@@ -134,7 +154,7 @@ class Controls:
         what = "breakers.force-open" if state == "forced_open" else "breakers.force-closed"
 
         def do() -> Done:
-            self.forces.put(Force(aim, state, body.reason, self._until(seconds)))
+            self.forces.put(Force(aim, state, body.reason, self._until(seconds), asked.who, self._clock.wall()))
             return Done(self._now(aim), {"for": body.for_}, self._warnings() if state == "forced_open" else [])
 
         return await self._changes.make(asked, what, str(aim), do)

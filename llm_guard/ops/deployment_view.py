@@ -9,25 +9,27 @@ from __future__ import annotations
 from itertools import islice
 
 from llm_guard.ops.health import WORST_FIRST, Group
-from llm_guard.ops.views import BreakerView, BudgetView, GateView, Quantiles
+from llm_guard.ops.views import BreakerView, BudgetView, ForceView, GateView, Quantiles
 
 _GATES = 64
 """Of one deployment are looked at for limit and rate: its callers have one each, and there may be a thousand."""
 
 
-def breaker_view(group: Group, forced: tuple[str, str | None] | None, now: float) -> BreakerView:
-    """The worst of them, its numbers summed. `forced`: the reason, and until when, of an operator's word."""
+def breaker_view(group: Group, forced: ForceView | None, now: float) -> BreakerView:
+    """The worst of them, its numbers summed. `forced`: an operator's word."""
     snapshots = [deployment.breaker.snapshot(now) for deployment in group]
     worst = min(snapshots, key=lambda each: WORST_FIRST.index(each.state))
     calls = sum(each.calls for each in snapshots)
     failures = sum(each.failures for each in snapshots)
     probe_at = worst.probe_at if worst.state == "open" else None
-    reason, until = forced if forced is not None and worst.is_forced else (None, None)
+    word = forced if worst.is_forced else None
     return BreakerView(
         worst.state,
         worst.is_forced,
-        reason,
-        until,
+        word.reason if word is not None else None,
+        word.since if word is not None else None,
+        word.until if word is not None else None,
+        word.who if word is not None else None,
         failures / calls if calls else 0.0,
         calls,
         None if probe_at is None else max(0.0, probe_at - now),

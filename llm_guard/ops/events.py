@@ -12,7 +12,7 @@ import re
 import secrets
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
@@ -36,11 +36,21 @@ _STREAM = Answer(
 )
 
 
+_Position = Annotated[str, Meta(pattern=_POSITION, description="The id of an event, as it came; or its number alone.")]
+
+
 class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """From where to go on."""
 
-    since: Annotated[str, Meta(pattern=_POSITION)] | None = None
-    """The id of an event: what came after it is told first."""
+    since: _Position | None = None
+    """What came after it is told first."""
+
+
+class EventsHeaders(Struct):
+    """From where to go on."""
+
+    last_event_id: _Position | None = field(name="Last-Event-ID", default=None)
+    """As `since`, which goes before it: browsers send it when they reconnect."""
 
 
 class Events:
@@ -60,11 +70,11 @@ class Events:
         return [
             Page(
                 "GET", "/admin/events", "Server-sent events; goes on after ?since= or Last-Event-ID.",
-                live=self._stream, query=EventsQuery, gives=Message,
+                live=self._stream, query=EventsQuery, heeds=EventsHeaders, gives=Message,
             ),
             Page(
                 "GET", "/admin/events/ws", "The same as texts of a WebSocket; goes on after ?since=.",
-                live=self._talk, query=EventsQuery, gives=Message,
+                live=self._talk, query=EventsQuery, heeds=EventsHeaders, gives=Message,
             ),
         ]  # fmt: skip
 

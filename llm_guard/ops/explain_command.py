@@ -98,7 +98,8 @@ def _refusal(url: str, status: int, body: bytes) -> str:
         said = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"{url} answered {status}: is it a gateway?"
-    return f"the gateway answered {status}: {said}"
+    hint = " (here by --token, or LLM_GUARD_OPS_TOKEN)" if status == 401 else ""
+    return f"the gateway answered {status}: {said}{hint}"
 
 
 def _shown(said: bytes, *, is_one: bool, is_plain: bool) -> str:

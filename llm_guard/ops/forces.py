@@ -14,6 +14,7 @@ from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
 from llm_guard.gateway.server import Gateway
 from llm_guard.ops.changes import Changes, iso
+from llm_guard.ops.views import ForceView
 from llm_guard.policy.breaker import Breaker
 
 ForcedState = Literal["forced_open", "forced_closed"]
@@ -51,6 +52,9 @@ class Force:
     reason: str
     until: float | None
     """The monotonic instant at which it ends by itself; None: somebody has to end it."""
+    who: str
+    since: float
+    """Seconds since the epoch."""
 
 
 class Forces:
@@ -79,8 +83,11 @@ class Forces:
         ended = [each for each in self._forces.values() if each.aim == aim or _covers(aim, each.aim)]
         for each in ended:
             del self._forces[each.aim]
-        self._release(self._meant(aim))
+        self._release(self._meant(aim), "reset by an operator")
         return ended
+
+    def all(self) -> tuple[Force, ...]:
+        return tuple(self._forces.values())
 
     def covering(self, aim: Aim) -> Force | None:
         """That would force a single name's breaker again, were only the name reset."""
@@ -99,14 +106,14 @@ class Forces:
         forced = (each.aim.upstream for each in self._forces.values() if each.state == "forced_open")
         return {name for name in forced if name is not None}
 
-    def forced(self, label: str) -> tuple[str, str | None] | None:
-        """The reason, and until when as ISO text, of the force on a label, or else on a name under it."""
+    def forced(self, label: str) -> ForceView | None:
+        """The force on a label, or else on a name under it."""
         meant = [each for each in self._forces.values() if each.aim.deployment == label]
         force = min(meant, key=lambda each: each.aim.model is not None, default=None)
         if force is None:
             return None
         until = None if force.until is None else iso(self._clock.wall() + force.until - self._clock.now())
-        return force.reason, until
+        return ForceView(force.reason, iso(force.since), until, force.who)
 
     def look(self, now: float) -> None:
         """Ends what is over."""
@@ -140,7 +147,7 @@ class Forces:
         breaker.force(force.state, self._clock.now())
         self._taken[breaker] = force
 
-    def _release(self, meant: list[tuple[Deployment, Breaker]]) -> None:
+    def _release(self, meant: list[tuple[Deployment, Breaker]], why: str) -> None:
         """What nobody was let through to is asked again by and by."""
         now = self._clock.now()
         for deployment, breaker in meant:
@@ -148,9 +155,7 @@ class Forces:
                 deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
         for breaker in {breaker for _, breaker in meant}:
             self._taken.pop(breaker, None)
-            if breaker.settings.state == "auto" and breaker.state != "closed":
-                breaker.force("forced_closed", now)  # from which `auto` leads to closed, whatever the evidence was
-            breaker.force(breaker.settings.state, now)
+            breaker.reset(now, why)
         for deployment, _ in meant:
             self.dress(deployment)
         self._gateway.let_in()
@@ -159,7 +164,8 @@ class Forces:
         """Also what a reload has overruled for one of its breakers: no half of it stays."""
         if self._forces.get(force.aim) is force:
             del self._forces[force.aim]
-        self._release([pair for pair in self._meant(force.aim) if self._taken.get(pair[1]) is force])
+        meant = [pair for pair in self._meant(force.aim) if self._taken.get(pair[1]) is force]
+        self._release(meant, f"no longer forced: {why}")
         self._taken = {breaker: taken for breaker, taken in self._taken.items() if taken is not force}
         details = {"was": force.state, "reason": force.reason}
         self._changes.note(who, "breakers.reset", str(force.aim), why, details)

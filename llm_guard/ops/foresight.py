@@ -18,6 +18,7 @@ from llm_guard.gateway.foresight import Foreseen, Turn, forecast_of, foresee
 from llm_guard.gateway.refusals import DRAINED, unknown_model, wrong_dialect
 from llm_guard.gateway.server import Gateway
 from llm_guard.ops.pages import Answer, Asked, Page, answer
+from llm_guard.ops.waterfall import took
 from llm_guard.outcome import Refusal
 from llm_guard.policy.caller import PRIORITIES
 from llm_guard.policy.deadline import first_token_s
@@ -33,8 +34,8 @@ class ExplainRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     dialect: Literal["openai", "anthropic"] = "openai"
-    path: Annotated[str, Meta(pattern="^/v1/", max_length=1000)] | None = None
-    """None: the usual one of the dialect."""
+    path: Annotated[str, Meta(pattern="^/v1/", max_length=1000, description="A path under /v1/.")] | None = None
+    """null: the usual one of the dialect."""
     stream: bool = False
     priority: Literal["high", "normal", "low"] = "normal"
 
@@ -188,7 +189,7 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
         upstream=deployment.upstream.name,
         model=target.model,
         turn=foreseen.turn,
-        why=_why(obstacle),
+        why=_why(foreseen),
         back_in_s=None if obstacle is None else obstacle.wait_s,
         has_own_key=deployment.credential is not None,
         breaker=deployment.breaker.state,
@@ -207,9 +208,12 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
     )
 
 
-def _why(obstacle: Shut | Full | None) -> str | None:
+def _why(foreseen: Foreseen) -> str | None:
+    obstacle = foreseen.obstacle
     if isinstance(obstacle, Shut) and obstacle.rest is not None:
         return f"{obstacle.why}: {obstacle.rest.detail}"
+    if isinstance(obstacle, Full) and foreseen.turn != "left_out":
+        return "no room now"  # there will be, in time
     return None if obstacle is None else obstacle.why
 
 
@@ -223,6 +227,8 @@ def _summary(model: str, route: Route, outlooks: list[DeploymentOutlook]) -> str
     for first in named["asked"]:
         return f"{asked}: {first.deployment} would be asked at once{then}{passed_over}."
     for first in named["waited_for"]:
-        return f"{asked}: it would wait about {first.queue_wait_s:.2g} s for {first.deployment}{then}{passed_over}."
+        return f"{asked}: it would wait about {took(first.queue_wait_s)} for {first.deployment}{then}{passed_over}."
     soonest = min(outlooks, key=lambda each: each.back_in_s or 0.0)
-    return f"{asked}: nobody could be asked, {soonest.deployment} again in {soonest.back_in_s:.2g} s{passed_over}."
+    return (
+        f"{asked}: nobody could be asked, {soonest.deployment} again in {took(soonest.back_in_s or 0.0)}{passed_over}."
+    )

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from llm_guard.config import Config
+from llm_guard.config import Config, is_pattern
 from llm_guard.deployment import Deployment
 from llm_guard.ops.history import History
+from llm_guard.ops.labels import left_alone
 from llm_guard.ops.pages import TEXT, Answer, Asked, Page, answer
+from llm_guard.ops.pauses import Pauses
 from llm_guard.ops.running import Running
 from llm_guard.ops.views import Counted, HealthSummary, HoldView
 from llm_guard.policy.bench import Key
@@ -22,6 +24,7 @@ from llm_guard.policy.transition import BreakerState
 WORST_FIRST: tuple[BreakerState, ...] = (
     "forced_open", "open", "half_open", "closed", "forced_closed", "metrics_only", "disabled",
 )  # fmt: skip
+_LOOKS_OF_A_LABEL = 10
 _REASONS = 20
 """Lines of /readyz."""
 _REASONS_KEPT_S = 1.0
@@ -38,6 +41,7 @@ class Health:
     def __init__(self, config: Config, running: Running, history: History, holds: Holds) -> None:
         self._gateway = running.gateway
         self._counted = running.counters.deployments
+        self._models = running.counters.models
         self._clock = running.clock
         self._history = history
         self.hold = holds
@@ -47,6 +51,7 @@ class Health:
 
     def adopt(self, config: Config) -> None:
         """From now on these settings hold."""
+        self._config = config
         self._settings = config.ops.health
 
     def pages(self) -> list[Page]:
@@ -69,21 +74,31 @@ class Health:
             groups.setdefault(deployment.label, []).append(deployment)
         return groups
 
-    def verdicts(self, groups: Mapping[str, Group]) -> dict[str, Verdict]:
+    async def judged(self, groups: Mapping[str, Group], pauses: Pauses) -> dict[str, Verdict]:
         now = self._clock.now()
-        rests = self._rests(now)
-        return {label: judge(self._signs(label, group, rests, now), self._settings) for label, group in groups.items()}
+        rests, verdicts = self._rests(now), {}
+        for label, group in groups.items():
+            verdicts[label] = judge(self._signs(label, group, rests, now), self._settings)
+            await pauses.after(_LOOKS_OF_A_LABEL + len(group))
+        return verdicts
+
+    def verdict(self, label: str, group: Group) -> Verdict:
+        now = self._clock.now()
+        return judge(self._signs(label, group, self._rests(now), now), self._settings)
 
     def _rests(self, now: float) -> dict[Key, float]:
         return {key: rest.until - now for key, rest in self._gateway.bench.snapshot(now).items()}
 
     def summed_up(self, verdicts: Mapping[str, Verdict]) -> Verdict:
-        """Of all together; in use are those that were ever asked."""
+        """Of all together; in use are those that were ever asked. Of a pattern one name's outage is not that of all."""
+        healths = {label: verdict.health for label, verdict in verdicts.items()}
         asked = [label for label in verdicts if label in self._counted]
-        return sum_up({label: verdict.health for label, verdict in verdicts.items()}, asked)
+        out = {label for label in asked if healths[label] == "unhealthy"}
+        alone = left_alone(self._config, out) if out else []
+        return sum_up(healths, asked, [key for key in alone if key in self._models and not is_pattern(key)])
 
-    def summary(self) -> HealthSummary:
-        verdicts = self.verdicts(self.groups())
+    async def summary(self) -> HealthSummary:
+        verdicts = await self.judged(self.groups(), Pauses(self._clock))
         whole = self.summed_up(verdicts)
         found = Counter(verdict.health for verdict in verdicts.values())
         return HealthSummary(
@@ -95,20 +110,20 @@ class Health:
         )
 
     async def _give(self, _asked: Asked) -> Answer:
-        return answer(self.summary())
+        return answer(await self.summary())
 
     async def _ready(self, _asked: Asked) -> Answer:
         """Not ready is only who must not be sent calls: another gateway has the same providers, and no better ones."""
         word, status = ("draining", 503) if self._gateway.is_leaving else ("ready", 200)
-        lines = [word, *self._reasons()]
+        lines = [word, *await self._reasons()]
         return Answer("".join(f"{line}\n" for line in lines).encode(errors="replace"), TEXT, status)
 
-    def _reasons(self) -> list[str]:
+    async def _reasons(self) -> list[str]:
         """Anybody may ask, as often as they like: not each time are all deployments looked at."""
         now = self._clock.now()
         if now - self._looked_at >= _REASONS_KEPT_S:
             self._looked_at = now
-            verdicts = self.verdicts(self.groups())
+            verdicts = await self.judged(self.groups(), Pauses(self._clock))
             why = [f"{label}: {'; '.join(verdict.why)}" for label, verdict in verdicts.items() if verdict.why]
             more = [f"and {len(why) - _REASONS} more"] if len(why) > _REASONS else []
             self._known_reasons = [f"health: {self.summed_up(verdicts).health}", *why[:_REASONS], *more]

@@ -42,6 +42,10 @@ class Holds:
         self._gateway.let_in()
         return hold
 
+    def all(self) -> tuple[tuple[str, Hold], ...]:
+        """Each with its label."""
+        return tuple(self._holds.items())
+
     def labels(self) -> AbstractSet[str]:
         return self._holds.keys()
 

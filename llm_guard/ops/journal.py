@@ -12,20 +12,23 @@ from collections.abc import Callable
 import msgspec
 
 from llm_guard.clock import Clock
+from llm_guard.gateway.call_line import Timestamps
 
 KEPT = 2000
 """Events; a reader that comes back gets what it missed of these."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened at the instant `at`, in seconds since the epoch."""
+    """Something that happened."""
 
     id: int
     """Counts up from 1 since the start of the process."""
-    at: float
+    at: str
+    """ISO 8601, UTC."""
     kind: str
     """`breaker`, `alert`, `reload`, `drain`, `change`, ..."""
     facts: dict[str, str | int | float | bool | None]
+    """By kind."""
 
 
 class Journal:
@@ -36,11 +39,12 @@ class Journal:
         self._events: deque[Event] = deque(maxlen=KEPT)
         self._readers: set[Callable[[Event], None]] = set()
         self._last_id = 0
+        self._timestamps = Timestamps()
 
     def note(self, kind: str, /, **facts: str | float | bool | None) -> None:
         """It has happened just now."""
         self._last_id += 1
-        event = Event(self._last_id, self._clock.wall(), kind, facts)
+        event = Event(self._last_id, self._timestamps.of(self._clock.wall()), kind, facts)
         self._events.append(event)
         for tell in tuple(self._readers):
             tell(event)

@@ -5,9 +5,9 @@ Owns which settings stand in for the config's. Does not own what they mean (`pol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -26,7 +26,8 @@ from llm_guard.policy.units import at_least, parse_concurrency, parse_count, par
 _Said = dict[str, Any]
 """By the fields of `SetLimits`."""
 _Number = Annotated[float, Meta(ge=0)]
-_Count = Annotated[int, Meta(ge=1)]
+_Count = Annotated[float, Meta(ge=1, le=1_000_000, multiple_of=1)]
+"""To JSON Schema 2.0 is as whole as 2; to msgspec's `int` it is not."""
 
 
 class LimitsOf(Change):
@@ -37,6 +38,9 @@ class LimitsOf(Change):
 
 class SetLimits(LimitsOf):
     """What is left out stays as it is."""
+
+    between_fields: ClassVar[Mapping[str, object]] = {"minProperties": 3}
+    """`reason`, `deployment`, and something that is to change."""
 
     retry_ratio: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
     min_per_second: _Number | UnsetType = UNSET
@@ -100,9 +104,28 @@ class LimitPages:
         back = "Retry budget and capacity as the config says."
         return [
             Page("GET", path, "Retry budgets and capacity.", self._list, gives=list[Limits]),
-            Page("POST", path, "Changes them until the next reload.", self._set, takes=SetLimits, gives=gives),
+            Page(
+                "POST",
+                path,
+                "Changes them until the next reload; a restart by the same config keeps them.",
+                self._set,
+                takes=SetLimits,
+                gives=gives,
+            ),
             Page("POST", f"{path}/reset", back, self._reset, takes=LimitsOf, gives=gives),
         ]
+
+    def put(self, label: str, said: Mapping[str, Any]) -> None:
+        """On top of what was said of it before."""
+        self._wanted[label] = {**self._wanted.get(label, {}), **said}
+        for each in self._gateway.deployments():
+            if each.label == label:
+                self._apply(each, self._wanted[label])
+        self._gateway.let_in()
+
+    def words(self) -> Mapping[str, _Said]:
+        """What was said, by label."""
+        return dict(self._wanted)
 
     def look(self, _now: float) -> None:
         """Names that a pattern has let go are forgotten."""
@@ -131,13 +154,8 @@ class LimitPages:
         said = _said(wanted)
 
         def do() -> Done:
-            label = wanted.deployment
-            self._wanted[label] = {**self._wanted.get(label, {}), **said}
-            for each in self._gateway.deployments():
-                if each.label == label:
-                    self._apply(each, self._wanted[label])
-            self._gateway.let_in()
-            return Done(self._now(label), said)
+            self.put(wanted.deployment, said)
+            return Done(self._now(wanted.deployment), said)
 
         return await self._changes.make(asked, "limits.set", wanted.deployment, do)
 
@@ -196,6 +214,7 @@ def _said(wanted: SetLimits) -> _Said:
     """Raises Refused: the ranges are the config's."""
     ways = _BUDGET | _CAPACITY
     said = {name: value for name in ways if (value := getattr(wanted, name)) is not UNSET}
+    said |= {name: int(said[name]) for name in _CAPACITY if isinstance(said.get(name), float)}
     if not said:
         raise Refused(422, "invalid_body", f"say what is to change: {', '.join(ways)}")
     for name, value in said.items():

@@ -46,7 +46,8 @@ class _Word:
     until: float
     """The monotonic instant."""
     until_wall: float
-    who: str
+    level: LevelName
+    reason: str
 
 
 class LogLevels:
@@ -67,7 +68,8 @@ class LogLevels:
         for name, word in list(self._ends.items()):
             if now >= word.until:
                 self._say(name, None)
-                self._changes.note(word.who, "log level", name or "all", "its time is over", {"level": LEVELS.of(name)})
+                detail = {"was": word.level, "level": LEVELS.of(name), "reason": word.reason}
+                self._changes.note("expiry", "log-levels.reset", name or "all", "its time was over", detail)
 
     def close(self) -> None:
         """The process may go on, and another gateway in it."""
@@ -87,21 +89,22 @@ class LogLevels:
 
     async def _change(self, asked: Asked) -> Answer:
         change: LevelChange = asked.body
-        return await self._changes.make(
-            asked, "log level", change.logger or "all", lambda: self._do(change, asked.who)
-        )  # fmt: skip
+        what = "log-levels.reset" if change.level is None else "log-levels.set"
+        return await self._changes.make(asked, what, change.logger or "all", lambda: self._do(change))
 
-    def _do(self, change: LevelChange, who: str) -> Done:
+    def _do(self, change: LevelChange) -> Done:
         name = change.logger
         if not is_logger(name):
-            raise Refused(422, "unknown_logger", "logger must be a module of the gateway: llm_guard.gateway.settle")
+            why = f"no module or package of the gateway is named {name!r}; such as llm_guard.gateway.settle"
+            raise Refused(404, "unknown_logger", why)
         if name not in LEVELS.overrides() and len(LEVELS.overrides()) >= _MOST_WORDS:
             raise Refused(409, "too_many_levels", "give some loggers back to the config: level null")
         seconds = optional_seconds_of(change.for_)
         before = LEVELS.of(name)
         self._say(name, change.level)
         if change.level is not None and seconds is not None:
-            self._ends[name] = _Word(self._clock.now() + seconds, self._clock.wall() + seconds, who)
+            until, until_wall = self._clock.now() + seconds, self._clock.wall() + seconds
+            self._ends[name] = _Word(until, until_wall, change.level, change.reason)
         return Done(list(self._views()), {"before": before, "level": change.level, "for": change.for_})
 
     def _say(self, name: str, level: LevelName | None) -> None:

@@ -1,8 +1,8 @@
 """/metrics: the page that Prometheus scrapes.
 
 Owns what is on it, in which order, and that writing it holds nobody up: it gives the event loop back after every few
-hundred samples. Does not own the numbers (`ops.call_metrics`, `ops.state_metrics`), nor how they are written
-(`ops.exposition`).
+hundred samples, and takes no more than its share of it, however many ask. Does not own the numbers (`ops.call_metrics`,
+`ops.state_metrics`), nor how they are written (`ops.exposition`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from llm_guard.ops.running import Running
 from llm_guard.ops.state_metrics import Alerts, Health, StateMetrics
 from llm_guard.ops.watch import Watch
 
+_SHARE = 0.1
+"""Of the event loop's time: so much goes into pages at most. Anybody may ask for them."""
+_LONGEST_PAUSE_S = 1.0
+"""Prometheus gives a scrape up after ten, unless it is told otherwise."""
+
 
 class Metrics:
     """Everything that there is to scrape."""
@@ -31,6 +36,11 @@ class Metrics:
         self._process = ProcessCollector(registry=None)
         self._clock = running.clock
         self._turn = asyncio.Lock()
+        self._begun = 0
+        """How many pages."""
+        self._pages: dict[Format, tuple[int, bytes]] = {}
+        """The last of each form, and which it was of those begun."""
+        self._next_at = 0.0
 
     def pages(self) -> list[Page]:
         summary = "For Prometheus; as OpenMetrics if asked to."
@@ -41,13 +51,31 @@ class Metrics:
         return Answer(await self._page(form), CONTENT_TYPES[form])
 
     async def _page(self, form: Format) -> bytes:
-        page = []
+        """One that was begun after it was asked for: whoever asks meanwhile shares the next."""
+        begun_before = self._begun
         async with self._turn:  # of many scrapers at once each would have its piece before a call went on
-            for _ in self.state.look():
-                await self._clock.sleep(0)
-            for piece in pieces((*self.all, *self._of_process()), form):
-                page.append(piece.encode(errors="replace"))  # a config may have half of a surrogate pair in a name
-                await self._clock.sleep(0)
+            number, page = self._pages.get(form, (0, b""))
+            if number > begun_before:
+                return page
+            if (pause_s := self._next_at - self._clock.now()) > 0:
+                await self._clock.sleep(pause_s)
+            self._begun += 1
+            number, since = self._begun, self._clock.now()
+            try:
+                page = await self._written(form)
+            finally:
+                took_s = self._clock.now() - since
+                self._next_at = since + took_s + min(took_s * (1 / _SHARE - 1), _LONGEST_PAUSE_S)
+            self._pages[form] = number, page
+            return page
+
+    async def _written(self, form: Format) -> bytes:
+        page = []
+        for _ in self.state.look():
+            await self._clock.sleep(0)
+        for piece in pieces((*self.all, *self._of_process()), form):
+            page.append(piece.encode(errors="replace"))  # a config may have half of a surrogate pair in a name
+            await self._clock.sleep(0)
         return b"".join(page)
 
     def _of_process(self) -> Iterator[Family]:

@@ -5,14 +5,17 @@ Owns what is written of a page. Does not own the pages: it is made of what they 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
+from msgspec.inspect import DataclassType, DictType, ListType, Metadata, StructType, UnionType
 
-from llm_guard.ops.pages import JSON, Answer, Asked, Page, answer
+from llm_guard.ops.field_texts import field_texts, type_text
+from llm_guard.ops.pages import JSON, Answer, Asked, Change, OperatorHeaders, Page, answer
 from llm_guard.version import __version__
 
 _REFS = "#/components/schemas/{name}"
@@ -63,7 +66,7 @@ def with_description(pages: Iterable[Page]) -> list[Page]:
         return answer(PageList([PageLine(each.method, each.path, each.summary) for each in every]))
 
     async def give_description(_asked: Asked) -> Answer:
-        return answer(described(every))
+        return answer(await asyncio.to_thread(described, every))  # sources are read
 
     every = [
         *pages,
@@ -81,6 +84,9 @@ def described(pages: Iterable[Page]) -> dict[str, Any]:
     )
     found, components = _plainly_named(msgspec.json.schema_components(kinds, ref_template=_REFS))
     schemas = dict(zip(kinds, found, strict=True))
+    structs = _structs(kinds)
+    for name, schema in components.items():
+        _fill_in(schema, structs[name.partition("_")[0]])  # of a generic one the types follow
     paths: dict[str, dict[str, Any]] = {}
     for page in pages:
         paths.setdefault(page.path, {})[page.method.lower()] = _operation(page, schemas)
@@ -122,7 +128,7 @@ def _operation(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
         "tags": [page.path.split("/")[2] if page.path.count("/") > 1 else "health"],
         "responses": _responses(page, schemas),
     }
-    if parameters := [*_path_parameters(page), *_query_parameters(page)]:
+    if parameters := [*_path_parameters(page), *_parameters(page.query, "query"), *_header_parameters(page)]:
         operation["parameters"] = parameters
     if page.takes is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[page.takes]}}}
@@ -157,16 +163,54 @@ def _path_parameters(page: Page) -> Iterator[dict[str, Any]]:
         }
 
 
-def _query_parameters(page: Page) -> Iterator[dict[str, Any]]:
-    if page.query is None:
+def _header_parameters(page: Page) -> Iterator[dict[str, Any]]:
+    yield from _parameters(page.heeds, "header")
+    if page.takes is not None and issubclass(page.takes, Change):
+        yield from _parameters(OperatorHeaders, "header")
+
+
+def _parameters(kind: type[Struct] | None, place: str) -> Iterator[dict[str, Any]]:
+    if kind is None:
         return
-    _, components = msgspec.json.schema_components((page.query,), ref_template=_REFS)
-    schema = components[page.query.__name__]
+    _, components = msgspec.json.schema_components((kind,), ref_template=_REFS)
+    schema = components[kind.__name__]
+    _fill_in(schema, kind)
     for name, its_schema in schema["properties"].items():
-        yield {"name": name, "in": "query", "required": name in schema["required"], "schema": _of_a_query(its_schema)}
+        yield {"name": name, "in": place, "required": name in schema["required"], "schema": _of_a_request(its_schema)}
 
 
-def _of_a_query(schema: dict[str, Any]) -> dict[str, Any]:
+def _of_a_request(schema: dict[str, Any]) -> dict[str, Any]:
     """A parameter that is not there is null: nobody writes that."""
     kinds = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     return {**kinds[0], "description": schema.get("description", "")} if len(kinds) == 1 else schema
+
+
+def _fill_in(schema: dict[str, Any], kind: type) -> None:
+    """What its fields say of themselves, and the rules that hold between them."""
+    said, names = field_texts(kind), getattr(kind, "__struct_encode_fields__", ())
+    written = dict(zip(names, getattr(kind, "__struct_fields__", ()), strict=True))
+    for name, its_schema in schema.get("properties", {}).items():
+        texts = (said.get(written.get(name, name), ""), type_text(its_schema))
+        if text := " ".join(each for each in texts if each):
+            its_schema["description"] = text
+    schema.update(getattr(kind, "between_fields", {}))
+
+
+def _structs(kinds: Iterable[Any]) -> dict[str, type]:
+    """All that are in these types, by name."""
+    found: dict[str, type] = {}
+    left: list[Any] = [*msgspec.inspect.multi_type_info(kinds)]
+    while left:
+        match left.pop():
+            case StructType(cls=cls, fields=fields) | DataclassType(cls=cls, fields=fields):
+                plain = get_origin(cls) or cls  # a generic one with its types, or the class itself
+                if plain.__name__ not in found or plain is not cls:
+                    left += [each.type for each in fields]
+                found[plain.__name__] = plain
+            case ListType(item_type=each) | DictType(value_type=each) | Metadata(type=each):
+                left.append(each)
+            case UnionType(types=types):
+                left += types
+            case _:  # it has no parts
+                pass
+    return found

@@ -17,17 +17,18 @@ from llm_guard.ops import deployment_view, tally
 from llm_guard.ops.health import Group, Health, worst
 from llm_guard.ops.history import History, Lately
 from llm_guard.ops.pages import Answer, Asked, Page, answer
+from llm_guard.ops.pauses import Pauses
 from llm_guard.ops.running import Running
-from llm_guard.ops.views import DeploymentView, LabelledBreaker, ModelView, Snapshot, Traffic
+from llm_guard.ops.tally import Tally
+from llm_guard.ops.views import DeploymentView, ForceView, LabelledBreaker, ModelView, Snapshot, Traffic
 from llm_guard.policy.health import Verdict
 from llm_guard.version import __version__
 
-Forced = Callable[[str], tuple[str, str | None] | None]
-"""The reason, and until when as ISO text, of an operator who has forced the breakers with this label."""
+Forced = Callable[[str], ForceView | None]
+"""The word of an operator who has forced the breakers with this label."""
 Groups = Mapping[str, Group]
 
-_LOOKS = 1000
-"""About so many microseconds are taken at once."""
+_LOOKS_OF_A_MODEL = 15
 _LOOKS_OF_A_LABEL = 40
 _GATES_A_LOOK = 4
 
@@ -72,9 +73,13 @@ class Overview:
     async def snapshot(self) -> Snapshot:
         """All of it."""
         clock, gateway = self._running.clock, self._gateway
+        pauses = Pauses(clock)
         groups = self._health.groups()
-        verdicts = self._health.verdicts(groups)
-        whole = self._health.summed_up(verdicts)
+        verdicts = await self._health.judged(groups, pauses)
+        summary = self._health.summed_up(verdicts)
+        lately, whole = await self._lately(pauses)
+        models = await self._model_views(lately, pauses)
+        deployments = await self._deployment_views(groups, verdicts, pauses)
         listeners = self._running.listeners()
         now = clock.now()
         return Snapshot(
@@ -82,11 +87,11 @@ class Overview:
             __version__,
             round(now - self._started_at, 3),
             gateway.is_leaving,
-            whole.health,
-            list(whole.why),
-            self._total(),
-            self._model_views(),
-            await self._deployment_views(groups, verdicts),
+            summary.health,
+            list(summary.why),
+            self._total(whole),
+            models,
+            deployments,
             sum(key[0] == "credential" for key in gateway.bench.snapshot(now)),
             sum(listener.count for listener in listeners),
             listeners[0].settings.max_connections if listeners else 0,
@@ -96,7 +101,7 @@ class Overview:
     def deployment(self, label: str) -> DeploymentView | None:
         """One, as it is now."""
         group = self._health.groups().get(label)
-        return None if group is None else self._view(label, group, self._health.verdicts({label: group})[label])
+        return None if group is None else self._view(label, group, self._health.verdict(label, group))
 
     def breaker(self, label: str) -> LabelledBreaker | None:
         """One, as it is now."""
@@ -104,20 +109,34 @@ class Overview:
         return None if group is None else self._labelled(label, group)
 
     async def _give_snapshot(self, _asked: Asked) -> Answer:
-        return answer(await self.snapshot())
+        snapshot = await self.snapshot()
+        await self._running.clock.sleep(0)  # of a thousand deployments it takes 2 ms to be written down
+        return answer(snapshot)
 
     async def _give_deployments(self, _asked: Asked) -> Answer:
-        groups = self._health.groups()
-        return answer(await self._deployment_views(groups, self._health.verdicts(groups)))
+        groups, pauses = self._health.groups(), Pauses(self._running.clock)
+        return answer(await self._deployment_views(groups, await self._health.judged(groups, pauses), pauses))
 
     async def _give_breakers(self, _asked: Asked) -> Answer:
-        return answer([self._labelled(label, group) for label, group in self._health.groups().items()])
+        pauses, views = Pauses(self._running.clock), []
+        for label, group in self._health.groups().items():
+            views.append(self._labelled(label, group))
+            await pauses.after(_LOOKS_OF_A_LABEL + len(group))
+        return answer(views)
 
     # of calls
 
-    def _total(self) -> Traffic:
+    async def _lately(self, pauses: Pauses) -> tuple[dict[str, Lately], Tally]:
+        """Of each model that was ever asked for, and of all together."""
+        found, whole = {}, tally.NOTHING
+        for name in tuple(self._counters.models):
+            lately = found[name] = self._history.model(name)
+            whole = whole.plus(lately.tally)
+            await pauses.after(_LOOKS_OF_A_MODEL)
+        return found, whole
+
+    def _total(self, whole: Tally) -> Traffic:
         models = self._counters.models
-        whole = tally.total(self._history.model(name).tally for name in models)
         return _traffic(
             self._history.lately(whole),
             sum(sum(counts.calls.values()) for counts in models.values()),
@@ -125,14 +144,18 @@ class Overview:
             sum(counts.begun - counts.ended for counts in models.values()),
         )
 
-    def _model_views(self) -> list[ModelView]:
+    async def _model_views(self, lately: Mapping[str, Lately], pauses: Pauses) -> list[ModelView]:
         """Those of the config first, as they stand there."""
-        names = dict.fromkeys((*self._models, *self._counters.models))
-        return [self._model_view(name, self._counters.models.get(name) or ModelCounts()) for name in names]
+        views = []
+        for name in dict.fromkeys((*self._models, *lately)):
+            views.append(self._model_view(name, lately.get(name) or self._history.model(name)))
+            await pauses.after(_LOOKS_OF_A_MODEL)
+        return views
 
-    def _model_view(self, name: str, counts: ModelCounts) -> ModelView:
+    def _model_view(self, name: str, lately: Lately) -> ModelView:
+        counts = self._counters.models.get(name) or ModelCounts()
         traffic = _traffic(
-            self._history.model(name),
+            lately,
             sum(counts.calls.values()),
             tally.share(sum(counts.recent), len(counts.recent)),
             counts.begun - counts.ended,
@@ -141,15 +164,15 @@ class Overview:
 
     # of deployments
 
-    async def _deployment_views(self, groups: Groups, verdicts: Mapping[str, Verdict]) -> list[DeploymentView]:
-        """With a pause now and then: a pattern has hundreds of deployments, and each may have a thousand callers."""
-        views, looks = [], 0
+    async def _deployment_views(
+        self, groups: Groups, verdicts: Mapping[str, Verdict], pauses: Pauses
+    ) -> list[DeploymentView]:
+        """A pattern has hundreds of deployments, and each may have a thousand callers."""
+        views = []
         for label, group in groups.items():
             views.append(self._view(label, group, verdicts[label]))
-            looks += _LOOKS_OF_A_LABEL + len(group) + sum(len(each.gates.all()) for each in group) // _GATES_A_LOOK
-            if looks > _LOOKS:
-                looks = 0
-                await self._running.clock.sleep(0)
+            gates = sum(len(each.gates.all()) for each in group)
+            await pauses.after(_LOOKS_OF_A_LABEL + len(group) + gates // _GATES_A_LOOK)
         return views
 
     def _view(self, label: str, group: Group, verdict: Verdict) -> DeploymentView:

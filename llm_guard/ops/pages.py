@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -21,13 +21,25 @@ TEXT = "text/plain; charset=utf-8"
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=r"\S", description="For the audit trail.")]
+Reason = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=500, pattern=r"\S", description="Why, for the audit trail; not blank.")
+]
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The body of a request that changes something."""
 
+    between_fields: ClassVar[Mapping[str, object]] = {}
+    """What no field says by itself, as JSON Schema; the page sees to it."""
+
     reason: Reason
+
+
+class OperatorHeaders(msgspec.Struct):
+    """Of a request that changes something."""
+
+    operator: str | None = msgspec.field(name="x-llm-guard-operator", default=None)
+    """Who asks, for the audit trail: 64 characters of it are kept. It is claimed, not proved."""
 
 
 @dataclass(slots=True)
@@ -92,6 +104,8 @@ class Page:
     """What its body is read as; unknown fields are refused. Where it is a `Change`, the page calls `Changes.make`."""
     query: type[msgspec.Struct] | None = None
     """What its query is read as; unknown parameters are refused. None: it takes none, or reads them itself."""
+    heeds: type[msgspec.Struct] | None = None
+    """The headers that it reads beside those that every page does, for the API description."""
     gives: Any = None
     """The type of its answer, for the API description."""
     media: str = JSON

@@ -36,6 +36,27 @@ _MARKS: dict[Severity, str] = {
     "info": "\N{LARGE BLUE CIRCLE}",
 }
 
+_LABELS = {
+    "success_rate": "model",
+    "breaker_open": "deployment",
+    "failure_spike": "deployment",
+    "budget_exhausted": "deployment",
+    "credential_benched": "upstream",
+}
+_ENDINGS = {" (first token)": "model", " (whole answer)": "model", " (model)": "model", " (host)": "upstream"}
+"""Of subjects that are not what their rule's subjects usually are (`ops.alert_signals`)."""
+_ACTIONS = {
+    "success_rate": "GET /admin/calls?failed=true: the attempts of a call name the deployment and the reason.",
+    "latency": "Is it the provider, waiting for a turn, or retrying? The dashboard opens one slow call's waterfall.",
+    "breaker_open": "None, if it closes again. GET /admin/breakers says when the next call is let through.",
+    "failure_spike": "The outcomes of its attempts in /admin/metrics say how it fails; drain it if it only costs time.",
+    "budget_exhausted": "Retries bring nothing now: look for what fails, before retry.budget is raised.",
+    "credential_benched": "Renew the upstream's api_key or its quota, and reload.",
+    "engine_gave_up": "Start it by hand, and look at its own log.",
+    "reload_failed": "llm-guard check -c FILE names file, line and key; a restart now would fail.",
+    "loop_lag": "Is the machine short of CPU, or does it swap? Add a replica.",
+}
+
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -134,11 +155,13 @@ def _mark(notice: Notice) -> str:
 
 
 def _pagerduty(notice: Notice, source: str, routing_key: str) -> dict[str, object]:
-    """Events API v2. Without this machine's name in its key: what all replicas see is one incident."""
+    """Events API v2. Each machine's incidents are its own: under one key the first replica that is well again would
+    resolve what another one still sees, and nobody would be told of that anew. Two incidents too many are the lesser
+    harm, and an Alertmanager in between makes one of them."""
     event: dict[str, object] = {
         "routing_key": routing_key,
         "event_action": "trigger" if notice.state == "firing" else "resolve",
-        "dedup_key": _dedup_key(notice),
+        "dedup_key": _dedup_key(notice, source),
     }
     if notice.state == "firing":
         event["payload"] = {
@@ -154,28 +177,42 @@ def _pagerduty(notice: Notice, source: str, routing_key: str) -> dict[str, objec
     return event
 
 
-def _dedup_key(notice: Notice) -> str:
-    key = f"llm_guard/{notice.alert}/{notice.subject}"
+def _dedup_key(notice: Notice, source: str) -> str:
+    key = f"llm_guard/{source}/{notice.alert}/{notice.subject}"
     if len(key) <= _LONGEST_KEY_CHARS and key.isprintable():
         return key
-    digest = hashlib.sha256(notice.subject.encode("utf-8", "surrogatepass")).hexdigest()
+    digest = hashlib.sha256(f"{source}/{notice.subject}".encode("utf-8", "surrogatepass")).hexdigest()
     return f"llm_guard/{notice.alert}/{digest}"
 
 
 def _prometheus(notice: Notice, source: str, wall: float) -> dict[str, object]:
+    """With the labels and annotations of the rules in config/prometheus: one Alertmanager config serves both."""
     return {
         "labels": {
             "alertname": f"llm_guard_{notice.alert}",
             "severity": notice.severity,
             "subject": plain(notice.subject),
-            "job": "llm_guard",
+            **_whose(notice),
+            "job": "llm-guard",
             "instance": source,
         },
         "annotations": {
             "summary": plain(notice.summary),
+            "description": f"Seen by the gateway on {plain(source)} itself: {notice.value:g}, held against "
+            f"{notice.threshold:g}.",
+            "action": _ACTIONS.get(notice.alert, "None: it is a test."),
             "value": f"{notice.value:g}",
             "threshold": f"{notice.threshold:g}",
         },
         "startsAt": iso(notice.since),
         "endsAt": iso(wall + _ENDS_AFTER_S if notice.state == "firing" else notice.at),
     }
+
+
+def _whose(notice: Notice) -> dict[str, str]:
+    """The label by which Prometheus' alerts of the same thing are grouped and inhibited."""
+    for ending, label in _ENDINGS.items():
+        if notice.subject.endswith(ending):
+            return {label: plain(notice.subject.removesuffix(ending))}
+    label_of_rule = _LABELS.get(notice.alert)
+    return {} if label_of_rule is None else {label_of_rule: plain(notice.subject)}

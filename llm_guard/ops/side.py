@@ -6,7 +6,9 @@ Owns what is put together here, and its life: start, reload, stop. Does not own 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from llm_guard.config import Config
 from llm_guard.deployment import Deployment
@@ -17,7 +19,7 @@ from llm_guard.ops.alert_signals import Signals
 from llm_guard.ops.alerts import Alerts
 from llm_guard.ops.calls import CallPages
 from llm_guard.ops.changes import Changes
-from llm_guard.ops.config_pages import ConfigPages
+from llm_guard.ops.config_pages import ConfigPages, detail_of
 from llm_guard.ops.controls import Controls
 from llm_guard.ops.dashboard import Dashboard
 from llm_guard.ops.events import Events
@@ -26,6 +28,8 @@ from llm_guard.ops.guard import Guard
 from llm_guard.ops.health import Health
 from llm_guard.ops.history import History
 from llm_guard.ops.journal import Journal
+from llm_guard.ops.keeping import Keeping
+from llm_guard.ops.kept import Known
 from llm_guard.ops.limits import LimitPages
 from llm_guard.ops.log_levels import LogLevels
 from llm_guard.ops.metrics import Metrics
@@ -40,18 +44,20 @@ from llm_guard.ops.transitions import Transitions
 from llm_guard.ops.views import DeploymentView
 from llm_guard.ops.watch import Watch
 from llm_guard.ops.webhooks import Webhooks
-from llm_guard.reloads import Adopted
+from llm_guard.reloads import BY_ITSELF, Adopted
 from llm_guard.store.audit import AuditFile
 from llm_guard.store.folder import state_folder
+from llm_guard.store.kept_file import KeptFile, file_name
 
 
 class OperatorSide:
-    """`start()` when the listeners accept; `adopt` at a reload; `await stop()`."""
+    """`await start()` before the listeners accept; `adopt` at a reload; `await stop()`."""
 
     def __init__(self, config: Config, running: Running) -> None:
         self._running = running
         self.journal = Journal(running.clock)
-        self._trail = Trail(AuditFile(partial(state_folder, config.ops.store, os.environ)), running.clock)
+        folder = partial(state_folder, config.ops.store, os.environ)
+        self._trail = Trail(AuditFile(folder), running.clock)
         self.changes = Changes(self._trail, self.journal, running.clock)
         self._traces = Traces(config.ops.traces, running.gateway, running.clock)
         self._log_levels = LogLevels(config.ops.log, self.changes, running.clock)
@@ -70,7 +76,9 @@ class OperatorSide:
         self._controls = Controls(config, running.gateway, self.changes, running.clock, self._view)
         self._limits = LimitPages(config, running.gateway, self.changes, running.clock)
         running.gateway.table.pool.dress = self._dress
-        self._watch = Watch([*looks, self._controls.look, self._limits.look], running.clock)
+        self._keeping = self._new_keeping(folder, config)
+        looks += [self._controls.look, self._limits.look, *([self._keeping.look] if self._keeping else [])]
+        self._watch = Watch(looks, running.clock)
         self._health = Health(config, running, self._history, self._controls.holds.view)
         self.overview = Overview(
             config, running, self._history, self._health, self._controls.forces.forced, lambda: self._watch.max_lag_s
@@ -84,19 +92,23 @@ class OperatorSide:
         """Answers one request for one of the operator's paths."""
         await self._site.serve(request, reply)
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Before the first call: what was said before a restart holds for it."""
+        if self._keeping is not None:
+            await self._keeping.recall()
         self._webhooks.start()
         self._watch.start()
         self._traces.start()
 
     def adopt(self, config: Config) -> None:
-        """From now on these settings hold."""
-        self._site.guard = self._guard(config)
+        """From now on these settings hold. Where one of them cannot be followed, it raises before it follows any."""
+        guard = self._guard(config)
+        self._traces.adopt(config.ops.traces)
+        self._site.guard = guard
         self._controls.adopt(config)
         self._limits.adopt(config)
         self._calls.adopt(config.ops.timelines)
         self._log_levels.adopt(config.ops.log)
-        self._traces.adopt(config.ops.traces)
         self._health.adopt(config)
         self.overview.adopt(config)
         self._alerts.adopt(config.ops.alerts)
@@ -107,6 +119,9 @@ class OperatorSide:
         if adopted.how == "reload":
             self.state.is_last_reload_good = True
         config = adopted.config
+        if (why := BY_ITSELF.get(adopted.by)) is not None:
+            source = str(self._running.reloads.path)
+            self.changes.note(adopted.by, "config.reload", source, why, detail_of(adopted))
         self.journal.note(
             "reload", outcome="ok", how=adopted.how, by=adopted.by, changes=len(adopted.changes),
             models=len(config.models), upstreams=len(config.upstreams),
@@ -119,6 +134,8 @@ class OperatorSide:
     async def stop(self) -> None:
         self._watch.stop()
         await self._webhooks.stop()
+        if self._keeping is not None:
+            await self._keeping.close()
         self._log_levels.close()
         await self._traces.stop()
         await self._trail.close()
@@ -128,6 +145,15 @@ class OperatorSide:
         lag, reload = lambda: self._watch.lag_s, lambda: self.state.is_last_reload_good
         signals = Signals(rules, running.gateway, running.counters, self.journal, lag, reload)
         return Alerts(rules, signals, self._webhooks, self.journal, running.clock)
+
+    def _new_keeping(self, folder: Callable[[], Path], config: Config) -> Keeping | None:
+        """None: a port that the system chooses is another one next time, and nothing would be found again."""
+        server, running = config.server, self._running
+        if server.port == 0:
+            return None
+        known = Known(self._alerts, self._controls, self._limits, running.reloads, self.changes, running.clock)
+        file = KeptFile(folder, file_name(server.host, server.port))
+        return Keeping(file, known.gather, known.recall, running.clock)
 
     def _dress(self, deployment: Deployment) -> None:
         self._controls.dress(deployment)

@@ -6,6 +6,7 @@ who may ask (`ops.guard`), nor the pages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, unquote
 
@@ -15,6 +16,7 @@ import structlog
 from llm_guard.gateway.asked import BadRequest
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request, objection
+from llm_guard.ops.field_texts import type_text
 from llm_guard.ops.guard import Guard
 from llm_guard.ops.pages import Answer, Asked, Page, Refused
 
@@ -30,6 +32,7 @@ _HEADERS = (
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
+_NO_MATCH = re.compile(r"Expected `str` matching regex .* - at `\$\.(\w+)`", re.DOTALL)
 _NO_CONTENT_POLICY = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 
 
@@ -74,6 +77,8 @@ class Site:
     async def _answer(self, request: Request, reply: Reply) -> Answer | None:
         if (bad := objection(request)) is not None:
             reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
+            if bad.status == 405:
+                raise Refused(405, bad.code, bad.message, self._allowed(request.path))
             raise bad
         page, params = self._find(request)
         if not page.is_open:
@@ -93,19 +98,25 @@ class Site:
         return await page.give(asked)
 
     def _find(self, request: Request) -> tuple[Page, dict[str, str]]:
-        methods, params = self._by_path.get(request.path), {}
-        if methods is None:
-            for pattern in self._patterns:
-                if (found := _match(pattern, request.path)) is not None:
-                    methods, params = self._by_path[pattern], found
-                    break
-        if methods is None:
-            raise Refused(404, "unknown_path", "there is no such page; /admin lists them")
+        methods, params = self._methods(request.path)
         page = methods.get("GET" if request.method == "HEAD" else request.method)
         if page is None:
-            allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
-            raise Refused(405, "method_not_allowed", f"use {' or '.join(allowed)}", (("Allow", ", ".join(allowed)),))
+            allowed = self._allowed(request.path)
+            raise Refused(405, "method_not_allowed", f"use {' or '.join(allowed[0][1].split(', '))}", allowed)
         return page, params
+
+    def _methods(self, path: str) -> tuple[dict[str, Page], dict[str, str]]:
+        if (methods := self._by_path.get(path)) is not None:
+            return methods, {}
+        for pattern in self._patterns:
+            if (found := _match(pattern, path)) is not None:
+                return self._by_path[pattern], found
+        raise Refused(404, "unknown_path", "there is no such page; /admin lists them")
+
+    def _allowed(self, path: str) -> tuple[tuple[str, str]]:
+        """The header that a 405 has to have (RFC 9110, section 15.5.6)."""
+        methods = self._methods(path)[0]
+        return (("Allow", ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))),)
 
 
 def _match(pattern: str, path: str) -> dict[str, str] | None:
@@ -136,7 +147,7 @@ def _wanted(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> msgspec
     try:
         return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refused(422, "invalid_query", str(error)) from None
+        raise Refused(422, "invalid_query", _plainly(error, kind)) from None
 
 
 def _peer(reply: Reply) -> str | None:
@@ -163,9 +174,17 @@ async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> m
     try:
         return msgspec.json.decode(b"".join(pieces) or b"{}", type=kind)
     except msgspec.ValidationError as error:
-        raise Refused(422, "invalid_body", str(error)) from None
+        raise Refused(422, "invalid_body", _plainly(error, kind)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from None
+
+
+def _plainly(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
+    """Without a regular expression: what the field says of itself."""
+    if (found := _NO_MATCH.fullmatch(str(error))) is None:
+        return str(error)
+    schema = msgspec.json.schema_components((kind,))[1][kind.__name__]["properties"][found[1]]
+    return f"`{found[1]}` does not fit. {type_text(schema)}"
 
 
 def headers_of(answer: Answer) -> list[tuple[str, str]]:

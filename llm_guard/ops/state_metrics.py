@@ -114,9 +114,15 @@ class StateMetrics:
             counter("log_lines_dropped", "Lines that nobody took in time.", (), _dropped),
             gauge(
                 "config_last_reload_successful",
-                "1 when the running config is the file's.",
+                "1 when the file was taken when it was read last, 0 when it was refused.",
                 (),
                 lambda: [((), int(self.is_last_reload_good))],
+            ),
+            gauge(
+                "config_rolled_back",
+                "1 while a config from before the file's runs: a restart would run by the file.",
+                (),
+                lambda: [((), int(self._running.reloads.is_rolled_back))],
             ),
             gauge("build_info", "1; what runs is in the labels.", ("version", "python", "compiled"), _build),
         )

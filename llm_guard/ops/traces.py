@@ -43,28 +43,29 @@ class Traces:
 
     def start(self) -> None:
         """In the event loop."""
-        settings = self._settings
-        if settings.endpoint is None:
-            return
-        from llm_guard.ops.spans import Spans  # noqa: PLC0415  # the packages are there only if they were asked for
-
-        self._complaints.listen()
-        self._spans = Spans(settings.endpoint, settings.service_name)
-        self._gateway.tracer = Tracer(self._random, settings.sample)
-        self._gateway.recorder.on_end = self._note
+        self._begin(_spans(self._settings))
 
     def adopt(self, settings: TraceSettings) -> None:
-        """Running calls are not traced where it changes something."""
+        """Running calls are not traced where it changes something. What raises leaves all as it was."""
         if settings == self._settings:
             return
-        self._settings = settings
+        spans = _spans(settings)
         self._end()
-        self.start()
+        self._settings = settings
+        self._begin(spans)
 
     async def stop(self) -> None:
         """What waits is sent, unless that takes longer than 2 s."""
         if (closing := self._end()) is not None:
             await asyncio.to_thread(closing.join, _CLOSING_S)
+
+    def _begin(self, spans: Spans | None) -> None:
+        if spans is None:
+            return
+        self._complaints.listen()
+        self._spans = spans
+        self._gateway.tracer = Tracer(self._random, self._settings.sample)
+        self._gateway.recorder.on_end = self._note
 
     def _end(self) -> threading.Thread | None:
         spans, self._spans = self._spans, None
@@ -80,6 +81,15 @@ class Traces:
     def _note(self, call: Call, now: float) -> None:
         if call.trace is not None and self._spans is not None:
             self._spans.note(call, call.trace, now, self._clock.wall())
+
+
+def _spans(settings: TraceSettings) -> Spans | None:
+    """None: nothing is traced."""
+    if settings.endpoint is None:
+        return None
+    from llm_guard.ops.spans import Spans  # noqa: PLC0415  # the packages are there only if they were asked for
+
+    return Spans(settings.endpoint, settings.service_name)
 
 
 class _Complaints(logging.Handler):

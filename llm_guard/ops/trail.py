@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
-from typing import Any
 
 import msgspec
 import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.ops.pages import Refused
+from llm_guard.ops.worker import Worker
 from llm_guard.store.audit import AuditError, AuditFile, Entry
 
 _log = structlog.get_logger("llm_guard.ops.trail")
@@ -28,6 +24,8 @@ KEPT = 1000
 """Entries that could not be written; the log has them all."""
 PATIENCE_S = 5.0
 """So long an operator's answer waits for the disk."""
+MOST_READING = 8
+"""At once; who is no longer waited for counts until the disk has answered."""
 _MOST_WAITING = 100
 
 Written = asyncio.Future[str | None]
@@ -40,10 +38,11 @@ class Trail:
     def __init__(self, file: AuditFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
-        self._thread = _Worker()
+        self._thread = Worker("audit")
         self._unwritten: deque[Entry] = deque(maxlen=KEPT)
         self._waiting: list[Entry] = []
         """For the disk."""
+        self._reading = 0
         self._is_closed = False
 
     def add(self, entry: Entry) -> Written:
@@ -70,16 +69,21 @@ class Trail:
             return f"the disk has not answered in {PATIENCE_S:g} s; it is still waited for"
 
     async def latest(self, limit: int, before: int | None) -> list[Entry]:
-        """The newest first, those that are not on the disk before all others. Raises Refused when it cannot be read."""
-        loop = asyncio.get_running_loop()
+        """The newest first, those that are not on the disk before all others. Raises Refused when it cannot be read, or
+        too many wait for that."""
+        if self._reading >= MOST_READING:
+            why = f"{self._reading} questions wait for the disk of ops.store already: look whether it answers; "
+            raise Refused(503, "audit_busy", why + self._kept(), (("Retry-After", f"{PATIENCE_S:.0f}"),))
+        reading = asyncio.get_running_loop().run_in_executor(self._thread, self._file.latest, limit, before)
+        self._reading += 1
+        reading.add_done_callback(self._note_read)
         try:
             async with self._clock.limit() as scope:
                 scope.set(self._clock.now() + PATIENCE_S, "audit")
-                found = await loop.run_in_executor(self._thread, self._file.latest, limit, before)
+                found = await asyncio.shield(reading)
         except (AuditError, TimeoutError) as error:
             why = f"{error}" or f"the disk has not answered in {PATIENCE_S:g} s"
-            kept = f"{len(self._unwritten) + len(self._waiting)} changes wait to be written; the log has them"
-            raise Refused(503, "audit_unreadable", f"{why}; {kept}") from None
+            raise Refused(503, "audit_unreadable", f"{why}; {self._kept()}") from None
         new = [*self._unwritten, *self._waiting] if before is None else []
         return [*reversed(new), *found][:limit]
 
@@ -91,6 +95,14 @@ class Trail:
         closed = asyncio.get_running_loop().run_in_executor(self._thread, self._file.close)
         await asyncio.wait((closed,), timeout=PATIENCE_S)
         self._thread.shutdown()
+
+    def _note_read(self, reading: asyncio.Future[list[Entry]]) -> None:
+        self._reading -= 1
+        if not reading.cancelled():
+            reading.exception()  # whoever asked may have left
+
+    def _kept(self) -> str:
+        return f"{len(self._unwritten) + len(self._waiting)} changes wait to be written; the log has them"
 
     def _settle(self, entries: list[Entry], written: Written) -> None:
         del self._waiting[: len(entries)]  # they come back in the order in which they went
@@ -108,36 +120,6 @@ class Trail:
         """The last of them is new; the others were logged when it was their turn."""
         self._unwritten.extend(entries)
         _log.error("not in the audit trail", problem=why, entry=msgspec.to_builtins(entries[-1]))
-
-
-class _Worker(Executor):
-    """One thread, which the process does not wait for when it ends: a disk that hangs must not hold it for ever, and a
-    `ThreadPoolExecutor` is always waited for."""
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run, name="audit", daemon=True)
-
-    def submit(self, act: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._work.put((future, partial(act, *args, **named)))
-        if self._thread.ident is None:
-            self._thread.start()
-        return future
-
-    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # as `Executor`
-        """It ends when what it has got is done."""
-        self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            future, act = work
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(act())
-            except BaseException as error:  # noqa: BLE001  # whoever asked hears of it
-                future.set_exception(error)
 
 
 def _append(file: AuditFile, entries: list[Entry]) -> str | None:

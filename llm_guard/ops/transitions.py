@@ -56,6 +56,4 @@ def _news(history: History, told: int, whose: _Facts) -> Iterator[tuple[float, _
 def _whose(deployment: Deployment, breaker: Breaker) -> _Facts:
     if breaker is deployment.host:
         return {"upstream": deployment.upstream.name}
-    label, model = deployment.label, deployment.model
-    is_named = model is None or label == f"{deployment.upstream.name}/{model}"
-    return {"deployment": label} if is_named else {"deployment": label, "model": model}
+    return {**deployment.breaker_of()}

@@ -115,9 +115,12 @@ class Webhook:
         await asyncio.wait((self._task,), timeout=grace_s)
         self._task.cancel()
         await asyncio.wait((self._task,))
-        if left := [*self._sending, *self._waiting]:
+        if left := self.undelivered():
             names = sorted({f"{each.alert} {each.state}" for each in left})
             _log.warning("alerts not delivered", webhook=self.config.name, count=len(left), alerts=names)
+
+    def undelivered(self) -> list[Notice]:
+        return [*self._sending, *self._waiting]
 
     def view(self) -> WebhookView:
         waiting = len(self._waiting) + len(self._sending)

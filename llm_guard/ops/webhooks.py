@@ -72,6 +72,10 @@ class Webhooks:
         for webhook in self._webhooks:
             webhook.remind(notice)
 
+    def undelivered(self) -> set[str]:
+        """The ids of notices that are on their way to somebody."""
+        return {notice.id for webhook in self._webhooks for notice in webhook.undelivered()}
+
     def find(self, name: str) -> Webhook | None:
         return next((each for each in self._webhooks if each.config.name == name), None)
 

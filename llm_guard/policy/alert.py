@@ -93,6 +93,11 @@ class Alert:
             self._good_since = now
         return self.end() if now - self._good_since >= settings.calm else None
 
+    def resume(self, finding: Finding, now: float) -> None:
+        """It fires, and did so before this process began."""
+        self.finding = finding
+        self._heard_at = self._bad_since = self._fired_at = now
+
     def end(self) -> Literal["resolved"] | None:
         """It is over, whatever is found."""
         was_firing = self.is_firing

@@ -129,8 +129,13 @@ def judge_latency(model: str, what: str, recent: Mean, usual: Mean, settings: La
 
 def judge_breaker(subject: str, open_count: int, count: int, has_opened: bool) -> Finding:
     """`has_opened`: one did since the last look, though it may be closed by now."""
-    of_how_many = f"{open_count} of its {count} breakers are" if count > 1 else "its breaker is"
-    state = f"{of_how_many} open" if open_count else "its breaker opened and closed again" if has_opened else "closed"
+    if open_count:
+        are = "is" if open_count == 1 else "are"
+        state = "its breaker is open" if count == 1 else f"{open_count} of its {count} breakers {are} open"
+    elif has_opened:
+        state = "its breaker opened and closed again"
+    else:
+        state = "its breaker is closed" if count == 1 else f"its {count} breakers are closed"
     return Finding(_verdict(open_count > 0 or has_opened, True), open_count, 1.0, f"{subject}: {state}")
 
 
@@ -167,7 +172,7 @@ def judge_engine(engine: str, has_given_up: bool) -> Finding:
 
 
 def judge_reload(is_good: bool) -> Finding:
-    state = "the running config is the file's" if is_good else "the file is refused, the config before it stays"
+    state = "the file was taken when it was read last" if is_good else "the file is refused, the config before it stays"
     return Finding(_verdict(not is_good, True), float(not is_good), 1.0, state)
 
 

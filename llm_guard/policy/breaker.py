@@ -229,6 +229,11 @@ class Breaker:
         state = self._under(mode)
         return None if state == self._state else self._change(state, now, "set by an operator")
 
+    def reset(self, now: float, why: str) -> Transition | None:
+        """To closed, with no evidence, or to what the config says; None where it is that already."""
+        state: BreakerState = "closed" if self._settings.state == "auto" else self._settings.state
+        return None if state == self._state else self._change(state, now, why)
+
     def retry_after_s(self, now: float) -> float:
         """Seconds until `try_acquire` may grant again, unless others are quicker; 0 when it would now.
 

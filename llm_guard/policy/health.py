@@ -5,7 +5,7 @@ Owns these words. Does not own who is asked: that is the breaker's, which looks 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,9 +73,9 @@ def judge(signs: Signs, settings: HealthSettings) -> Verdict:
     return Verdict(health, (*ill, *poor))
 
 
-def sum_up(healths: Mapping[str, HealthState], asked: Collection[str]) -> Verdict:
+def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Sequence[str] = ()) -> Verdict:
     """The health of all together, by their names. `asked`: those that are in use; that another one, which nobody asks,
-    is healthy says nothing."""
+    is healthy says nothing. `alone`: models in use of which every deployment, fallbacks included, is unhealthy."""
     ill = [name for name, health in healths.items() if health == "unhealthy"]
     poor = [name for name, health in healths.items() if health == "degraded"]
     why = [
@@ -86,6 +86,8 @@ def sum_up(healths: Mapping[str, HealthState], asked: Collection[str]) -> Verdic
     used = [healths[name] for name in asked if name in healths]
     if used and all(health == "unhealthy" for health in used):
         return Verdict("unhealthy", ("no deployment that is in use is well", *why))
+    if alone:
+        return Verdict("unhealthy", (f"nobody is left who could answer for {_listed(alone)}", *why))
     return Verdict("degraded" if why else "healthy", tuple(why))
 
 
@@ -126,6 +128,6 @@ def _seconds(seconds: float) -> str:
     return "longer than its limits" if seconds == float("inf") else f"{seconds:.3g} s"
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from llm_guard.store.folder import make_private
+from llm_guard.store.folder import make_private, open_private
 
 _log = structlog.get_logger("llm_guard.store.audit")
 
@@ -55,7 +55,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     """ISO 8601, UTC."""
     who: str
-    """As claimed: all operators share one token. `expiry` and `reload` are the gateway itself."""
+    """As claimed: all operators share one token. `expiry`, `file`, `signal`, `reload` and `start` are the gateway
+    itself."""
     what: str
     """`breakers.force-open`, ..."""
     target: str
@@ -118,7 +119,7 @@ class AuditFile:
         make_private(folder)
         with _alone(folder / "audit.lock"):
             # SQLite gives its files beside this one the same mode.
-            os.close(os.open(self._path(), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            os.close(open_private(self._path()))
             try:
                 return self._connect()
             except sqlite3.DatabaseError as error:
@@ -126,7 +127,7 @@ class AuditFile:
                     raise
                 self.close()
                 _move_aside(self._path(), error)
-            os.close(os.open(self._path(), os.O_CREAT | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            os.close(open_private(self._path(), os.O_EXCL))
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
@@ -196,7 +197,7 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     """Of all gateways with this folder: two must not move the same file aside, nor one the other's new one."""
-    held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    held = open_private(lock)
     try:
         _lock(held)
         yield

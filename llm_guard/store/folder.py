@@ -1,14 +1,24 @@
 """Where things are kept that outlive the process.
 
-Owns the choice of the folder, and that nobody else can look into it. Does not own what lies in it.
+Owns the choice of the folder, and that nobody else can look into what is kept there. Does not own what that is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+import structlog
+
+_log = structlog.get_logger("llm_guard.store.folder")
+
 _NAME = "llm-guard"
+_OTHERS = 0o077
+_OTHERS_WRITE = 0o022
 
 
 def state_folder(chosen: str | None, env: Mapping[str, str]) -> Path:
@@ -24,5 +34,21 @@ def state_folder(chosen: str | None, env: Mapping[str, str]) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Raises OSError. A folder that is there already stays as it is."""
+    """Raises OSError. A folder that is there already stays as it is: it may be others' as well, such as /var/lib. Where
+    they may take out what lies in it, that is logged."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
+        remedy = f"chmod go-w {shlex.quote(str(folder))}"
+        _log.warning("others may replace what is kept here", folder=str(folder), mode=f"{mode:o}", remedy=remedy)
+
+
+def open_private(path: Path, flags: int = 0) -> int:
+    """The descriptor of a file that is made if it is not there; one that others might open is narrowed, if it is ours.
+    Raises OSError, also for a symbolic link."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & _OTHERS:
+        with contextlib.suppress(PermissionError):
+            os.fchmod(descriptor, mode & ~_OTHERS)
+    return descriptor

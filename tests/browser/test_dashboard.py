@@ -193,6 +193,78 @@ async def test_events_that_come_in_pieces_are_read_whole(opens: Opens) -> None:
                 assert await page.evaluate(script, [end.join(lines), size]) == whole_ones
 
 
+async def top_of(page: Page, selector: str) -> float:
+    return float(await page.evaluate("name => document.querySelector(name).getBoundingClientRect().top", selector))
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1280, 800), (390, 844)])
+async def test_alerts_and_failed_calls_are_on_the_first_screen_at_every_width(
+    opens: Opens, width: int, height: int
+) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens(width=width, height=height) as window:
+        provider.switch("gpt", "status:500")
+        for _ in range(30):
+            await call(stand)
+        page = await window.open(stand.url)
+        await expect(page.locator("#alerts")).to_contain_text("success rate: gpt")
+        await expect(page.locator("#calls button")).not_to_have_count(0)
+        await expect(page.locator("#firing")).to_have_text(re.compile(r"\d alerts firing"))
+        await expect(page).to_have_title(re.compile(r"^\(\d\) Unhealthy · llm_guard$"))
+        assert await top_of(page, "#alerts-head") < height / 2
+        assert await top_of(page, "#calls-head") < height - 60
+        if width < 1400:
+            assert await top_of(page, "#calls-head") < await top_of(page, "#traffic-head")
+        await page.locator("#firing").click()
+        await expect(page.locator("#alerts-head")).to_be_in_viewport()
+
+
+async def test_without_an_alert_none_is_counted(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        page = await window.open(stand.url)
+        await expect(page.locator("#alerts-count")).to_have_text("none firing")
+        await expect(page).to_have_title("Healthy · llm_guard")
+        await expect(page.locator("#firing")).to_be_hidden()
+
+
+@pytest.mark.parametrize("width", [1440, 1400, 1366])
+async def test_no_table_is_wider_than_its_place_on_a_laptop(opens: Opens, width: int) -> None:
+    name = "claude-sonnet-4-20250514"
+    models = {name: {"deployments": [{"upstream": "one"}]}}
+    async with MockProvider() as provider, gateway(provider, models=models) as stand, opens(width=width) as window:
+        await window.page.route("**/admin/metrics", busy)
+        page = await window.open(stand.url)
+        await expect(page.locator("#models tbody")).to_contain_text("12.3\u00a0%")
+        script = "[...document.querySelectorAll('.scroll')].map(each => each.scrollWidth - each.clientWidth)"
+        assert await page.evaluate(script) == [0, 0]
+
+
+async def busy(route: Route) -> None:
+    """With figures as wide as they get."""
+    said = await (await route.fetch()).json()
+    times = {"p50_s": 0.888, "p95_s": 12.8, "p99_s": 88.8}
+    traffic = {"timeout_rate": 0.1234, "in_flight": 888, "duration": times, "time_to_first_token": times}
+    for model in said["models"]:
+        model["traffic"] |= traffic | {"success_rate": 0.9888, "calls_per_second": 88.8, "retries_per_call": 0.88}
+    await route.fulfill(json=said)
+
+
+async def test_deployments_that_pass_through_say_what_they_are(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        page = await window.open(stand.url)
+        await expect(tile(page, "one")).to_contain_text("What comes by /upstreams/one/…")
+        await expect(tile(page, "one/gpt")).not_to_contain_text("/upstreams/")
+
+
+async def test_event_of_an_alert_says_everything_once(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        provider.switch("gpt", "status:500")
+        for _ in range(3):
+            await call(stand)
+        page = await window.open(stand.url)
+        told = page.locator("#events li", has_text="alert").locator("span")
+        await expect(told).to_have_text("breaker open, firing. one/gpt: its breaker is open")
+
+
 # what it does
 
 
@@ -207,13 +279,16 @@ async def test_operator_forces_a_breaker_open_and_resets_it(opens: Opens) -> Non
         await page.locator("#act-do").click()
         await expect(page.locator("#act-said")).to_contain_text("nobody is left to be asked")
         assert stand.breaker("one/gpt").state == "forced_open"
+        for label in ("Reason", "For how long", "Your name"):
+            await expect(page.get_by_label(label)).to_be_disabled()
         await page.get_by_role("button", name="Close").click()
         await expect(one.locator(".state")).to_contain_text("Forced open")
-        await expect(page.locator("#holds")).to_contain_text("the bill is too high")
+        await expect(page.locator("#holds")).to_contain_text("the bill is too high (ada from 127.0.0.1, since ")
         await expect(page.locator("#events")).to_contain_text("ada from 127.0.0.1")
         assert await call(stand) == 503
 
         await one.get_by_role("button", name="Reset: ").click()
+        await expect(page.get_by_label("Reason")).to_be_enabled()
         await page.get_by_label("Reason").fill("it is paid")
         await page.locator("#act-do").click()
         await expect(one).to_have_attribute("data-breaker", "closed")
@@ -279,6 +354,11 @@ async def test_everything_can_be_done_by_the_keyboard_alone(opens: Opens) -> Non
         await tab_to(page, "Dark")
         await page.keyboard.press("Enter")
         await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        await tab_to(page, "gpt server error")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("dialog#call .waterfall")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.locator("dialog#call")).to_be_hidden()
         await tab_to(page, "claude")
         await page.keyboard.press("Space")
         await expect(page.get_by_role("button", name="claude", exact=True)).to_have_attribute("aria-pressed", "true")
@@ -295,12 +375,6 @@ async def test_everything_can_be_done_by_the_keyboard_alone(opens: Opens) -> Non
         await page.keyboard.press("Enter")
         await eventually(lambda: stand.breaker("one/gpt").state == "forced_open")
         await page.keyboard.press("Escape")
-
-        await tab_to(page, "gpt server error")
-        await page.keyboard.press("Enter")
-        await expect(page.locator("dialog#call .waterfall")).to_be_visible()
-        await page.keyboard.press("Escape")
-        await expect(page.locator("dialog#call")).to_be_hidden()
 
 
 async def tab_to(page: Page, name: str) -> None:

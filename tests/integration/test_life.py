@@ -298,6 +298,7 @@ LABELS = {
     "in_flight_calls": {"model"},
     "tokens": {"model", "direction"},
     "config_last_reload_successful": set(),
+    "config_rolled_back": set(),
 }
 """Every family by its name without `llm_guard_` and `_total`: dashboards and alerts are written against these."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from llm_guard.cli import main
 from tests.chaos.forms import CHAT, MESSAGES
 from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import Connection, Reply, ask
-from tests.fakes.provider import END, Hold, Pause, Respond, chunk, stream_head, whole
+from tests.fakes.provider import END, Hold, Pause, Respond, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 
 BUSY = (whole(503, b'{"error":{"message":"The server is currently overloaded"}}'),)
@@ -234,6 +235,19 @@ async def test_explanation_says_what_keeps_a_deployment_and_for_how_long() -> No
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-refused-by"] == "breaker"
 
 
+async def test_explanation_of_a_call_that_would_wait_says_that_there_is_no_room_now_and_how_long() -> None:
+    slow: list[Step] = [Pause(0.3), *CHAT.ok]
+    models = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 1}}}
+    async with facing(slow, models=models) as (stand, _):
+        running = asyncio.create_task(CHAT.ask(stand.url))
+        await eventually(lambda: stand.deployment("one/gpt").gates.in_flight == 1)
+        said = (await explain(stand, model="gpt")).json
+        (one,) = said["deployments"]
+        assert (one["turn"], one["why"]) == ("waited_for", "no room now")
+        assert re.search(r"it would wait about [0-9.]+ (us|ms|s) for one/gpt\.$", said["summary"])
+        await running
+
+
 async def test_half_open_breaker_is_not_entered_by_looking() -> None:
     rules = {"consecutive_failures": 1, "early_probes": False, "open_for": "50ms"}
     async with facing(BUSY, CHAT.ok, breaker=rules) as (stand, _):
@@ -318,7 +332,8 @@ async def test_command_without_an_answer_says_why_and_ends_with_1() -> None:
 async def test_command_brings_the_token_and_takes_it_nowhere_else() -> None:
     redirect = Respond(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
     async with facing((redirect,), ops={"token": "operators-own"}) as (stand, provider):
-        assert (await command(stand)).exit_code == 1
+        stranger = await command(stand)
+        assert (stranger.exit_code, "--token, or LLM_GUARD_OPS_TOKEN" in stranger.output) == (1, True)
         assert (await command(stand, "--token", "operators-own")).exit_code == 0
         assert (await command(stand, env={"LLM_GUARD_OPS_TOKEN": "operators-own"})).exit_code == 0
         led = await command(stand, "--url", provider.url, "--token", "operators-own")

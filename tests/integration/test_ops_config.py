@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llm_guard.config import Config
+from llm_guard.config.models import ClientKey
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
-from tests.chaos.stand import config_text, facing
+from tests.chaos.stand import Stand, config_text, facing
 from tests.fakes.provider import ScriptedProvider
 from tests.fakes.waiting import eventually
 from tests.integration.operating import audit, change, get, post, running
@@ -134,6 +137,64 @@ async def test_deployment_that_changes_its_address_stays_drained_without_a_gap(t
             assert (await CHAT.ask(stand.url)).status == 503
 
 
+WEAK = "\udcff"
+"""Not to be written down as bytes."""
+
+
+def no_table(*_args: object) -> Any:
+    raise KeyError("a bug")
+
+
+@pytest.mark.parametrize("where", ["table", "client keys", "operator's token", "traces"])
+async def test_reload_that_raises_something_unforeseen_changes_nothing(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "guard.yaml"
+    async with ScriptedProvider(CHAT.ok) as provider:
+        path.write_text(text(provider.url))
+        async with running(path) as stand:
+            await change(stand.url, "limits", deployment="one/a", concurrency=7)
+            before = running_by(stand)
+            with monkeypatch.context() as patch:
+                patch.setattr(stand.app.reloads, "_adapt", partial(broken, where))
+                patch.setattr("llm_guard.ops.spans.Spans", no_table)
+                if where == "table":
+                    patch.setattr("llm_guard.app.compile_routes", no_table)
+                path.write_text(text(provider.url, "7s", model="b", server={"keep_alive": "9s"}))
+                reply = await post(stand.url, "config/reload")
+            assert (reply.status, running_by(stand)) == (500, before)
+            assert await stand.metric("llm_guard_config_last_reload_successful") == 0
+            (problem,) = (await get(stand.url, "config"))["problems"]
+            assert "the config before it stays" in problem
+            assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/a"
+            await change(stand.url, "config/reload")
+            assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/b"
+            assert await stand.metric("llm_guard_config_last_reload_successful") == 1
+            assert (await get(stand.url, "config"))["problems"] == []
+
+
+def broken(where: str, config: Config) -> Config:
+    """As no check lets it through."""
+    server, ops = config.server, config.ops
+    if where == "client keys":
+        keys = (ClientKey.model_construct(name="app", key=WEAK),)
+        return config.model_copy(update={"server": server.model_copy(update={"client_keys": keys})})
+    if where == "operator's token":
+        return config.model_copy(update={"ops": ops.model_copy(update={"token": WEAK})})
+    traces = ops.traces.model_copy(update={"endpoint": "http://127.0.0.1:9"})
+    return config.model_copy(update={"ops": ops.model_copy(update={"traces": traces})})
+
+
+def running_by(stand: Stand) -> list[object]:
+    """All that a reload would change."""
+    app = stand.app
+    (_, listener) = app._listeners[0]
+    settings = [(each.breaker.settings, each.gates.settings) for each in app.gateway.deployments()]
+    parts = [app.config, app.gateway.table, app.gateway._config, app.gateway._client_keys, app.ops._site.guard]
+    ops = [app.ops._traces._settings, app.ops._limits._wanted, app.gateway.tracer, app.ops.overview._models]
+    return [*parts, *ops, settings, listener.settings]
+
+
 @pytest.mark.parametrize(
     ("content", "is_valid", "keys"),
     [
@@ -180,3 +241,40 @@ async def test_signal_file_and_operator_take_the_same_way(tmp_path: Path) -> Non
         assert [(line["by"], line["changes"]) for line in lines] == [
             ("signal", 0), ("file", 1), ("ann from 127.0.0.1", 0),
         ]  # fmt: skip
+
+
+async def test_reload_that_no_operator_asked_for_is_in_the_trail_with_what_it_changed(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    path.write_text(text("http://127.0.0.1:9"))
+    async with running(path) as stand:
+        path.write_text(text("http://127.0.0.1:9", "7s"))
+        await eventually(lambda: stand.app.reloads.current.by == "file")
+        stand.app.reloads.ask()
+        await eventually(lambda: stand.app.reloads.current.by == "signal")
+        signalled, by_file = await get(stand.url, "audit")
+        assert [(each["who"], each["what"], each["target"], each["why"]) for each in (by_file, signalled)] == [
+            ("file", "config.reload", str(path), "the file has changed"),
+            ("signal", "config.reload", str(path), "SIGHUP"),
+        ]  # fmt: skip
+        assert [each["key"] for each in by_file["detail"]["changes"]] == ["defaults.timeout.idle"]
+        assert signalled["detail"] == {"digest": by_file["detail"]["digest"], "changes": []}
+        await change(stand.url, "config/reload")
+        assert [who for who, *_ in await audit(stand.url)] == ["ann from 127.0.0.1", "signal", "file"]
+
+
+async def test_roll_back_is_said_to_be_one_for_as_long_as_it_lasts(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    path.write_text(text("http://127.0.0.1:9"))
+    async with running(path) as stand:
+        path.write_text(text("http://127.0.0.1:9", "7s"))
+        answer = await change(stand.url, "config/reload")
+        assert (answer["warnings"], (await get(stand.url, "config"))["warnings"]) == ([], [])
+        assert await stand.metric("llm_guard_config_rolled_back") == 0
+        answer = await change(stand.url, "config/roll-back")
+        assert answer["warnings"] == (await get(stand.url, "config"))["warnings"]
+        assert "a restart" in answer["warnings"][0]
+        assert await stand.metric("llm_guard_config_rolled_back") == 1
+        assert await stand.metric("llm_guard_config_last_reload_successful") == 1
+        assert (await get(stand.url, "alerts"))["firing"] == []
+        answer = await change(stand.url, "config/reload")
+        assert (answer["warnings"], await stand.metric("llm_guard_config_rolled_back")) == ([], 0)

@@ -69,9 +69,12 @@ async def test_last_one_of_a_model_may_be_drained_and_the_answer_warns() -> None
         answer = await change(stand.url, "deployments/bench", deployment="one/b", **HOUR)
         assert answer["warnings"] == ["gpt: nobody is left to be asked"]
         reply = await CHAT.ask(stand.url)
-        assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (503, "drain")
+        assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (503, "hold")
         assert int(reply.headers["retry-after"]) <= 30
         assert "an operator" in CHAT.error_of(reply)["message"]
+        (model, *_) = (await get(stand.url, "metrics"))["models"]
+        assert (model["model"], model["traffic"]["success_rate"]) == ("gpt", 0.0)
+        assert [each["outcome"] for each in await stand.calls()] == ["refused"]
 
 
 async def test_benched_deployment_comes_back_by_itself_and_that_is_written_down() -> None:
@@ -88,7 +91,7 @@ async def test_names_under_a_drained_pattern_get_no_call_at_all() -> None:
     async with facing(CHAT.ok, models=TWO) as (stand, provider):
         answer = await change(stand.url, "deployments/drain", deployment="one/m-*")
         assert answer["now"] == []
-        assert [await served_by(stand, f"m-{number}") for number in range(3)] == ["drain"] * 3
+        assert [await served_by(stand, f"m-{number}") for number in range(3)] == ["hold"] * 3
         assert provider.requests == []
         await change(stand.url, "deployments/return", deployment="one/m-*")
         assert await served_by(stand, "m-0") == "one/m-*"
@@ -190,8 +193,8 @@ async def test_call_that_waits_is_let_in_as_soon_as_there_is_room() -> None:
         ("deployments/drain", {"deployment": "one/a", "reason": None}, 422, "reason"),
         ("deployments/drain", {"deployment": "one/a", "why": "x"}, 422, "why"),
         ("deployments/drain", {"deployment": "one/a", "for_": "soon"}, 422, "for"),
-        ("deployments/drain", {"deployment": "one/a", "for_": "0s"}, 422, "longer than nothing"),
-        ("deployments/drain", {"deployment": "one/a", "for_": "9999h"}, 422, "a year at most"),
+        ("deployments/drain", {"deployment": "one/a", "for_": "0s"}, 422, "more than nothing"),
+        ("deployments/drain", {"deployment": "one/a", "for_": "99999h"}, 422, "at most 9999h"),
         ("deployments/bench", {"deployment": "one/a"}, 422, "for"),
         ("breakers/force-open", {}, 422, "upstream"),
         ("breakers/force-open", {"deployment": "one/a", "upstream": "one"}, 422, "not both"),

@@ -79,8 +79,11 @@ async def test_word_ends_when_its_time_is_over_and_that_is_written_down() -> Non
         look(stand, 610.0)
         assert (LEVELS.of(SETTLE), LEVELS.of("llm_guard.app")) == ("critical", "critical")
         look(stand, 620.0)
-        ended = [line for line in stand.log if line["event"] == "changed" and line["why"] == "its time is over"]
-        assert [line["target"] for line in ended] == [SETTLE]
+        shown: list[dict[str, Any]] = (await ask(stand.url, "/admin/audit", b"", HERE, "GET")).json
+        ended, _, began = [(each["who"], each["what"], each["target"], each["why"]) for each in shown]
+        assert began == ("operator from 127.0.0.1", "log-levels.set", SETTLE, "to see more")
+        assert ended == ("expiry", "log-levels.reset", SETTLE, "its time was over")
+        assert shown[0]["detail"] == {"was": "error", "level": "critical", "reason": "to see more"}
         await change(stand.url, logger="", level=None)
 
 
@@ -108,8 +111,6 @@ async def test_reload_changes_the_configs_levels_and_leaves_an_operators_word() 
 @pytest.mark.parametrize(
     "said",
     [
-        {"logger": "asyncio", "level": "debug"},
-        {"logger": "llm_guard.nothing", "level": "debug"},
         {"logger": SETTLE, "level": "verbose"},
         {"logger": SETTLE},
         {"logger": SETTLE, "level": "debug", "reason": " "},
@@ -120,6 +121,14 @@ async def test_reload_changes_the_configs_levels_and_leaves_an_operators_word() 
 async def test_change_that_makes_no_sense_changes_nothing(said: dict[str, str]) -> None:
     async with facing() as (stand, _):
         assert (await change(stand.url, **said)).status == 422
+        assert [each["logger"] for each in await levels(stand.url)] == [""]
+
+
+@pytest.mark.parametrize("name", ["asyncio", "llm_guard.nothing"])
+async def test_logger_that_there_is_not_is_named(name: str) -> None:
+    async with facing() as (stand, _):
+        reply = await change(stand.url, logger=name, level="debug")
+        assert (reply.status, repr(name) in reply.json["error"]["message"]) == (404, True)
         assert [each["logger"] for each in await levels(stand.url)] == [""]
 
 

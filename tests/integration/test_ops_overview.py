@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
 from llm_guard.clock import SystemClock
+from llm_guard.ops import history as ops_history
+from llm_guard.ops.health import Health
+from llm_guard.ops.overview import Overview
 from llm_guard.ops.pages import Asked
 from llm_guard.ops.views import DeploymentView, HealthSummary, History, LabelledBreaker, Snapshot
 from llm_guard.outcome import Failure, FailureKind
@@ -183,6 +189,20 @@ async def test_one_that_still_answers_leaves_the_whole_degraded() -> None:
         assert (summary.health, summary.unhealthy) == ("degraded", ["one/gpt"])
 
 
+@pytest.mark.parametrize(("key", "health"), [("xy", "unhealthy"), ("x*", "degraded")])
+async def test_model_that_has_nobody_left_makes_the_whole_unhealthy_but_not_one_name_of_a_pattern(
+    key: str, health: str
+) -> None:
+    models = {key: {"deployments": [{"upstream": "one"}]}, "well": {"deployments": [{"upstream": "one"}]}}
+    async with facing(GOOD, BAD, models=models, breaker=OPENS_FAST, retry={"max_attempts": 1}) as (stand, _):
+        assert (await CHAT.ask(stand.url, model="well")).status == 200
+        for _ in range(4):
+            await CHAT.ask(stand.url, model="xy")
+        summary = await view(stand.url, "/admin/health", HealthSummary)
+        assert (summary.health, summary.unhealthy) == (health, [f"one/{key}"])
+        assert (summary.why[0] == "nobody is left who could answer for xy") == (health == "unhealthy")
+
+
 async def test_answers_slower_than_their_budget_are_degraded() -> None:
     async with facing(GOOD, ops={"health": {"p95": "1ms"}}) as (stand, _):
         deployment = stand.deployment("one/gpt")
@@ -227,6 +247,43 @@ async def test_breaker_that_is_being_tried_has_no_next_probe() -> None:
         one = of(await snapshot(stand), "one/gpt")
         assert (one.breaker.state, one.breaker.next_probe_s) == ("half_open", None)
         assert (one.health, one.why) == ("degraded", ["its breaker is half-open"])
+
+
+class Breathing(SystemClock):
+    """Counts what is looked at between two pauses."""
+
+    def __init__(self) -> None:
+        self.most = self._looks = 0
+
+    def seen(self, look: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(*args: Any) -> Any:
+            self._looks += 1
+            self.most = max(self.most, self._looks)
+            return look(*args)
+
+        return looked
+
+    async def sleep(self, seconds: float) -> None:
+        self._looks = 0
+        await super().sleep(seconds)
+
+
+@pytest.mark.parametrize("path", ["metrics", "deployments", "breakers", "health"])
+async def test_of_many_models_and_deployments_a_few_are_looked_at_at_once(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {f"m{number}": {"deployments": [{"upstream": "one"}]} for number in range(300)}
+    async with facing(GOOD, models=models) as (stand, _):
+        for name in models:
+            stand.app.ops.overview._counters.models[name].calls["ok"] += 1
+        clock = Breathing()
+        monkeypatch.setattr(stand.app.ops.overview, "_running", replace(stand.app.ops.overview._running, clock=clock))
+        monkeypatch.setattr(stand.app.ops._health, "_clock", clock)
+        for owner, name in ((Health, "_signs"), (Overview, "_view"), (Overview, "_labelled"), (Overview, "_model_view"),
+                            (ops_history.History, "model")):  # fmt: skip
+            monkeypatch.setattr(owner, name, clock.seen(getattr(owner, name)))
+        assert (await look(stand.url, f"/admin/{path}")).status == 200
+        assert 10 < clock.most <= 100
 
 
 async def test_reasons_of_readiness_are_bounded() -> None:

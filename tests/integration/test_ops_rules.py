@@ -15,6 +15,7 @@ import yaml
 from llm_guard.config import load_config
 from llm_guard.gateway.record import _CLIENTS_FAILURES, _CLIENTS_REFUSALS
 from llm_guard.outcome import FailureKind
+from llm_guard.policy.alert_rules import RULES as RULES_OF_THE_GATEWAY
 from tests.tools import need
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +107,16 @@ def test_alertmanager_takes_its_config() -> None:
 
 
 # what is named is there
+
+
+def test_every_alert_that_alertmanager_inhibits_by_is_prometheus_or_the_gateways_own() -> None:
+    config = yaml.safe_load((ROOT / "config" / "alertmanager" / "alertmanager.yml").read_text())
+    own = {f"llm_guard_{name}" for name in RULES_OF_THE_GATEWAY}
+    matchers = [each for rule in config["inhibit_rules"] for key in ("source_matchers", "target_matchers")
+                for each in rule[key]]  # fmt: skip
+    named = {name for each in matchers for name in re.findall(r'[A-Za-z_]+(?=["|])', each)}
+    assert named <= {rule["alert"] for rule in alerts()} | own
+    assert named & own
 
 
 def test_every_metric_and_label_that_is_named_is_the_products() -> None:

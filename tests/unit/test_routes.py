@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from llm_guard.config import parse_config
+import pytest
+
+from llm_guard.config import Config, parse_config
 from llm_guard.deployment import Deployment
 from llm_guard.outcome import Signal
 from llm_guard.routes import Route, RouteTable, compile_routes
@@ -16,7 +18,9 @@ upstreams:
 def table(models: str, previous: RouteTable | None = None, upstreams: str = UPSTREAMS) -> RouteTable:
     """Routes of `models`, one entry a line."""
     lines = "".join(f"  {line.strip()}\n" for line in models.strip().split("\n"))
-    return compile_routes(parse_config(f"{upstreams}models:\n{lines}", env={}), 100.0, previous)
+    built = compile_routes(parse_config(f"{upstreams}models:\n{lines}", env={}), 100.0, previous)
+    built.take_over()
+    return built
 
 
 def route(routes: RouteTable, model: str) -> Route:
@@ -399,6 +403,70 @@ def test_name_that_moves_between_an_entry_of_its_own_and_a_pattern_keeps_its_bre
     second = table(f"{own}\n{pattern}", first)
     third = table(pattern, second)
     assert deployment(second, "gpt-4").breaker is deployment(third, "gpt-4").breaker is breaker
+
+
+OLD = """
+    gpt: {deployments: [{upstream: openai, model: gpt-4}], breaker: {open_for: 10s}, hedge: {}}
+    "m-*": {deployments: [{upstream: spare}], capacity: {concurrency: 3}}
+"""
+NEW = """
+    gpt:
+      deployments: [{upstream: openai, model: gpt-4}]
+      breaker: {open_for: 20s}
+      retry: {budget: {ratio: 0.5}}
+      hedge: {max_extra: 0.5}
+    "m-*": {deployments: [{upstream: spare}], capacity: {concurrency: 4}}
+    new: {deployments: [{upstream: anthropic}]}
+"""
+
+
+def settings_of(routes: RouteTable) -> list[object]:
+    each_has = [
+        (each.host.settings, each.breaker.settings, each.budget.settings, each.gates.settings)
+        for each in routes.deployments()
+    ]
+    hedging = route(routes, "gpt").hedging
+    return [*each_has, route(routes, "gpt").budget.settings, hedging.budget.settings if hedging else None]
+
+
+def no_phase() -> float:
+    """Of a new breaker."""
+    raise KeyError("a bug")
+
+
+def new_config() -> Config:
+    return parse_config(f"{UPSTREAMS}defaults: {{breaker: {{window: 7s}}}}\nmodels:{NEW}", env={})
+
+
+def test_table_that_cannot_be_built_changes_nothing_of_the_one_before() -> None:
+    before = table(OLD)
+    route(before, "m-1")
+    dressed: list[Deployment] = []
+    before.pool.dress = dressed.append
+    was = settings_of(before)
+    with pytest.raises(KeyError):
+        compile_routes(new_config(), 100.0, before, no_phase)
+    assert (settings_of(before), dressed) == (was, [])
+
+
+def test_table_changes_what_it_has_carried_over_when_it_takes_over() -> None:
+    before = table(OLD)
+    route(before, "m-1")
+    dressed: list[Deployment] = []
+    before.pool.dress = dressed.append
+    was = settings_of(before)
+    built = compile_routes(new_config(), 100.0, before)
+    assert (settings_of(before), dressed) == (was, [])
+    built.take_over()
+    one = deployment(built, "gpt")
+    assert one.breaker is deployment(before, "gpt").breaker
+    assert (one.breaker.settings.open_for, one.budget.settings.ratio, one.host.settings.window) == (20.0, 0.5, 7.0)
+    assert deployment(built, "m-1").gates.settings.concurrency == 4
+    assert route(built, "gpt").budget.settings.ratio == 0.5
+    assert set(dressed) == set(built.deployments())
+    dressed.clear()
+    found = deployment(built, "m-2")
+    assert dressed == [found]
 
 
 def test_breaker_that_nothing_took_at_the_reload_is_let_go() -> None:

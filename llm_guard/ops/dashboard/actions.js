@@ -70,6 +70,7 @@ export function prepareActions(done) {
 export function act(action, target, title) {
   current = { action, target, title };
   byId("act-form").reset();
+  setEditable(true);
   setText(byId("act-head"), `${action.name}: ${title}`);
   setText(byId("act-what"), action.what);
   setText(byId("act-do"), action.name);
@@ -115,9 +116,15 @@ function close({ warnings, audited, unaudited_why }, done) {
     return;
   }
   say(`Done. But take note: ${notes.join("; ")}.`);
+  setEditable(false);
   setHidden(byId("act-do"), true);
   setText(byId("act-cancel"), "Close");
   byId("act-cancel").focus();
+}
+
+/** What is done is not to be changed in the form. */
+function setEditable(isSo) {
+  for (const name of ["act-reason", "act-for", "act-who"]) byId(name).disabled = !isSo;
 }
 
 function say(text) {

@@ -22,10 +22,16 @@ export function showBreakers(snapshot) {
   shownAt = performance.now();
   deployments = snapshot.deployments;
   keyed(byId("tiles"), deployments, (one) => one.deployment, newTile, fillTile);
+  countDown();
   const notClosed = deployments.filter((one) => one.breaker.state !== "closed").length;
   const all = counted(deployments.length, "deployment");
   setText(byId("breakers-count"), notClosed ? `${notClosed} of ${all} not closed` : `${all}, all closed`);
 }
+
+/** An upstream's own, not that of a model. */
+export const isThrough = ({ deployment, upstream }) => deployment === upstream;
+
+const through = ({ upstream }) => `What comes by /upstreams/${upstream}/…, or names no model`;
 
 /** Between two answers of the gateway the time to the next probe goes on. */
 export function countDown() {
@@ -66,6 +72,7 @@ function newTile(one) {
       " ",
       el("span", { "data-part": "meaning" }),
     ),
+    isThrough(one) ? el("p", { class: "facts" }, through(one)) : null,
     el("p", { class: "probe", "data-part": "probe" }),
     el("p", { class: "facts", "data-part": "facts" }),
     el("p", { class: "facts", "data-part": "why" }),

@@ -128,7 +128,7 @@ function options(plan, width, onCursor) {
     height: HEIGHT,
     legend: { show: false },
     cursor: { sync: { key: "quarter" }, drag: { x: false, y: false }, y: false, points: { size: 6 } },
-    padding: [6, 6, 0, 0],
+    padding: [6, 18, 0, 0], // half of the last tick's text stands beyond its line
     scales: {
       x: { time: true, range: (_plot, _min, max) => (max === null ? [0, 1] : [max - SHOWN_S, max]) },
       y: { range: (_plot, min, max) => rangeOf(plan.unit, min, max) },

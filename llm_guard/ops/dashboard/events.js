@@ -61,7 +61,7 @@ function told(kind, facts) {
     const { deployment, upstream, before, after, why } = facts;
     return `${deployment ?? upstream}: ${words(before)} → ${words(after)}${why ? `, ${why}` : ""}`;
   }
-  if (kind === "alert") return `${words(facts.alert)}: ${facts.subject}, ${facts.state}; ${facts.summary}`;
+  if (kind === "alert") return `${words(facts.alert)}, ${facts.state}. ${facts.summary}`;
   if (kind === "change") return `${facts.what}, ${facts.target}: ${facts.why} (${facts.who})`;
   const said = Object.entries(facts).filter(([, value]) => value !== null && value !== "");
   return said.map(([name, value]) => `${words(name)} ${value}`).join(" · ");

@@ -1,5 +1,6 @@
 // In flight, queues, retries and their budgets, a row for each deployment.
 
+import { isThrough } from "./breakers.js";
 import { byId, el, keyed, parts, setText } from "./dom.js";
 import { UNKNOWN, ago, count, rate, ratio, seconds, share } from "./format.js";
 
@@ -29,11 +30,12 @@ export function showLoad(snapshot) {
   );
 }
 
-function newRow({ deployment }) {
+function newRow(one) {
   const cells = FIGURES.map((name) =>
     el("td", { class: FIRST_OF_GROUP.has(name) ? "number first" : "number", "data-part": name }),
   );
-  return el("tr", {}, el("th", { scope: "row" }, deployment), ...cells);
+  const kind = isThrough(one) ? el("small", {}, " passed through") : null;
+  return el("tr", {}, el("th", { scope: "row" }, one.deployment, kind), ...cells);
 }
 
 function fillRow(row, one, now) {

@@ -36,7 +36,7 @@ export function showSparklines(history) {
 function showDials(total) {
   const figures = [
     ["Success", share(total.success_rate), "of the last 100 calls"],
-    ["Calls", rate(total.calls_per_second), "per second"],
+    ["Calls", rate(total.calls_per_second), "per second, last minute"],
     ["In flight", count(total.in_flight), "now"],
     [
       "Duration",

@@ -3,6 +3,7 @@
 import { SILENCE, act } from "./actions.js";
 import { announce, byId, el, keyed, mark, parts, setHidden, setMark, setText } from "./dom.js";
 import { moment, words } from "./format.js";
+import { showFiring } from "./status.js";
 
 const OF_SEVERITY = { critical: "bad", warning: "warn", info: "none" };
 
@@ -12,6 +13,7 @@ export function showAlerts({ firing, resolved }) {
   const worstFirst = [...firing].sort((one, other) => weight(one) - weight(other));
   const rows = [...worstFirst, ...resolved.slice(0, RESOLVED_SHOWN)];
   setText(byId("alerts-count"), firing.length ? `${firing.length} firing` : "none firing");
+  showFiring(firing.length, OF_SEVERITY[worstFirst.find((alert) => !alert.is_silenced)?.severity] ?? "none");
   tellOfNews(firing, resolved);
   keyed(byId("alerts"), rows.length ? rows : [{ id: "" }], (alert) => alert.id, newAlert, fillAlert);
 }
@@ -79,7 +81,8 @@ function held({ deployment, hold }) {
 
 function forced({ deployment, breaker }) {
   if (!breaker.is_forced) return [];
-  const detail = breaker.reason ?? "by the config";
+  const { reason, who, since } = breaker;
+  const detail = reason === null ? "by the config" : `${reason} (${who}, since ${moment(since)})`;
   return [
     { key: `force ${deployment}`, what: deployment, word: `${words(breaker.state)}${ending(breaker.until)}:`, detail },
   ];

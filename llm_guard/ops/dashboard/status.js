@@ -1,21 +1,41 @@
 // How it is, in one line: a shape, a word, and why. And whether anybody answers at all.
 
 import { byId, el, setHidden, setMark, setText } from "./dom.js";
-import { clock, count, seconds, span } from "./format.js";
+import { clock, count, counted, seconds, span } from "./format.js";
 
 const LOOKS = { healthy: ["well", "Healthy"], degraded: ["warn", "Degraded"], unhealthy: ["bad", "Unhealthy"] };
 
+let word = null;
+let firing = 0;
+
 export function showStatus(snapshot) {
-  const [kind, word] = LOOKS[snapshot.health] ?? ["none", snapshot.health];
-  const shown = snapshot.is_draining ? `${word}, draining` : word;
+  const [kind, state] = LOOKS[snapshot.health] ?? ["none", snapshot.health];
+  const shown = snapshot.is_draining ? `${state}, draining` : state;
   const why = [...snapshot.why];
   if (snapshot.is_draining) why.unshift("new calls are turned away");
   byId("status").dataset.state = kind;
   setMark(byId("status").firstElementChild, kind);
   setText(byId("status-word"), shown);
   setText(byId("status-why"), why.length ? sentence(why) : "Nothing stands out.");
-  document.title = `${shown} · llm_guard`;
+  word = shown;
+  showTitle();
   showAbout(snapshot);
+}
+
+/** How many alerts fire, at the top and in the tab's title; `kind`: the mark of the gravest. */
+export function showFiring(number, kind) {
+  firing = number;
+  const sign = byId("firing");
+  setHidden(sign, firing === 0);
+  sign.dataset.state = kind;
+  setMark(sign.firstElementChild, kind);
+  setText(sign.lastElementChild, `${counted(firing, "alert")} firing`);
+  showTitle();
+}
+
+function showTitle() {
+  const title = `${firing ? `(${count(firing)}) ` : ""}${word} · llm_guard`;
+  if (word !== null && document.title !== title) document.title = title;
 }
 
 function showAbout(snapshot) {
@@ -68,12 +88,15 @@ function showNothing(word, text) {
   showWord(word);
 }
 
-function showWord(word) {
+function showWord(shown) {
   byId("status").dataset.state = "none";
   setMark(byId("status").firstElementChild, "none");
-  setText(byId("status-word"), word);
+  setText(byId("status-word"), shown);
   setText(byId("status-why"), "");
-  document.title = `${word} · llm_guard`;
+  word = shown;
+  firing = 0; // nobody knows
+  setHidden(byId("firing"), true);
+  showTitle();
 }
 
 function sentence(phrases) {

@@ -126,8 +126,19 @@ async def test_all_breakers_open_is_a_refusal_with_the_soonest_return() -> None:
     assert result.failure is None
     assert result.refusal is not None
     assert (result.refusal.status, result.refusal.by, result.refusal.retry_after_s) == (503, "breaker", 5.0)
+    assert result.refusal.message == "a/x, b/y, c/z: failing, and left alone for 5.0 s more"
     assert skipped(this) == ["a/x", "b/y", "c/z"]
     assert this.call.attempts == []
+
+
+async def test_nobody_is_told_to_wait_for_no_time() -> None:
+    target = new_target("a/x", breaker=BreakerSettings(early_probes=False, open_for=30.0))
+    open_breaker(target)
+    this = play(targets=(target,))
+    this.script.clock.advance(29.99)
+    result = await this.gives_up()
+    assert result.refusal is not None
+    assert result.refusal.message == "a/x: failing, and left alone for a moment more"
 
 
 async def test_breaker_that_opens_between_retries_ends_them() -> None:

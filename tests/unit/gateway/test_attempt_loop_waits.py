@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llm_guard.call import Attempt
+from llm_guard.gateway.record import overhead_s
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Balance
@@ -16,7 +17,7 @@ from llm_guard.policy.gate import CapacitySettings
 from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
 from llm_guard.routes import Target
 from tests.fakes.script import NETWORK_ERROR, OK, SERVER_ERROR, UNAVAILABLE, Hang, Outcome, Slow, new_route, new_target
-from tests.unit.gateway.plays import Play, Stage, evidence, learn, limited, open_breaker, play, skipped, two
+from tests.unit.gateway.plays import Play, Stage, evidence, learn, limited, open_breaker, open_this, play, skipped, two
 
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)
@@ -196,7 +197,7 @@ async def test_attempt_that_cannot_finish_is_not_started_nor_waited_for() -> Non
     this = play(SERVER_ERROR, deadline_at=1002.1)
     learn(this.targets[0].deployment.latency, 2.0)
     result = await this.gives_up()
-    assert (result.failure, result.why) == (SERVER_ERROR, "it could not be asked again")
+    assert (result.failure, result.why) == (SERVER_ERROR, "it could not be asked again: deadline")
     assert this.script.transcript == ["asked a/x"]
     assert [each.why for each in this.call.skipped] == ["deadline"]
 
@@ -460,3 +461,47 @@ async def test_one_of_two_that_is_on_probation_is_refused_to_a_second_call() -> 
     second = await stage.start()
     assert stage.served(second).attempt.target is stage.targets[1]
     assert [each.why for each in second.skipped] == ["breaker half_open"]
+
+
+# waits that come to nothing
+
+
+async def test_wait_in_which_the_breaker_opens_is_no_time_of_the_gateways() -> None:
+    one = new_target("a/x")
+    stage = Stage(one, a=[Slow(1.0, SERVER_ERROR)])
+    call = await stage.start()
+    await stage.pass_s(1.1)
+    open_this(one.deployment.host, stage.clock.now())
+    await stage.pass_s(0.1)
+    assert stage.gave_up(call).why == "it could not be asked again: its host fails"
+    assert len(call.attempts) == 1
+    assert stage.clock.now() - call.started_at == pytest.approx(1.2)
+    assert overhead_s(call, stage.clock.now()) == pytest.approx(0.0)
+
+
+async def test_wait_that_its_client_does_not_stay_for_is_no_time_of_the_gateways() -> None:
+    stage = Stage(new_target("a/x"), a=[SERVER_ERROR])
+    call = await stage.start()
+    await stage.pass_s(0.15)
+    stage.cancel(call)
+    await stage.pass_s(0.0)
+    assert stage.was_cancelled(call)
+    assert overhead_s(call, stage.clock.now()) == pytest.approx(0.0)
+
+
+async def test_wait_for_a_turn_that_does_not_come_is_no_time_of_the_gateways() -> None:
+    one = new_target("a/x", capacity=CapacitySettings(pacing=False, concurrency=1, queue_wait=3.0))
+    stage = Stage(one, a=[Slow(10.0, OK)])
+    await stage.start()
+    call = await stage.start()
+    await stage.pass_s(3.0)
+    assert stage.gave_up(call).why == "no room"
+    assert overhead_s(call, stage.clock.now()) == pytest.approx(0.0)
+
+
+async def test_wait_that_an_attempt_follows_counts_once() -> None:
+    stage = Stage(new_target("a/x"), a=[SERVER_ERROR, Slow(1.0, OK)])
+    call = await stage.start()
+    await stage.pass_s(1.2)
+    assert stage.served(call).attempt.waited_s == pytest.approx(0.2)
+    assert overhead_s(call, stage.clock.now() + 5.0) == pytest.approx(5.0)

@@ -32,7 +32,7 @@ async def test_call_that_nobody_is_left_for_is_told_who_and_when() -> None:
     played = play(targets=targets)
     refusal = (await played.gives_up()).refusal
     assert refusal is not None
-    assert (refusal.status, refusal.code, refusal.by, refusal.retry_after_s) == (503, "deployment_held", "drain", 10.0)
+    assert (refusal.status, refusal.code, refusal.by, refusal.retry_after_s) == (503, "deployment_held", "hold", 10.0)
     assert refusal.message == "a/x, b/x: taken out of service by an operator"
     assert played.call.skipped[0].why == "benched by an operator"
 

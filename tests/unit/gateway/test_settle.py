@@ -58,6 +58,13 @@ def test_settled_permit_ends_its_attempt_and_counts_once(log: LogCapture, clock:
     assert [(line["event"], line["deployment"], line["before"], line["after"]) for line in log.entries] == [
         ("breaker", "a/x", "closed", "open")
     ]
+    assert "model" not in log.entries[0]
+
+
+def test_breaker_of_a_name_under_a_pattern_is_logged_with_the_name(log: LogCapture, clock: ManualClock) -> None:
+    target = new_target("a/m-*", model="m-1", breaker=BreakerSettings(early_probes=False, consecutive_failures=1))
+    settle(begun(target), leave_for(target), Signal.UNHEALTHY, clock)
+    assert [(line["deployment"], line["model"]) for line in log.entries] == [("a/m-*", "m-1")]
 
 
 def test_settled_permit_of_a_host_is_logged_by_the_upstreams_name_and_ends_no_attempt(

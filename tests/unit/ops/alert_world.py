@@ -45,12 +45,17 @@ class Told:
     def __init__(self) -> None:
         self.notices: list[Notice] = []
         self.reminders: list[Notice] = []
+        self.underway: set[str] = set()
+        """The ids of notices that nobody has taken yet."""
 
     def tell(self, notice: Notice) -> None:
         self.notices.append(notice)
 
     def remind(self, notice: Notice) -> None:
         self.reminders.append(notice)
+
+    def undelivered(self) -> set[str]:
+        return self.underway
 
     def said(self) -> list[tuple[str, str, str]]:
         return [(each.state, each.alert, each.subject) for each in self.notices]

@@ -44,6 +44,16 @@ def test_firing_and_resolving_of_one_alert_have_one_id_and_the_next_has_another(
     assert second.at > second.since
 
 
+def test_what_is_told_of_a_resolved_alert_is_how_it_is_now_and_what_was() -> None:
+    world = failing(World())
+    recover(world)
+    assert world.told.notices[1].summary == (
+        "gpt: 100 % of the last 100 calls succeeded (alarming below 95 %); "
+        "before: 0 % of the last 100 calls succeeded (alarming below 95 %)"
+    )
+    assert world.told.notices[1].value == 0.0
+
+
 def test_journal_log_and_count_have_each_change_once() -> None:
     world = World()
     with capture_logs() as lines:
@@ -94,7 +104,7 @@ def test_alert_of_which_nothing_is_heard_says_so_when_it_resolves() -> None:
     world = failing(World())
     world.pass_s(QUIET_S)
     assert world.told.said() == [FIRING, RESOLVED]
-    assert world.told.notices[1].summary.endswith("nothing new for 10 min")
+    assert world.told.notices[1].summary.startswith("gpt: nothing new for 10 min; before: 0 % of the last 100 calls")
 
 
 def test_what_is_well_leaves_nothing_behind() -> None:
@@ -188,7 +198,7 @@ def test_rule_that_is_turned_off_resolves_what_it_has_raised() -> None:
     world = failing(World())
     world.alerts.adopt(config_of(alerts={"success_rate": "off"}).ops.alerts)
     assert world.told.said() == [FIRING, RESOLVED]
-    assert world.told.notices[1].summary.endswith("the rule was turned off")
+    assert world.told.notices[1].summary.startswith("gpt: the rule was turned off; before: 0 % of the last 100 calls")
     assert world.firing() == set()
     failing(world)
     assert len(world.told.notices) == 2

@@ -8,7 +8,7 @@ from llm_guard.ops.event_reader import MAX_BYTES, MAX_EVENTS, Reader, ServerSent
 from llm_guard.ops.journal import Event
 from llm_guard.ops.views import Hello, Missed
 
-EVENT = Event(7, 1.5, "breaker", {"deployment": "a/x", "why": "two\nlines"})
+EVENT = Event(7, "2026-01-31T23:59:59.500Z", "breaker", {"deployment": "a/x", "why": "two\nlines"})
 
 
 def new_reader() -> tuple[Reader, list[str]]:
@@ -100,7 +100,7 @@ def test_event_is_one_block_of_lines() -> None:
     assert data.endswith("\n\n")
     assert data.count("\n") == 2
     assert json.loads(data) == {
-        "id": 7, "at": 1.5, "kind": "breaker", "facts": {"deployment": "a/x", "why": "two\nlines"},
+        "id": 7, "at": EVENT.at, "kind": "breaker", "facts": {"deployment": "a/x", "why": "two\nlines"},
     }  # fmt: skip
 
 
@@ -117,5 +117,5 @@ def test_text_is_the_same_json() -> None:
 
 
 def test_half_a_surrogate_pair_can_be_told() -> None:
-    told = json.loads(as_json(Event(1, 0.0, "breaker", {"deployment": "a/\ud800"})))
+    told = json.loads(as_json(Event(1, "1970-01-01T00:00:00.000Z", "breaker", {"deployment": "a/\ud800"})))
     assert told["facts"] == {"deployment": "a/\ud800"}

@@ -3,8 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import pytest
+
 from llm_guard.deployment import Deployment
 from llm_guard.ops.forces import Aim, Force, Forces
+from llm_guard.ops.views import ForceView
 from llm_guard.outcome import Signal
 from llm_guard.policy.transition import BreakerState
 from tests.fakes.clock import ManualClock
@@ -12,6 +15,7 @@ from tests.fakes.script import new_target
 from tests.unit.ops.acted_on import ActedOn, deployment
 
 LABEL = Aim("a/m-*")
+NOW = "2027-01-15T08:00:00.000Z"
 
 
 def world(*deployments: Deployment) -> tuple[ManualClock, ActedOn, Forces]:
@@ -22,7 +26,7 @@ def world(*deployments: Deployment) -> tuple[ManualClock, ActedOn, Forces]:
 def force(
     aim: Aim = LABEL, state: Literal["forced_open", "forced_closed"] = "forced_open", until: float | None = None
 ) -> Force:
-    return Force(aim, state, "an outage", until)
+    return Force(aim, state, "an outage", until, "ann", 1_800_000_000.0)
 
 
 def names(*models: str) -> list[Deployment]:
@@ -39,6 +43,11 @@ def open_(each: Deployment, now: float) -> None:
         assert permit is not None
         each.breaker.settle(permit, Signal.UNHEALTHY, now)
     assert each.breaker.state == "open"
+
+
+def told(each: Deployment) -> list[tuple[str, str, str]]:
+    """Its breaker's changes of state, as events tell of them."""
+    return [(change.before, change.after, change.why) for change in each.breaker.history.latest()]
 
 
 # whose
@@ -154,6 +163,35 @@ def test_reset_leads_back_to_what_the_config_says() -> None:
     assert states(one) == ["forced_open"]
     forces.reset(Aim("a/x"))
     assert states(one) == ["metrics_only"]
+    assert told(one)[1:] == [("forced_open", "metrics_only", "reset by an operator")]
+
+
+@pytest.mark.parametrize("state", ["forced_open", "forced_closed"])
+def test_end_of_a_force_is_one_change_of_state_and_says_why(state: Literal["forced_open", "forced_closed"]) -> None:
+    one = deployment("a/x")
+    clock, _, forces = world(one)
+    forces.put(force(Aim("a/x"), state))
+    forces.reset(Aim("a/x"))
+    forces.put(force(Aim("a/x"), state, until=clock.now() + 60))
+    clock.advance(60)
+    forces.look(clock.now())
+    forces.put(force(Aim("a/x"), state))
+    forces.adopt({"b/y"}, {"b"})
+    assert told(one)[1::2] == [
+        (state, "closed", "reset by an operator"),
+        (state, "closed", "no longer forced: its time was over"),
+        (state, "closed", "no longer forced: the config has it no longer"),
+    ]
+
+
+def test_reset_of_what_the_evidence_has_opened_is_one_change_of_state() -> None:
+    one = deployment("a/x")
+    clock, _, forces = world(one)
+    open_(one, clock.now())
+    forces.reset(Aim("a/x"))
+    assert told(one)[1:] == [("open", "closed", "reset by an operator")]
+    forces.reset(Aim("a/x"))
+    assert len(told(one)) == 2
 
 
 def test_force_lasts_over_a_reload_that_says_nothing_of_it() -> None:
@@ -211,10 +249,10 @@ def test_names_that_a_pattern_has_let_go_are_not_kept() -> None:
 def test_reason_and_end_are_those_of_the_whole_label_first() -> None:
     clock, _, forces = world(*names("m-1"))
     assert forces.forced("a/m-*") is None
-    forces.put(Force(Aim("a/m-*", "m-1"), "forced_open", "one", clock.now() + 60))
-    assert forces.forced("a/m-*") == ("one", "2027-01-15T08:01:00.000Z")
-    forces.put(Force(LABEL, "forced_closed", "all", None))
-    assert forces.forced("a/m-*") == ("all", None)
+    forces.put(Force(Aim("a/m-*", "m-1"), "forced_open", "one", clock.now() + 60, "ann", clock.wall()))
+    assert forces.forced("a/m-*") == ForceView("one", NOW, "2027-01-15T08:01:00.000Z", "ann")
+    forces.put(Force(LABEL, "forced_closed", "all", None, "bob", clock.wall()))
+    assert forces.forced("a/m-*") == ForceView("all", NOW, None, "bob")
 
 
 def test_labels_that_are_closed_are_those_forced_open_as_a_whole() -> None:

@@ -6,6 +6,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from prometheus_client.samples import Sample
 
 from llm_guard.config import parse_config
@@ -23,7 +24,7 @@ from llm_guard.ops.watch import Watch
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.health import HealthState
 from llm_guard.routes import compile_routes
-from tests.fakes.clock import ManualClock
+from tests.fakes.clock import ManualClock, SteppedClock
 from tests.scrape import Scraped
 
 CONFIG: dict[str, dict[str, object]] = {
@@ -65,6 +66,7 @@ class Stand:
             listeners=lambda: [SimpleNamespace(count=count) for count in self.listeners],
             clock=self.clock,
             dials=lambda origin: {"http://one.test": 4}.get(origin, 0),
+            reloads=SimpleNamespace(is_rolled_back=False),
         )
         self.watch = Watch([], self.clock)
         self.metrics = Metrics(cast("Running", running), self.watch, lambda: self.health.items(), lambda: self.alerts)
@@ -308,6 +310,100 @@ async def test_scrapers_at_once_take_turns() -> None:
     pages = await asyncio.gather(*(stand.scrape() for _ in range(5)))
     assert most == 1
     assert len({page.body.count(b"\n") for page in pages}) == 1
+
+
+class Laborious(SteppedClock):
+    """Each piece of a page takes 10 ms to write."""
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds == 0:
+            self.advance(0.01)
+        await super().sleep(seconds)
+
+    def rendered(self) -> int:
+        """Pieces so far."""
+        return self.slept.count(0)
+
+
+def laborious(models: int = 0) -> tuple[Stand, Laborious]:
+    stand, clock = Stand(models), Laborious()
+    stand.metrics._clock = clock
+    return stand, clock
+
+
+async def pieces_of_a_page(models: int = 0) -> int:
+    stand, clock = laborious(models)
+    await stand.scrape()
+    return clock.rendered()
+
+
+async def test_scrapers_that_come_while_a_page_is_written_share_the_next() -> None:
+    one = await pieces_of_a_page(300)
+    stand, clock = laborious(300)
+    first = asyncio.create_task(stand.scrape())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    others = [asyncio.create_task(stand.scrape()) for _ in range(5)]
+    stand.counters.models["late"].calls["ok"] += 1
+    await clock.pass_s(5.0)
+    pages = [task.result().body for task in others]
+    assert b'model="late"' not in first.result().body
+    assert all(b'model="late"' in page and page is pages[0] for page in pages)
+    assert clock.rendered() == 2 * one
+
+
+async def test_each_form_of_the_page_has_its_own_that_is_shared() -> None:
+    stand, clock = laborious()
+    scrapes = [asyncio.create_task(stand.scrape(each)) for each in ("", "application/openmetrics-text") * 3]
+    await clock.pass_s(5.0)
+    assert [task.result().body.endswith(b"# EOF\n") for task in scrapes] == [False, True] * 3
+    # The first's, one in the other form for all who want that, and one for those who came while the first was written.
+    assert clock.rendered() == 3 * await pieces_of_a_page()
+
+
+async def test_scrapes_back_to_back_take_a_tenth_of_the_loops_time() -> None:
+    stand, clock = laborious()
+    took_s = 0.01 * await pieces_of_a_page()
+    began_at = clock.now()
+    await stand.scrape()
+    following = asyncio.create_task(stand.scrape())
+    await clock.pass_s(8.9 * took_s)
+    assert not following.done()
+    await clock.pass_s(0.2 * took_s)
+    assert following.done()
+    assert clock.now() - began_at == pytest.approx(10.1 * took_s)
+
+
+async def test_no_scraper_waits_for_more_than_a_second_before_its_page_is_begun() -> None:
+    stand, clock = laborious(1500)
+    assert 0.01 * await pieces_of_a_page(1500) > 0.15
+    await stand.scrape()
+    written = clock.rendered()
+    following = asyncio.create_task(stand.scrape())
+    await clock.pass_s(0.99)
+    assert clock.rendered() == written
+    await clock.pass_s(0.02)
+    assert clock.rendered() > written
+    assert (await following).status == 200
+
+
+async def test_scraper_that_comes_later_does_not_wait() -> None:
+    stand, clock = laborious()
+    await stand.scrape()
+    await clock.pass_s(1.0)
+    slept = len(clock.slept)
+    await stand.scrape()
+    assert set(clock.slept[slept:]) == {0}
+
+
+async def test_scrapers_that_leave_again_and_again_get_no_more_of_the_loops_time() -> None:
+    stand, clock = laborious()
+    for _ in range(5):
+        leaving = asyncio.create_task(stand.scrape())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+    assert clock.rendered() == 1
 
 
 async def test_scraper_that_leaves_in_the_middle_leaves_the_turn_to_the_next() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from llm_guard.config import WebhookConfig
 from llm_guard.ops.payloads import Notice, body, headers, plain, signature, url
+from llm_guard.policy.alert_rules import RULES
 
 WALL = 1_800_000_000.0
 HOSTILE = "<!channel> <https://evil.example|click> &amp; *bold*\r\n\u2028next\x1b[31m\u202e line"
@@ -82,7 +83,7 @@ def test_pagerduty_triggers_and_resolves_under_one_key() -> None:
     assert trigger == {
         "routing_key": "R0UTING",
         "event_action": "trigger",
-        "dedup_key": "llm_guard/success_rate/gpt_4_turbo",
+        "dedup_key": "llm_guard/host-1/success_rate/gpt_4_turbo",
         "payload": {
             "summary": "gpt_4_turbo: 80 % succeeded",
             "source": "host-1",
@@ -97,7 +98,7 @@ def test_pagerduty_triggers_and_resolves_under_one_key() -> None:
     assert resolve == {
         "routing_key": "R0UTING",
         "event_action": "resolve",
-        "dedup_key": "llm_guard/success_rate/gpt_4_turbo",
+        "dedup_key": "llm_guard/host-1/success_rate/gpt_4_turbo",
     }
 
 
@@ -115,15 +116,62 @@ def test_alertmanager_is_told_when_an_alert_ends_or_would_if_nothing_more_were_h
             "alertname": "llm_guard_success_rate",
             "severity": "critical",
             "subject": "gpt_4_turbo",
-            "job": "llm_guard",
+            "model": "gpt_4_turbo",
+            "job": "llm-guard",
             "instance": "host-1",
         },
-        "annotations": {"summary": "gpt_4_turbo: 80 % succeeded", "value": "0.8", "threshold": "0.95"},
+        "annotations": {
+            "summary": "gpt_4_turbo: 80 % succeeded",
+            "description": "Seen by the gateway on host-1 itself: 0.8, held against 0.95.",
+            "action": "GET /admin/calls?failed=true: the attempts of a call name the deployment and the reason.",
+            "value": "0.8",
+            "threshold": "0.95",
+        },
         "startsAt": "2027-01-15T07:59:00.000Z",
         "endsAt": "2027-01-15T08:04:00.000Z",
     }
     assert resolved["labels"] == firing["labels"]
     assert resolved["endsAt"] == "2027-01-15T07:59:55.000Z"
+
+
+@pytest.mark.parametrize(
+    ("alert", "subject", "labels"),
+    [
+        ("success_rate", "gpt", {"model": "gpt"}),
+        ("latency", "gpt (first token)", {"model": "gpt"}),
+        ("latency", "gpt (whole answer)", {"model": "gpt"}),
+        ("breaker_open", "one/gpt", {"deployment": "one/gpt"}),
+        ("breaker_open", "one (host)", {"upstream": "one"}),
+        ("failure_spike", "one/gpt", {"deployment": "one/gpt"}),
+        ("budget_exhausted", "one/gpt", {"deployment": "one/gpt"}),
+        ("budget_exhausted", "gpt (model)", {"model": "gpt"}),
+        ("credential_benched", "one", {"upstream": "one"}),
+        ("loop_lag", "gateway", {}),
+        ("test", "webhook", {}),
+    ],
+)
+def test_alertmanager_gets_the_labels_by_which_its_config_groups(
+    alert: str, subject: str, labels: dict[str, str]
+) -> None:
+    (told,) = sent("alertmanager", notice(alert=alert, subject=subject))
+    assert {name: told["labels"].get(name) for name in ("model", "deployment", "upstream")} == {
+        "model": None, "deployment": None, "upstream": None, **labels,
+    }  # fmt: skip
+
+
+def test_every_rule_says_what_to_do() -> None:
+    told = [each for name in RULES for each in sent("alertmanager", notice(alert=name))]
+    assert all(each["annotations"]["action"] != "None: it is a test." for each in told)
+    assert len({each["annotations"]["action"] for each in told}) == len(RULES)
+
+
+def test_one_machine_does_not_resolve_what_another_has_told_pagerduty() -> None:
+    keys = {
+        json.loads(body(config("pagerduty"), [notice(subject=subject)], host, WALL))["dedup_key"]
+        for host in ("host-1", "host-2")
+        for subject in ("gpt", "x" * 300)
+    }
+    assert len(keys) == 4
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.ops.pages import Refused
-from llm_guard.ops.trail import _MOST_WAITING, KEPT, PATIENCE_S, Trail
+from llm_guard.ops.trail import _MOST_WAITING, KEPT, MOST_READING, PATIENCE_S, Trail
 from llm_guard.store.audit import AuditError, AuditFile, Entry
 from tests.fakes.clock import SteppedClock
+from tests.fakes.waiting import eventually
 
 
 class Disk(AuditFile):
@@ -181,3 +182,52 @@ async def test_end_waits_for_what_is_on_its_way() -> None:
     assert (disk.written, disk.is_closed) == (["one"], True)
     await trail.close()
     assert await trail.add(entry("late")) == "the gateway has stopped"
+
+
+async def read_in_vain(trail: Trail, clock: SteppedClock) -> None:
+    """By as many as may read at once, who all leave."""
+    readers = [asyncio.create_task(trail.latest(10, None)) for _ in range(MOST_READING)]
+    await clock.pass_s(PATIENCE_S - 0.01)
+    for reader in readers[::2]:
+        reader.cancel()
+    await clock.pass_s(0.01)
+    told = await asyncio.gather(*readers, return_exceptions=True)
+    assert [type(each) for each in told] == [asyncio.CancelledError, Refused] * (MOST_READING // 2)
+
+
+async def test_readers_of_a_disk_that_hangs_are_bounded_though_they_leave() -> None:
+    disk, clock = Disk(), SteppedClock()
+    disk.goes_on.clear()
+    async with trail_on(disk, clock) as trail:
+        await read_in_vain(trail, clock)
+        for _ in range(3):
+            with pytest.raises(Refused, match=r"wait for the disk of ops\.store already.*the log has them") as refused:
+                await trail.latest(10, None)
+            assert (refused.value.status, refused.value.code) == (503, "audit_busy")
+            assert refused.value.headers == (("Retry-After", "5"),)
+        assert trail._thread._work.qsize() == MOST_READING - 1
+        disk.goes_on.set()
+        await eventually(lambda: trail._reading == 0)
+        assert await shown(trail) == []
+
+
+async def test_readers_that_are_answered_make_room() -> None:
+    disk = Disk()
+    async with trail_on(disk) as trail:
+        for _ in range(2):
+            found = await asyncio.gather(*(shown(trail) for _ in range(MOST_READING)))
+            assert found == [[]] * MOST_READING
+        disk.problem = "the disk is gone"
+        for _ in range(MOST_READING + 1):
+            with pytest.raises(Refused, match="the disk is gone"):
+                await trail.latest(10, None)
+
+
+async def test_change_is_written_though_readers_have_filled_the_queue() -> None:
+    disk, clock = Disk(), SteppedClock()
+    disk.goes_on.clear()
+    async with trail_on(disk, clock) as trail:
+        await read_in_vain(trail, clock)
+        written = trail.add(entry("one"))
+        disk.goes_on.set()
+        assert await written is None

@@ -652,6 +652,22 @@ def test_word_that_the_evidence_decides_leaves_an_opening_as_it_is() -> None:
     assert breaker.retry_after_s(1.0) == 29.0
 
 
+def test_reset_closes_whatever_the_evidence_or_an_operator_has_said() -> None:
+    breaker = opened()
+    assert breaker.reset(1.0, "reset") == Transition("open", "closed", 1.0, "reset")
+    assert breaker.snapshot(1.0).calls == 0
+    assert breaker.reset(1.0, "reset") is None
+    breaker.force("forced_open", 2.0)
+    assert breaker.reset(3.0, "reset") == Transition("forced_open", "closed", 3.0, "reset")
+
+
+def test_reset_leads_to_the_state_that_the_config_says() -> None:
+    breaker = Breaker(BreakerSettings(state="disabled"))
+    assert breaker.reset(1.0, "reset") is None
+    breaker.force("forced_open", 2.0)
+    assert breaker.reset(3.0, "reset") == Transition("forced_open", "disabled", 3.0, "reset")
+
+
 def test_permits_from_before_an_operators_word_count_for_nothing() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False))
     early = acquire(breaker, 0.0)

@@ -102,6 +102,12 @@ def test_whole_is_ill_when_all_that_are_in_use_are() -> None:
     assert verdict.why[0] == "no deployment that is in use is well"
 
 
+def test_whole_is_ill_when_a_model_has_nobody_left_though_others_are_well() -> None:
+    verdict = sum_up({"a": "unhealthy", "b": "healthy"}, ["a", "b"], ["gpt-4o"])
+    assert verdict.health == "unhealthy"
+    assert verdict.why == ("nobody is left who could answer for gpt-4o", "1 of 2 deployments is unhealthy: a")
+
+
 def test_ill_one_that_nobody_asks_does_not_make_the_whole_ill() -> None:
     assert sum_up({"a": "unhealthy", "b": "healthy"}, []).health == "degraded"
     assert sum_up({"a": "unhealthy"}, ["gone"]).health == "degraded"

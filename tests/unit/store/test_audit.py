@@ -72,6 +72,16 @@ def test_nobody_else_can_read_it(file_in: FileIn, tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_nobody_else_can_read_it_any_more(file_in: FileIn, tmp_path: Path) -> None:
+    first = file_in(tmp_path)
+    first.append([entry()])
+    first.close()
+    for each in tmp_path.iterdir():
+        each.chmod(0o644)
+    file_in(tmp_path).append([entry()])
+    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
+
+
 @pytest.mark.parametrize("statement", ["DELETE FROM changes", "UPDATE changes SET why = 'another'"])
 def test_nothing_is_taken_out_of_it_or_changed(file_in: FileIn, tmp_path: Path, statement: str) -> None:
     file = file_in(tmp_path)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from llm_guard.store.folder import make_private, state_folder
+from llm_guard.store.folder import make_private, open_private, state_folder
 
 
 def test_folder_is_the_configs_then_the_desktops_then_the_homes(
@@ -35,7 +37,60 @@ def test_nobody_else_can_look_into_a_folder_that_is_made(tmp_path: Path) -> None
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    make_private(tmp_path)
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777, 0o2750])
+def test_folder_that_is_there_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with capture_logs() as log:
+        make_private(tmp_path)
+    assert (stat.S_IMODE(tmp_path.stat().st_mode), log) == (mode, [])
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o702, 0o2770])
+def test_folder_in_which_others_may_put_their_own_is_told_of_and_left_alone(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with capture_logs() as log:
+        make_private(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
+    (line,) = log
+    assert (line["log_level"], line["folder"], line["mode"]) == ("warning", str(tmp_path), f"{mode:o}")
+    assert line["remedy"] == f"chmod go-w {tmp_path}"
+
+
+def test_remedy_can_be_pasted_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    folder = tmp_path / "a b; $(c)"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with capture_logs() as log:
+        make_private(folder)
+    assert log[0]["remedy"] == f"chmod go-w '{folder}'"
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o666, 0o600])
+def test_file_that_others_may_open_is_narrowed(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "kept"
+    path.write_text("what was there")
+    path.chmod(mode)
+    os.close(open_private(path))
+    assert stat.S_IMODE(path.stat().st_mode) == mode & 0o600
+    assert path.read_text() == "what was there"
+
+
+def test_file_that_cannot_be_narrowed_is_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int, _mode: int) -> None:
+        raise PermissionError
+
+    path = tmp_path / "kept"
+    path.touch(0o644)
+    monkeypatch.setattr(os, "fchmod", refuse)
+    os.close(open_private(path))
+
+
+def test_file_is_made_once_and_is_no_link(tmp_path: Path) -> None:
+    path, link = tmp_path / "kept", tmp_path / "link"
+    os.close(open_private(path, os.O_EXCL))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        open_private(path, os.O_EXCL)
+    link.symlink_to(path)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_private(link)

@@ -1,0 +1,119 @@
+"""When what this gateway has to know again is written, and when it is read: never on the event loop.
+
+Owns one write at a time, and what becomes of one that fails: the gateway goes on, and a restart knows less. Does not
+own what is kept (`ops.kept`), nor the file (`store.kept_file`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from llm_guard.clock import Clock
+from llm_guard.ops.kept import Kept
+from llm_guard.ops.worker import Worker
+from llm_guard.store.kept_file import KeptFile, TakenOver
+
+_log = structlog.get_logger("llm_guard.ops.keeping")
+
+PATIENCE_S = 5.0
+"""So long the start, and the end, wait for the disk."""
+AGAIN_S = 30.0
+"""After a write that failed."""
+
+_REMEDY = "give each gateway a host name, or an ops.store, of its own"
+
+_Given = TypeVar("_Given")
+_read = msgspec.json.Decoder(Kept).decode
+_written = msgspec.json.encode
+
+
+class Keeping:
+    """`await recall()` before the first call, then `look` now and then; `await close()` at the end."""
+
+    def __init__(
+        self, file: KeptFile, gather: Callable[[], Kept], recall: Callable[[Kept], None], clock: Clock
+    ) -> None:  # fmt: skip
+        self._file = file
+        self._gather = gather
+        self._recall = recall
+        self._clock = clock
+        self._thread = Worker("kept")
+        self._last: Kept | None = Kept()
+        """What is on the disk: no file is as good as an empty one. None: it is to be written in any case."""
+        self._writing: asyncio.Future[None] | None = None
+        self._next_at = float("-inf")
+        self._is_failing = False
+        self._is_over = False
+
+    async def recall(self) -> None:
+        """Without a file that can be read it is as if none had been there."""
+        try:
+            async with self._clock.limit() as limit:
+                limit.set(self._clock.now() + PATIENCE_S, "kept")
+                content = await asyncio.shield(self._on_thread(self._file.read))
+            if content is None:
+                return
+            self._last = None  # the file is this process's from now on
+            self._recall(_read(content))
+        except TimeoutError:
+            _log.error("the disk of ops.store does not answer: nothing is known of before the restart")
+        except (OSError, msgspec.DecodeError) as error:
+            _log.error("nothing is known of before the restart", problem=_said(error))
+        except Exception:  # noqa: BLE001  # somebody else's hand was in it; the gateway must start
+            _log.exception("not all is known of before the restart")
+
+    def look(self, now: float) -> None:
+        """Writes what is new."""
+        if self._is_over or self._writing is not None or now < self._next_at:
+            return
+        kept = self._gather()
+        if kept == self._last:
+            return
+        self._writing = self._on_thread(partial(self._write, kept))
+        self._writing.add_done_callback(partial(self._settle, kept))
+
+    async def close(self) -> None:
+        """What is new is written, if the disk answers in time."""
+        self._next_at = float("-inf")
+        try:
+            async with self._clock.limit() as limit:
+                limit.set(self._clock.now() + PATIENCE_S, "kept")
+                if self._writing is not None:
+                    await asyncio.shield(self._writing)
+                self.look(self._clock.now())
+                if self._writing is not None:
+                    await asyncio.shield(self._writing)
+        except Exception as error:  # noqa: BLE001  # there is more to be stopped
+            _log.error("what was new is lost", problem=_said(error) or "the disk does not answer")
+        self._is_over = True
+        self._thread.shutdown()
+
+    def _write(self, kept: Kept) -> None:
+        self._file.write(_written(kept))
+
+    def _settle(self, kept: Kept, writing: asyncio.Future[None]) -> None:
+        self._writing = None
+        error = None if writing.cancelled() else writing.exception()
+        if error is None:
+            self._last, self._is_failing = kept, False
+        elif isinstance(error, TakenOver):
+            self._is_over = True
+            _log.error("another gateway of this name keeps its own here: this one's is lost with it", remedy=_REMEDY)
+        else:
+            self._next_at = self._clock.now() + AGAIN_S
+            if not self._is_failing:
+                self._is_failing = True
+                _log.error("a restart would not know what fires, nor what operators said", problem=_said(error))
+
+    def _on_thread(self, act: Callable[[], _Given]) -> asyncio.Future[_Given]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, act)
+
+
+def _said(error: BaseException) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,183 @@
+"""What a gateway knows again after a restart: which alerts it has told of, and what operators said.
+
+Owns its form, how it is gathered and how it is taken up again. Does not own when that is (`ops.keeping`), nor what any
+of it means.
+
+Not kept are log levels, and the config that was rolled back to: a process starts by its file. The trail is told so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import structlog
+from msgspec import Struct
+
+from llm_guard.clock import Clock
+from llm_guard.deployment import Hold
+from llm_guard.log import LEVELS
+from llm_guard.ops.alerts import Alerts, KeptAlert
+from llm_guard.ops.changes import Changes
+from llm_guard.ops.controls import Controls
+from llm_guard.ops.forces import Aim, Force, ForcedState
+from llm_guard.ops.limits import LimitPages
+from llm_guard.policy.alert_silences import Silence
+from llm_guard.reloads import Reloads
+
+_log = structlog.get_logger("llm_guard.ops.kept")
+
+_STEP_S = 1.0
+
+
+class KeptForce(Struct, frozen=True):
+    """Instants in seconds since the epoch, here and below; `until` null: it has no end."""
+
+    deployment: str | None
+    model: str | None
+    upstream: str | None
+    state: ForcedState
+    reason: str
+    who: str
+    since: float
+    until: float | None
+
+
+class KeptHold(Struct, frozen=True):
+    label: str
+    kind: Literal["drained", "benched"]
+    reason: str
+    who: str
+    since: float
+    until: float | None
+
+
+class KeptSilence(Struct, frozen=True):
+    alert: str
+    subject: str | None
+    until: float
+    reason: str
+    who: str
+
+
+class KeptLimits(Struct, frozen=True):
+    label: str
+    said: dict[str, Any]
+
+
+class Kept(Struct, frozen=True):
+    """All of it; one that is like a new one need not be written."""
+
+    alerts: list[KeptAlert] = []
+    silences: list[KeptSilence] = []
+    forces: list[KeptForce] = []
+    holds: list[KeptHold] = []
+    limits: list[KeptLimits] = []
+    log_levels: list[str] = []
+    """The loggers that an operator spoke of."""
+    config: str | None = None
+    """The digest of what ran, where something depends on it."""
+    is_rolled_back: bool = False
+
+
+class Known:
+    """What is known now: `gather` it, or `recall` what was."""
+
+    def __init__(
+        self, alerts: Alerts, controls: Controls, limits: LimitPages, reloads: Reloads, changes: Changes, clock: Clock
+    ) -> None:
+        self._alerts = alerts
+        self._controls = controls
+        self._limits = limits
+        self._reloads = reloads
+        self._changes = changes
+        self._clock = clock
+        self._offset_s = clock.wall() - clock.now()
+
+    def gather(self) -> Kept:
+        """Equal to the one before unless something was said, told, or has ended."""
+        offset_s, words, current = self._offset(), self._limits.words(), self._reloads.current
+        is_rolled_back = self._reloads.is_rolled_back
+        return Kept(
+            alerts=self._alerts.kept(),
+            silences=[
+                KeptSilence(each.alert, each.subject, offset_s + each.until, each.reason, each.who)
+                for each in self._alerts.silences()
+            ],
+            forces=[_kept_force(each, offset_s) for each in self._controls.forces.all()],
+            holds=[_kept_hold(label, each, offset_s) for label, each in self._controls.holds.all()],
+            limits=[KeptLimits(label, said) for label, said in words.items()],
+            log_levels=sorted(LEVELS.overrides()),
+            config=current.digest if words or is_rolled_back else None,
+            is_rolled_back=is_rolled_back,
+        )
+
+    def recall(self, kept: Kept) -> None:
+        """Before the first call. What has ended meanwhile is written down."""
+        offset_s = self._offset()
+        for each in kept.silences:
+            self._alerts.try_silence(
+                Silence(each.alert, each.subject, each.until - offset_s, each.reason, each.who)
+            )  # fmt: skip
+        self._alerts.recall(kept.alerts)
+        self._controls.recall(
+            [_force(each, offset_s) for each in kept.forces], [_hold(each, offset_s) for each in kept.holds]
+        )
+        self._recall_config(kept)
+        for name in kept.log_levels:
+            self._changes.note("start", "log-levels.reset", name or "all", "the process began anew", {})
+        _log.info("what was said before the restart", **_counts(kept))
+
+    def _recall_config(self, kept: Kept) -> None:
+        """Limits are over when another config is read, by a restart as by a reload."""
+        digest = self._reloads.current.digest
+        is_same = kept.config == digest
+        if kept.is_rolled_back and not is_same:
+            why, detail = "the process began anew, by the file", {"was": kept.config, "digest": digest}
+            self._changes.note("start", "config.reload", str(self._reloads.path), why, detail)
+        for each in kept.limits:
+            if is_same:
+                self._limits.put(each.label, each.said)
+            else:
+                self._changes.note("start", "limits.reset", each.label, "the config was read", {"was": each.said})
+
+    def _offset(self) -> float:
+        """From this process's instants to those of the epoch. It moves with the clock's steps alone: else nothing would
+        ever be equal to what was gathered before."""
+        offset_s = self._clock.wall() - self._clock.now()
+        if abs(offset_s - self._offset_s) >= _STEP_S:
+            self._offset_s = offset_s
+        return self._offset_s
+
+
+def _kept_force(force: Force, offset_s: float) -> KeptForce:
+    aim, until = force.aim, _moved(force.until, offset_s)
+    return KeptForce(
+        aim.deployment, aim.model, aim.upstream, force.state, force.reason, force.who, force.since, until
+    )  # fmt: skip
+
+
+def _force(kept: KeptForce, offset_s: float) -> Force:
+    aim, until = Aim(kept.deployment, kept.model, kept.upstream), _moved(kept.until, -offset_s)
+    return Force(aim, kept.state, kept.reason, until, kept.who, kept.since)
+
+
+def _kept_hold(label: str, hold: Hold, offset_s: float) -> KeptHold:
+    return KeptHold(label, hold.kind, hold.reason, hold.who, hold.since, _moved(hold.until, offset_s))
+
+
+def _hold(kept: KeptHold, offset_s: float) -> tuple[str, Hold]:
+    return kept.label, Hold(kept.kind, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
+
+
+def _moved(until: float | None, by_s: float) -> float | None:
+    return None if until is None else until + by_s
+
+
+def _counts(kept: Kept) -> dict[str, int]:
+    return {
+        "alerts": len(kept.alerts),
+        "silences": len(kept.silences),
+        "forces": len(kept.forces),
+        "holds": len(kept.holds),
+        "limits": len(kept.limits),
+    }

@@ -1,0 +1,251 @@
+"""A process that is killed, and the next one: what had been told and said is not lost with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_guard.store.kept_file import KeptFile
+from tests.chaos.forms import CHAT
+from tests.chaos.process import Served, serving
+from tests.chaos.stand import config_text
+from tests.fakes.provider import ScriptedProvider, whole
+from tests.fakes.waiting import eventually
+from tests.integration.operating import audit, change, get, running
+
+LABEL = {"deployment": "one/gpt"}
+HOUR = {"for": "1h"}
+
+
+def text(folder: Path, port: int, url: str = "http://127.0.0.1:9", **sections: Any) -> str:
+    ops = {"store": str(folder), **sections.pop("ops", {})}
+    return config_text(url, server={"port": port}, ops=ops, **sections)
+
+
+def a_port() -> int:
+    """Which nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def file_in(folder: Path) -> Path:
+    (path,) = folder.glob("gateway-*.json")
+    return path
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """What the one gateway wrote down for the next; empty: nothing."""
+    said: dict[str, Any] = json.loads(file_in(folder).read_bytes()) if [*folder.glob("gateway-*.json")] else {}
+    return said
+
+
+async def kill(served: Served) -> None:
+    served.signal(signal.SIGKILL)
+    await served.exit_code()
+
+
+def sent(receiver: ScriptedProvider) -> list[tuple[str, str, str]]:
+    """State, id and beginning of every alert that came."""
+    bodies = [json.loads(request.partition(b"\r\n\r\n")[2]) for request in receiver.requests]
+    return [(each["state"], each["id"], each["since"]) for body in bodies for each in body["alerts"]]
+
+
+async def test_alert_of_a_process_that_was_killed_is_resolved_by_the_next_and_told_once(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    async with ScriptedProvider([whole(202)]) as receiver:
+        ops = {"webhooks": [{"name": "pager", "format": "generic", "url": receiver.url}]}
+        good = text(folder, port, ops=ops)
+        async with serving(path, good) as served:
+            path.write_text("models: 7")
+            await eventually(lambda: bool(kept(folder).get("alerts", [])), within_s=10)
+            await eventually(lambda: kept(folder)["alerts"][0]["is_told"], within_s=10)
+            await kill(served)
+        async with serving(path, good) as served:
+            await eventually(lambda: len(sent(receiver)) == 2, within_s=10)
+            assert (await get(served.url, "alerts"))["resolved"][0]["alert"] == "reload_failed"
+            await eventually(lambda: kept(folder)["alerts"] == [], within_s=10)
+            served.signal(signal.SIGTERM)
+            assert await served.exit_code() == 0
+        (firing, *first), (resolved, *second) = sent(receiver)
+        assert (firing, resolved) == ("firing", "resolved")
+        assert first == second
+
+
+async def test_operators_words_outlive_the_process_with_their_ends(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    config = text(folder, port)
+    async with serving(path, config) as served:
+        await change(served.url, "breakers/force-open", **HOUR, **LABEL)
+        await change(served.url, "deployments/bench", deployment="two/claude", **HOUR)
+        await change(served.url, "limits", concurrency=7, **LABEL)
+        await change(served.url, "alerts/silence", alert="breaker_open", **HOUR)
+        await change(served.url, "log-levels", logger="llm_guard.gateway", level="debug")
+        said = await words(served.url)
+        await eventually(lambda: kept(folder).get("log_levels") == ["llm_guard.gateway"], within_s=10)
+        before = kept(folder)
+        await kill(served)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in folder.glob("gateway-*")] == [0o600]
+    async with serving(path, config) as served:
+        assert await words(served.url) == said
+        assert said[:2] == [("one/gpt", "forced_open", "an outage", None), ("two/claude", "closed", None, "benched")]
+        assert (await CHAT.ask(served.url)).status == 503
+        assert (await audit(served.url))[0] == (
+            "start", "log-levels.reset", "llm_guard.gateway", "the process began anew",
+        )  # fmt: skip
+        await eventually(lambda: kept(folder)["log_levels"] == [], within_s=10)
+        for name in ("forces", "holds", "silences"):
+            (was,), (now,) = before[name], kept(folder)[name]
+            assert now == {**was, "until": pytest.approx(was["until"], abs=1)}
+
+
+async def words(url: str) -> list[object]:
+    """What holds by an operator's word."""
+    deployments = [
+        (each["deployment"], each["breaker"]["state"], each["breaker"]["reason"], each["hold"] and each["hold"]["kind"])
+        for each in await get(url, "deployments")
+    ]
+    limits = [(each["deployment"], each["concurrency"]) for each in await get(url, "limits")]
+    silences = [(each["alert"], each["who"]) for each in (await get(url, "alerts"))["silences"]]
+    return [*deployments, limits, silences]
+
+
+async def test_word_that_is_taken_back_does_not_come_again(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    path.write_text(text(folder, port))
+    async with running(path) as stand:
+        await change(stand.url, "breakers/force-open", **LABEL)
+        await change(stand.url, "deployments/drain", **LABEL)
+        await eventually(lambda: len(kept(folder).get("holds", [])) == 1)
+        await change(stand.url, "breakers/reset", **LABEL)
+    async with running(path) as stand:
+        one, *_ = await get(stand.url, "deployments")
+        assert (one["breaker"]["state"], one["hold"]["who"]) == ("closed", "ann from 127.0.0.1")
+
+
+async def test_word_whose_time_or_deployment_has_gone_meanwhile_is_written_down_as_over(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    path.write_text(text(folder, port))
+    async with running(path) as stand:
+        await change(stand.url, "breakers/force-open", **HOUR, **LABEL)
+        await change(stand.url, "breakers/force-open", upstream="two")
+        await change(stand.url, "deployments/drain", deployment="two/claude")
+    was = kept(folder)
+    was["forces"][0]["until"] = 1_000_000_000
+    was["holds"][0]["label"] = "two/gone"
+    file_in(folder).write_text(json.dumps(was))
+    async with running(path) as stand:
+        assert [(who, what, target) for who, what, target, _ in (await audit(stand.url))[:2]] == [
+            ("expiry", "breakers.reset", "one/gpt"), ("reload", "deployments.return", "two/gone"),
+        ]  # fmt: skip
+        one, two, *_ = await get(stand.url, "deployments")
+        assert (one["breaker"]["state"], two["host"], two["hold"]) == ("closed", "forced_open", None)
+
+
+async def test_limits_end_with_the_config_that_they_were_said_over(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    path.write_text(text(folder, port))
+    async with running(path) as stand:
+        await change(stand.url, "limits", concurrency=7, **LABEL)
+    path.write_text(text(folder, port, retry={"max_attempts": 2}))
+    async with running(path) as stand:
+        assert not any(each["is_changed"] for each in await get(stand.url, "limits"))
+        assert (await audit(stand.url))[0] == ("start", "limits.reset", "one/gpt", "the config was read")
+    assert kept(folder)["limits"] == []
+
+
+async def test_restart_that_undoes_a_roll_back_is_in_the_trail(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    path.write_text(text(folder, port))
+    async with running(path) as stand:
+        path.write_text(text(folder, port, retry={"max_attempts": 2}))
+        await change(stand.url, "config/reload")
+        await change(stand.url, "config/roll-back")
+    for _ in range(2):  # it is said once
+        async with running(path) as stand:
+            assert [(who, what) for who, what, *_ in await audit(stand.url)] == [
+                ("start", "config.reload"), ("ann from 127.0.0.1", "config.roll-back"),
+                ("ann from 127.0.0.1", "config.reload"),
+            ]  # fmt: skip
+
+
+async def test_file_that_cannot_be_read_is_as_none_and_is_said(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    path.write_text(text(folder, port))
+    async with running(path) as stand:
+        await change(stand.url, "deployments/drain", **LABEL)
+    file_in(folder).write_text('{"holds": [{"label": 7}]}')
+    async with running(path) as stand:
+        (line,) = [line for line in stand.log if line["event"] == "nothing is known of before the restart"]
+        assert "holds" in line["problem"]
+        assert all(each["hold"] is None for each in await get(stand.url, "deployments"))
+    assert kept(folder)["holds"] == []
+
+
+async def test_gateway_that_nobody_acts_on_writes_nothing(tmp_path: Path) -> None:
+    path, folder = tmp_path / "guard.yaml", tmp_path / "state"
+    path.write_text(text(folder, a_port()))
+    async with running(path):
+        pass
+    assert not folder.exists()
+
+
+async def test_gateways_with_one_folder_keep_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    paths = [tmp_path / "one.yaml", tmp_path / "other.yaml"]
+    for path in paths:
+        path.write_text(text(folder, a_port()))
+    async with running(paths[0]) as one, running(paths[1]) as other:
+        await change(one.url, "deployments/drain", **LABEL)
+        await change(other.url, "breakers/force-open", **LABEL)
+    async with running(paths[1]) as other:
+        found, *_ = await get(other.url, "deployments")
+        assert (found["breaker"]["state"], found["hold"]) == ("forced_open", None)
+
+
+async def test_address_that_cannot_be_had_leaves_the_words_of_whoever_has_it(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    path.write_text(text(folder, port))
+    async with running(path) as stand:
+        await change(stand.url, "deployments/drain", **LABEL)
+        await eventually(lambda: len(kept(folder).get("holds", [])) == 1)
+        with pytest.raises(OSError, match="use"):
+            async with running(path):
+                pass
+        await change(stand.url, "deployments/return", **LABEL)
+    assert kept(folder)["holds"] == []
+
+
+async def test_nobody_is_let_in_before_what_was_said_holds_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    path.write_text(text(folder, port))
+    async with running(path) as stand:
+        await change(stand.url, "deployments/drain", **LABEL)
+    read, is_reading, goes_on = KeptFile.read, threading.Event(), threading.Event()
+
+    def slowly(file: KeptFile) -> bytes | None:
+        is_reading.set()
+        goes_on.wait(10)
+        return read(file)
+
+    monkeypatch.setattr(KeptFile, "read", slowly)
+    stands = contextlib.AsyncExitStack()
+    starting = asyncio.ensure_future(stands.enter_async_context(running(path)))
+    await eventually(is_reading.is_set)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    goes_on.set()
+    async with stands:
+        assert (await CHAT.ask((await starting).url)).status == 503

@@ -1,0 +1,210 @@
+"""When a gateway's memory is written and read: a disk that is slow, full, or does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from structlog.testing import capture_logs
+
+from llm_guard.ops.keeping import AGAIN_S, PATIENCE_S, Keeping
+from llm_guard.ops.kept import Kept
+from llm_guard.store.kept_file import KeptFile, TakenOver
+from tests.fakes.clock import SteppedClock
+from tests.fakes.waiting import eventually
+
+
+class Disk(KeptFile):
+    """In memory; it fails with `problem`, and stalls until `goes_on` is set."""
+
+    def __init__(self, content: bytes | None = None) -> None:
+        super().__init__(Path, "")
+        self.content = content
+        self.writes = 0
+        self.tried = 0
+        self.problem: Exception | None = None
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def read(self) -> bytes | None:
+        self._wait()
+        return self.content
+
+    def write(self, content: bytes) -> None:
+        self.tried += 1
+        self._wait()
+        self.content = content
+        self.writes += 1
+
+    def levels(self) -> list[str]:
+        return msgspec.json.decode(self.content or b"{}", type=Kept).log_levels
+
+    def _wait(self) -> None:
+        self.goes_on.wait(10)
+        if self.problem is not None:
+            raise self.problem
+
+
+@dataclass
+class World:
+    """`levels` stands for all that there is to know."""
+
+    disk: Disk
+    levels: list[str] = field(default_factory=list)
+    recalled: list[Kept] = field(default_factory=list)
+    clock: SteppedClock = field(default_factory=SteppedClock)
+
+    def __post_init__(self) -> None:
+        self.keeping = Keeping(
+            self.disk, lambda: Kept(log_levels=[*self.levels]), self.recalled.append, self.clock
+        )  # fmt: skip
+
+    async def look(self) -> None:
+        """What it begins has ended when this returns."""
+        self.keeping.look(self.clock.now())
+        await eventually(lambda: self.keeping._writing is None)
+
+
+@asynccontextmanager
+async def world_on(disk: Disk) -> AsyncIterator[World]:
+    world = World(disk)
+    try:
+        yield world
+    finally:
+        disk.goes_on.set()
+        await world.keeping.close()
+
+
+async def test_only_what_is_new_is_written() -> None:
+    async with world_on(Disk()) as world:
+        await world.keeping.recall()
+        await world.look()
+        assert world.disk.writes == 0
+        world.levels.append("a")
+        await world.look()
+        await world.look()
+        assert (world.disk.writes, world.disk.levels()) == (1, ["a"])
+        world.levels.clear()
+        await world.look()
+        assert (world.disk.writes, world.disk.levels()) == (2, [])
+    assert world.recalled == []
+
+
+async def test_file_that_is_there_is_recalled_and_from_then_on_this_gateways() -> None:
+    async with world_on(Disk(b'{"log_levels": ["a"], "of_a_later_version": 1}')) as world:
+        await world.keeping.recall()
+        assert [each.log_levels for each in world.recalled] == [["a"]]
+        world.levels.append("a")
+        await world.look()
+        assert world.disk.writes == 1
+
+
+async def test_event_loop_and_others_never_wait_for_a_disk_that_stalls_and_the_last_word_counts() -> None:
+    async with world_on(Disk()) as world:
+        world.disk.goes_on.clear()
+        for name in "abc":
+            world.levels.append(name)
+            world.keeping.look(world.clock.now())
+        await eventually(lambda: world.disk.tried == 1)
+        world.disk.goes_on.set()
+        await eventually(lambda: world.disk.writes == 1)
+        await world.look()
+        assert world.disk.levels() == ["a", "b", "c"]
+
+
+async def test_write_that_fails_is_said_once_and_tried_again_by_and_by() -> None:
+    async with world_on(Disk()) as world:
+        world.disk.problem = OSError(30, "Read-only file system")
+        world.levels.append("a")
+        with capture_logs() as lines:
+            await world.look()
+            await world.look()
+            assert world.disk.tried == 1
+            world.clock.advance(AGAIN_S)
+            await world.look()
+            assert world.disk.tried == 2
+        assert [(each["log_level"], each["problem"]) for each in lines] == [("error", "Read-only file system")]
+        world.disk.problem = None
+        world.clock.advance(AGAIN_S)
+        await world.look()
+        assert world.disk.levels() == ["a"]
+
+
+async def test_gateway_whose_file_was_taken_over_writes_no_more() -> None:
+    async with world_on(Disk()) as world:
+        world.disk.problem = TakenOver()
+        world.levels.append("a")
+        with capture_logs() as lines:
+            await world.look()
+        assert "host name" in lines[0]["remedy"]
+        world.disk.problem = None
+        await world.look()
+        assert world.disk.tried == 1
+    assert world.disk.tried == 1
+
+
+async def test_start_waits_no_longer_than_its_patience_for_a_disk_that_does_not_answer() -> None:
+    async with world_on(Disk(b"{}")) as world:
+        world.disk.goes_on.clear()
+        with capture_logs() as lines:
+            recalling = asyncio.ensure_future(world.keeping.recall())
+            await eventually(lambda: bool(world.clock.limits))
+            await world.clock.pass_s(PATIENCE_S)
+            await recalling
+        assert "does not answer" in lines[0]["event"]
+
+
+async def test_what_cannot_be_followed_does_not_keep_the_gateway_from_starting() -> None:
+    def recall(_kept: Kept) -> None:
+        raise ValueError("somebody else's hand")
+
+    for content, problem in ((b"{}", None), (b"no JSON", OSError(13, "Permission denied")), (b"no JSON", None)):
+        disk = Disk(content)
+        disk.problem = problem
+        keeping = Keeping(disk, Kept, recall, SteppedClock())
+        with capture_logs() as lines:
+            await keeping.recall()
+        assert len(lines) == 1
+        await keeping.close()
+
+
+async def test_end_writes_what_is_new_also_behind_a_write_that_runs() -> None:
+    disk = Disk()
+    world = World(disk)
+    disk.goes_on.clear()
+    world.levels.append("a")
+    world.keeping.look(world.clock.now())
+    world.levels.append("b")
+    closing = asyncio.ensure_future(world.keeping.close())
+    await eventually(lambda: disk.tried == 1)
+    disk.goes_on.set()
+    await closing
+    assert disk.levels() == ["a", "b"]
+
+
+async def test_end_waits_no_longer_than_its_patience_for_a_disk_that_does_not_answer() -> None:
+    world = World(Disk())
+    world.disk.goes_on.clear()
+    world.levels.append("a")
+    closing = asyncio.ensure_future(world.keeping.close())
+    await eventually(lambda: world.disk.tried == 1)
+    await world.clock.pass_s(PATIENCE_S)
+    await closing
+    world.disk.goes_on.set()
+    await eventually(lambda: world.disk.writes == 1)
+
+
+async def test_name_that_no_json_can_say_is_said_and_stops_nothing() -> None:
+    with capture_logs() as lines:
+        async with world_on(Disk()) as world:
+            world.levels.append("\udcff")
+            await world.look()
+            assert world.disk.tried == 0
+    assert [each["event"] for each in lines] == [
+        "a restart would not know what fires, nor what operators said", "what was new is lost",
+    ]  # fmt: skip

@@ -1,0 +1,54 @@
+"""The demo: where it keeps what it keeps, and what it tells people to type."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner
+
+from llm_guard import cli, demo
+from llm_guard.app import App
+from tests.integration.operating import change
+
+
+async def test_demo_leaves_the_users_own_state_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))
+    provider, app = await demo.start("127.0.0.1", 0, str(tmp_path / "demo"))
+    try:
+        await change(app.addresses[0], "log-levels", level="warning")
+    finally:
+        await app.stop()
+        await provider.stop()
+    assert [*(tmp_path / "demo").iterdir()]
+    assert not (tmp_path / "own").exists()
+
+
+def test_demo_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+
+    async def play(_provider: object, app: App, _show: object) -> None:
+        folders.append(Path(str(app.config.ops.store)))
+        assert folders[0].is_dir()
+
+    monkeypatch.setattr(demo, "play", play)
+    logging = structlog.get_config()
+    try:
+        assert CliRunner().invoke(cli.main, ["demo"]).exit_code == 0
+    finally:
+        structlog.configure(**logging)
+    assert not folders[0].exists()
+
+
+def test_people_are_told_to_type_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(Path("llm_guard", "__main__.py"))])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    assert cli._called() == ".venv/bin/python -m llm_guard"
+    monkeypatch.setattr(sys, "executable", f"{os.sep}a b{os.sep}python")
+    assert cli._called() == "'/a b/python' -m llm_guard"
+    monkeypatch.setattr(sys, "argv", [".venv/bin/llm-guard"])
+    assert cli._called() == ".venv/bin/llm-guard"

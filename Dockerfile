@@ -4,8 +4,8 @@ FROM python:3.13-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 RUN python -m venv /venv && python -m venv /tools
-COPY requirements.lock requirements-build.lock ./
-RUN /venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
+COPY requirements.lock requirements-build.lock requirements-image.lock ./
+RUN /venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.lock \
     && /tools/bin/pip install --no-cache-dir --require-hashes -r requirements.lock -r requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY compiling ./compiling

@@ -75,6 +75,8 @@ lock: $(VENV)/ready-dev
 		--upgrade --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		--upgrade --group build --constraint requirements-dev.lock -o requirements-build.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		--upgrade --extra encryption --constraint requirements-dev.lock pyproject.toml -o requirements-image.lock
 
 $(VENV)/made:
 	$(PYTHON) -c 'import sys; sys.exit("llm_guard needs Python 3.11 or newer: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'

@@ -17,6 +17,8 @@ gateway/     the way of one call, its files in the order in which a call meets t
 policy/      pure decisions
 dialect/     what each provider's bytes mean
 store/       what outlives the process
+health/      what watches upstreams, and brings engines back
+errands/     calls that no client waits for: answered later, or asked again
 ops/         the operator's side
 mock/        a provider that misbehaves on request
 demo         gateway and mock together, to see the point

@@ -7,32 +7,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
+import os
 import resource
 import signal
 import socket
 from collections.abc import Awaitable, Coroutine
+from functools import partial
 from pathlib import Path
 from random import Random
+from secrets import token_hex
 from typing import Any
 
 import structlog
 
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config
+from llm_guard.config import Config, sealing_keys
+from llm_guard.errands.errands import Errands
+from llm_guard.gateway.answer_cache import AnswerCache
 from llm_guard.gateway.connections import Connections
 from llm_guard.gateway.counters import CallCounters
 from llm_guard.gateway.listener import Listener, ListenerSettings, Serve
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
-from llm_guard.gateway.server import Gateway, Serving
+from llm_guard.gateway.server import Gateway
+from llm_guard.gateway.serving import Serving
 from llm_guard.gateway.upstream import Upstreams
+from llm_guard.health.engines import Engines
+from llm_guard.health.looks import look_at
+from llm_guard.health.prober import Prober
 from llm_guard.ops.running import Running
 from llm_guard.ops.side import OperatorSide
 from llm_guard.ops.site import is_operators
+from llm_guard.ops.webhook_client import WebhookClient
 from llm_guard.reloads import Adapt, Adopted, Reloads
 from llm_guard.routes import compile_routes
+from llm_guard.store.cache import AnswerStore, MemoryCache
+from llm_guard.store.folder import state_folder
+from llm_guard.store.kept_bodies import Bodies
+from llm_guard.store.kept_calls import KeptCallsFile
+from llm_guard.store.sealing import Sealing
+from llm_guard.store.sqlite_cache import SqliteCache
 
 _log = structlog.get_logger("llm_guard.app")
 
@@ -85,6 +102,19 @@ class App:
             self._clock,
             random,
         )
+        self.prober = Prober(
+            lambda subject: look_at(subject, self._connections),
+            self.gateway.deployments,
+            table.pool.down,
+            self._clock,
+            self._draw,
+        )
+        self.engines = Engines(self.prober, self._clock, self._draw)
+        self.errands = self._new_errands()
+        self.cache = AnswerCache(self._new_cache_store(), self._clock)
+        self.gateway.first_resort.cache = self.gateway.last_resort.cache = self.cache
+        self.gateway.keeper = self.errands.keeper
+        self.gateway.first_resort.keeper = self.gateway.last_resort.keeper = self.errands.keeper
         self.reloads = Reloads(self.config, self._path, self._adapt, self._adopt, self._refuse, self._clock)
         running = Running(
             self.gateway,
@@ -93,8 +123,13 @@ class App:
             lambda: [each for _, each in self._listeners],
             self._clock,
             self._connections.dials,
+            self.prober,
+            self.errands,
+            self.engines,
+            self.cache,
         )
         self.ops = OperatorSide(self.config, running)
+        self.errands.tidings.tell = self.ops.journal.note
 
         server, ops = self.config.server, self.config.ops
         try:
@@ -104,8 +139,12 @@ class App:
                 await self._listen(self.gateway.serve, server.host, server.port)
                 await self._listen(self.ops.serve, ops.host, ops.port)
             await self.ops.start()
+            self.prober.adopt(self.config, table.upstreams)
+            self.engines.adopt(self.config.engines)
             for listening, _ in self._listeners:
                 await listening.start_serving()
+                _check_listening(listening)
+            self.errands.start()
         except BaseException:
             await self._close()
             raise
@@ -134,6 +173,7 @@ class App:
     async def stop(self) -> None:
         """Drains: not ready, then no longer accepting, then waiting for running calls, then ending them."""
         self.gateway.is_leaving = True
+        self.errands.leave()
         _log.info("draining", running=self.gateway.running)
         self.ops.journal.note("drain", running=self.gateway.running)
         await self._sleep_or_hurry(self.config.server.drain_delay)
@@ -159,6 +199,11 @@ class App:
         for server, listener in self._listeners:
             server.close()
             await listener.close(_CLOSING_S)
+        await self.engines.stop(self._is_told_to_hurry)
+        await self.prober.stop()
+        await self.errands.stop()
+        await self.cache.store.close()
+        await self._webhook_client.close()
         await self.ops.stop()
         await self._connections.close()
 
@@ -172,7 +217,25 @@ class App:
         for _, listener in self._listeners:
             listener.adopt(settings)
         self.gateway.adopt(serving)
+        self.prober.adopt(config, serving.table.upstreams)
+        self.engines.adopt(config.engines)
+        self.errands.adopt(config)
+        self.cache.store.limit(config.store.cache.size)
+        self._kept.adopt(_bodies(config))
         self.ops.follow(adopted)
+
+    def _new_cache_store(self) -> AnswerStore:
+        rules = self.config.store.cache
+        if rules.kind == "memory":
+            return MemoryCache(self._clock, rules.size)
+        return SqliteCache(partial(state_folder, self.config.ops.store, os.environ), self._clock, rules.size)
+
+    def _new_errands(self) -> Errands:
+        folder = partial(state_folder, self.config.ops.store, os.environ)
+        runner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(8)}"
+        self._kept = KeptCallsFile(folder, runner, _bodies(self.config))
+        self._webhook_client = WebhookClient()
+        return Errands(self.config, self.gateway, self._kept, self._webhook_client.post, self._clock, self._draw)
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
         self.ops.state.is_last_reload_good = False
@@ -228,6 +291,17 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
+def _check_listening(server: asyncio.Server) -> None:
+    """Raises OSError where another has begun to listen since the address was bound: uvloop says nothing of it."""
+    for sock in server.sockets:
+        try:
+            is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except ValueError:  # it is closed by now
+            is_listening = 0
+        if not is_listening:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
 def _listener_settings(config: Config) -> ListenerSettings:
     rules = config.server
     most = rules.max_connections or _usual_connections()
@@ -242,3 +316,8 @@ def _usual_connections() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     return max(_FEWEST_CONNECTIONS, min((soft - _OWN_DESCRIPTORS) // 2, _MOST_CONNECTIONS))
+
+
+def _bodies(config: Config) -> Bodies:
+    key = config.store.key
+    return Bodies(config.store.dead_letters.bodies, None if key is None else Sealing(sealing_keys(key)))

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Manner
 from llm_guard.dialect.sse import StreamWatch, Usage
-from llm_guard.outcome import Failure, Refusal
+from llm_guard.outcome import Beyond, Failure, Refusal
 from llm_guard.policy.breaker import Permit
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.itinerary import WaitedFor
@@ -262,6 +262,7 @@ class Call:
     """Of a stream that may be gone on with."""
     thrown_away: int = 0
     """Tokens that were generated for it and not passed on."""
+    beyond: Beyond | None = None
 
     @property
     def is_plain_wanted(self) -> bool:
@@ -279,9 +280,10 @@ class Call:
         """The instant by which the client must have an answer's first byte."""
         return min(self.decide_by, self.deadline_at)
 
-    def lift_patience(self) -> None:
-        """The client has its first byte, and waits for the next one as long as it hears something."""
-        self.decide_by = float("inf")
+    def lift_patience(self, until: float = float("inf")) -> None:
+        """The client has its first byte, and waits for the next one as long as it hears something; the gateway itself
+        waits no longer than `until` for an answer."""
+        self.decide_by = until
         for attempt in self.attempts:
             if attempt.on_patience is not None:
                 attempt.ends_by = self.commit_by

@@ -24,6 +24,8 @@ from llm_guard import explain
 from llm_guard.app import calm_collector, create_app, run
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError, load_config
+from llm_guard.health.schedule import schedule
+from llm_guard.health.subjects import told
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
@@ -98,7 +100,7 @@ main.add_command(explain_call)
 @main.command()
 @_config_option
 def check(path: Path) -> None:
-    """Validate a config file and print its routes."""
+    """Validate a config file; print its routes, and how its engines are brought back."""
     config = _load(path)
     rows = [("model", "asks", "then", "attempt", "total", "attempts")]
     for name, model in config.models.items():
@@ -108,6 +110,10 @@ def check(path: Path) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for line in told(config):
+        click.echo(line)
+    for name, engine in config.engines.items():
+        click.echo("\n".join(schedule(name, engine)))
     click.echo(f"{path}: well, {len(config.models)} models on {len(config.upstreams)} upstreams")
 
 
@@ -170,7 +176,7 @@ def mock(host: str, port: int, seed: int, tokens: int, latency_ms: float, token_
       gpt-4o+another@50%             says another text
 
     While it runs, POST /mock/faults {"model": "gpt-4o", "faults": "status:503@40%"} switches a model's faults ("" lifts
-    them), and GET /mock/stats tells what was asked.
+    them; "/health" stands for the health page), and GET /mock/stats tells what was asked.
     """
     provider = MockProvider(seed, tokens, token_delay_ms / 1000, latency_ms / 1000)
     try:

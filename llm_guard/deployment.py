@@ -12,15 +12,17 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_guard.config import Auth
+from llm_guard.config import Auth, UpstreamConfig
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Prefill
+from llm_guard.dialect.prefill import prefill_of
 from llm_guard.policy.bench import Key
 from llm_guard.policy.breaker import Breaker
 from llm_guard.policy.error_rules import UserRule
 from llm_guard.policy.gate import CapacitySettings, Gate
 from llm_guard.policy.latency import Latency, PeakEwma
 from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.policy.vocabulary.families import family_of_url
 
 _CALLERS = 1024
 
@@ -52,6 +54,14 @@ class Upstream:
         object.__setattr__(self, "origin", f"{parts.scheme}://{parts.netloc}")
         object.__setattr__(self, "base_path", urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~"))
         object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
+
+
+def upstream_of(name: str, config: UpstreamConfig) -> Upstream:
+    """As the config has it."""
+    rules = tuple(rule.compiled() for rule in config.errors)
+    family = family_of_url(config.base_url)
+    prefill = config.prefill or prefill_of(family, config.base_url)
+    return Upstream(name, config.dialect, config.base_url, config.api_key, config.auth, family, rules, prefill)
 
 
 class Gates:
@@ -117,6 +127,21 @@ class Hold:
     """Seconds since the epoch."""
     until: float | None
     """The monotonic instant at which it is returned; None: somebody has to."""
+
+
+class Down:
+    """Who does not serve, as looks beside the calls have found (`health.prober`): asked after all others, and never
+    left out, for the looks may be wrong."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self) -> None:
+        self.keys: frozenset[tuple[str, str | None]] = frozenset()
+        """Names of upstreams, each with a model, or with None for all of it. Empty but for an outage."""
+
+    def has(self, deployment: Deployment) -> bool:
+        name = deployment.upstream.name
+        return (name, None) in self.keys or (name, deployment.model) in self.keys
 
 
 @dataclass(slots=True, eq=False)

@@ -206,6 +206,31 @@ class Failure:
     """It came inside an answer that began as a success: whatever it says, the call was executed."""
 
 
+@dataclass(slots=True)
+class Beyond:
+    """What became of a call that was not just asked and answered: for its headers, its log line and the counters."""
+
+    cache: Literal["", "hit", "stale", "stale_if_error", "miss", "coalesced"] = ""
+    """Of a route that has one. coalesced: it got what another call was asking for already."""
+    age_s: float | None = None
+    """Of the answer that it got from there."""
+    cache_key: bytes = b""
+    """Under which there may be one; empty: it wants none."""
+    letter: str = ""
+    """The id under which it is kept, having failed."""
+    promise: str = ""
+    """The id under which its answer can be fetched."""
+    lesser: Literal["", "static"] = ""
+    """What it got in place of an answer."""
+    hurried_by: float = float("inf")
+    """The instant at which it gets something lesser, because its route is degraded."""
+    is_cut_short: bool = False
+    """It has failed at that instant: nobody knows what would have become of it."""
+    errand: Literal["", "refresh", "later", "requeue", "fetch"] = ""
+    """It is no client's call to a model, and not counted as one: why it is there. fetch: a client looks what has become
+    of what it was promised."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The gateway's own answer, given in place of an upstream's; the dialect writes its body."""

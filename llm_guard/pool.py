@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from llm_guard.config import Rules
-from llm_guard.deployment import Deployment, Gates, Upstream
+from llm_guard.deployment import Deployment, Down, Gates, Upstream
 from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.policy.gate import CapacitySettings
 from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
@@ -46,6 +46,8 @@ class Pool:
         self.budgets: dict[str, RetryBudget] = dict(previous.budgets) if previous else {}
         """Of the routes' retries, by their aliases."""
         self.hedges: dict[str, HedgeBudget] = dict(previous.hedges) if previous else {}
+        self.down: Down = previous.down if previous else Down()
+        """Who was found down, and is asked last."""
         self.dress: Dress = previous.dress if previous else _as_it_is
         """For every deployment, when it is made or made anew: what operators have said of its label goes for it too."""
         self._hosts: dict[tuple[str, str], Breaker] = {}

@@ -21,7 +21,9 @@ from llm_guard.config import Config, ConfigError, KeyChange, Tried, digest, key_
 
 _log = structlog.get_logger("llm_guard.reloads")
 
-_FIXED = frozenset({"server.host", "server.port", "ops.host", "ops.port", "ops.store", "ops.log.format"})
+_FIXED = frozenset(
+    {"server.host", "server.port", "ops.host", "ops.port", "ops.store", "ops.log.format", "store.cache.kind"}
+)
 
 KEPT = 10
 """Configs that can be rolled back to, and lines of the history."""

@@ -15,23 +15,21 @@ from llm_guard.config import (
     Config,
     DeploymentConfig,
     Rules,
-    UpstreamConfig,
     is_name,
     is_pattern,
     matching_key,
     near_names,
 )
-from llm_guard.deployment import Deployment, Upstream
+from llm_guard.deployment import Deployment, Down, Upstream, upstream_of
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Prefill
-from llm_guard.dialect.prefill import prefill_of
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Balance
 from llm_guard.policy.deadline import TimeoutSettings
 from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
+from llm_guard.policy.lasting import Lasting
 from llm_guard.policy.retry_budget import RetryBudget
 from llm_guard.policy.stream import StreamSettings
-from llm_guard.policy.vocabulary.families import family_of_url
 from llm_guard.pool import Pool
 
 NO_ALIAS = "none"
@@ -81,6 +79,9 @@ class Route:
     balance: Balance = "order"
     hedging: Hedging | None = None
     stream: StreamSettings = field(default_factory=StreamSettings)
+    lasting: Lasting = field(default_factory=Lasting)
+    down: Down = field(default_factory=Down)
+    """Of all routes together."""
 
 
 def compile_routes(
@@ -112,7 +113,7 @@ class RouteTable:
 
     def __init__(self, config: Config, pool: Pool) -> None:
         self.upstreams: Mapping[str, Upstream] = {
-            name: _upstream(name, each) for name, each in config.upstreams.items()
+            name: upstream_of(name, each) for name, each in config.upstreams.items()
         }
         self._models = config.models
         self.pool = pool
@@ -201,7 +202,10 @@ class RouteTable:
     def _route_to(self, alias: str, rules: Rules, targets: tuple[Target, ...]) -> Route:
         budget, hedge = self.pool.budget(alias, rules.retry.budget), rules.hedge
         hedging = Hedging(hedge, self.pool.hedge_budget(alias, hedge)) if hedge is not None else None
-        return Route(alias, rules.timeout, targets, budget, rules.balance, hedging, rules.stream)
+        lasting = Lasting(rules.cache, rules.dead_letter, rules.answer_later, rules.degraded)
+        return Route(
+            alias, rules.timeout, targets, budget, rules.balance, hedging, rules.stream, lasting, self.pool.down
+        )
 
     def _target(self, key: str, name: str, config: DeploymentConfig, group: int) -> Target:
         model = self._models[key]
@@ -252,13 +256,6 @@ class RouteTable:
             prefill=self.upstreams[name].prefill,
         )
         return replace(self._route_to(f"{NO_ALIAS}/{name}", rules, (target,)), alias=NO_ALIAS)
-
-
-def _upstream(name: str, config: UpstreamConfig) -> Upstream:
-    rules = tuple(rule.compiled() for rule in config.errors)
-    family = family_of_url(config.base_url)
-    prefill = config.prefill or prefill_of(family, config.base_url)
-    return Upstream(name, config.dialect, config.base_url, config.api_key, config.auth, family, rules, prefill)
 
 
 def _keys_by_name(config: Config) -> dict[str, str]:

@@ -24,6 +24,8 @@ from llm_guard.log import LogWriter
 from llm_guard.ops import site, spans
 from llm_guard.ops.journal import Journal
 from llm_guard.store.audit import AuditFile
+from llm_guard.store.cache import MemoryCache
+from llm_guard.store.kept_calls import KeptCallsFile
 from llm_guard.store.kept_file import KeptFile
 from tests.chaos import process
 from tests.fakes import client
@@ -71,6 +73,9 @@ def listen(sweep: Sweep) -> None:
     )
     _after(site, "headers_of", lambda _headers, answer: sweep.hear("operator", answer.body))
     _before(AuditFile, "append", lambda _file, entries: sweep.hear("audit trail", entries))
+    _before(MemoryCache, "put", lambda _store, _key, answer, _lasts_s: sweep.hear("cache", answer))
+    _before(KeptCallsFile, "add", lambda _file, *calls: sweep.hear("kept call", calls))
+    _before(KeptCallsFile, "answer", lambda _file, _id, answer, *_: sweep.hear("kept answer", answer))
     _before(KeptFile, "write", lambda _file, content: sweep.hear("what is kept", content))
     _before(Journal, "note", lambda _journal, _kind, **facts: sweep.hear("event", facts))
     _after(spans, "_known", lambda facts, *_: sweep.hear("span", facts))
@@ -84,7 +89,7 @@ def listen(sweep: Sweep) -> None:
 
 def _keys_of(config: Config) -> list[str | None]:
     clients = [each.key for each in config.server.client_keys]
-    return [*clients, config.ops.token, *(each.api_key for each in config.upstreams.values())]
+    return [*clients, config.ops.token, config.store.key, *(each.api_key for each in config.upstreams.values())]
 
 
 def _shown(line: MutableMapping[str, Any]) -> str:

@@ -5,8 +5,10 @@ names     how a model is found by its name
 fields    ports, texts, secrets
 operator  the operator's keys
 alerts    alerts and webhooks among them
+lasting   what is kept beyond a call
 models    the keys and their ranges
 errors    rules for an upstream's own error words
+engines   engines of our own, and how they are brought back
 strict    what all parts have in common
 checks    what holds between keys
 reading   file -> Config, or every problem in it
@@ -17,7 +19,9 @@ shown     a config without its secrets, and what another one changes
 from __future__ import annotations
 
 from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat
+from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
 from llm_guard.config.errors import ErrorRule
+from llm_guard.config.lasting import CompletionWebhook, StoreConfig, sealing_keys
 from llm_guard.config.models import (
     Auth,
     ClientKey,
@@ -39,9 +43,13 @@ __all__ = [
     "AlertRules",
     "Auth",
     "ClientKey",
+    "CommandConfig",
+    "CompletionWebhook",
     "Config",
     "ConfigError",
+    "ContainerConfig",
     "DeploymentConfig",
+    "EngineConfig",
     "ErrorRule",
     "KeyChange",
     "LogSettings",
@@ -50,9 +58,11 @@ __all__ = [
     "Problem",
     "Rules",
     "Server",
+    "StoreConfig",
     "TimelineSettings",
     "TraceSettings",
     "Tried",
+    "UnitConfig",
     "UpstreamConfig",
     "WebhookConfig",
     "WebhookFormat",
@@ -64,6 +74,7 @@ __all__ = [
     "matching_key",
     "near_names",
     "parse_config",
+    "sealing_keys",
     "shown",
     "try_text",
 ]

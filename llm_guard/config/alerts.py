@@ -92,22 +92,14 @@ def _rate(value: object) -> float:
     return int(match[1]) * _PER_S[match[2]]
 
 
-class WebhookConfig(Strict):
-    """Who is told of alerts. The URL is a secret as well: Slack's needs no other."""
+class WebhookTarget(Strict):
+    """Where something is sent. The URL is a secret as well: Slack's needs no other."""
 
     url: Annotated[str, BeforeValidator(_url)] = Field(repr=False)
-    """Of an Alertmanager: its own address, without /api/v2/alerts."""
     name: Text = Field(default_factory=lambda data: _host(data.get("url", "")), max_length=64)
     """What it is called in answers, logs and commands; its host if it is not given."""
-    format: WebhookFormat = "generic"
     secret: OptionalSecret = Field(default=None, repr=False)
     """What is sent is signed with it."""
-    routing_key: OptionalSecret = Field(default=None, repr=False)
-    """PagerDuty's."""
-    min_severity: Severity = "info"
-    send_resolved: bool = True
-    rate: Annotated[float, BeforeValidator(_rate)] = 0.5
-    """Requests a second; what is too much waits, and goes together."""
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
 
     @field_validator("headers")
@@ -120,6 +112,18 @@ class WebhookConfig(Strict):
                 raise wrong(f"the gateway itself sets {name}")
         return headers
 
+
+class WebhookConfig(WebhookTarget):
+    """Who is told of alerts. Of an Alertmanager the URL is its own address, without /api/v2/alerts."""
+
+    format: WebhookFormat = "generic"
+    routing_key: OptionalSecret = Field(default=None, repr=False)
+    """PagerDuty's."""
+    min_severity: Severity = "info"
+    send_resolved: bool = True
+    rate: Annotated[float, BeforeValidator(_rate)] = 0.5
+    """Requests a second; what is too much waits, and goes together."""
+
     @model_validator(mode="after")
     def _check_routing_key(self) -> Self:
         if (self.format == "pagerduty") != (self.routing_key is not None):
@@ -131,7 +135,10 @@ def _host(url: str) -> str:
     return urllib.parse.urlsplit(url).netloc
 
 
-def check_webhook_names(webhooks: tuple[WebhookConfig, ...]) -> tuple[WebhookConfig, ...]:
+_Target = TypeVar("_Target", bound=WebhookTarget)
+
+
+def check_webhook_names(webhooks: tuple[_Target, ...]) -> tuple[_Target, ...]:
     """Raises PydanticCustomError where two have one name."""
     names = [each.name for each in webhooks]
     for name in names:

@@ -9,11 +9,14 @@ import graphlib
 import re
 from collections.abc import Collection, Mapping
 
-from llm_guard.config.models import Server, UpstreamConfig, Way
+from llm_guard.config.engines import EngineConfig
+from llm_guard.config.lasting import StoreConfig
+from llm_guard.config.models import ModelConfig, Server, UpstreamConfig, Way
 from llm_guard.config.names import did_you_mean, is_name, is_pattern, matching_key
 from llm_guard.config.operator import Ops
 from llm_guard.config.text import Document, Path
 from llm_guard.dialect import DialectName
+from llm_guard.policy.probing import CompletionProbeSettings
 
 
 def check_listeners(document: Document, server: Server | None, ops: Ops | None) -> None:
@@ -35,13 +38,36 @@ def check_listeners(document: Document, server: Server | None, ops: Ops | None) 
 def check_names(document: Document, upstreams: Collection[str], models: Collection[str]) -> None:
     """Names that can stand in a URL path, a metric label and a request."""
     for name in upstreams:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
-            document.report(("upstreams", name), "a name has 1 to 64 letters, digits, dots and dashes")
+        _check_name(document, ("upstreams", name), name)
     for name in models:
         if not is_name(name):
             document.report(("models", name), "a name has 1 to 256 printable characters")
         elif re.search(r"[?\[\]]", name):
             document.report(("models", name), "the only wildcard is *, for any text; ? and [ ] are not read")
+
+
+def _check_name(document: Document, path: Path, name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        document.report(path, "a name has 1 to 64 letters, digits, dots and dashes")
+
+
+def check_engines(
+    document: Document, engines: Mapping[str, EngineConfig | None], upstreams: Mapping[str, UpstreamConfig | None]
+) -> None:
+    """Each serves upstreams that there are, that no other one serves, and that are looked at."""
+    owners: dict[str, str] = {}
+    for name, engine in engines.items():
+        _check_name(document, ("engines", name), name)
+        for index, served in enumerate(engine.upstreams if engine is not None else ()):
+            path: Path = ("engines", name, "upstreams", index)
+            owner = owners.setdefault(served, name)
+            if served not in upstreams:
+                document.report(path, f"no upstream has this name{did_you_mean(served, upstreams)}")
+            elif owner != name:
+                document.report(path, f"is served by the engine {owner}; give this one an upstream of its own")
+            elif (upstream := upstreams[served]) is not None and upstream.probe is None:
+                reason = f"must not be null: nobody would know when to restart the engine {name}, which serves it"
+                document.report(("upstreams", served, "probe"), reason)
 
 
 def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -> None:
@@ -55,6 +81,27 @@ def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -
             if name not in models:
                 place: Path = ("ops", "alerts", rule, "models", name)
                 document.report(place, f"no model has this name{did_you_mean(name, models)}")
+
+
+def check_store(document: Document, store: StoreConfig | None) -> None:
+    """What is to be encrypted has a key."""
+    if store is not None and store.dead_letters.bodies == "encrypted" and store.key is None:
+        remedy = "set store.key to what `openssl rand -base64 32` prints, by a variable"
+        document.report(("store", "dead_letters", "bodies"), f"cannot be encrypted: {remedy}")
+
+
+def check_completion_webhooks(
+    document: Document, store: StoreConfig | None, models: Mapping[str, ModelConfig | None]
+) -> None:
+    """Whoever a model wants told of a call that is over is somebody."""
+    known = [each.name for each in store.webhooks] if store is not None else []
+    for name, model in models.items():
+        webhook = model.answer_later.webhook if model is not None else None
+        if store is not None and webhook is not None and webhook not in known:
+            place: Path = ("models", name, "answer_later", "webhook")
+            place = place if place in document.lines else ("defaults", *place[2:])
+            reason = f"no webhook in store.webhooks is called {webhook}{did_you_mean(webhook, known)}"
+            document.report(place, reason)
 
 
 def check_ways(
@@ -117,6 +164,22 @@ def _check_fallbacks(
         elif _differ(dialects.get(name), dialects.get(key)):
             reason = "speaks another dialect; a call cannot change from one to the other"
             document.report(path, reason)
+
+
+def check_probes(document: Document, ways: Mapping[str, Way | None]) -> None:
+    """A deployment that is called for one token has a model to ask for, and one rhythm."""
+    owners: dict[tuple[str, str], tuple[str, CompletionProbeSettings]] = {}
+    for name, way in ways.items():
+        for index, each in enumerate(way.deployments if way is not None else ()):
+            if each.probe is None:
+                continue
+            path: Path = ("models", name, "deployments", index, "probe")
+            if each.model is None and is_pattern(name):
+                document.report(path, "needs a `model` beside it: there is nothing to ask a pattern for")
+                continue
+            owner, theirs = owners.setdefault((each.upstream, each.model or name), (name, each.probe))
+            if theirs != each.probe:
+                document.report(path, f"is set otherwise for the same deployment of {owner}; write it there alone")
 
 
 def _differ(ours: set[DialectName] | None, theirs: set[DialectName] | None) -> bool:

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.fields import OptionalSecret, Port, Secret, Text, wrong
+from llm_guard.config.lasting import StoreConfig
 from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.operator import Ops
 from llm_guard.config.strict import Strict
@@ -22,10 +24,14 @@ from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Balance, Priority, Weight
 from llm_guard.policy.breaker import BreakerSettings
 from llm_guard.policy.deadline import TimeoutSettings
+from llm_guard.policy.degraded import DegradedSettings
+from llm_guard.policy.freshness import CacheSettings
 from llm_guard.policy.gate import CapacitySettings
 from llm_guard.policy.hedge import HedgeSettings
+from llm_guard.policy.later import LaterSettings, Letters
+from llm_guard.policy.probing import CompletionProbeSettings, ProbeSettings
 from llm_guard.policy.stream import StreamSettings
-from llm_guard.policy.units import Pause, Seconds, Size
+from llm_guard.policy.units import Count, Pause, Seconds, Size
 
 Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
@@ -85,6 +91,8 @@ class UpstreamConfig(Strict):
     """Asked in this order, before the built-in tables."""
     prefill: Prefill | None = None
     """How its models take the beginning of an answer; None: as is known of the provider."""
+    probe: ProbeSettings | None = None
+    """None: it is not looked at beside its calls. One that an engine serves is looked at unless the file says so."""
 
     @field_validator("base_url")
     @classmethod
@@ -121,6 +129,12 @@ class Rules(Strict):
     hedge: HedgeSettings | None = None
     """None: never two attempts at once."""
     stream: StreamSettings = StreamSettings()
+    cache: CacheSettings | None = None
+    """None: every call goes to a provider."""
+    dead_letter: Letters = "on_request"
+    answer_later: LaterSettings = LaterSettings()
+    degraded: DegradedSettings | None = None
+    """None: no lesser answers."""
 
 
 class DeploymentConfig(Strict):
@@ -131,6 +145,8 @@ class DeploymentConfig(Strict):
     priority: Priority = 0
     prefill: Prefill | None = None
     """None: the upstream's."""
+    probe: CompletionProbeSettings | None = None
+    """None: it is not called for one token now and then."""
 
     @field_validator("model")
     @classmethod
@@ -151,9 +167,19 @@ class ModelConfig(Way, Rules):
     """One entry of `models`, its rules merged with the defaults."""
 
 
+class Probing(Strict):
+    """Looks at upstreams beside their calls, all together."""
+
+    concurrency: Count = 50
+    """At once."""
+
+
 class Config(Strict):
     server: Server
     ops: Ops
+    store: StoreConfig
+    probing: Probing
     upstreams: dict[str, UpstreamConfig]
+    engines: dict[str, EngineConfig] = Field(default_factory=dict)
     defaults: Rules
     models: dict[str, ModelConfig]

@@ -15,8 +15,19 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from llm_guard.config.checks import check_alerts, check_listeners, check_names, check_ways
-from llm_guard.config.models import Config, ModelConfig, Rules, Server, UpstreamConfig, Way
+from llm_guard.config.checks import (
+    check_alerts,
+    check_completion_webhooks,
+    check_engines,
+    check_listeners,
+    check_names,
+    check_probes,
+    check_store,
+    check_ways,
+)
+from llm_guard.config.engines import EngineConfig
+from llm_guard.config.lasting import StoreConfig
+from llm_guard.config.models import Config, ModelConfig, Probing, Rules, Server, UpstreamConfig, Way
 from llm_guard.config.names import did_you_mean
 from llm_guard.config.operator import Ops
 from llm_guard.config.strict import Strict
@@ -61,9 +72,16 @@ def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.en
     top = _top(document)
     server = _read(document, Server, ("server",), top.get("server", {}))
     ops = _read(document, Ops, ("ops",), top.get("ops", {}))
+    store = _read(document, StoreConfig, ("store",), top.get("store", {}))
+    probing = _read(document, Probing, ("probing",), top.get("probing", {}))
     defaults = _read(document, Rules, ("defaults",), top.get("defaults", {}))
+    engines = {
+        key: _read(document, EngineConfig, ("engines", key), data)
+        for key, data in (_entries(document, top, "engines") if top.get("engines") else {}).items()
+    }
+    served = {name for engine in engines.values() if engine is not None for name in engine.upstreams}
     upstreams = {
-        key: _read(document, UpstreamConfig, ("upstreams", key), data)
+        key: _read(document, UpstreamConfig, ("upstreams", key), _looked_at(data) if key in served else data)
         for key, data in _entries(document, top, "upstreams").items()
     }
     entries = _entries(document, top, "models")
@@ -71,9 +89,17 @@ def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.en
     check_listeners(document, server, ops)
     check_names(document, upstreams, models)
     check_alerts(document, ops, models)
-    check_ways(document, {key: _way(data) for key, data in entries.items()}, upstreams)
+    check_store(document, store)
+    check_completion_webhooks(document, store, models)
+    ways = {key: _way(data) for key, data in entries.items()}
+    check_ways(document, ways, upstreams)
+    check_probes(document, ways)
+    check_engines(document, engines, upstreams)
     document.raise_problems()
-    parts = {"server": server, "ops": ops, "upstreams": upstreams, "defaults": defaults, "models": models}
+    parts = {
+        "server": server, "ops": ops, "store": store, "probing": probing, "upstreams": upstreams, "engines": engines,
+        "defaults": defaults, "models": models,
+    }  # fmt: skip
     return Config.model_validate(parts)
 
 
@@ -101,6 +127,11 @@ def _entries(document: Document, top: dict[str, Any], section: str) -> dict[str,
     is_empty = entries is None or entries == {}
     document.report((section,), "needs at least one entry" if is_empty else f"must be a mapping, not {_kind(entries)}")
     return {}
+
+
+def _looked_at(data: object) -> object:
+    """An engine is restarted when its probes fail: there are some unless the file says otherwise."""
+    return {"probe": {}, **data} if isinstance(data, dict) else data
 
 
 def _read_model(document: Document, name: str, data: object, defaults: object) -> ModelConfig | None:

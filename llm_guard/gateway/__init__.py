@@ -8,6 +8,8 @@ reply                what the client gets: an answer, or one that is broken off
 server               admit, receive, identify
 refusals             the gateway's own words
 waiting              a client that waits is told so
+first_resort         an answer before anybody is asked, by answer_cache and replay; else one request for all who ask the
+                     same: flight (its task), tape (what has come of it), following (each who gets it)
 body                 a large body: looked at as it passes (json_scan, form_scan, coding), kept in a file (stored_body)
 model_field, asked   what a body asks for: its model found, and renamed
 headers              which headers travel, and which do not

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from msgspec import UNSET, Struct, UnsetType
 
 from llm_guard.call import Attempt, Call
+from llm_guard.outcome import Beyond
 
 
 class AttemptLine(Struct):
@@ -60,6 +61,12 @@ class CallLine(Struct):
     refused_by: str | UnsetType | None = UNSET
     why: str | UnsetType = UNSET
     gave_up: str | UnsetType | None = UNSET
+    cache: str | UnsetType = UNSET
+    age_s: float | UnsetType = UNSET
+    lesser: str | UnsetType = UNSET
+    letter: str | UnsetType = UNSET
+    promise: str | UnsetType = UNSET
+    errand: str | UnsetType = UNSET
     event: str | UnsetType = UNSET
     level: str | UnsetType = UNSET
     timestamp: str | UnsetType = UNSET
@@ -92,7 +99,24 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
     elif call.failure is not None:
         line.why = call.failure.detail
         line.gave_up = call.gave_up
+    if call.beyond is not None:
+        _add_beyond(line, call.beyond)
     return line
+
+
+def _add_beyond(line: CallLine, beyond: Beyond) -> None:
+    if beyond.cache:
+        line.cache = beyond.cache
+    if beyond.age_s is not None:
+        line.age_s = _rounded(beyond.age_s)
+    if beyond.lesser:
+        line.lesser = beyond.lesser
+    if beyond.letter:
+        line.letter = beyond.letter
+    if beyond.promise:
+        line.promise = beyond.promise
+    if beyond.errand:
+        line.errand = beyond.errand
 
 
 def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLine:

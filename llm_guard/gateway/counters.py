@@ -59,9 +59,10 @@ class ModelCounts:
     """Of the calls with one `model` label."""
 
     __slots__ = (
-        "answered", "answered_s", "attempts_made", "begun", "call_duration", "calls", "ended", "fallbacks", "hedges",
-        "judged", "limits_hit", "overhead", "recent", "recoveries", "refusals", "retries_made", "time_to_first_token",
-        "tokens", "tokens_thrown_away",
+        "answered", "answered_s", "attempts_made", "begun", "cache", "call_duration", "calls", "cut_short",
+        "dead_letters", "ended", "fallbacks", "hedges", "judged", "lesser_answers", "limits_hit", "overhead",
+        "promises", "recent", "recoveries", "refusals", "retries_made", "time_to_first_token", "tokens",
+        "tokens_thrown_away", "unasked",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -72,9 +73,13 @@ class ModelCounts:
         """Ended, but for those whose end was their client's own doing."""
         self.recent = recent_outcomes()
         """Of those."""
+        self.unasked = 0
+        """Ended well, and nobody was asked for them."""
+        self.cut_short = 0
+        """Failed for want of time that the gateway did not give them: what they say of an outage is nothing."""
         self.attempts_made = self.retries_made = self.limits_hit = 0
         self.answered = 0
-        """Whole, not streamed, and well."""
+        """By a provider: whole, not streamed, and well."""
         self.answered_s = 0.0
         """How long those took in all."""
         self.calls: dict[str, int] = defaultdict(int)
@@ -84,6 +89,10 @@ class ModelCounts:
         self.hedges: dict[str, int] = defaultdict(int)
         self.recoveries: dict[tuple[str, str], int] = defaultdict(int)
         self.tokens_thrown_away: dict[tuple[()], int] = defaultdict(int)
+        self.dead_letters: dict[tuple[()], int] = defaultdict(int)
+        self.promises: dict[tuple[()], int] = defaultdict(int)
+        self.cache: dict[str, int] = defaultdict(int)
+        self.lesser_answers: dict[str, int] = defaultdict(int)
         self.call_duration = Distribution(_DURATION_S)
         self.time_to_first_token = Distribution(_FIRST_TOKEN_S)
         self.overhead = Distribution(_OVERHEAD_S)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from llm_guard.call import Call, Headers
 from llm_guard.deployment import Upstream
+from llm_guard.outcome import Beyond
 
 _Fact = TypeVar("_Fact")
 
@@ -32,6 +33,7 @@ _HOP_BY_HOP = (
     "http2-settings", "keep-alive", "proxy", "te", "trailer", "transfer-encoding", "upgrade",
 )  # fmt: skip
 _OURS = "x-llm-guard-"
+_CACHE_WORDS = {"hit": "hit", "stale": "stale", "stale_if_error": "stale", "miss": "miss", "coalesced": "miss"}
 # What proxies say of a client, to whoever trusts them: no client of ours says it of itself to a provider, and where a
 # client lives and by which proxies it comes is no provider's concern.
 _PROXIES_WORDS = (
@@ -77,6 +79,11 @@ def to_upstream(call: Call, upstream: Upstream, *, is_body_ours: bool = False) -
     return kept
 
 
+def of_request(headers: Headers) -> list[tuple[str, str]]:
+    """What any provider sees of a client's headers, by lower-case names: without credentials, cookies and accounts."""
+    return [(_lower[name], value) for name, value in _travelling(headers, _up, _STAYS | _CALLERS | _ACCOUNT)]
+
+
 def to_client(headers: Headers, *, is_upgraded: bool = False, is_inflated: bool = False) -> list[tuple[str, str]]:
     """What a client sees of a provider's headers; the length is the writer's to state."""
     kept = _travelling(headers, _down, _STAYS | _CONTENT_ENCODING if is_inflated else _STAYS)
@@ -90,6 +97,21 @@ def ours(call: Call, deployment: str | None) -> list[tuple[str, str]]:
     said = [("x-llm-guard-request-id", call.id), ("x-llm-guard-attempts", str(len(call.attempts)))]
     if deployment is not None:
         said.append(("x-llm-guard-deployment", deployment))
+    if call.beyond is not None:
+        said += _said_of(call.beyond)
+    return said
+
+
+def _said_of(beyond: Beyond) -> list[tuple[str, str]]:
+    said = []
+    if beyond.cache:
+        said.append(("x-llm-guard-cache", _CACHE_WORDS[beyond.cache]))
+    if beyond.age_s is not None:
+        said.append(("age", str(int(beyond.age_s))))
+    if beyond.letter:
+        said.append(("x-llm-guard-dead-letter", beyond.letter))
+    if beyond.lesser:
+        said.append(("x-llm-guard-degraded", beyond.lesser))
     return said
 
 

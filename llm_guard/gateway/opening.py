@@ -229,6 +229,8 @@ def _unary(body: bytes) -> _Body | None:
         if "truncated" in str(error):
             raise UpstreamError(FailureKind.TRUNCATED, "the JSON of the answer was cut") from None
         return None  # odd, or not an object: the client's to judge
+    except UnicodeDecodeError:  # some proxy's words, in its own encoding: it can be an error all the same
+        return _unary(body.decode(errors="replace").encode())
     except RecursionError:
         return None
 

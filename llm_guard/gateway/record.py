@@ -17,12 +17,13 @@ from llm_guard.gateway.call_line import Timestamps, call_line
 from llm_guard.gateway.counters import CallCounters, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
-from llm_guard.outcome import Category, Scope
+from llm_guard.outcome import Beyond, Category, Scope
 
 _NAME = "llm_guard.gateway.record"
 _log = structlog.get_logger(_NAME)
 _INFO = 20
 
+_FROM_BEFORE = ("hit", "stale")
 _CLIENTS_REFUSALS = frozenset({"auth", "request", "route", "drain"})
 _CLIENTS_FAILURES: frozenset[Category] = frozenset(
     {
@@ -38,7 +39,8 @@ class Recorder:
     def __init__(self, counters: CallCounters, clock: Clock) -> None:
         """Lines go where structlog's go; straight there, if that is a `LogWriter`."""
         self._clock = clock
-        self._models = counters.models
+        self.models = counters.models
+        """By label."""
         self._deployments = counters.deployments
         self._recent = counters.recent
         self._writer = direct_writer()
@@ -51,12 +53,12 @@ class Recorder:
     def begin(self, call: Call) -> None:
         """The call has a route."""
         call.is_in_flight = True
-        self._models[_model(call)].begun += 1
+        self.models[_model(call)].begun += 1
 
     def end(self, call: Call) -> None:
         """The call is over, however it ended."""
         now, wall = self._clock.now(), self._clock.wall()
-        model = self._models[_model(call)]
+        model = self.models[_model(call)]
         if call.is_in_flight:  # a refused call may have a route, and never began
             call.is_in_flight = False
             model.ended += 1
@@ -67,9 +69,14 @@ class Recorder:
             self.on_end(call, now)
 
     def _count(self, call: Call, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
+        if call.beyond is not None:
+            _count_beyond(call, call.beyond, model)
+            if call.beyond.errand:
+                self._count_errand(call, model, now)
+                return
         outcome = call.outcome
         model.calls[outcome] += 1
-        if outcome == "ok" or not _is_clients_doing(call):
+        if outcome == "ok" or not is_clients_doing(call):
             model.judged += 1
             model.recent.append(outcome == "ok")
             self._recent.append(outcome == "ok")
@@ -86,11 +93,20 @@ class Recorder:
             model.tokens_thrown_away[()] += call.thrown_away
         if call.first_token_at is not None:
             model.time_to_first_token.note_call(call.first_token_at - call.started_at, call.id, trace_id, wall)
-        elif outcome == "ok" and not (call.is_stream or call.is_upgrade):
+        elif outcome == "ok" and call.attempts and not (call.is_stream or call.is_upgrade):
             model.answered += 1
             model.answered_s += now - call.started_at
         if call.attempts:
             model.overhead.note(spent_s)
+        for attempt in call.attempts:
+            self._count_attempt(attempt, call, model, now)
+
+    def _count_errand(self, call: Call, model: ModelCounts, now: float) -> None:
+        """What it has cost."""
+        if call.usage.input:
+            model.tokens["input"] += call.usage.input
+        if call.usage.output:
+            model.tokens["output"] += call.usage.output
         for attempt in call.attempts:
             self._count_attempt(attempt, call, model, now)
 
@@ -131,6 +147,8 @@ class Recorder:
         written = to_line(line)
         if writer is not None and is_logged:
             writer.write(written)
+        if call.beyond is not None and call.beyond.errand == "fetch":
+            return  # those who look every second would push out what they look for
         self.timelines.keep(written, now, "well" if call.outcome == "ok" else _fate(call))
 
 
@@ -150,7 +168,31 @@ def _model(call: Call) -> str:
     return call.route.alias if call.route is not None else "other"
 
 
-def _is_clients_doing(call: Call) -> bool:
+def _count_beyond(call: Call, beyond: Beyond, model: ModelCounts) -> None:
+    if beyond.errand:
+        return
+    if beyond.cache:
+        model.cache[beyond.cache] += 1
+    if beyond.letter:
+        model.dead_letters[()] += 1
+    if beyond.promise:
+        model.promises[()] += 1
+    if call.outcome == "ok":
+        model.unasked += beyond.cache in _FROM_BEFORE or bool(beyond.promise)
+        return
+    model.cut_short += beyond.is_cut_short
+    if lesser := _lesser(beyond):
+        model.lesser_answers[lesser] += 1
+
+
+def _lesser(beyond: Beyond) -> str:
+    """What a call that has failed was given all the same; "": nothing."""
+    if beyond.cache == "stale_if_error":
+        return "stale"
+    return "promise" if beyond.promise else beyond.lesser
+
+
+def is_clients_doing(call: Call) -> bool:
     """Neither the gateway nor an upstream could have made a success of it. A drain of the gateway is announced, and
     nobody's fault; deployments that are held are an outage to whoever calls."""
     if call.failure is None:
@@ -158,13 +200,20 @@ def _is_clients_doing(call: Call) -> bool:
     kind = call.failure.kind
     if kind.category in _CLIENTS_FAILURES:
         return True
-    is_of_a_key = kind.scope is Scope.CREDENTIAL and bool(call.attempts)
-    return is_of_a_key and call.attempts[-1].target.deployment.credential is None  # the caller's own
+    return kind.scope is Scope.CREDENTIAL and _is_callers_key(call)
+
+
+def _is_callers_key(call: Call) -> bool:
+    """Whether it was the caller's own that was refused; where it rests, nobody was asked with it."""
+    if call.attempts:
+        return call.attempts[-1].target.deployment.credential is None
+    targets = call.route.targets if call.route is not None else ()
+    return bool(targets) and not any(each.deployment.credential for each in targets)
 
 
 def _fate(call: Call) -> Fate:
     """Of one that did not end well."""
-    if _is_clients_doing(call):
+    if is_clients_doing(call):
         return "own_doing"
     return "failed" if call.attempts else "turned_away"
 

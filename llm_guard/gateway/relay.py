@@ -20,6 +20,7 @@ from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.connections import UpstreamError
+from llm_guard.gateway.last_resort import LastResort
 from llm_guard.gateway.recovery import Recovery, recovery_of
 from llm_guard.gateway.refusals import DRAINED
 from llm_guard.gateway.reply import Reply, uncancel
@@ -40,10 +41,13 @@ _DRAINED = Failure(FailureKind.INTERNAL, DRAINED.message)
 _OUT_OF_PLACE = "sent what cannot follow on what the client has: no stream, or a compressed answer"
 
 
-async def relay(call: Call, served: Served, reply: Reply, clock: Clock) -> None:
-    """Gives the client what an attempt has opened; `call.failure` says why when it broke on the way."""
+async def relay(
+    call: Call, served: Served, reply: Reply, clock: Clock, last_resort: LastResort | None = None
+) -> None:  # fmt: skip
+    """Gives the client what an attempt has opened; `call.failure` says why when it broke on the way. `last_resort` may
+    keep such a call, before its client is told: to close the connection is to cancel whoever serves it."""
     if served.opened.exchange is None:
-        await _send(call, served, reply)
+        await _send(call, served, reply, last_resort)
         return
     recovery = call.recovery = _recovery_of(call, served)
     try:
@@ -64,17 +68,21 @@ async def relay(call: Call, served: Served, reply: Reply, clock: Clock) -> None:
     finally:
         _note_tokens(call, served, recovery)
     if call.failure is not None:
+        if last_resort is not None:
+            await last_resort.bury(call, reply)
         await _break_off(call, served, call.failure, reply)
     elif not reply.is_over:
         with contextlib.suppress(ConnectionError):  # it has left at the terminal event
             await reply.end()
 
 
-async def _send(call: Call, served: Served, reply: Reply) -> None:
+async def _send(call: Call, served: Served, reply: Reply, last_resort: LastResort | None) -> None:
     """An answer that is there as a whole."""
     opened = served.opened
     if _is_out_of_place(call, served, reply):
         call.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
+        if last_resort is not None:
+            await last_resort.bury(call, reply)
         await reply.break_off(_last_words(call, served, call.failure))
         return
     headers = _headers(call, served)

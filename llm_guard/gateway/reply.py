@@ -126,7 +126,7 @@ class Reply:
         """Tells a client that waits that it is not forgotten, behind a head of our own if there is none yet."""
         if not self.has_begun:
             call.sent_status = 200
-            call.lift_patience()
+            call.lift_patience(call.beyond.hurried_by if call.beyond is not None else float("inf"))
             self.begin(200, "OK", [*_EARLY_HEADERS[call.is_stream], *headers])
             self.is_early = True
         await self.write(_WAIT[call.is_stream])

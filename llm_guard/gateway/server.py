@@ -6,8 +6,6 @@ Owns the listener's side of a call, and the gateway's own refusals. Does not own
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from random import Random
 
 import structlog
@@ -18,39 +16,35 @@ from llm_guard.config import Config
 from llm_guard.deployment import Deployment
 from llm_guard.dialect import DIALECTS, dialect_of
 from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.answers import refuse
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import receive, too_large
+from llm_guard.gateway.degraded import Degraded
+from llm_guard.gateway.first_resort import ASYNC_HEADER, FirstResort
+from llm_guard.gateway.keeping import Keeper
+from llm_guard.gateway.last_resort import LastResort
 from llm_guard.gateway.model_field import inspect, model_in_query
 from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.refusals import DRAINED, last_words, own_words, unknown_model, wrong_dialect
+from llm_guard.gateway.refusals import DRAINED, unknown_model, wrong_dialect
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
 from llm_guard.gateway.reply import Reply, uncancel
-from llm_guard.gateway.request import METHODS, Request, objection
+from llm_guard.gateway.request import Request, objection
+from llm_guard.gateway.serving import Serving, digest
 from llm_guard.gateway.tracing import Tracer
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.gateway.waiting import Waiting
-from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
+from llm_guard.outcome import Failure, FailureKind, Refusal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.caller import PRIORITIES, decide_within_s, patience_s, priority, retry_count
 from llm_guard.policy.deadline import deadline_at
-from llm_guard.policy.repeat import Repeatable
 from llm_guard.routes import RouteTable
 
 _log = structlog.get_logger("llm_guard.gateway.server")
 _SMALL_BODY_BYTES = 1 << 17
 """Looked at in one go; a larger one piece by piece."""
-_ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
-
-
-class Serving:
-    """By what calls are served: all of it is built before any of it is used."""
-
-    def __init__(self, config: Config, table: RouteTable) -> None:
-        self.config = config
-        self.table = table
-        self.repeatable = Repeatable(config.server.repeat)
-        self.client_keys = {_digest(key.key): key for key in config.server.client_keys}
+_OURS = "/v1/llm-guard/"
+"""Paths that no provider has."""
 
 
 class Gateway:
@@ -67,6 +61,11 @@ class Gateway:
         self._running: dict[asyncio.Task[object], Call] = {}
         self.tracer: Tracer | None = None
         """None: calls are not traced."""
+        self.keeper: Keeper | None = None
+        """None: no call is kept beyond its client."""
+        self.last_resort = LastResort(clock)
+        self.degraded = Degraded(recorder.models, clock)
+        self.first_resort = FirstResort(self, self.last_resort, self.degraded, clock)
         self.is_leaving = False
         """Asked to stop: clients are told to close their connections."""
         self.is_closed = False
@@ -81,6 +80,7 @@ class Gateway:
         self._client_keys = by.client_keys
         by.table.take_over()
         self._loop.adopt(by.table.deployments())
+        self.degraded.adopt(by.config)
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """One call, from its head to its record."""
@@ -147,15 +147,57 @@ class Gateway:
         if refusal is not None:
             await self._refuse(call, refusal, reply)
             return
-        assert call.route is not None  # noqa: S101  # identify has found it
+        if call.route is None:
+            await self._show(call, reply)
+            return
         self.recorder.begin(call)
+        if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
+            if await self.first_resort.has_answered(call, reply):
+                return
+            self.degraded.hurry(call, has_stale=False)
         with Waiting(call, reply, call.route.stream.waiting, self._clock):
             result = await self._loop.run(call, call.route)
         reply.closes_connection |= self.is_leaving
         if isinstance(result, Served):
-            await relay(call, result, reply, self._clock)
+            await relay(call, result, reply, self._clock, self.last_resort)
         else:
-            await self._give_up(call, result, reply)
+            await self.last_resort.give(call, result, reply)
+
+    def take_up(self, call: Call, asked: Asked) -> Refusal | None:
+        """A call that was kept, as if it had just come: finds its route as it is now, or says why there is none."""
+        self._note(call, asked)
+        return self._identify(call)
+
+    async def ask(self, call: Call, reply: Reply) -> GaveUp | None:
+        """The way of a call that no client waits for, from its route on; None: it was answered, as far as
+        `call.failure` says. Whoever asks has it recorded."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # a coroutine runs in one
+        self._running[task] = call
+        try:
+            return await self.fetch(call, reply)
+        finally:
+            del self._running[task]
+
+    async def fetch(self, call: Call, reply: Reply) -> GaveUp | None:
+        """As `ask`, for calls that run already."""
+        assert call.route is not None  # noqa: S101  # whoever asks has found it
+        result = await self._loop.run(call, call.route)
+        if isinstance(result, GaveUp):
+            return result
+        await relay(call, result, reply, self._clock)
+        return None
+
+    async def _show(self, call: Call, reply: Reply) -> None:
+        """One of the calls that the gateway has promised to answer."""
+        if self.keeper is None:
+            await self._refuse(call, Refusal(404, "unknown_path", "nothing is kept here", by="route"), reply)
+        else:
+            await self.keeper.show(call, reply)
+
+    async def _refuse(self, call: Call, refusal: Refusal, reply: Reply) -> None:
+        reply.closes_connection |= self.is_leaving
+        await refuse(call, refusal, reply)
 
     def _begin(self, request: Request) -> Call:
         names = request.names
@@ -197,15 +239,15 @@ class Gateway:
             return Refusal(400, "invalid_priority", message, by="request")
         call.priority = asked
         if account := header_rules.account(call.headers):
-            call.account_digest = _digest("\n".join(account)).hex()
+            call.account_digest = digest("\n".join(account)).hex()
         if not self._client_keys:
-            call.key_digest = _digest("\n".join(header_rules.caller_keys(call.headers))).hex()
+            call.key_digest = digest("\n".join(header_rules.caller_keys(call.headers))).hex()
             return None
         keys = header_rules.caller_keys(call.headers)
         if len(keys) > 1 and header_rules.has_rival_keys(call.headers):
             keys = []
         for key in keys:
-            known = self._client_keys.get(_digest(key))
+            known = self._client_keys.get(digest(key))
             if known is not None:
                 call.client_key = known.name
                 call.priority = max(call.priority, PRIORITIES[known.priority])
@@ -265,57 +307,14 @@ class Gateway:
                 return unknown_model(self.table, call.model)
         elif call.method == "POST" and call.path in DIALECTS[call.dialect].NEEDS_MODEL:
             return Refusal(400, "missing_model", "`model` is missing", by="request", param="model")
+        elif call.path.startswith(_OURS):
+            return None
         else:
             call.route = self.table.passthrough(call.dialect)
             if call.route is None:
                 return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
         call.deadline_at = deadline_at(self._clock.now(), call.route.timeouts.total, None)
         return wrong_dialect(call)
-
-    # the gateway's own answers
-
-    async def _give_up(self, call: Call, result: GaveUp, reply: Reply) -> None:
-        if result.refusal is not None:
-            await self._refuse(call, result.refusal, reply)
-            return
-        assert result.failure is not None  # noqa: S101  # one of the two is set
-        call.failure, call.gave_up = result.failure, result.why
-        if result.failure.answer is not None:
-            await self._pass_on(call, result.failure, result.failure.answer, reply)
-        else:
-            await self._refuse(call, own_words(call, result.failure), reply)
-
-    async def _pass_on(self, call: Call, failure: Failure, answer: Answer, reply: Reply) -> None:
-        """The upstream's own error, unmodified; only the words on retrying are ours, for we have done it."""
-        if reply.is_early:
-            await reply.break_off(last_words(call, answer.body))
-            return
-        call.sent_status = answer.status
-        kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() not in _ON_RETRYING]
-        said_by = (each.target.deployment.label for each in call.attempts if each.failure is failure)
-        kept += [*header_rules.ours(call, next(said_by, None)), ("x-should-retry", "false")]
-        if failure.retry_after_s is not None:
-            kept += header_rules.retry_after(failure.retry_after_s)
-        await reply.send(answer.status, answer.reason, kept, answer.body)
-
-    async def _refuse(self, call: Call, refusal: Refusal, reply: Reply) -> None:
-        if call.failure is None:
-            call.refusal = refusal
-        body = json.dumps(DIALECTS[call.dialect].refusal_body(refusal, call.id)).encode()
-        if reply.has_begun:  # it can only be broken off
-            await reply.break_off(last_words(call, body) if reply.is_early else b"")
-            return
-        call.sent_status = refusal.status
-        reply.closes_connection |= self.is_leaving
-        headers = [("Content-Type", "application/json"), *header_rules.ours(call, None)]
-        headers.append(("x-should-retry", "true" if refusal.should_retry else "false"))
-        if refusal.by is not None:
-            headers.append(("x-llm-guard-refused-by", refusal.by))
-        if refusal.retry_after_s is not None:
-            headers += header_rules.retry_after(refusal.retry_after_s)
-        if refusal.status == 405:
-            headers.append(("Allow", ", ".join(METHODS)))
-        await reply.send(refusal.status, "", headers, body)
 
 
 def _without_upstream(path: str) -> tuple[str | None, str]:
@@ -338,7 +337,3 @@ def _expect(reply: Reply) -> None:
         reply.closes_connection = True  # nobody can tell whether its body follows
         raise BadRequest(417, "expectation_failed", "the only expectation is 100-continue")
     reply.send_continue()
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()

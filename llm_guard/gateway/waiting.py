@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from llm_guard.call import Call
 from llm_guard.clock import Alarm, Clock
@@ -20,14 +20,27 @@ _LOOK_AGAIN_S = 1.0
 """Where nothing may be said yet."""
 
 
+class Shared(Protocol):
+    """A request that is made for several calls: see `gateway.flight`."""
+
+    call: Call
+    """Its own."""
+
+    def wait_for(self, call: Call) -> None: ...
+
+
 class Waiting:
     """`with Waiting(...)`: while its body waits, the client hears a word after each silence.
 
     The word is written by a task of its own, which is over when the body is: nothing else writes to the client then.
     """
 
-    def __init__(self, call: Call, reply: Reply, settings: WaitingSettings | None, clock: Clock) -> None:
+    def __init__(
+        self, call: Call, reply: Reply, settings: WaitingSettings | None, clock: Clock, shared: Shared | None = None
+    ) -> None:
+        """`shared`: the request that the call waits for, where that is not its own."""
         self._call = call
+        self._shared = shared
         self._reply = reply
         self._settings = settings
         self._clock = clock
@@ -70,10 +83,13 @@ class Waiting:
             return False
         if not call.is_stream:
             return settings.unary
-        return call.stream_head == "plain" or (settings.before_head and not call.stream_head)
+        head = call.stream_head if self._shared is None else self._shared.call.stream_head
+        return head == "plain" or (settings.before_head and not head)
 
     async def _speak(self, again_after_s: float) -> None:
         await self._reply.keep_waiting(self._call, header_rules.ours(self._call, None))
+        if self._shared is not None:
+            self._shared.wait_for(self._call)
         self._set(again_after_s)
 
 

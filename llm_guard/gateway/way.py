@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from llm_guard.call import Call, Leave, Skipped
 from llm_guard.clock import Clock
+from llm_guard.deployment import Down
 from llm_guard.gateway.entrance import Entrance, Full, Shut, Turn
 from llm_guard.policy.balance import Candidate, arranged
 from llm_guard.policy.deadline import can_finish
@@ -182,10 +183,19 @@ def order_of(
     targets: tuple[Target, ...], route: Route, clock: Clock, draw: Callable[[], float]
 ) -> tuple[int, ...] | range:  # fmt: skip
     """In which order a call asks them: their places on the route."""
+    order: tuple[int, ...] | range
     if route.balance == "order":
-        return range(len(targets))
-    now = clock.now()
-    return arranged([_candidate(target, now) for target in targets], route.balance, draw)
+        order = range(len(targets))
+    else:
+        now = clock.now()
+        order = arranged([_candidate(target, now) for target in targets], route.balance, draw)
+    return _down_last(order, targets, route.down) if route.down.keys else order
+
+
+def _down_last(order: tuple[int, ...] | range, targets: tuple[Target, ...], down: Down) -> tuple[int, ...]:
+    """Among those that are down, and among the others, the order stays."""
+    first = [place for place in order if not down.has(targets[place].deployment)]
+    return (*first, *[place for place in order if down.has(targets[place].deployment)])
 
 
 def _candidate(target: Target, now: float) -> Candidate:

@@ -18,6 +18,9 @@ import msgspec
 
 Dialect = Literal["openai", "anthropic"]
 
+HEALTH = "/health"
+"""A page that names no model: its faults are switched on under its path."""
+
 # In a query `+` is a space: `?model=gpt-realtime+reset` arrives with a blank, which no model name has.
 _PLUS_IN_QUERY = str.maketrans(" ", "+")
 
@@ -81,7 +84,7 @@ class Asked:
     @property
     def model_text(self) -> str:
         """The model as it was asked for, faults included; empty where the request names none."""
-        model = self.fields.get("model")
+        model = self.fields.get("model") if self.path != HEALTH else HEALTH
         if isinstance(model, str):
             return model
         return self.query.get("model", [""])[0].translate(_PLUS_IN_QUERY)

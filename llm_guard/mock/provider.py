@@ -23,7 +23,7 @@ from msgspec.json import decode, encode
 from llm_guard.mock.anthropic_answers import answer_anthropic
 from llm_guard.mock.course import Course, Courses
 from llm_guard.mock.errors import error_body, error_reply, limit_reply, quota_reply, refusal_reply
-from llm_guard.mock.exchange import Asked, Reply, Script, dialect_of, understand
+from llm_guard.mock.exchange import HEALTH, Asked, Reply, Script, dialect_of, understand
 from llm_guard.mock.faults import BadFaultError, Fault, Struck
 from llm_guard.mock.going_on import NO_PREFILL, has_prefill, why_refused
 from llm_guard.mock.openai_answers import answer_openai
@@ -31,6 +31,8 @@ from llm_guard.mock.player import Player
 from llm_guard.mock.realtime import converse
 from llm_guard.mock.shelf import Shelf
 from llm_guard.mock.stats import Departure, Log, Seen, Stats
+
+_KEYS_KEPT = 10_000
 
 
 class MockProvider:
@@ -46,6 +48,8 @@ class MockProvider:
         self._shelf = Shelf()
         self._log = Log()
         self._numbers = 0
+        self._answered: dict[str, Reply | Script] = {}
+        """By their idempotency keys, the oldest first."""
         self._courses = Courses(seed)
         self._server: _Server | None = None
         self._listener: asyncio.Server | None = None
@@ -97,6 +101,7 @@ class MockProvider:
 
     def switch(self, model: str, faults: str) -> None:
         """From now on `faults` strike `model` too, after those of its own; an empty text lifts them.
+        `/health` stands for the health page.
 
         Also `POST /mock/faults` with `{"model": ..., "faults": ...}`. The model is named without faults; its dice
         start anew. Raises BadFaultError.
@@ -170,14 +175,27 @@ class MockProvider:
             return await converse(request, asked, headers, self._tokens)
         if (why := why_refused(asked)) is not None:
             return await player.reply(refusal_reply(asked.dialect, 400, why))
-        answer = self._content(asked)
+        answer = self._executed(asked)
         if isinstance(answer, Script):
             return await player.stream(answer, trouble)
         if trouble is not None and trouble.kind == "error":
             answer = Reply(200, encode(error_body(asked.dialect, 500, asked.model)))
         return await player.reply(answer, trouble)
 
+    def _executed(self, asked: Asked) -> Reply | Script:
+        """Once for one Idempotency-Key (draft-ietf-httpapi-idempotency-key-header-07): its repeats get the same."""
+        key = asked.headers.get("idempotency-key")
+        if key is None:
+            return self._content(asked)
+        if key not in self._answered:
+            self._answered[key] = self._content(asked)
+            if len(self._answered) > _KEYS_KEPT:
+                del self._answered[next(iter(self._answered))]
+        return self._answered[key]
+
     def _content(self, asked: Asked) -> Reply | Script:
+        if asked.path == HEALTH:
+            return Reply(200, b'{"status":"ok"}')
         answer = answer_anthropic if asked.dialect == "anthropic" else answer_openai
         try:
             found = self._shelf.answer(asked) or answer(asked, self._tokens)

@@ -16,5 +16,5 @@ log_levels which lines are written; traces: calls as spans, for a collector
 controls   breakers and deployments, acted on: forces, holds; limits: budgets and capacity; config_pages: the config
 changes    the way of every change: done, written down (trail), told
 dashboard  all of this on one page, for a browser
-views      what is seen of models and deployments
+views      what is seen of models and deployments; lasting_views: of what outlives a call
 """

@@ -109,7 +109,7 @@ def _shown(said: bytes, *, is_one: bool, is_plain: bool) -> str:
             width = shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns
             return waterfall(msgspec.json.decode(said, type=CallLine), strokes, width)
         return table(msgspec.json.decode(said, type=Calls).calls) or "no call has failed, as far as is kept"
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise _NoAnswer("that is no answer of a gateway's: is the URL right?") from None
 
 

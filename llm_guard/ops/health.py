@@ -18,7 +18,7 @@ from llm_guard.ops.pauses import Pauses
 from llm_guard.ops.running import Running
 from llm_guard.ops.views import Counted, HealthSummary, HoldView
 from llm_guard.policy.bench import Key
-from llm_guard.policy.health import HealthState, Signs, Verdict, judge, sum_up
+from llm_guard.policy.health import HealthState, Signs, Verdict, judge, mode_words, sum_up, with_modes
 from llm_guard.policy.transition import BreakerState
 
 WORST_FIRST: tuple[BreakerState, ...] = (
@@ -44,6 +44,7 @@ class Health:
         self._models = running.counters.models
         self._clock = running.clock
         self._history = history
+        self._prober = running.prober
         self.hold = holds
         self._known_reasons: list[str] = []
         self._looked_at = float("-inf")
@@ -93,9 +94,14 @@ class Health:
         """Of all together; in use are those that were ever asked. Of a pattern one name's outage is not that of all."""
         healths = {label: verdict.health for label, verdict in verdicts.items()}
         asked = [label for label in verdicts if label in self._counted]
-        out = {label for label in asked if healths[label] == "unhealthy"}
+        out = {label for label in asked if healths[label] in ("unhealthy", "failed")}
         alone = left_alone(self._config, out) if out else []
-        return sum_up(healths, asked, [key for key in alone if key in self._models and not is_pattern(key)])
+        whole = sum_up(healths, asked, [key for key in alone if key in self._models and not is_pattern(key)])
+        return with_modes(whole, self._mode_words())
+
+    def _mode_words(self) -> list[str]:
+        modes = self._gateway.degraded.snapshot()
+        return mode_words(modes.degraded_routes(), is_gateway=modes.is_degraded)
 
     async def summary(self) -> HealthSummary:
         verdicts = await self.judged(self.groups(), Pauses(self._clock))
@@ -107,6 +113,8 @@ class Health:
             {state: Counted(found[state], found[state] / max(1, len(verdicts))) for state in get_args(HealthState)},
             _with(verdicts, "unhealthy"),
             _with(verdicts, "degraded"),
+            self._gateway.degraded.snapshot().degraded_routes(),
+            _with(verdicts, "failed"),
         )
 
     async def _give(self, _asked: Asked) -> Answer:
@@ -126,7 +134,8 @@ class Health:
             verdicts = await self.judged(self.groups(), Pauses(self._clock))
             why = [f"{label}: {'; '.join(verdict.why)}" for label, verdict in verdicts.items() if verdict.why]
             more = [f"and {len(why) - _REASONS} more"] if len(why) > _REASONS else []
-            self._known_reasons = [f"health: {self.summed_up(verdicts).health}", *why[:_REASONS], *more]
+            health = self.summed_up(verdicts).health
+            self._known_reasons = [f"health: {health}", *self._mode_words(), *why[:_REASONS], *more]
         return self._known_reasons
 
     def _signs(self, label: str, group: Group, rests: Mapping[Key, float], now: float) -> Signs:
@@ -142,6 +151,8 @@ class Health:
             max(_held_s(each, now) for each in group),
             max(_rests_s(each, rests) for each in group) if rests else 0.0,
             None if hold is None else f"{hold.kind} by an operator",
+            next((why for each in group if (why := self._prober.why_down(each)) is not None), None),
+            self._prober.why_failed(group[0].upstream.name),
         )
 
 

@@ -16,8 +16,8 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.ops.kept import Kept
-from llm_guard.ops.worker import Worker
 from llm_guard.store.kept_file import KeptFile, TakenOver
+from llm_guard.store.worker import Worker
 
 _log = structlog.get_logger("llm_guard.ops.keeping")
 

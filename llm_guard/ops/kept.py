@@ -15,10 +15,12 @@ from msgspec import Struct
 
 from llm_guard.clock import Clock
 from llm_guard.deployment import Hold
+from llm_guard.health.engines import Engines
 from llm_guard.log import LEVELS
 from llm_guard.ops.alerts import Alerts, KeptAlert
 from llm_guard.ops.changes import Changes
 from llm_guard.ops.controls import Controls
+from llm_guard.ops.degraded_pages import DegradedPages, Word
 from llm_guard.ops.forces import Aim, Force, ForcedState
 from llm_guard.ops.limits import LimitPages
 from llm_guard.policy.alert_silences import Silence
@@ -59,6 +61,16 @@ class KeptSilence(Struct, frozen=True):
     who: str
 
 
+class KeptMode(Struct, frozen=True):
+    model: str | None
+    """None: the whole gateway."""
+    is_degraded: bool
+    reason: str
+    who: str
+    since: float
+    until: float | None
+
+
 class KeptLimits(Struct, frozen=True):
     label: str
     said: dict[str, Any]
@@ -72,6 +84,9 @@ class Kept(Struct, frozen=True):
     forces: list[KeptForce] = []
     holds: list[KeptHold] = []
     limits: list[KeptLimits] = []
+    modes: list[KeptMode] = []
+    stopped: list[str] = []
+    """Engines."""
     log_levels: list[str] = []
     """The loggers that an operator spoke of."""
     config: str | None = None
@@ -83,11 +98,21 @@ class Known:
     """What is known now: `gather` it, or `recall` what was."""
 
     def __init__(
-        self, alerts: Alerts, controls: Controls, limits: LimitPages, reloads: Reloads, changes: Changes, clock: Clock
+        self,
+        alerts: Alerts,
+        controls: Controls,
+        limits: LimitPages,
+        degraded: DegradedPages,
+        engines: Engines,
+        reloads: Reloads,
+        changes: Changes,
+        clock: Clock,
     ) -> None:
         self._alerts = alerts
         self._controls = controls
         self._limits = limits
+        self._degraded = degraded
+        self._engines = engines
         self._reloads = reloads
         self._changes = changes
         self._clock = clock
@@ -106,6 +131,8 @@ class Known:
             forces=[_kept_force(each, offset_s) for each in self._controls.forces.all()],
             holds=[_kept_hold(label, each, offset_s) for label, each in self._controls.holds.all()],
             limits=[KeptLimits(label, said) for label, said in words.items()],
+            modes=[_kept_mode(model, each, offset_s) for model, each in self._degraded.words()],
+            stopped=self._engines.stopped(),
             log_levels=sorted(LEVELS.overrides()),
             config=current.digest if words or is_rolled_back else None,
             is_rolled_back=is_rolled_back,
@@ -122,6 +149,8 @@ class Known:
         self._controls.recall(
             [_force(each, offset_s) for each in kept.forces], [_hold(each, offset_s) for each in kept.holds]
         )
+        self._degraded.recall([_mode(each, offset_s) for each in kept.modes])
+        self._engines.recall(kept.stopped)
         self._recall_config(kept)
         for name in kept.log_levels:
             self._changes.note("start", "log-levels.reset", name or "all", "the process began anew", {})
@@ -169,6 +198,14 @@ def _hold(kept: KeptHold, offset_s: float) -> tuple[str, Hold]:
     return kept.label, Hold(kept.kind, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
 
 
+def _kept_mode(model: str | None, word: Word, offset_s: float) -> KeptMode:
+    return KeptMode(model, word.is_degraded, word.reason, word.who, word.since, _moved(word.until, offset_s))
+
+
+def _mode(kept: KeptMode, offset_s: float) -> tuple[str | None, Word]:
+    return kept.model, Word(kept.is_degraded, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
+
+
 def _moved(until: float | None, by_s: float) -> float | None:
     return None if until is None else until + by_s
 
@@ -180,4 +217,6 @@ def _counts(kept: Kept) -> dict[str, int]:
         "forces": len(kept.forces),
         "holds": len(kept.holds),
         "limits": len(kept.limits),
+        "modes": len(kept.modes),
+        "stopped": len(kept.stopped),
     }

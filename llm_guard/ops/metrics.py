@@ -8,7 +8,7 @@ hundred samples, and takes no more than its share of it, however many ask. Does 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
@@ -29,9 +29,12 @@ _LONGEST_PAUSE_S = 1.0
 class Metrics:
     """Everything that there is to scrape."""
 
-    def __init__(self, running: Running, watch: Watch, health: Health, alerts: Alerts) -> None:
+    def __init__(
+        self, running: Running, watch: Watch, health: Health, alerts: Alerts, others: Iterable[Family | Histogram] = ()
+    ) -> None:
+        """`others`: of parts that have metrics of their own."""
         self.state = StateMetrics(running, watch, health, alerts)
-        self.all: tuple[Family | Histogram, ...] = (*call_metrics(running.counters), *self.state.metrics())
+        self.all: tuple[Family | Histogram, ...] = (*call_metrics(running.counters), *self.state.metrics(), *others)
         """But for the process's own."""
         self._process = ProcessCollector(registry=None)
         self._clock = running.clock

@@ -144,7 +144,7 @@ def _responses(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
     good = {"description": page.summary, "content": {media: {"schema": schema}}}
     refused = set() if page.is_open else set(_OF_EVERY_ONE)
     refused |= set(_OF_A_BODY) if page.takes is not None else set()
-    refused |= {404} if "{" in page.path else set()
+    refused |= {404} if "{" in page.path or page.may_miss else set()
     error = {JSON: {"schema": schemas[Error]}}
     errors = {str(status): {"description": _WHY[status], "content": error} for status in sorted(refused)}
     if page.path == "/readyz":

@@ -6,7 +6,8 @@ Owns which numbers stand where in the views. Does not own their shapes (`ops.vie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -16,11 +17,19 @@ from llm_guard.gateway.counters import DeploymentCounts, ModelCounts
 from llm_guard.ops import deployment_view, tally
 from llm_guard.ops.health import Group, Health, worst
 from llm_guard.ops.history import History, Lately
+from llm_guard.ops.lasting_views import CacheView, DegradedView, EngineView, KeptView, ProbedView
 from llm_guard.ops.pages import Answer, Asked, Page, answer
 from llm_guard.ops.pauses import Pauses
 from llm_guard.ops.running import Running
 from llm_guard.ops.tally import Tally
-from llm_guard.ops.views import DeploymentView, ForceView, LabelledBreaker, ModelView, Snapshot, Traffic
+from llm_guard.ops.views import (
+    DeploymentView,
+    ForceView,
+    LabelledBreaker,
+    ModelView,
+    Snapshot,
+    Traffic,
+)
 from llm_guard.policy.health import Verdict
 from llm_guard.version import __version__
 
@@ -30,7 +39,20 @@ Groups = Mapping[str, Group]
 
 _LOOKS_OF_A_MODEL = 15
 _LOOKS_OF_A_LABEL = 40
+_LOOKS_OF_A_PROBE = 10
 _GATES_A_LOOK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Who knows what outlives a call."""
+
+    degraded: Callable[[], DegradedView]
+    engines: Callable[[], list[EngineView]]
+    probes: Callable[[], Iterable[ProbedView]]
+    """May be a thousand: each is made when it is taken."""
+    cache: Callable[[], CacheView | None]
+    kept: Callable[[], KeptView | None]
 
 
 class Overview:
@@ -44,6 +66,7 @@ class Overview:
         health: Health,
         forced: Forced,
         max_lag_s: Callable[[], float],
+        others: Others,
     ) -> None:
         self._running = running
         self._gateway = running.gateway
@@ -52,6 +75,7 @@ class Overview:
         self._health = health
         self._forced = forced
         self._max_lag_s = max_lag_s
+        self._others = others
         self._started_at = running.clock.now()
         self._timestamps = Timestamps()
         self.adopt(config)
@@ -80,7 +104,8 @@ class Overview:
         lately, whole = await self._lately(pauses)
         models = await self._model_views(lately, pauses)
         deployments = await self._deployment_views(groups, verdicts, pauses)
-        listeners = self._running.listeners()
+        probes = await self._probed(pauses)
+        others, listeners = self._others, self._running.listeners()
         now = clock.now()
         return Snapshot(
             self._timestamps.of(clock.wall()),
@@ -92,6 +117,11 @@ class Overview:
             self._total(whole),
             models,
             deployments,
+            others.degraded(),
+            others.engines(),
+            probes,
+            others.cache(),
+            others.kept(),
             sum(key[0] == "credential" for key in gateway.bench.snapshot(now)),
             sum(listener.count for listener in listeners),
             listeners[0].settings.max_connections if listeners else 0,
@@ -180,6 +210,7 @@ class Overview:
         lately = self._history.deployment(label).tally
         counts = self._counters.deployments.get(label) or DeploymentCounts()
         last_success = max((each.last_success_wall or 0.0 for each in group), default=0.0)
+        last_ok = max((self._running.prober.last_ok_wall(each) or 0.0 for each in group), default=0.0)
         return DeploymentView(
             label,
             upstream.name,
@@ -200,7 +231,15 @@ class Overview:
             deployment_view.gate_view(group, now),
             deployment_view.budget_view(group, now),
             self._health.hold(label),
+            self._timestamps.of(last_ok) if last_ok else None,
         )
+
+    async def _probed(self, pauses: Pauses) -> list[ProbedView]:
+        views = []
+        for view in self._others.probes():
+            views.append(view)
+            await pauses.after(_LOOKS_OF_A_PROBE)
+        return views
 
     def _labelled(self, label: str, group: Group) -> LabelledBreaker:
         view = deployment_view.breaker_view(group, self._forced(label), self._running.clock.now())

@@ -112,6 +112,8 @@ class Page:
     """Its answer's content type, for the API description."""
     is_open: bool = False
     """Anybody may ask."""
+    may_miss: bool = False
+    """What its query names may not be there. Of what its path names that goes without saying."""
 
 
 def answer(value: object, status: int = 200) -> Answer:

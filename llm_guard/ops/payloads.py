@@ -1,6 +1,6 @@
 """What is sent of alerts, in the words of whoever is told.
 
-Owns the bodies and the signature. Does not own when they are sent, nor what becomes of them (`ops.webhook`).
+Owns the bodies. Does not own when they are sent, nor what becomes of them (`ops.webhook`).
 
 No text of a provider is in an alert; but names come from the config and may be anything, so each format is told only
 what it cannot take for its own markup: one line, printable, of bounded length, and escaped where the format says so.
@@ -9,7 +9,6 @@ what it cannot take for its own markup: one line, printable, of bounded length, 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Sequence
 from typing import Literal, assert_never
 
@@ -18,6 +17,7 @@ import msgspec
 from llm_guard.config import WebhookConfig, WebhookFormat
 from llm_guard.ops.changes import iso
 from llm_guard.policy.alert import Severity
+from llm_guard.policy.signature import SIGNATURE_HEADER, signature
 from llm_guard.version import __version__
 
 MOST: dict[WebhookFormat, int] = {"generic": 50, "slack": 20, "pagerduty": 1, "alertmanager": 100}
@@ -110,15 +110,8 @@ def headers(config: WebhookConfig, content: bytes, delivery: str, wall: float) -
         "x-llm-guard-delivery": delivery,
     }
     if config.secret is not None:
-        ours["x-llm-guard-signature"] = signature(config.secret, content, int(wall))
+        ours[SIGNATURE_HEADER] = signature(config.secret, content, int(wall))
     return ours
-
-
-def signature(secret: str, content: bytes, at: int) -> str:
-    """`t=UNIX,v1=HEX`, as Stripe signs its webhooks (docs.stripe.com/webhooks/signature): who checks it can refuse
-    what is old, and replayed."""
-    signed = hmac.new(secret.encode(), f"{at}.".encode() + content, hashlib.sha256).hexdigest()
-    return f"t={at},v1={signed}"
 
 
 def plain(text: str) -> str:

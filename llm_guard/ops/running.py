@@ -9,9 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llm_guard.clock import Clock
+from llm_guard.errands.errands import Errands
+from llm_guard.gateway.answer_cache import AnswerCache
 from llm_guard.gateway.counters import CallCounters
 from llm_guard.gateway.listener import Listener
 from llm_guard.gateway.server import Gateway
+from llm_guard.health.engines import Engines
+from llm_guard.health.prober import Prober
 from llm_guard.reloads import Reloads
 
 
@@ -27,3 +31,7 @@ class Running:
     clock: Clock
     dials: Callable[[str], int]
     """How often a connection to this origin was begun since the start."""
+    prober: Prober
+    errands: Errands
+    engines: Engines
+    cache: AnswerCache

@@ -14,14 +14,21 @@ from llm_guard.config import Config
 from llm_guard.deployment import Deployment
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
+from llm_guard.ops.admission import Admissions
 from llm_guard.ops.alert_pages import AlertPages
 from llm_guard.ops.alert_signals import Signals
 from llm_guard.ops.alerts import Alerts
+from llm_guard.ops.cache_metrics import cache_metrics
+from llm_guard.ops.cache_pages import CachePages
 from llm_guard.ops.calls import CallPages
 from llm_guard.ops.changes import Changes
 from llm_guard.ops.config_pages import ConfigPages, detail_of
 from llm_guard.ops.controls import Controls
 from llm_guard.ops.dashboard import Dashboard
+from llm_guard.ops.degraded_metrics import degraded_metrics
+from llm_guard.ops.degraded_pages import DegradedPages
+from llm_guard.ops.engine_metrics import engine_metrics
+from llm_guard.ops.engine_pages import EnginePages
 from llm_guard.ops.events import Events
 from llm_guard.ops.foresight import Foresight
 from llm_guard.ops.guard import Guard
@@ -30,12 +37,16 @@ from llm_guard.ops.history import History
 from llm_guard.ops.journal import Journal
 from llm_guard.ops.keeping import Keeping
 from llm_guard.ops.kept import Known
+from llm_guard.ops.kept_metrics import kept_metrics
+from llm_guard.ops.letter_pages import LetterPages
 from llm_guard.ops.limits import LimitPages
 from llm_guard.ops.log_levels import LogLevels
 from llm_guard.ops.metrics import Metrics
 from llm_guard.ops.openapi import with_description
-from llm_guard.ops.overview import Overview
+from llm_guard.ops.overview import Others, Overview
 from llm_guard.ops.pages import TEXT, Answer, Asked, Page
+from llm_guard.ops.probe_metrics import probe_metrics
+from llm_guard.ops.probe_pages import ProbePages
 from llm_guard.ops.running import Running
 from llm_guard.ops.site import Site
 from llm_guard.ops.traces import Traces
@@ -72,18 +83,39 @@ class OperatorSide:
             self._events.look,
             self._log_levels.look,
             self._alerts.look,
+            running.cache.look,
         ]
         self._controls = Controls(config, running.gateway, self.changes, running.clock, self._view)
         self._limits = LimitPages(config, running.gateway, self.changes, running.clock)
+        self._degraded = DegradedPages(config, running, self.changes, self.journal)
         running.gateway.table.pool.dress = self._dress
         self._keeping = self._new_keeping(folder, config)
-        looks += [self._controls.look, self._limits.look, *([self._keeping.look] if self._keeping else [])]
+        looks += [self._controls.look, self._limits.look, self._degraded.look]
+        looks += [self._keeping.look] if self._keeping else []
         self._watch = Watch(looks, running.clock)
         self._health = Health(config, running, self._history, self._controls.holds.view)
-        self.overview = Overview(
-            config, running, self._history, self._health, self._controls.forces.forced, lambda: self._watch.max_lag_s
+        self._letters = LetterPages(config, running.errands, self.changes, running.clock)
+        self._cache = CachePages(
+            config, running.cache, running.counters.models, lambda: running.gateway.first_resort.flights, self.changes
         )
-        self._metrics = Metrics(running, self._watch, health=self._health.states, alerts=self._alerts.counts)
+        self._probes = ProbePages(running.prober, self.changes, self.journal)
+        self._engines = EnginePages(running.engines, self.changes, self.journal, running.clock)
+        lasting = Others(
+            self._degraded.view, self._engines.views, self._probes.views, self._cache.view_if_used,
+            self._letters.view_if_used,
+        )  # fmt: skip
+        self.overview = Overview(
+            config, running, self._history, self._health, self._controls.forces.forced, lambda: self._watch.max_lag_s,
+            lasting,
+        )  # fmt: skip
+        others = (
+            *degraded_metrics(running.gateway.degraded),
+            *probe_metrics(running.prober),
+            *engine_metrics(running.engines),
+            *kept_metrics(running.errands.counts),
+            *cache_metrics(running.cache),
+        )
+        self._metrics = Metrics(running, self._watch, self._health.states, self._alerts.counts, others)
         self.state = self._metrics.state
         self._calls = CallPages(running.gateway, running.clock, config.ops.timelines)
         self._site = Site(with_description(self._pages()), self._guard(config))
@@ -107,7 +139,10 @@ class OperatorSide:
         self._site.guard = guard
         self._controls.adopt(config)
         self._limits.adopt(config)
+        self._degraded.adopt(config)
         self._calls.adopt(config.ops.timelines)
+        self._letters.adopt(config)
+        self._cache.adopt(config)
         self._log_levels.adopt(config.ops.log)
         self._health.adopt(config)
         self.overview.adopt(config)
@@ -151,7 +186,10 @@ class OperatorSide:
         server, running = config.server, self._running
         if server.port == 0:
             return None
-        known = Known(self._alerts, self._controls, self._limits, running.reloads, self.changes, running.clock)
+        known = Known(
+            self._alerts, self._controls, self._limits, self._degraded, running.engines, running.reloads, self.changes,
+            running.clock,
+        )  # fmt: skip
         file = KeptFile(folder, file_name(server.host, server.port))
         return Keeping(file, known.gather, known.recall, running.clock)
 
@@ -179,6 +217,12 @@ class OperatorSide:
             *AlertPages(self._alerts, self._webhooks, self.changes, self._running.clock).pages(),
             *self._controls.pages(),
             *self._limits.pages(),
+            *self._degraded.pages(),
+            *self._probes.pages(),
+            *self._engines.pages(),
+            *Admissions(self._running.gateway, self._running.engines, self.changes, self._running.clock).pages(),
+            *self._letters.pages(),
+            *self._cache.pages(),
             *ConfigPages(self._running.reloads, self.changes).pages(),
             *self.changes.pages(),
             *Dashboard().pages(),

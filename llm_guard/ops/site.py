@@ -175,7 +175,7 @@ async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> m
         return msgspec.json.decode(b"".join(pieces) or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise Refused(422, "invalid_body", _plainly(error, kind)) from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from None
 
 

@@ -15,8 +15,9 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.ops.pages import Refused
-from llm_guard.ops.worker import Worker
-from llm_guard.store.audit import AuditError, AuditFile, Entry
+from llm_guard.store.audit import AuditFile, Entry
+from llm_guard.store.errors import StoreError
+from llm_guard.store.worker import Worker
 
 _log = structlog.get_logger("llm_guard.ops.trail")
 
@@ -49,7 +50,7 @@ class Trail:
         """On its way when this returns, behind those before it."""
         if self._is_closed:
             return self._refuse(entry, "the gateway has stopped")
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= _MOST_WAITING or self._thread.is_full:
             return self._refuse(entry, f"{len(self._waiting)} changes wait for the disk already")
         entries = [*self._unwritten, entry]
         self._unwritten.clear()
@@ -81,7 +82,7 @@ class Trail:
             async with self._clock.limit() as scope:
                 scope.set(self._clock.now() + PATIENCE_S, "audit")
                 found = await asyncio.shield(reading)
-        except (AuditError, TimeoutError) as error:
+        except (StoreError, TimeoutError) as error:
             why = f"{error}" or f"the disk has not answered in {PATIENCE_S:g} s"
             raise Refused(503, "audit_unreadable", f"{why}; {self._kept()}") from None
         new = [*self._unwritten, *self._waiting] if before is None else []
@@ -125,7 +126,7 @@ class Trail:
 def _append(file: AuditFile, entries: list[Entry]) -> str | None:
     try:
         file.append(entries)
-    except AuditError as error:
+    except StoreError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, the entries must not be lost
         return f"{type(error).__name__}: {error}"

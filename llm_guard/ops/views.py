@@ -1,7 +1,8 @@
 """What an operator sees of models and deployments at one moment, as it is sent.
 
 Owns the shapes, and with each field's docstring what it says in the API description (`ops.openapi`). Does not own how
-they come about (`ops.overview`). Seconds, shares from 0 to 1, instants in ISO 8601; null where something is not known.
+they come about (`ops.overview`), nor those of what outlives a call (`ops.lasting_views`). Seconds, shares from 0 to 1,
+instants in ISO 8601; null where something is not known.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from llm_guard.ops.lasting_views import CacheView, DegradedView, EngineView, KeptView, ProbedView
 from llm_guard.policy.health import HealthState
 from llm_guard.policy.transition import BreakerState
 
@@ -175,6 +177,8 @@ class DeploymentView(Struct, frozen=True):
     """What is left for retries."""
     hold: HoldView | None
     """An operator's word that it is not to be asked; null: there is none."""
+    last_ok: str | None
+    """When a probe of its upstream, or of itself, found it well; null where there are none, or none has yet."""
 
 
 class HoldView(Struct, frozen=True):
@@ -222,6 +226,16 @@ class Snapshot(Struct, frozen=True):
     """Those of the config first, in its order."""
     deployments: list[DeploymentView]
     """All of the config, those that only pass through included."""
+    degraded: DegradedView
+    """Where lesser answers are given soon."""
+    engines: list[EngineView]
+    """Engines of our own."""
+    probes: list[ProbedView]
+    """Who is looked at beside the calls."""
+    cache: CacheView | None
+    """Answers from before; null: no model has any."""
+    kept: KeptView | None
+    """null: no model keeps calls by itself, and none is kept."""
     credentials_benched: int
     """Keys that are not used for a while, for they were refused."""
     connections: int
@@ -254,6 +268,10 @@ class HealthSummary(Struct, frozen=True):
     """Their labels."""
     degraded: list[str]
     """Their labels."""
+    degraded_models: list[str]
+    """Those that give lesser answers soon."""
+    failed: list[str]
+    """Labels of those whose engines were given up."""
 
 
 class Series(Struct, frozen=True):

@@ -16,6 +16,20 @@ from llm_guard.log import printable
 _LONGEST_NAME = 40
 _LEAST_BAR = 10
 _WHY_CHARS = 60
+_FROM_CACHE = {
+    "hit": "an answer from before",
+    "stale": "an answer from before, while a new one was asked for",
+    "stale_if_error": "an answer from before, as nobody gave one",
+    "miss": "none; it was asked for",
+    "coalesced": "what another call was asking for already",
+}
+_INSTEAD = {"static": "the static answer of its route"}
+_ERRANDS = {
+    "refresh": "the gateway's own, behind an answer from before",
+    "later": "the gateway's own, for what was promised",
+    "requeue": "the gateway's own, for a letter that is asked for again",
+    "fetch": "a client that looks for what it was promised",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +104,21 @@ def _head(call: CallLine) -> Iterator[str]:
     for name, text in (("client", call.client), ("why", call.why), ("gave up", call.gave_up)):
         if not isinstance(text, UnsetType) and text is not None:
             yield f"{name:9}{by if name == 'why' else ''}{printable(text)}"
+    yield from _beyond(call)
+
+
+def _beyond(call: CallLine) -> Iterator[str]:
+    """What became of it that was not just asked and answered."""
+    age = f", {took(call.age_s)} old" if call.age_s is not UNSET else ""
+    for name, text, words, more in (
+        ("cache", call.cache, _FROM_CACHE, age),
+        ("got", call.lesser, _INSTEAD, ""),
+        ("letter", call.letter, {}, ": kept, to be asked for again"),
+        ("promise", call.promise, {}, ": its client fetches the answer under this id"),
+        ("errand", call.errand, _ERRANDS, ""),
+    ):
+        if text is not UNSET:
+            yield f"{name:9}{words.get(text, printable(text))}{more}"
 
 
 def _drawn(place: str, attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> str:

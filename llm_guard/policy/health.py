@@ -1,4 +1,4 @@
-"""Whether a deployment is well, as an operator would put it: healthy, degraded or unhealthy, and why.
+"""Whether a deployment is well, as an operator would put it: healthy, degraded, unhealthy or failed, and why.
 
 Owns these words. Does not own who is asked: that is the breaker's, which looks at less and acts on it.
 """
@@ -12,7 +12,8 @@ from typing import Literal
 from llm_guard.policy.transition import BreakerState
 from llm_guard.policy.units import OptionalSeconds, Ratio
 
-HealthState = Literal["healthy", "degraded", "unhealthy"]
+HealthState = Literal["healthy", "degraded", "unhealthy", "failed"]
+"""failed: its engine does not come back by itself any more; somebody has to look after it."""
 
 ENOUGH = 20
 """Attempts in a minute below which a share of failures would be an anecdote."""
@@ -56,6 +57,10 @@ class Signs:
     """So long its credential, or it itself, is benched."""
     hold: str | None = None
     """What an operator has said of it, as a phrase."""
+    looks: str | None = None
+    """Why looks beside the calls find it down, as a phrase; None: they do not."""
+    given_up: str | None = None
+    """Why its engine was given up, as a phrase; None: it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +73,50 @@ class Verdict:
 
 def judge(signs: Signs, settings: HealthSettings) -> Verdict:
     """One deployment's health. Of one that nobody asks nothing bad is known."""
+    lost = [f"its engine was given up: {signs.given_up}"] if signs.given_up is not None else []
     ill, poor = _illnesses(signs), _weaknesses(signs, settings)
-    health: HealthState = "unhealthy" if ill else "degraded" if poor else "healthy"
-    return Verdict(health, (*ill, *poor))
+    health: HealthState = "failed" if lost else "unhealthy" if ill else "degraded" if poor else "healthy"
+    return Verdict(health, (*lost, *ill, *poor))
 
 
 def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Sequence[str] = ()) -> Verdict:
     """The health of all together, by their names. `asked`: those that are in use; that another one, which nobody asks,
     is healthy says nothing. `alone`: models in use of which every deployment, fallbacks included, is unhealthy."""
-    ill = [name for name, health in healths.items() if health == "unhealthy"]
-    poor = [name for name, health in healths.items() if health == "degraded"]
+    words: tuple[HealthState, ...] = ("failed", "unhealthy", "degraded")
+    named = {word: [name for name, health in healths.items() if health == word] for word in words}
     why = [
         f"{len(names)} of {len(healths)} deployments {'is' if len(names) == 1 else 'are'} {word}: {_listed(names)}"
-        for names, word in ((ill, "unhealthy"), (poor, "degraded"))
+        for word, names in named.items()
         if names
     ]
     used = [healths[name] for name in asked if name in healths]
-    if used and all(health == "unhealthy" for health in used):
+    if used and all(health in ("unhealthy", "failed") for health in used):
         return Verdict("unhealthy", ("no deployment that is in use is well", *why))
     if alone:
         return Verdict("unhealthy", (f"nobody is left who could answer for {_listed(alone)}", *why))
     return Verdict("degraded" if why else "healthy", tuple(why))
 
 
+def with_modes(whole: Verdict, words: Sequence[str]) -> Verdict:
+    """The health of all together, where models give lesser answers soon, as `words` say."""
+    is_less = bool(words) and whole.health == "healthy"
+    return Verdict("degraded" if is_less else whole.health, (*whole.why, *words))
+
+
+def mode_words(degraded: Sequence[str], *, is_gateway: bool) -> list[str]:
+    """That these models, or all that can, give lesser answers soon."""
+    words = ["the gateway is degraded"] if is_gateway else []
+    if degraded:
+        words.append(f"lesser answers are given soon for {_listed(degraded)}")
+    return words
+
+
 def _illnesses(signs: Signs) -> list[str]:
     found = [phrase for phrase in (_OUT.get(signs.state), _HOST_OUT.get(signs.host)) if phrase is not None]
     if signs.attempts >= NONE_OF and signs.failures == signs.attempts:
         found.append(f"none of {signs.attempts} attempts within a minute succeeded")
+    if signs.looks is not None:
+        found.append(f"its probes find it down: {signs.looks}")
     return found
 
 

@@ -1,5 +1,10 @@
 """What outlives a call, and the process. Nothing here is waited for on a call's way.
 
-folder  where it is kept
-audit   what operators have changed
+folder      where it is kept
+database    a SQLite file that several gateways share: opened, locked, moved aside; with
+              errors, reserve (room on a full disk) and worker (a thread for what blocks)
+audit       what operators have changed
+cache       answers kept for a while: the nouns, and the store in memory; sqlite_cache with cache_file: in SQLite
+kept        calls that are kept: the nouns, and what a store of them must do
+kept_calls  that store, in SQLite; with kept_rows (its form), kept_bodies and sealing (encryption)
 """

@@ -13,6 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -24,11 +25,12 @@ from pydantic import BaseModel
 import llm_guard
 from llm_guard.cli import main
 from llm_guard.config.alerts import WebhookConfig
+from llm_guard.config.lasting import CompletionWebhook
 from llm_guard.config.models import Config, Rules
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.ops.call_metrics import call_metrics
-from llm_guard.ops.state_metrics import StateMetrics
-from tests.chaos.stand import facing
+from llm_guard.policy.degraded import DegradedSettings
+from llm_guard.policy.freshness import CacheSettings
+from llm_guard.policy.probing import CompletionProbeSettings
+from tests.chaos.stand import Stand, facing
 
 ROOT = Path(__file__).parents[2]
 SNAPSHOT = Path(__file__).with_name("public_surface.txt")
@@ -37,11 +39,9 @@ UPDATE = "UPDATE_PUBLIC_SURFACE"
 # metrics
 
 
-def metrics() -> Iterator[str]:
-    """`name{labels} kind`, of what is counted and of what is looked at when it is asked for."""
-    nothing: typing.Any = types.SimpleNamespace(gateway=None)
-    looked_at = StateMetrics(nothing, nothing, list, dict).metrics()
-    for metric in (*call_metrics(CallCounters()), *looked_at):
+def metrics(stand: Stand) -> Iterator[str]:
+    """`name{labels} kind`, of all that can be scraped, but for the process's own."""
+    for metric in stand.app.ops._metrics.all:
         total = "_total" if metric.kind == "counter" else ""
         yield f"{metric.name}{total}{{{','.join(metric.labels)}}} {metric.kind}".replace("{}", "")
 
@@ -64,7 +64,7 @@ _WRITTEN = re.compile(r'"(x-llm-guard-[a-z-]+|x-should-retry|retry-after(?:-ms)?
 
 def response_headers() -> Iterator[str]:
     """Those that the gateway writes: literal names in its sources."""
-    for path in (ROOT / "llm_guard" / "gateway").glob("*.py"):
+    for path in chain.from_iterable((ROOT / "llm_guard" / each).glob("*.py") for each in ("gateway", "errands")):
         yield from (found for found in _WRITTEN.findall(path.read_text()) if not found.endswith("-"))
 
 
@@ -101,10 +101,10 @@ def keys_of(value: object, prefix: str = "") -> Iterator[str]:
 # the operator's pages
 
 
-async def operators_pages() -> list[str]:
+def operators_pages(stand: Stand) -> Iterator[str]:
     """`POST /admin/limits: deployment, reason, ...`, what a body or a query may say; `?` where it need not."""
-    async with facing() as (stand, _):
-        return [f"{page.method} {page.path}{fields(page.takes or page.query)}" for page in stand.app.ops._site.pages]
+    for page in stand.app.ops._site.pages:
+        yield f"{page.method} {page.path}{fields(page.takes or page.query)}"
 
 
 def fields(kind: type[msgspec.Struct] | None) -> str:
@@ -116,13 +116,20 @@ def fields(kind: type[msgspec.Struct] | None) -> str:
 # the snapshot
 
 
+async def operators() -> tuple[list[str], list[str]]:
+    """Metrics, and pages, as a gateway has them."""
+    async with facing() as (stand, _):
+        return sorted(metrics(stand)), sorted(operators_pages(stand))
+
+
 def surface() -> str:
+    metrics_of, pages_of = asyncio.run(operators())
     sections = {
         "Python": sorted(llm_guard.__all__),
         "command line": list(commands(main)),
-        "metrics": sorted(metrics()),
+        "metrics": metrics_of,
         "response headers": sorted(set(response_headers())),
-        "operator's pages": sorted(asyncio.run(operators_pages())),
+        "operator's pages": pages_of,
         "config keys": sorted(set(config_keys(Config))),
     }
     return "\n".join(f"# {title}\n" + "".join(f"{entry}\n" for entry in lines) for title, lines in sections.items())
@@ -158,5 +165,10 @@ def test_annotated_config_shows_every_key() -> None:
         "defaults.hedge.max_extra", "defaults.timeout.learned.factor", "defaults.timeout.learned.min",
             "defaults.stream.hold_back.tokens", "defaults.stream.hold_back.time", "models.*.deployments.prefill",
         *(f"ops.webhooks.{key}" for key in WebhookConfig.model_fields),
+        *(f"store.webhooks.{key}" for key in CompletionWebhook.model_fields),
+        *(f"defaults.degraded.{field.name}" for field in dataclasses.fields(DegradedSettings)),
+        *(key for key in shown_once if key.startswith("engines.")),
+        *(f"defaults.cache.{field.name}" for field in dataclasses.fields(CacheSettings)),
+        *(f"models.*.deployments.probe.{field.name}" for field in dataclasses.fields(CompletionProbeSettings)),
     }  # fmt: skip
     assert shown_once - written - in_comments == set()

@@ -93,7 +93,7 @@ async def test_outage_is_seen_within_two_seconds(opens: Opens) -> None:
         await eventually(lambda: stand.breaker("one/gpt").state == "open")
         began_at = time.monotonic()
         await expect(tile(page, "one/gpt").locator(".state")).to_contain_text("Open", timeout=SEEN_WITHIN_MS)
-        await expect(tile(page, "one/gpt").locator(".probe")).to_contain_text("next probe in", timeout=SEEN_WITHIN_MS)
+        await expect(tile(page, "one/gpt").locator(".next")).to_contain_text("next probe in", timeout=SEEN_WITHIN_MS)
         await expect(page.locator("#status-word")).not_to_have_text("Healthy", timeout=SEEN_WITHIN_MS)
         await expect(page.locator("#events")).to_contain_text("closed → open", timeout=SEEN_WITHIN_MS)
         await expect(page.locator("#calls button").first).to_contain_text("gpt", timeout=SEEN_WITHIN_MS)
@@ -107,7 +107,7 @@ async def test_time_to_the_next_probe_counts_down_between_answers(opens: Opens) 
         answers = [answered]
         await window.page.route("**/admin/metrics", lambda route: answers.pop()(route) if answers else unanswered())
         page = await window.open(stand.url)
-        await expect(tile(page, "one/gpt").locator(".probe")).to_have_text("next probe in 29\u00a0s")
+        await expect(tile(page, "one/gpt").locator(".next")).to_have_text("next probe in 29\u00a0s")
 
 
 async def answered(route: Route) -> None:

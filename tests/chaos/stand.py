@@ -47,6 +47,7 @@ def config_text(
     upstreams: Section | None = None,
     server: Section | None = None,
     ops: Section | None = None,
+    engines: Section | None = None,
 ) -> str:
     """A config (JSON is YAML) with the models `gpt` and `claude`, both served at `url`.
 
@@ -61,6 +62,7 @@ def config_text(
             "two": {"dialect": "anthropic", "base_url": url},
             **(upstreams or {}),
         },
+        "engines": dict(engines or {}),
         "defaults": {
             "timeout": {**limits, **(timeout or {})},
             "retry": {

@@ -158,6 +158,30 @@ def large(size: int) -> bytes:
     return json.dumps({"object": "list", "data": "x" * size}).encode()
 
 
+@pytest.mark.parametrize("body", [b'{"object": "caf\xe9"}', b'{"object": 7}', b'{"a": "\xff"}', b"\xff"])
+async def test_unary_answer_that_is_odd_is_the_clients_to_judge(body: bytes) -> None:
+    async with facing([whole(200, body)]) as (stand, _):
+        reply = await CHAT.ask(stand.url)
+        assert (reply.status, reply.body) == (200, body)
+
+
+async def test_error_under_200_is_one_in_any_encoding() -> None:
+    async with facing([whole(200, b'{"error": {"message": "caf\xe9"}}')]) as (stand, _):
+        assert (await CHAT.ask(stand.url)).status != 200
+        (call,) = await stand.calls()
+        assert call["outcome"] not in ("ok", "internal_error")
+
+
+@pytest.mark.parametrize("status", [400, 429, 503])
+async def test_failure_whose_words_are_no_text_is_known_by_its_status(status: int) -> None:
+    body = b'{"error": {"message": "caf\xe9", "type": "\xff", "code": "\xff"}}'
+    async with facing([whole(status, body)]) as (stand, _):
+        reply = await CHAT.ask(stand.url)
+        assert reply.status == status
+        (call,) = await stand.calls()
+        assert call["outcome"] != "internal_error"
+
+
 async def test_unary_answer_beyond_the_commit_bound_arrives_whole() -> None:
     body = large(3 << 20)
     async with facing([whole(200, body)]) as (stand, _):

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from llm_guard.app import create_app, run
+from llm_guard.ops.side import OperatorSide
 from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
 from tests.chaos.process import Served, outcome_of, serving, write
-from tests.chaos.stand import config_text, facing, total
+from tests.chaos.stand import config_of, config_text, facing, total
 from tests.chaos.wire import Connection, Reply, ask, fetch
 from tests.fakes.provider import END, Close, Hold, Pause, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
@@ -69,6 +71,23 @@ async def test_port_in_use_ends_it(path: Path, section: str) -> None:
 
 
 # drains
+
+
+def test_address_that_is_taken_while_the_gateway_starts_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+
+        async def be_slow(_side: OperatorSide) -> None:
+            other.listen()
+
+        monkeypatch.setattr(OperatorSide, "start", be_slow)
+        server = {"port": other.getsockname()[1]}
+        app = create_app(config_of("http://127.0.0.1:9", server=server, ops={"store": str(tmp_path)}))
+        with pytest.raises(OSError, match="in use"):
+            run(app.start())
 
 
 def gated(form: Form, gate: asyncio.Event) -> list[Step]:

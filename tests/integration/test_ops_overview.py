@@ -158,7 +158,7 @@ async def test_healthy_gateway_says_so() -> None:
         summary = await view(stand.url, "/admin/health", HealthSummary)
         assert (summary.health, summary.why, summary.unhealthy, summary.degraded) == ("healthy", [], [], [])
         assert {state: each.count for state, each in summary.deployments.items()} == {
-            "healthy": 4, "degraded": 0, "unhealthy": 0,
+            "healthy": 4, "degraded": 0, "unhealthy": 0, "failed": 0,
         }  # fmt: skip
         assert (await look(stand.url, "/readyz")).text == "ready\nhealth: healthy\n"
 

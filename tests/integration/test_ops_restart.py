@@ -109,6 +109,33 @@ async def test_operators_words_outlive_the_process_with_their_ends(tmp_path: Pat
             assert now == {**was, "until": pytest.approx(was["until"], abs=1)}
 
 
+async def test_modes_and_stopped_engines_outlive_the_process(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    engine = {"upstreams": ["one"], "command": {"argv": ["/bin/sleep", "1000"]}}
+    models = {"gpt": {"deployments": [{"upstream": "one"}], "degraded": {"answer": "later"}}}
+    config = text(folder, port, engines={"sleeper": engine}, models=models)
+    async with serving(path, config) as served:
+        await change(served.url, "engines/stop", engine="sleeper")
+        await change(served.url, "degraded/enter", **HOUR)
+        await change(served.url, "degraded/leave", model="gpt")
+        modes = await get(served.url, "degraded")
+        await eventually(lambda: len(kept(folder).get("modes", [])) == 2, within_s=10)
+        await kill(served)
+    for _ in range(2):
+        async with serving(path, config) as served:
+            assert [each["state"] for each in await get(served.url, "engines")] == ["stopped"]
+            now = await get(served.url, "degraded")
+            assert [now["gateway"]["is_degraded"], now["gateway"]["why"]] == [True, modes["gateway"]["why"]]
+            assert [(each["model"], each["is_degraded"], each["by"]) for each in now["models"]] == [
+                ("gpt", False, "operator")
+            ]
+            served.signal(signal.SIGTERM)
+            assert await served.exit_code() == 0
+    async with serving(path, config) as served:
+        await change(served.url, "engines/start", engine="sleeper")
+        await eventually(lambda: kept(folder)["stopped"] == [], within_s=10)
+
+
 async def words(url: str) -> list[object]:
     """What holds by an operator's word."""
     deployments = [

@@ -15,9 +15,10 @@ import trustme
 
 from llm_guard.config import WebhookConfig
 from llm_guard.ops import webhook_client
-from llm_guard.ops.payloads import Notice, signature
+from llm_guard.ops.payloads import Notice
 from llm_guard.ops.webhook import Webhook
 from llm_guard.ops.webhook_client import Sent, WebhookClient
+from llm_guard.policy.signature import signature
 from tests.fakes.clock import SteppedClock
 from tests.fakes.provider import Close, Hold, Reset, Respond, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually

@@ -40,7 +40,6 @@ _LABELS = _HERE + "test_labels.py::"
 _STREAMS = _HERE + "test_streams.py::"
 
 _NO_ADMIN = Absent("there is no admin side yet: nothing to protect")
-_NO_ENGINES = Absent("there are no engines to restart yet")
 _NO_CACHE = Absent("there is no cache yet")
 _NO_REDIS = Absent("there is no shared state yet")
 _NO_BUDGETS = Absent("there are no budgets per key yet")
@@ -383,11 +382,19 @@ OPERATOR: Table = {
         _OPERATOR + "test_no_page_of_another_site_may_ask_even_with_what_a_browser_would_add",
     ),
 }
+ENGINES: Table = {
+    "C70": (
+        "tests/integration/test_engines_command.py::test_nobody_reads_argv_but_the_program",
+        "tests/integration/test_engines.py::test_name_from_outside_reaches_no_command",
+    ),
+    "C71": (
+        "tests/property/test_engine.py::test_engine_holds_on_every_walk",
+        "tests/unit/health/test_engines.py::test_engine_that_another_gateway_has_restarted_is_only_waited_for",
+    ),
+}
 NOT_YET: Table = {
     "C42": _NO_ADMIN,
     "C69": _NO_ADMIN,
-    "C70": _NO_ENGINES,
-    "C71": _NO_ENGINES,
     "C75": _NO_CACHE,
     "C76": _NO_CACHE,
     "C77": _NO_CACHE,
@@ -415,5 +422,6 @@ GROUPS: tuple[Table, ...] = (
     CALLERS,
     CONFIG,
     OPERATOR,
+    ENGINES,
     NOT_YET,
 )

@@ -210,7 +210,7 @@ async def test_reload_that_fails_shows_no_key_and_changes_nothing(
 # what it runs on
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-image.lock"])
 def test_every_package_is_pinned_to_its_hash(name: str) -> None:
     """C90: what was published later under the same version, or another name, is not installed."""
     text = (_ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
@@ -219,6 +219,14 @@ def test_every_package_is_pinned_to_its_hash(name: str) -> None:
     for line in lines:
         assert re.match(r"[a-z0-9._-]+(\[[a-z,]+\])?==[0-9][^ ]* ", line), line
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", line), line
+
+
+def test_image_has_what_a_store_key_needs() -> None:
+    """What is kept of calls can be encrypted in a container, too."""
+    assert "\ncryptography==" in (_ROOT / "requirements-image.lock").read_text(encoding="utf-8")
+    assert "/venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.lock" in (
+        _ROOT / "Dockerfile"
+    ).read_text(encoding="utf-8")
 
 
 def test_nothing_is_installed_without_hashes() -> None:

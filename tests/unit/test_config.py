@@ -18,6 +18,7 @@ upstreams:
   anthropic: {dialect: anthropic, base_url: "https://api.anthropic.com"}
 """  # 3 lines: what a test adds begins on line 4
 SECRET = "sk-" + "5ecret" * 20
+RULES = "timeout, retry, breaker, capacity, balance, hedge, stream, cache, dead_letter, answer_later, degraded"
 MODELS = "models: {gpt-4: {deployments: [{upstream: openai}]}}\n"
 
 
@@ -163,7 +164,7 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
         ("defaults: {retry: {budget: {ratoi: 1}}}", "defaults.retry.budget.ratoi: unknown key; did you mean ratio?"),
         (
             "defaults: {deployments: []}",
-            "defaults.deployments: unknown key; known: timeout, retry, breaker, capacity, balance, hedge, stream",
+            f"defaults.deployments: unknown key; known: {RULES}",
         ),
         (
             "server: {client_keys: [{nam: a, name: a, key: k}]}",
@@ -171,7 +172,7 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
         ),
         (
             "defaults: {zzz: 1}",
-            "defaults.zzz: unknown key; known: timeout, retry, breaker, capacity, balance, hedge, stream",
+            f"defaults.zzz: unknown key; known: {RULES}",
         ),
         ("defaults: {stream: {recover: true}}", "defaults.stream.recover: must be off, continue or restart"),
         (

@@ -1,59 +1,8 @@
-// What an operator may do: asked once more, with a reason, and told what came of it.
+// What an operator does: asked once more, with a reason, and told what came of it. What may be done stands with what is
+// shown of it.
 
 import { keepWho, tell, who } from "./api.js";
 import { announce, byId, setHidden, setText } from "./dom.js";
-
-const ofDeployment = (one) => ({ deployment: one.deployment });
-
-/** `ends`: it may last for a time only; `mustEnd`: it does. */
-export const ON_DEPLOYMENTS = [
-  {
-    name: "Force open",
-    path: "admin/breakers/force-open",
-    what: "Its breaker refuses every call from now on. Calls go to the other deployments of their route, or fail.",
-    ends: true,
-    isOffered: ({ breaker }) => breaker.state !== "forced_open",
-    body: ofDeployment,
-  },
-  {
-    name: "Reset",
-    path: "admin/breakers/reset",
-    what: "Its breaker forgets what it has seen, and any operator’s word, and passes calls again.",
-    isOffered: ({ breaker }) => breaker.is_forced || breaker.state !== "closed",
-    body: ofDeployment,
-  },
-  {
-    name: "Reset upstream",
-    path: "admin/breakers/reset",
-    what: "The breaker of its upstream’s host forgets what it has seen. All deployments there are asked again.",
-    isOffered: ({ host }) => host !== "closed",
-    body: ({ upstream }) => ({ upstream }),
-  },
-  {
-    name: "Drain",
-    path: "admin/deployments/drain",
-    what: "It gets no new calls. Those that run go on to their end.",
-    ends: true,
-    isOffered: ({ hold }) => hold === null,
-    body: ofDeployment,
-  },
-  {
-    name: "Return",
-    path: "admin/deployments/return",
-    what: "It is asked again, as its breaker allows.",
-    isOffered: ({ hold }) => hold !== null,
-    body: ofDeployment,
-  },
-];
-
-export const SILENCE = {
-  name: "Silence",
-  path: "admin/alerts/silence",
-  what: "Nobody is told of this alert. It goes on being watched, and is shown here.",
-  ends: true,
-  mustEnd: true,
-  body: ({ alert, subject }) => ({ alert, subject }),
-};
 
 let current = null;
 let onDone = () => {};
@@ -66,7 +15,10 @@ export function prepareActions(done) {
   });
 }
 
-/** Asks whether it is meant, and why. */
+/**
+ * Asks whether it is meant, and why. An action is {name, path, what, body(target)}: `what` says what will become of it.
+ * `ends`: it may last for a time only; `mustEnd`: it does.
+ */
 export function act(action, target, title) {
   current = { action, target, title };
   byId("act-form").reset();

@@ -1,8 +1,8 @@
 // A tile for each deployment: what its breaker does, since the word is never left to a colour, and what may be done.
 
-import { ON_DEPLOYMENTS, act } from "./actions.js";
-import { byId, el, keyed, mark, parts, setHidden, setMark, setText } from "./dom.js";
+import { byId, setText } from "./dom.js";
 import { counted, seconds, share, span } from "./format.js";
+import { asButtons, showTiles } from "./tiles.js";
 
 const STATES = {
   closed: ["well", "Closed", "passing calls"],
@@ -13,16 +13,61 @@ const STATES = {
   metrics_only: ["none", "Metrics only", "counting, and refusing nothing"],
   disabled: ["none", "Disabled", "passing calls uncounted"],
 };
-const OF_HEALTH = { healthy: "well", degraded: "warn", unhealthy: "bad" };
+const OF_HEALTH = { healthy: "well", degraded: "warn", unhealthy: "bad", failed: "bad" };
 
-let shownAt = 0;
-let deployments = [];
+const ofDeployment = (one) => ({ deployment: one.deployment });
 
-export function showBreakers(snapshot) {
-  shownAt = performance.now();
-  deployments = snapshot.deployments;
-  keyed(byId("tiles"), deployments, (one) => one.deployment, newTile, fillTile);
-  countDown();
+const ACTIONS = [
+  {
+    name: "Force open",
+    path: "admin/breakers/force-open",
+    what: "Its breaker refuses every call from now on. Calls go to the other deployments of their route, or fail.",
+    ends: true,
+    isOffered: ({ breaker }) => breaker.state !== "forced_open",
+    body: ofDeployment,
+  },
+  {
+    name: "Reset",
+    path: "admin/breakers/reset",
+    what: "Its breaker forgets what it has seen, and any operator’s word, and passes calls again.",
+    isOffered: ({ breaker }) => breaker.is_forced || breaker.state !== "closed",
+    body: ofDeployment,
+  },
+  {
+    name: "Reset upstream",
+    path: "admin/breakers/reset",
+    what: "The breaker of its upstream’s host forgets what it has seen. All deployments there are asked again.",
+    isOffered: ({ host }) => host !== "closed",
+    body: ({ upstream }) => ({ upstream }),
+  },
+  {
+    name: "Drain",
+    path: "admin/deployments/drain",
+    what: "It gets no new calls. Those that run go on to their end.",
+    ends: true,
+    isOffered: ({ hold }) => hold === null,
+    body: ofDeployment,
+  },
+  {
+    name: "Return",
+    path: "admin/deployments/return",
+    what: "It is asked again, as its breaker allows.",
+    isOffered: ({ hold }) => hold !== null,
+    body: ofDeployment,
+  },
+];
+
+const TILES = {
+  title: ({ deployment }) => deployment,
+  lines: ["through", "facts", "why"],
+  buttons: asButtons(ACTIONS),
+  look,
+  next,
+};
+
+export function showBreakers({ deployments }) {
+  showTiles(byId("tiles"), deployments, TILES);
+  for (const tile of byId("tiles").children) tile.dataset.breaker = tile.item.breaker.state;
   const notClosed = deployments.filter((one) => one.breaker.state !== "closed").length;
   const all = counted(deployments.length, "deployment");
   setText(byId("breakers-count"), notClosed ? `${notClosed} of ${all} not closed` : `${all}, all closed`);
@@ -31,70 +76,23 @@ export function showBreakers(snapshot) {
 /** An upstream's own, not that of a model. */
 export const isThrough = ({ deployment, upstream }) => deployment === upstream;
 
-const through = ({ upstream }) => `What comes by /upstreams/${upstream}/…, or names no model`;
-
-/** Between two answers of the gateway the time to the next probe goes on. */
-export function countDown() {
-  const passed_s = (performance.now() - shownAt) / 1000;
-  for (const tile of byId("tiles").children) {
-    const left_s = tile.nextProbe_s;
-    setText(parts(tile).probe, left_s === null ? "" : probe(left_s - passed_s));
-  }
-}
-
-function probe(left_s) {
+function next({ breaker }, passed_s) {
+  if (breaker.next_probe_s === null) return "";
+  const left_s = breaker.next_probe_s - passed_s;
   return left_s < 0.5 ? "next probe with the next call" : `next probe in ${span(left_s)}`;
 }
 
-function newTile(one) {
-  const buttons = ON_DEPLOYMENTS.map((action) =>
-    el(
-      "button",
-      {
-        type: "button",
-        class: "quiet",
-        "aria-label": `${action.name}: ${one.deployment}`,
-        "data-part": action.name,
-        onclick: () => act(action, one, one.deployment),
-      },
-      action.name,
-    ),
-  );
-  return el(
-    "li",
-    { class: "tile" },
-    el("h3", {}, one.deployment),
-    el(
-      "p",
-      { class: "state" },
-      mark("none"),
-      el("b", { "data-part": "word" }),
-      " ",
-      el("span", { "data-part": "meaning" }),
-    ),
-    isThrough(one) ? el("p", { class: "facts" }, through(one)) : null,
-    el("p", { class: "probe", "data-part": "probe" }),
-    el("p", { class: "facts", "data-part": "facts" }),
-    el("p", { class: "facts", "data-part": "why" }),
-    el("p", { class: "row acts" }, ...buttons),
-  );
-}
-
-function fillTile(tile, one) {
-  const { breaker, hold } = one;
+function look(one) {
+  const { breaker, hold, health, upstream } = one;
   const [ofBreaker, word, meaning] = STATES[breaker.state] ?? ["none", breaker.state, ""];
-  const kind = hold ? "held" : ofBreaker === "well" ? (OF_HEALTH[one.health] ?? "none") : ofBreaker;
-  tile.dataset.state = kind;
-  tile.dataset.breaker = breaker.state;
-  tile.nextProbe_s = breaker.next_probe_s;
-  const { word: state, meaning: what, facts, why } = parts(tile);
-  setMark(tile.querySelector(".mark"), kind);
-  setText(state, hold ? `${word}, ${hold.kind}` : word);
-  setText(what, hold ? "not asked" : meaning);
-  setText(facts, figures(one));
-  setText(why, reasons(one).join("; "));
-  setHidden(why, why.textContent === "");
-  for (const action of ON_DEPLOYMENTS) setHidden(parts(tile)[action.name], !action.isOffered(one));
+  return {
+    kind: hold ? "held" : ofBreaker === "well" ? (OF_HEALTH[health] ?? "none") : ofBreaker,
+    word: hold ? `${word}, ${hold.kind}` : word,
+    meaning: hold ? "not asked" : meaning,
+    through: isThrough(one) ? `What comes by /upstreams/${upstream}/…, or names no model` : "",
+    facts: figures(one),
+    why: reasons(one).join("; "),
+  };
 }
 
 function figures({ breaker, duration }) {

@@ -3,7 +3,7 @@
 import { Refused, ask } from "./api.js";
 import { byId, el, keyed, parts, setText } from "./dom.js";
 import { clock, count, counted, instant, seconds, words } from "./format.js";
-import { waterfall } from "./waterfall.js";
+import { gotInstead, waterfall } from "./waterfall.js";
 
 const SHOWN = 10;
 
@@ -71,10 +71,11 @@ function fillCall(item, { line, more }) {
   const { time, took, tries, why } = parts(item);
   setText(time, line.timestamp ? clock(instant(line.timestamp)) : "");
   setText(took, more ? `and ${counted(more, "other")}` : seconds(line.duration_s));
-  setText(
-    tries,
-    line.attempts.length ? `${counted(line.attempts.length, "attempt")}: ${asked(line)}` : "nobody was asked",
-  );
+  const tried = line.attempts.length
+    ? `${counted(line.attempts.length, "attempt")}: ${asked(line)}`
+    : "nobody was asked";
+  const instead = gotInstead(line);
+  setText(tries, instead === null ? tried : `${tried} · got ${instead}`);
   setText(why, line.why ?? "");
 }
 

@@ -60,6 +60,15 @@ export function count(value) {
   return isKnown(value) ? Math.round(value).toLocaleString("en") : UNKNOWN;
 }
 
+/** A size, of so many bytes. */
+export function bytes(value) {
+  if (!isKnown(value)) return UNKNOWN;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  for (; value >= 1023.5 && at < units.length - 1; at += 1) value /= 1024;
+  return `${value < 9.95 && at ? value.toFixed(1) : Math.round(value)}${SPACE}${units[at]}`;
+}
+
 /** Seconds since the epoch, of an ISO instant or of such seconds; NaN when it is neither. */
 export function instant(value) {
   return typeof value === "number" ? value : Date.parse(value) / 1000;

@@ -1,16 +1,23 @@
 // Puts the page together: what the feed hears goes to the parts that show it.
 
 import { prepareActions } from "./actions.js";
-import { countDown, showBreakers } from "./breakers.js";
+import { showBreakers } from "./breakers.js";
+import { showCache } from "./cache.js";
 import { prepareCalls, showCalls } from "./calls.js";
 import { showCharts } from "./charts.js";
 import { byId, el, setHidden, setText } from "./dom.js";
+import { showEngines } from "./engines.js";
 import { forgetEvents, noteEvent, showListening } from "./events.js";
 import { Feed } from "./feed.js";
+import { showKept } from "./kept.js";
+import { prepareLetters, refreshLetters } from "./letters.js";
 import { showLoad } from "./load.js";
+import { showModes } from "./modes.js";
 import { listenForSelection, selectedModel, showSparklines, showTraffic } from "./models.js";
 import { showAlerts, showHolds } from "./notes.js";
+import { showProbes } from "./probes.js";
 import { showAway, showHere, showLocked, showRefused, showStatus } from "./status.js";
+import { countDown } from "./tiles.js";
 
 const COUNT_DOWN_MS = 500;
 const SOON_MS = 100;
@@ -23,6 +30,11 @@ const feed = new Feed({
     showStatus(snapshot);
     showTraffic(snapshot);
     showBreakers(snapshot);
+    showEngines(snapshot);
+    showProbes(snapshot);
+    showModes(snapshot);
+    showCache(snapshot);
+    showKept(snapshot);
     showLoad(snapshot);
     showHolds(snapshot);
   },
@@ -56,6 +68,7 @@ function refreshSoon() {
   setTimeout(() => {
     isRefreshing = false;
     feed.refresh("metrics", "alerts", "calls");
+    refreshLetters();
   }, SOON_MS);
 }
 
@@ -93,7 +106,11 @@ for (const dialog of document.querySelectorAll("dialog")) {
 }
 
 listenForSelection(() => history && showCharts(history, selectedModel()));
-prepareActions(() => feed.refresh("metrics", "alerts"));
+prepareActions(() => {
+  feed.refresh("metrics", "alerts");
+  refreshLetters();
+});
 prepareCalls();
+prepareLetters();
 setInterval(countDown, COUNT_DOWN_MS);
 feed.start();

@@ -1,6 +1,6 @@
 // What wants an operator's eye: alerts, and what operators hold back themselves.
 
-import { SILENCE, act } from "./actions.js";
+import { act } from "./actions.js";
 import { announce, byId, el, keyed, mark, parts, setHidden, setMark, setText } from "./dom.js";
 import { moment, words } from "./format.js";
 import { showFiring } from "./status.js";
@@ -8,6 +8,15 @@ import { showFiring } from "./status.js";
 const OF_SEVERITY = { critical: "bad", warning: "warn", info: "none" };
 
 const RESOLVED_SHOWN = 4;
+
+const SILENCE = {
+  name: "Silence",
+  path: "admin/alerts/silence",
+  what: "Nobody is told of this alert. It goes on being watched, and is shown here.",
+  ends: true,
+  mustEnd: true,
+  body: ({ alert, subject }) => ({ alert, subject }),
+};
 
 export function showAlerts({ firing, resolved }) {
   const worstFirst = [...firing].sort((one, other) => weight(one) - weight(other));

@@ -3,7 +3,12 @@
 import { byId, el, setHidden, setMark, setText } from "./dom.js";
 import { clock, count, counted, seconds, span } from "./format.js";
 
-const LOOKS = { healthy: ["well", "Healthy"], degraded: ["warn", "Degraded"], unhealthy: ["bad", "Unhealthy"] };
+const LOOKS = {
+  healthy: ["well", "Healthy"],
+  degraded: ["warn", "Degraded"],
+  unhealthy: ["bad", "Unhealthy"],
+  failed: ["bad", "Failed"],
+};
 
 let word = null;
 let firing = 0;
@@ -31,6 +36,12 @@ export function showFiring(number, kind) {
   setMark(sign.firstElementChild, kind);
   setText(sign.lastElementChild, `${counted(firing, "alert")} firing`);
   showTitle();
+}
+
+/** Who gets lesser answers soon, at the top as well, where nobody scrolls past it; "": nobody does. */
+export function showLesser(text) {
+  setHidden(byId("lesser"), text === "");
+  setText(byId("lesser").lastElementChild, text);
 }
 
 function showTitle() {
@@ -96,6 +107,7 @@ function showWord(shown) {
   word = shown;
   firing = 0; // nobody knows
   setHidden(byId("firing"), true);
+  showLesser("");
   showTitle();
 }
 

@@ -1,9 +1,31 @@
 // One call as a waterfall: who was asked when, what was waited for, what came of it, why, and what then.
 
 import { el, mark } from "./dom.js";
-import { moment, rate, seconds, words } from "./format.js";
+import { moment, rate, seconds, span, words } from "./format.js";
 
 const TICKS = 4;
+
+const FROM_CACHE = {
+  hit: "an answer from before",
+  stale: "an answer from before, while a new one was asked for",
+  stale_if_error: "an answer from before, as nobody gave one",
+  miss: "none; it was asked for",
+  coalesced: "what another call was asking for already",
+};
+const INSTEAD = { static: "the static answer of its route" };
+const ERRANDS = {
+  refresh: "the gateway’s own, behind an answer from before",
+  later: "the gateway’s own, for what was promised",
+  requeue: "the gateway’s own, for a letter that is asked for again",
+  fetch: "a client that looks for what it was promised",
+};
+
+/** What a failed call’s client got in place of an answer; null: nothing. */
+export function gotInstead({ outcome, cache, age_s, lesser, promise }) {
+  if (outcome === "ok") return null;
+  if (cache === "stale_if_error") return `an answer from ${span(age_s)} before`;
+  return promise ? "a promise" : lesser ? (INSTEAD[lesser] ?? lesser) : null;
+}
 
 /** The elements that show a call's line. */
 export function waterfall(line) {
@@ -36,6 +58,12 @@ function facts(line) {
     ["Client", line.client],
     ["Refused by", line.refused_by],
     ["Gave up", line.gave_up],
+    ["From before", line.cache === undefined ? null : (FROM_CACHE[line.cache] ?? line.cache)],
+    ["Its age", line.age_s === undefined ? null : span(line.age_s)],
+    ["The client got", gotInstead(line)],
+    ["Kept as a letter", line.letter],
+    ["Promised as", line.promise],
+    ["Whose call", line.errand === undefined ? null : (ERRANDS[line.errand] ?? line.errand)],
   ];
   const known = pairs.filter(([, value]) => value !== null && value !== undefined);
   return el(

@@ -13,9 +13,11 @@ from tests.unit.ops.alert_world import World
 def known(world: World) -> Known:
     """Of its alerts; nothing else was said."""
     nothing = SimpleNamespace(all=tuple[object, ...])
-    parts = SimpleNamespace(forces=nothing, holds=nothing, words=dict[str, Any], is_rolled_back=False, current=None)
-    changes = cast("Any", None)
-    return Known(world.alerts, cast("Any", parts), cast("Any", parts), cast("Any", parts), changes, world.clock)
+    parts: Any = SimpleNamespace(
+        forces=nothing, holds=nothing, words=dict[str, Any], is_rolled_back=False, current=None,
+        stopped=list[str],
+    )  # fmt: skip
+    return Known(world.alerts, parts, parts, parts, parts, parts, cast("Any", None), world.clock)
 
 
 def test_end_is_the_same_at_each_look_until_the_clock_is_set() -> None:

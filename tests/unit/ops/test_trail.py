@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from llm_guard.ops.pages import Refused
 from llm_guard.ops.trail import _MOST_WAITING, KEPT, MOST_READING, PATIENCE_S, Trail
-from llm_guard.store.audit import AuditError, AuditFile, Entry
+from llm_guard.store.audit import AuditFile, Entry
+from llm_guard.store.errors import StoreError
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
 
@@ -32,13 +33,13 @@ class Disk(AuditFile):
         self.threads.add(threading.current_thread().name)
         self.goes_on.wait(10)
         if self.problem is not None:
-            raise AuditError(self.problem)
+            raise StoreError(self.problem)
         self.written += [each.why for each in entries]
 
     def latest(self, limit: int, before: int | None) -> list[Entry]:
         self.goes_on.wait(10)
         if self.problem is not None:
-            raise AuditError(self.problem)
+            raise StoreError(self.problem)
         return [entry(each) for each in reversed(self.written)][:limit]
 
     def close(self) -> None:

@@ -92,6 +92,27 @@ def test_refusal_says_by_what_and_who_was_skipped() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"cache": "hit", "age_s": 12.0}, ["cache    an answer from before, 12 s old"]),
+        ({"cache": "stale_if_error", "age_s": 90.0},
+         ["cache    an answer from before, as nobody gave one, 90 s old"]),
+        ({"cache": "miss"}, ["cache    none; it was asked for"]),
+        ({"lesser": "static", "letter": "ab12"},
+         ["got      the static answer of its route", "letter   ab12: kept, to be asked for again"]),
+        ({"promise": "cd34"}, ["promise  cd34: its client fetches the answer under this id"]),
+        ({"promise": "cd34", "errand": "later"},
+         ["promise  cd34: its client fetches the answer under this id",
+          "errand   the gateway's own, for what was promised"]),
+        ({"cache": "of a newer gateway", "errand": "another"},
+         ["cache    of a newer gateway", "errand   another"]),
+    ],
+)  # fmt: skip
+def test_what_became_of_it_beyond_its_attempts_is_said(facts: dict[str, Any], said: list[str]) -> None:
+    assert waterfall(call(**facts), PLAIN, 100).splitlines()[2:] == said
+
+
 def test_call_that_runs_is_said_to_have_run_for_so_long() -> None:
     assert "gpt: running for 4 s" in waterfall(call(outcome="running", status=None), PLAIN, 100)
 
@@ -100,14 +121,17 @@ HOSTILE = "a\x1b[2J\nb\u202e\x9b"
 
 
 def test_no_word_of_a_provider_is_obeyed_by_a_terminal() -> None:
-    tried = attempt(0.0, 1.0, label=HOSTILE, outcome=HOSTILE, why=HOSTILE, then=HOSTILE)
-    hostile = call(tried, model=HOSTILE, path=HOSTILE, why=HOSTILE, skipped=[SkippedLine(HOSTILE, HOSTILE)])
+    hostile = said_everywhere(HOSTILE)
     for text in (waterfall(hostile, UNICODE, 100), table([hostile])):
         assert all(line.isprintable() for line in text.split("\n"))
-    assert len(waterfall(hostile, UNICODE, 100).split("\n")) == len(
-        waterfall(call(attempt(0.0, 1.0, why="w", then="t"), why="w", skipped=[SkippedLine("a", "b")]), UNICODE, 100)
-        .split("\n")
-    )  # fmt: skip
+    harmless = waterfall(said_everywhere("w"), UNICODE, 100)
+    assert len(waterfall(hostile, UNICODE, 100).split("\n")) == len(harmless.split("\n"))
+
+
+def said_everywhere(text: str) -> CallLine:
+    tried = attempt(0.0, 1.0, label=text, outcome=text, why=text, then=text)
+    beyond: dict[str, Any] = dict.fromkeys(("cache", "lesser", "letter", "promise", "errand"), text)
+    return call(tried, model=text, path=text, why=text, skipped=[SkippedLine(text, text)], **beyond)
 
 
 def test_table_has_a_line_for_each_call() -> None:

@@ -22,10 +22,17 @@ def test_deployment_that_nobody_asks_is_healthy() -> None:
         (Signs(host="open"), "its upstream's breaker is open"),
         (Signs(host="forced_open"), "its upstream's breaker is forced open"),
         (Signs(attempts=NONE_OF, failures=NONE_OF), f"none of {NONE_OF} attempts within a minute succeeded"),
+        (Signs(looks="it answered 503"), "its probes find it down: it answered 503"),
     ],
 )
 def test_outages_are_unhealthy(signs: Signs, why: str) -> None:
     assert (judge(signs, SETTINGS).health, judge(signs, SETTINGS).why) == ("unhealthy", (why,))
+
+
+def test_engine_that_was_given_up_is_failed_whatever_else_is_wrong() -> None:
+    verdict = judge(Signs(state="open", given_up="it did not start"), SETTINGS)
+    assert verdict.health == "failed"
+    assert verdict.why == ("its engine was given up: it did not start", "its breaker is open")
 
 
 @pytest.mark.parametrize(
@@ -100,6 +107,12 @@ def test_whole_is_ill_when_all_that_are_in_use_are() -> None:
     verdict = sum_up({"a": "unhealthy", "b": "healthy"}, ["a"])
     assert verdict.health == "unhealthy"
     assert verdict.why[0] == "no deployment that is in use is well"
+
+
+def test_failed_ones_are_named_first_and_are_as_ill_as_the_unhealthy() -> None:
+    verdict = sum_up({"a": "unhealthy", "b": "failed"}, ["a", "b"])
+    assert verdict.health == "unhealthy"
+    assert verdict.why[1:] == ("1 of 2 deployments is failed: b", "1 of 2 deployments is unhealthy: a")
 
 
 def test_whole_is_ill_when_a_model_has_nobody_left_though_others_are_well() -> None:

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.store.audit import FILE, AuditError, AuditFile, Entry
+from llm_guard.store.audit import FILE, AuditFile, Entry
+from llm_guard.store.errors import StoreError
 
 
 def entry(why: str = "an outage", **facts: Any) -> Entry:
@@ -96,8 +97,9 @@ def test_nothing_is_taken_out_of_it_or_changed(file_in: FileIn, tmp_path: Path, 
 def test_what_is_written_is_on_the_disk(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.append([entry()])
-    assert file._database is not None
-    asked = [file._database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    connection = file._database._connection
+    assert connection is not None
+    asked = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     assert asked == ["wal", 2]
 
 
@@ -108,7 +110,7 @@ def test_reading_makes_nothing(file_in: FileIn, tmp_path: Path) -> None:
 
 def test_all_are_written_or_none(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
-    with pytest.raises(AuditError):
+    with pytest.raises(StoreError):
         file.append([entry("good"), entry("\ud800")])
     assert whys(file) == []
     file.append([entry("good")])
@@ -120,16 +122,16 @@ def test_all_are_written_or_none(file_in: FileIn, tmp_path: Path) -> None:
 
 def test_folder_that_cannot_be_had_is_named(file_in: FileIn, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(AuditError, match=r"directory|File exists"):
+    with pytest.raises(StoreError, match=r"directory|File exists"):
         file_in(tmp_path / "file" / "state").append([entry()])
 
 
 def test_full_disk_is_told_and_the_next_change_tries_again(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.append([entry("before")])
-    assert file._database is not None
-    file._database.execute("PRAGMA max_page_count = 5")
-    with pytest.raises(AuditError, match="full"):
+    assert file._database._connection is not None
+    file._database._connection.execute("PRAGMA max_page_count = 5")
+    with pytest.raises(StoreError, match="full"):
         file.append([entry("x" * 100_000)])
     file.append([entry("y" * 100_000)])
     assert [each[0] for each in whys(file)] == ["y", "b"]
@@ -163,7 +165,7 @@ def test_file_with_damage_inside_is_moved_aside(file_in: FileIn, tmp_path: Path)
 
 def test_reading_a_broken_file_tells_and_moves_nothing(file_in: FileIn, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database" * 100)
-    with pytest.raises(AuditError, match="not a database"):
+    with pytest.raises(StoreError, match="not a database"):
         file_in(tmp_path).latest(10, None)
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
 
@@ -172,7 +174,7 @@ def test_file_of_a_newer_version_is_left_alone(file_in: FileIn, tmp_path: Path) 
     newer = sqlite3.connect(tmp_path / FILE)
     newer.execute("PRAGMA user_version = 2")
     newer.close()
-    with pytest.raises(AuditError, match="newer"):
+    with pytest.raises(StoreError, match="newer"):
         file_in(tmp_path).append([entry()])
     assert not (tmp_path / f"{FILE}.broken-1").exists()
 
@@ -180,7 +182,7 @@ def test_file_of_a_newer_version_is_left_alone(file_in: FileIn, tmp_path: Path) 
 def test_link_in_its_place_is_not_followed(file_in: FileIn, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / FILE).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(AuditError):
+    with pytest.raises(StoreError):
         file_in(tmp_path / "state").append([entry()])
     assert not (tmp_path / "elsewhere").exists()
 
@@ -204,7 +206,7 @@ def test_many_that_begin_at_once_lose_nothing(file_in: FileIn, tmp_path: Path) -
         try:
             for number in range(5):
                 file.append([entry(f"{name}{number}")])
-        except AuditError as error:
+        except StoreError as error:
             failed.append(error)
         finally:
             file.close()
@@ -237,11 +239,11 @@ def test_broken_file_is_looked_at_by_one_gateway_at_a_time(file_in: FileIn, tmp_
 def test_gateway_that_was_stopped_with_the_lock_holds_no_other_up_for_ever(
     file_in: FileIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_guard.store.audit._BUSY_S", 0.01)
+    monkeypatch.setattr("llm_guard.store.database._BUSY_S", 0.01)
     other = os.open(tmp_path / "audit.lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(other, fcntl.LOCK_EX)
     file = file_in(tmp_path)
-    with pytest.raises(AuditError, match="does not let go"):
+    with pytest.raises(StoreError, match="does not let go"):
         file.append([entry()])
     os.close(other)
     file.append([entry("now")])
@@ -251,12 +253,12 @@ def test_gateway_that_was_stopped_with_the_lock_holds_no_other_up_for_ever(
 def test_one_that_waits_too_long_for_another_says_so(
     file_in: FileIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_guard.store.audit._BUSY_S", 0.01)
+    monkeypatch.setattr("llm_guard.store.database._BUSY_S", 0.01)
     one = file_in(tmp_path)
     one.append([entry()])
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(AuditError, match="locked"):
+    with pytest.raises(StoreError, match="locked"):
         one.append([entry("late")])
     other.execute("ROLLBACK")
     other.close()

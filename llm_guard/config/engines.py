@@ -1,0 +1,158 @@
+"""Engines of our own: what runs behind an upstream, and how it is brought back.
+
+Owns these keys, their ranges and their defaults. Does not own the schedule (`policy.restarts`), nor how an engine is
+started (`health`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from llm_guard.config.fields import Text, wrong
+from llm_guard.config.strict import Strict
+from llm_guard.policy.restarts import PRESETS, Preset, RestartSettings
+from llm_guard.policy.units import OptionalSeconds, Seconds, Unit, or_none, parse_ratio
+
+
+def _times(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1000:
+        raise wrong("must be a whole number from 1 to 1000")
+    return value
+
+
+def _texts(pattern: str, reason: str) -> BeforeValidator:
+    def check(value: object) -> object:
+        if isinstance(value, str) and not re.fullmatch(pattern, value):
+            raise wrong(reason)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _provision(value: object) -> object:
+    if value not in (True, False, "on_get"):
+        raise wrong("must be true, false or on_get")
+    return value
+
+
+_Times = Annotated[int, BeforeValidator(_times)]
+_Variable = Annotated[str, _texts("[A-Za-z_][A-Za-z0-9_]*", "is no name of a variable: letters, digits and _")]
+_Argument = Annotated[str, _texts("[^\x00]*", "must not have a character 0: no program can be given one")]
+# github.com/moby/moby, daemon/names. It stands in a path.
+_Container = Annotated[str, _texts("[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "is no name of a container")]
+# systemd.unit(5). It must not look like an option.
+_Unit = Annotated[
+    str, _texts(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,254}", "is no name of a unit, such as vllm.service")
+]
+
+
+class CommandConfig(Strict):
+    """A child process of the gateway."""
+
+    argv: tuple[_Argument, ...] = Field(min_length=1)
+    """As it is: no shell reads it."""
+    env: dict[_Variable, _Argument] = Field(default_factory=dict, repr=False)
+    """Beside what every engine gets."""
+    pass_env: tuple[_Variable, ...] = ()
+    """Variables of the gateway's own that it gets as well."""
+    folder: Text | None = None
+    """Where it runs; None: where the gateway does."""
+
+    @field_validator("argv")
+    @classmethod
+    def _check_argv(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
+        if not argv[0].strip():
+            raise wrong("must begin with a program")
+        return argv
+
+
+class ContainerConfig(Strict):
+    """A container that there is, on this machine."""
+
+    container: _Container
+    socket: Text | None = None
+    """Of the daemon; None: where it usually is."""
+
+
+class UnitConfig(Strict):
+    """A unit of systemd."""
+
+    unit: _Unit
+    user: bool = False
+    """Of the user's own manager."""
+
+
+class RestartConfig(Strict):
+    """A preset, and what differs from it; None: as the preset says. Durations in seconds."""
+
+    preset: Preset = "production"
+    base_delay: OptionalSeconds = None
+    max_delay: OptionalSeconds = None
+    jitter: Annotated[float | None, Unit(or_none(parse_ratio))] = None
+    max_attempts: _Times | None = None
+    max_per_hour: _Times | None = None
+    steady: OptionalSeconds = None
+
+    @property
+    def settings(self) -> RestartSettings:
+        own = {name: value for name in _OF_A_SCHEDULE if (value := getattr(self, name)) is not None}
+        return dataclasses.replace(PRESETS[self.preset], **own)
+
+
+_OF_A_SCHEDULE = tuple(each.name for each in dataclasses.fields(RestartSettings))
+
+
+class EngineConfig(Strict):
+    """Exactly one of command, docker, podman and systemd is set."""
+
+    upstreams: tuple[Text, ...] = Field(min_length=1)
+    """Which it serves."""
+    command: CommandConfig | None = None
+    docker: ContainerConfig | None = None
+    podman: ContainerConfig | None = None
+    systemd: UnitConfig | None = None
+    boot: Seconds = 120.0
+    """So long it may take to come up."""
+    grace: Seconds = 20.0
+    """So long it may take to end by itself, before it is killed."""
+    restart: RestartConfig = RestartConfig()
+    spare: bool = False
+    """It is not started with the gateway."""
+    auto_provision: Annotated[bool | Literal["on_get"], BeforeValidator(_provision)] = False
+    """A spare one: POST /admin/admit starts it; on_get: GET /admin/admit?auto_provision=true as well."""
+
+    @field_validator("restart", mode="before")
+    @classmethod
+    def _read_restart(cls, value: object) -> object:
+        return {"preset": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if sum(each is not None for each in (self.command, self.docker, self.podman, self.systemd)) != 1:
+            raise wrong("needs exactly one of command, docker, podman and systemd: how it is started")
+        if self.auto_provision and not self.spare:
+            raise wrong("auto_provision is for spare engines: set spare: true as well")
+        return self
+
+    @property
+    def kind(self) -> Literal["command", "docker", "podman", "systemd"]:
+        """The name of its way."""
+        if self.command is not None:
+            return "command"
+        return "systemd" if self.systemd is not None else "docker" if self.docker is not None else "podman"
+
+    @property
+    def provision(self) -> Literal["never", "on_post", "on_get"]:
+        """When /admin/admit starts it."""
+        return "on_get" if self.auto_provision == "on_get" else "on_post" if self.auto_provision else "never"
+
+    @property
+    def way(self) -> CommandConfig | ContainerConfig | UnitConfig:
+        """How it is started."""
+        way = self.command or self.docker or self.podman or self.systemd
+        assert way is not None  # noqa: S101  # it has been checked
+        return way

@@ -1,0 +1,255 @@
+"""A static answer, written as the API that was asked would write it: whole or as a stream, and counted as no tokens.
+
+Owns its form on each path that has one: chat, completions, responses, messages. Does not own the text, nor when it is
+given (`gateway.last_resort`).
+
+A request that wants JSON, or the call of a tool, is not served with prose: its program would read it as what it is not.
+There the text stands where OpenAI's models put a refusal, which SDKs hand over unparsed ("Refusals", structured outputs
+guide); Messages has no such place, and there is no answer. JSON is given to whoever wants JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llm_guard.dialect.tally import Body, mapping, text_in
+
+FIELDS = ("stream_options", "response_format", "tool_choice", "function_call", "text", "output_config", "output_format")
+"""All that is read of a request."""
+
+_FORCED = ("required", "any")
+_MOST_CHOICES = 16
+"""All of them say the same, and a request may ask for hundreds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """The request that is answered."""
+
+    path: str
+    call_id: str
+    """Stands in the answer's id, after `degraded`."""
+    model: str
+    """As it was asked for."""
+    at: int
+    """Seconds since the epoch."""
+    is_stream: bool
+    choices: int
+    request: Mapping[str, Any]
+    """Its `FIELDS`."""
+
+
+def has_form(path: str) -> bool:
+    """Whether there is a static answer to calls of this path."""
+    return path in _WRITERS
+
+
+def canned(text: str, occasion: Occasion) -> bytes | None:
+    """The answer's body; None: the request wants what a text cannot be."""
+    place = _place(text, occasion)
+    return None if place is None else _WRITERS[occasion.path](text, place, occasion)
+
+
+# what the request wants
+
+
+def _place(text: str, asked: Occasion) -> str | None:
+    """Where the text stands: `content`, or `refusal`."""
+    is_fit = not _wants_tool(asked.request) and (not _wants_json(asked.request) or _is_json(text))
+    if is_fit or asked.path == "/v1/completions":
+        return "content"
+    return None if asked.path == "/v1/messages" else "refusal"
+
+
+def _wants_json(request: Mapping[str, Any]) -> bool:
+    formats = (
+        mapping(request.get("response_format")),
+        mapping(mapping(request.get("text")).get("format")),
+        mapping(mapping(request.get("output_config")).get("format")),
+        mapping(request.get("output_format")),
+    )
+    return any(each.get("type", "text") != "text" for each in formats)
+
+
+def _wants_tool(request: Mapping[str, Any]) -> bool:
+    choice = request.get("tool_choice")
+    if isinstance(choice, dict):
+        mode = mapping(choice.get("allowed_tools")).get("mode") or choice.get("mode")
+        return mode != "auto" and choice.get("type") not in ("auto", "none")
+    return choice in _FORCED or isinstance(request.get("function_call"), dict)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
+# chat, completions
+
+
+def _chat(text: str, place: str, asked: Occasion) -> bytes:
+    if asked.is_stream:
+        return b"".join(_chat_events(text, place, asked))
+    message = {"role": "assistant", "content": None, "refusal": None, place: text}
+    choices = [_choice(index, message=message, finish_reason="stop") for index in range(_choices(asked))]
+    return _encoded(_head(asked, "chatcmpl", "chat.completion") | {"choices": choices, "usage": _tokens()})
+
+
+def _chat_events(text: str, place: str, asked: Occasion) -> Iterator[bytes]:
+    head = _head(asked, "chatcmpl", "chat.completion.chunk")
+    deltas: tuple[tuple[Body, str | None], ...] = (({"role": "assistant", place: text}, None), ({}, "stop"))
+    for delta, finish in deltas:
+        for index in range(_choices(asked)):
+            yield _data(head | {"choices": [_choice(index, delta=delta, finish_reason=finish)]})
+    yield from _last_events(head, asked)
+
+
+def _completion(text: str, _place: str, asked: Occasion) -> bytes:
+    choices = [_choice(index, text=text, finish_reason="stop") for index in range(_choices(asked))]
+    head = _head(asked, "cmpl", "text_completion")
+    if not asked.is_stream:
+        return _encoded(head | {"choices": choices, "usage": _tokens()})
+    return b"".join((*(_data(head | {"choices": [each]}) for each in choices), *_last_events(head, asked)))
+
+
+def _last_events(head: Body, asked: Occasion) -> Iterator[bytes]:
+    if mapping(asked.request.get("stream_options")).get("include_usage") is True:
+        yield _data(head | {"choices": [], "usage": _tokens()})
+    yield b"data: [DONE]\n\n"
+
+
+def _head(asked: Occasion, prefix: str, kind: str) -> Body:
+    return {"id": f"{prefix}-{_id(asked)}", "object": kind, "created": asked.at, "model": asked.model}
+
+
+def _choices(asked: Occasion) -> int:
+    return min(asked.choices, _MOST_CHOICES)
+
+
+def _choice(index: int, **fields: object) -> Body:
+    return {"index": index, "logprobs": None, **fields}
+
+
+def _tokens() -> Body:
+    return {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+# responses
+
+
+def _response(text: str, place: str, asked: Occasion) -> bytes:
+    part: Body = {"type": "refusal", "refusal": text}
+    if place == "content":
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    if not asked.is_stream:
+        return _encoded(_response_object(asked, "completed", [_item(asked, "completed", [part])]))
+    events = _response_events(text, part, asked)
+    return b"".join(
+        _event({"type": kind, **fields, "sequence_number": number}) for number, (kind, fields) in enumerate(events)
+    )
+
+
+def _response_events(text: str, part: Body, asked: Occasion) -> Iterator[tuple[str, Body]]:
+    what = "text" if part["type"] == "output_text" else "refusal"
+    extra: Body = {"logprobs": []} if what == "text" else {}
+    at: Body = {"item_id": f"msg_{_id(asked)}", "output_index": 0, "content_index": 0}
+    kind, item = f"response.{part['type']}", _item(asked, "completed", [part])
+    begun = _response_object(asked, "in_progress", [])
+    yield "response.created", {"response": begun}
+    yield "response.in_progress", {"response": begun}
+    yield "response.output_item.added", {"output_index": 0, "item": _item(asked, "in_progress", [])}
+    yield "response.content_part.added", {**at, "part": {**part, what: ""}}
+    yield f"{kind}.delta", {**at, "delta": text, **extra}
+    yield f"{kind}.done", {**at, what: text, **extra}
+    yield "response.content_part.done", {**at, "part": part}
+    yield "response.output_item.done", {"output_index": 0, "item": item}
+    yield "response.completed", {"response": _response_object(asked, "completed", [item])}
+
+
+def _response_object(asked: Occasion, status: str, output: list[Body]) -> Body:
+    usage = {
+        "input_tokens": 0,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 0,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 0,
+    }
+    return {
+        "id": f"resp_{_id(asked)}",
+        "object": "response",
+        "created_at": asked.at,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "model": asked.model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "usage": usage if output else None,
+    }
+
+
+def _item(asked: Occasion, status: str, content: list[Body]) -> Body:
+    return {"id": f"msg_{_id(asked)}", "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+# messages
+
+
+def _message(text: str, _place: str, asked: Occasion) -> bytes:
+    message: Body = {
+        "id": f"msg_{_id(asked)}",
+        "type": "message",
+        "role": "assistant",
+        "model": asked.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 0, "output_tokens": 0},
+    }
+    end: Body = {"stop_reason": "end_turn", "stop_sequence": None}
+    if not asked.is_stream:
+        return _encoded(message | end | {"content": [{"type": "text", "text": text}]})
+    events: tuple[Body, ...] = (
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": end, "usage": {"output_tokens": 0}},
+        {"type": "message_stop"},
+    )
+    return b"".join(map(_event, events))
+
+
+_WRITERS: Mapping[str, Callable[[str, str, Occasion], bytes]] = {
+    "/v1/chat/completions": _chat,
+    "/v1/completions": _completion,
+    "/v1/responses": _response,
+    "/v1/messages": _message,
+}
+
+
+def _id(asked: Occasion) -> str:
+    return f"degraded-{asked.call_id}"
+
+
+def _data(fields: Body) -> bytes:
+    return b"data: " + _encoded(fields) + b"\n\n"
+
+
+def _event(fields: Body) -> bytes:
+    return b"event: " + text_in(fields, "type").encode() + b"\n" + _data(fields)
+
+
+def _encoded(fields: Body) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()

@@ -1,0 +1,179 @@
+"""One round of a kept call: from what lies in the store to an answer, or to what follows.
+
+Owns how it is asked for, by the config and with the credentials of now. Does not own when (`errands.runner`), nor what
+follows a failure (`policy.later`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.errands.credentials import Credentials
+from llm_guard.errands.form import MOST_BODY_BYTES, call_of, end_of, ended_of
+from llm_guard.gateway.asked import BadRequest
+from llm_guard.gateway.body import receive
+from llm_guard.gateway.record import is_clients_doing
+from llm_guard.gateway.recording import MOST_BYTES, Recording
+from llm_guard.gateway.reply import uncancel
+from llm_guard.gateway.server import Gateway
+from llm_guard.outcome import Failure, FailureKind, Refusal, Scope
+from llm_guard.policy.later import Again, Over, after_round
+from llm_guard.store.kept import Ended, KeptCall, StoredAnswer
+
+_log = structlog.get_logger("llm_guard.errands.asking")
+
+_LEFT_OUT = frozenset({"connection", "content-length", "set-cookie", "transfer-encoding"})
+_NO_BODY = Ended(kind="no_body", detail="what it asked for was not kept, or cannot be read with this store.key")
+_LATE = Ended(kind="deadline", detail="its deadline has passed before anybody could be asked")
+_LOST_KEY = (
+    "; its caller's own key was kept in memory alone, and is gone: give the upstream an api_key, and requeue the call"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """It is over."""
+
+    answer: StoredAnswer
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """There was no answer this time."""
+
+    ended: Ended
+    again_in_s: float | None
+    """None: it is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The gateway goes away, or nobody wants it any more: it is as if it had not been asked."""
+
+
+Round = Answered | Failed | Interrupted
+
+
+@dataclass(slots=True)
+class _Asking:
+    """One round while it lasts."""
+
+    kept: KeptCall
+    call: Call
+    recording: Recording = field(default_factory=Recording)
+
+
+class Asker:
+    """Asks through a gateway."""
+
+    def __init__(self, gateway: Gateway, credentials: Credentials, clock: Clock, draw: Callable[[], float]) -> None:
+        """`draw` gives a uniform number in [0, 1)."""
+        self._gateway = gateway
+        self._credentials = credentials
+        self._clock = clock
+        self._draw = draw
+
+    async def ask(self, kept: KeptCall) -> Round:
+        """Once. Never raises, but when the task is cancelled by somebody other than the gateway."""
+        if kept.request.body is None:
+            return Failed(_NO_BODY, None)
+        if kept.deadline_at is not None and kept.deadline_at <= self._clock.wall():
+            return Failed(_LATE, None)
+        call = call_of(kept, self._credentials.of(kept.id), self._clock.now())
+        asking = _Asking(kept, call)
+        try:
+            await self._ask(asking, kept.request.body)
+        except asyncio.CancelledError:
+            if not call.is_draining:
+                raise
+            uncancel()
+        except Exception as error:  # noqa: BLE001  # a bug of ours must not stop all errands to come
+            _log.exception("an errand broke the gateway", kept=kept.id)
+            call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
+        finally:
+            if not isinstance(call.body, bytes):
+                call.body.close()
+            self._gateway.recorder.end(call)
+        return self._round(asking)
+
+    async def _ask(self, asking: _Asking, body: bytes) -> None:
+        """Until `call.failure`, `call.refusal` or the recording says how it ended."""
+        call, kept = asking.call, asking.kept
+        try:
+            call.body, asked = await receive(
+                _Pieces(body).read, call.content_type, call.content_encoding, MOST_BODY_BYTES, self._clock
+            )
+            call.refusal = self._gateway.take_up(call, asked)
+            if call.refusal is not None:
+                return
+            if kept.deadline_at is not None:
+                call.deadline_at = min(call.deadline_at, self._clock.now() + kept.deadline_at - self._clock.wall())
+            gave_up = await self._gateway.ask(call, asking.recording.reply(call.method))
+        except BadRequest as bad:
+            call.refusal = Refusal(bad.status, bad.code, bad.message, by="request", param=bad.param)
+            return
+        if gave_up is not None:
+            call.failure, call.refusal, call.gave_up = gave_up.failure, gave_up.refusal, gave_up.why
+
+    def _round(self, asking: _Asking) -> Round:
+        call, recording = asking.call, asking.recording
+        is_whole = call.failure is None and call.refusal is None and recording.status and not recording.is_broken
+        if is_whole:
+            headers = tuple((name, value) for name, value in recording.headers if name.lower() not in _LEFT_OUT)
+            return Answered(
+                StoredAnswer(status=recording.status, headers=headers, body=bytes(recording.body)), len(call.attempts)
+            )
+        if call.is_draining:
+            return Interrupted()
+        if len(recording.body) > MOST_BYTES:
+            ended = Ended(kind="answer_too_large", detail=f"its answer has more than {MOST_BYTES} bytes")
+            return Failed(ended, None)
+        return self._failed(asking.kept, call)
+
+    def _failed(self, kept: KeptCall, call: Call) -> Failed:
+        if call.failure is None and call.refusal is None:
+            call.failure = Failure(FailureKind.TRUNCATED, "the answer was broken off")
+        end, ended = end_of(call), ended_of(call)
+        if isinstance(end, Failure) and end.kind.scope is Scope.CREDENTIAL and self._has_lost_key(kept, call):
+            ended = Ended(
+                kind=ended.kind, detail=ended.detail + _LOST_KEY, status=ended.status, attempts=ended.attempts,
+                body=ended.body,
+            )  # fmt: skip
+        if kept.deadline_at is None:  # an operator has asked: he sees what came of it, and may ask again
+            return Failed(ended, None)
+        step = after_round(
+            end,
+            rounds=kept.rounds,
+            is_repeatable=call.is_repeatable,
+            is_own_doing=is_clients_doing(call),
+            left_s=kept.deadline_at - self._clock.wall(),
+            u=self._draw(),
+        )
+        match step:
+            case Again(after_s):
+                return Failed(ended, after_s)
+            case Over():
+                return Failed(ended, None)
+
+    def _has_lost_key(self, kept: KeptCall, call: Call) -> bool:
+        last = call.attempts[-1].target.deployment if call.attempts else None
+        is_callers = last is not None and last.credential is None
+        return is_callers and kept.client is None and not self._credentials.of(kept.id).headers
+
+
+class _Pieces:
+    """A body that is there, as if it came."""
+
+    def __init__(self, body: bytes) -> None:
+        self._rest = body
+
+    async def read(self) -> bytes:
+        body, self._rest = self._rest, b""
+        return body

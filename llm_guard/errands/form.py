@@ -1,0 +1,141 @@
+"""A call as it is kept, and a kept call as it is asked again.
+
+Owns what is kept of a call: its request without credentials, and how it has failed. Does not own the store's nouns
+(`store.kept`), nor what stays in memory (`errands.credentials`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.errands.credentials import Presented, plain_headers, plain_query
+from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.refusals import own_words
+from llm_guard.outcome import Beyond, Failure, Refusal
+from llm_guard.policy.caller import PRIORITIES
+from llm_guard.store.kept import Ended, KeptCall, Purpose, State, StoredRequest
+
+MOST_BODY_BYTES = 16 * 1024**2
+"""A call with a larger one is not kept."""
+_MOST_WORDS_BYTES = 64 * 1024
+"""Of what a provider has said of its failure."""
+
+
+def new_id() -> str:
+    """128 random bits: whoever has it may ask for the answer."""
+    return secrets.token_hex(16)
+
+
+def owner_of(call: Call) -> str:
+    """Whose it is: a client's that the config names, or whoever has the same key; no key can be had from it."""
+    return f"client {call.client_key}" if call.client_key is not None else f"key {call.key_digest}"
+
+
+async def body_of(call: Call, clock: Clock) -> bytes | None:
+    """All of it; None: too much to be kept. Raises OSError where its file cannot be read."""
+    if isinstance(call.body, bytes):
+        return call.body if len(call.body) <= MOST_BODY_BYTES else None
+    if call.body.size > MOST_BODY_BYTES:
+        return None
+    pieces = []
+    for block in call.body.blocks():
+        pieces.append(block)
+        await clock.sleep(0)  # a block takes a tenth of a millisecond
+    return b"".join(pieces)
+
+
+def kept_call(
+    kept_id: str, call: Call, body: bytes | None, ended: Ended | None, clock: Clock, *, purpose: Purpose, state: State
+) -> KeptCall:
+    """`ended`: how it has failed so far. Raises nothing: the call has a route."""
+    assert call.route is not None  # noqa: S101  # without one nobody keeps it
+    past = clock.wall() - clock.now()
+    failed_at = [past + each.ended_at for each in call.attempts if each.ended_at is not None]
+    return KeptCall(
+        id=kept_id,
+        request_id=call.id,
+        purpose=purpose,
+        state=state,
+        owner=owner_of(call),
+        client=call.client_key,
+        request=_request(call, body, call.route.alias),
+        received_at=past + call.started_at,
+        first_failed_at=None if ended is None else min(failed_at, default=clock.wall()),
+        last_failed_at=None if ended is None else clock.wall(),
+        attempts=len(call.attempts),
+        ended=ended,
+    )
+
+
+def _request(call: Call, body: bytes | None, route: str) -> StoredRequest:
+    return StoredRequest(
+        method=call.method,
+        path=call.path,
+        query=plain_query(call.query),
+        headers=plain_headers(call.headers),
+        body=body,
+        dialect=call.dialect,
+        model=call.model,
+        route=route,
+        upstream_name=call.upstream_name,
+        is_stream=call.is_stream,
+        is_repeatable=call.is_repeatable,
+        priority=call.priority,
+    )
+
+
+def ended_of(call: Call) -> Ended:
+    """How it has failed."""
+    attempts = len(call.attempts)
+    end = end_of(call)
+    if isinstance(end, Refusal):
+        return Ended(kind=end.code, detail=end.message, status=end.status, attempts=attempts)
+    answer = end.answer
+    status = answer.status if answer is not None else call.sent_status or own_words(call, end).status
+    words = answer.body[:_MOST_WORDS_BYTES] if answer is not None else None
+    return Ended(kind=end.kind.label, detail=end.detail, status=status, attempts=attempts, body=words)
+
+
+def end_of(call: Call) -> Failure | Refusal:
+    """Why it has no answer."""
+    end = call.failure or call.refusal
+    assert end is not None  # noqa: S101  # one of the two is set where there is none
+    return end
+
+
+def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
+    """What is asked for it: with `presented`, which its caller has sent, and with its id, by which a provider may tell
+    that he has executed it. Without body and route."""
+    request = kept.request
+    headers = [*request.headers, *presented.headers, ("accept-encoding", "identity")]
+    if not header_rules.value_of(request.headers, "idempotency-key"):
+        headers.append(("idempotency-key", kept.id))
+    is_later = kept.purpose == "later"
+    call = Call(
+        f"lg-{secrets.token_hex(10)}",
+        request.dialect,
+        request.method,
+        request.path,
+        "&".join(each for each in (request.query, *presented.parameters) if each),
+        tuple(headers),
+        now,
+        content_type=header_rules.value_of(request.headers, "content-type"),
+        content_encoding=header_rules.value_of(request.headers, "content-encoding"),
+        upstream_name=request.upstream_name,
+        client_retries=kept.rounds - 1 if is_later else kept.rounds,
+        priority=PRIORITIES["low"],
+        client_key=kept.client,
+    )
+    call.key_digest = _digest(header_rules.caller_keys(call.headers))
+    account = header_rules.account(call.headers)
+    call.account_digest = _digest(account) if account else ""
+    call.beyond = Beyond(promise=kept.id, errand="later") if is_later else Beyond(letter=kept.id, errand="requeue")
+    return call
+
+
+def _digest(texts: list[str]) -> str:
+    """As the gateway tells callers apart."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()

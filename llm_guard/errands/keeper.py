@@ -1,0 +1,188 @@
+"""Keeps calls beyond their clients: with a promise, or as dead letters.
+
+Owns what becomes of a call that is to be kept, whatever the disk does: it is on the disk, or it is counted as lost, and
+nobody has waited long. Does not own what is asked for them later (`errands.runner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.config import Config
+from llm_guard.errands.counts import ErrandCounts, LostWhy
+from llm_guard.errands.credentials import Credentials
+from llm_guard.errands.form import MOST_BODY_BYTES, body_of, end_of, ended_of, kept_call, new_id
+from llm_guard.errands.shelf import Shelf, SlowDisk
+from llm_guard.errands.tidings import Tidings
+from llm_guard.errands.window import Window
+from llm_guard.gateway.reply import Reply
+from llm_guard.outcome import Beyond, Refusal
+from llm_guard.policy.later import Again, LaterSettings, after_round
+from llm_guard.store.kept import Ended, KeptCall, StoreError, Wanted
+
+_log = structlog.get_logger("llm_guard.errands.keeper")
+
+_MOST_WAITING_BYTES = 4 * MOST_BODY_BYTES
+_MOST_WAITING = 200
+"""For the disk, which takes a few milliseconds for each: whoever would wait for a second need not begin to."""
+_COME_BACK_S = 10.0
+_TOO_LARGE = Refusal(
+    413,
+    "too_large_to_keep",
+    f"a call is kept until later only with a body of at most {MOST_BODY_BYTES} bytes",
+    by="limit",
+)
+
+
+class DeskKeeper:
+    """Fits `gateway.keeping.Keeper`."""
+
+    def __init__(
+        self,
+        config: Config,
+        shelf: Shelf,
+        window: Window,
+        credentials: Credentials,
+        counts: ErrandCounts,
+        tidings: Tidings,
+        clock: Clock,
+        draw: Callable[[], float],
+        on_promise: Callable[[], None],
+        take_back: Callable[[str], None],
+    ) -> None:
+        """`draw` gives a uniform number in [0, 1). `on_promise` is called when there is something to be asked,
+        `take_back` with what is not to be asked, should it reach the disk after all."""
+        self._shelf = shelf
+        self._window = window
+        self._credentials = credentials
+        self._counts = counts
+        self._tidings = tidings
+        self._clock = clock
+        self._draw = draw
+        self._on_promise = on_promise
+        self._take_back = take_back
+        self._waiting = self._waiting_bytes = 0
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these settings hold."""
+        self._most_waiting = config.store.answer_later.waiting
+
+    async def show(self, call: Call, reply: Reply) -> None:
+        await self._window.show(call, reply)
+
+    async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
+        assert call.route is not None  # noqa: S101  # it has rules, which want this
+        if self._counts.waiting >= self._most_waiting or self._is_full:
+            return _later("too_many_promises", "too many calls wait to be answered later already")
+        ended = None if is_at_once else ended_of(call)
+        due_in_s = 0.0 if ended is None else self._due_in_s(call, call.route.lasting.later)
+        if due_in_s is None:
+            return _later("not_later", "it would fail the same way later")
+        try:
+            body = await body_of(call, self._clock)
+        except OSError as error:
+            return _later("cannot_be_kept", f"its body cannot be read again: {error.strerror}")
+        if body is None:
+            return _TOO_LARGE
+        kept = self._promised(call, body, ended, due_in_s, call.route.lasting.later)
+        self._credentials.keep(kept.id, call)
+        self._counts.promised += 1
+        try:
+            await self._write(kept)
+        except BaseException as error:
+            self._counts.promised -= 1
+            # Nobody will ever ask for it, so nobody is to be asked for it.
+            self._credentials.forget(kept.id)
+            self._take_back(kept.id)
+            self._shelf.let(lambda store: store.delete(Wanted(ids=(kept.id,))))
+            if isinstance(error, StoreError):
+                if self._tidings.note("promise", "unkept"):
+                    _log.error("a call could not be promised an answer", problem=str(error))
+                return _later("cannot_be_kept", "the call cannot be kept until later: the gateway's store fails")
+            raise
+        _beyond(call).promise = kept.id
+        self._tidings.note("promise", "made")
+        self._on_promise()
+        return kept.id
+
+    def _due_in_s(self, call: Call, rules: LaterSettings) -> float | None:
+        """When one that has failed is asked again; None: never."""
+        step = after_round(
+            end_of(call),
+            rounds=1,
+            is_repeatable=call.is_repeatable,
+            is_own_doing=False,  # such a call is not promised anything
+            left_s=rules.deadline,
+            u=self._draw(),
+        )
+        return step.after_s if isinstance(step, Again) else None
+
+    def _promised(
+        self, call: Call, body: bytes, ended: Ended | None, due_in_s: float, rules: LaterSettings
+    ) -> KeptCall:  # fmt: skip
+        kept = kept_call(new_id(), call, body, ended, self._clock, purpose="later", state="queued")
+        wall = self._clock.wall()
+        return msgspec.structs.replace(
+            kept, due_at=wall + due_in_s, deadline_at=wall + rules.deadline, webhook=rules.webhook,
+            rounds=0 if ended is None else 1,
+        )  # fmt: skip
+
+    async def bury(self, call: Call) -> str | None:
+        try:
+            body = await body_of(call, self._clock)
+        except OSError as error:
+            self._lose("body", str(error.strerror))
+            return None
+        if body is None:
+            self._lose("too_large", f"its body has more than {MOST_BODY_BYTES} bytes")
+            return None
+        if self._is_full:
+            self._lose("too_many", f"{self._waiting} calls of {self._waiting_bytes} bytes wait for the disk")
+            return None
+        kept = kept_call(new_id(), call, body, ended_of(call), self._clock, purpose="letter", state="dead")
+        self._credentials.keep(kept.id, call)
+        try:
+            await self._write(kept)
+        except StoreError as error:
+            self._credentials.forget(kept.id)
+            self._lose("slow" if isinstance(error, SlowDisk) else "disk", str(error))
+            return None
+        _beyond(call).letter = kept.id
+        self._tidings.note("letter", "kept")
+        return kept.id
+
+    async def _write(self, kept: KeptCall) -> None:
+        """It is on the disk. Raises StoreError."""
+        size = len(kept.request.body or b"")
+        self._waiting += 1
+        self._waiting_bytes += size
+        try:
+            await self._shelf.add(kept)
+        finally:
+            self._waiting -= 1
+            self._waiting_bytes -= size
+
+    @property
+    def _is_full(self) -> bool:
+        return self._waiting >= _MOST_WAITING or self._waiting_bytes >= _MOST_WAITING_BYTES
+
+    def _lose(self, why: LostWhy, problem: str) -> None:
+        self._counts.lost[why] += 1
+        if self._tidings.note("letter", "lost"):
+            _log.error("a dead letter was lost", why=why, problem=problem)
+
+
+def _later(code: str, message: str) -> Refusal:
+    return Refusal(503, code, message, by="limit", retry_after_s=_COME_BACK_S, should_retry=True)
+
+
+def _beyond(call: Call) -> Beyond:
+    if call.beyond is None:
+        call.beyond = Beyond()
+    return call.beyond

@@ -1,0 +1,224 @@
+"""Begins the kept calls that are due, a few at a time, and writes down what came of each.
+
+Owns how many are asked at once, at which pace letters are, and that nothing begun is lost. Does not own a round
+(`errands.asking`), nor leases (`errands.upkeep`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from llm_guard.clock import Clock
+from llm_guard.config import Config
+from llm_guard.errands.asking import Answered, Asker, Failed, Interrupted, Round
+from llm_guard.errands.counts import ErrandCounts, RoundOutcome
+from llm_guard.errands.credentials import Credentials
+from llm_guard.errands.shelf import Shelf
+from llm_guard.errands.tidings import Tidings
+from llm_guard.store.kept import KeptCall, Purpose, StoreError, Wanted
+
+_log = structlog.get_logger("llm_guard.errands.runner")
+
+LEASE_S = 10.0
+"""So long another gateway waits before it takes over what a dead one was asking for."""
+_LOOK_EVERY_S = 1.0
+_TAKEN_BACK_KEPT = 1000
+
+
+@dataclass(slots=True)
+class _Begun:
+    """What is asked for just now."""
+
+    kept: KeptCall
+    task: asyncio.Task[None] | None = None
+    is_asking: bool = False
+    """It can be broken off. A task that is cancelled before its first step would never come to its end."""
+    is_given_up: bool = False
+    """Its owner does not want it any more."""
+    is_taken: bool = False
+    """Another gateway asks for it."""
+
+
+class Runner:
+    """`await run()` until `leave()`; then `await stop()`."""
+
+    def __init__(
+        self,
+        config: Config,
+        shelf: Shelf,
+        asker: Asker,
+        credentials: Credentials,
+        counts: ErrandCounts,
+        tidings: Tidings,
+        clock: Clock,
+        on_over: Callable[[], None],
+    ) -> None:
+        """`on_over` is called when a call is over that somebody may want to hear of."""
+        self._shelf = shelf
+        self._asker = asker
+        self._credentials = credentials
+        self._counts = counts
+        self._tidings = tidings
+        self._clock = clock
+        self._on_over = on_over
+        self._begun: dict[str, _Begun] = {}
+        self._taken_back: deque[str] = deque(maxlen=_TAKEN_BACK_KEPT)
+        self._has_work = asyncio.Event()
+        self._is_leaving = self._is_failing = False
+        self._letters_since = clock.now()
+        """From then on letters have saved up their turns."""
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these settings hold."""
+        self._at_once = config.store.answer_later.at_once
+        self._pace = config.store.dead_letters.pace
+
+    async def run(self) -> None:
+        """Looks every second, and whenever it is woken."""
+        while not self._is_leaving:
+            try:
+                await self._begin("later", self._room("later"))
+                self._note_letters(await self._begin("letter", min(self._room("letter"), int(self._letters_due()))))
+                self._is_failing = False
+            except StoreError as error:
+                if not self._is_failing:
+                    self._tidings.note("store", "unreadable")
+                    _log.error("kept calls cannot be begun", problem=str(error))
+                self._is_failing = True
+            await self._rest()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._has_work.set()
+
+    def leave(self) -> None:
+        """Begins nothing any more; what is begun goes on."""
+        self._is_leaving = True
+        self._has_work.set()
+
+    async def stop(self, within_s: float) -> None:
+        """What still runs was told to end: waits until all is written down, if the disk answers in time."""
+        if tasks := [each.task for each in self._begun.values() if each.task is not None]:
+            _, hanging = await asyncio.wait(tasks, timeout=within_s)
+            for task in hanging:
+                task.cancel()
+            await asyncio.gather(*hanging, return_exceptions=True)
+
+    def running(self) -> list[str]:
+        """The ids of what is asked for just now."""
+        return list(self._begun)
+
+    def give_up(self, kept_id: str) -> bool:
+        """Its owner does not want it any more. False: it is not asked for here."""
+        begun = self._begun.get(kept_id)
+        if begun is None or begun.task is None:
+            return False
+        begun.is_given_up = True
+        if begun.is_asking:
+            begun.task.cancel()
+        return True
+
+    def take_back(self, kept_id: str) -> None:
+        """It may come to lie on the disk, and nobody knows of it: it is dropped when it is begun."""
+        self._taken_back.append(kept_id)
+
+    def let_go(self, kept_id: str) -> None:
+        """Another gateway asks for it by now: two must not."""
+        begun = self._begun.get(kept_id)
+        if begun is not None and begun.task is not None and begun.is_asking:
+            _log.warning("a kept call is somebody else's by now: it is not asked for here any more", kept=kept_id)
+            begun.is_taken = True
+            begun.task.cancel()
+
+    # begin
+
+    def _room(self, purpose: Purpose) -> int:
+        return self._at_once - sum(each.kept.purpose == purpose for each in self._begun.values())
+
+    def _letters_due(self) -> float:
+        """How many may be begun now: what was not used within the last second is lost."""
+        most = max(1.0, self._pace * _LOOK_EVERY_S)
+        return min(most, (self._clock.now() - self._letters_since) * self._pace)
+
+    def _note_letters(self, count: int) -> None:
+        self._letters_since = self._clock.now() - (self._letters_due() - count) / self._pace
+
+    async def _begin(self, purpose: Purpose, room: int) -> int:
+        """How many. Raises StoreError."""
+        if room <= 0:
+            return 0
+        wall = self._clock.wall()
+        found = await self._shelf.do(lambda store: store.begin(wall, room, LEASE_S, purpose))
+        for kept in found:
+            begun = self._begun[kept.id] = _Begun(kept, is_given_up=kept.id in self._taken_back)
+            begun.task = asyncio.get_running_loop().create_task(self._run_one(begun), name=f"errand {kept.id}")
+        return len(found)
+
+    async def _rest(self) -> None:
+        alarm = self._clock.call_at(self._clock.now() + _LOOK_EVERY_S, self._has_work.set)
+        await self._has_work.wait()
+        self._has_work.clear()
+        alarm.cancel()
+
+    # one round
+
+    async def _run_one(self, begun: _Begun) -> None:
+        try:
+            outcome = await self._outcome(begun)
+            self._counts.rounds[begun.kept.purpose, outcome] += 1
+        except StoreError as error:
+            self._counts.rounds[begun.kept.purpose, "lost"] += 1
+            _log.error("what came of a kept call could not be written", kept=begun.kept.id, problem=str(error))
+        finally:
+            del self._begun[begun.kept.id]
+            self._has_work.set()
+
+    async def _outcome(self, begun: _Begun) -> RoundOutcome:
+        """It was asked for, and what came of it is on the disk. Raises StoreError."""
+        try:
+            begun.is_asking = True
+            is_wanted = not (begun.is_given_up or self._is_leaving)
+            ended = await self._asker.ask(begun.kept) if is_wanted else Interrupted()
+        except asyncio.CancelledError:
+            if not (begun.is_given_up or begun.is_taken):
+                raise
+            ended = Interrupted()
+        begun.is_asking = False
+        outcome = await self._write(begun.kept, ended)
+        return await self._drop(begun.kept) if begun.is_given_up else outcome
+
+    async def _write(self, kept: KeptCall, ended: Round) -> RoundOutcome:
+        wall = self._clock.wall()
+        match ended:
+            case Answered(answer, attempts):
+                is_ours = await self._shelf.insist(lambda store: store.answer(kept.id, answer, attempts, wall))
+                return self._over(kept, "answered") if is_ours else "lost"
+            case Failed(failure, None):
+                is_ours = await self._shelf.insist(lambda store: store.bury(kept.id, failure, wall))
+                return self._over(kept, "dead") if is_ours else "lost"
+            case Failed(failure, after_s):
+                due_at = wall + (after_s or 0.0)
+                is_ours = await self._shelf.insist(lambda store: store.put_back(kept.id, failure, wall, due_at))
+                return "again" if is_ours else "lost"
+            case Interrupted():
+                is_ours = await self._shelf.insist(lambda store: store.put_back(kept.id, None, wall, wall))
+                return "put_back" if is_ours else "lost"
+
+    def _over(self, kept: KeptCall, outcome: RoundOutcome) -> RoundOutcome:
+        if outcome == "answered":
+            self._credentials.forget(kept.id)
+        self._counts.promised -= kept.purpose == "later"
+        self._tidings.note("letter" if kept.purpose == "letter" else "promise", outcome)
+        self._on_over()
+        return outcome
+
+    async def _drop(self, kept: KeptCall) -> RoundOutcome:
+        self._credentials.forget(kept.id)
+        await self._shelf.insist(lambda store: store.delete(Wanted(ids=(kept.id,))))
+        return "given_up"

@@ -1,0 +1,196 @@
+"""Webhooks: whoever wants to hear that a promised call is over.
+
+Owns that each is told until it has been taken, over restarts too, and that a webhook that fails holds up no other. Does
+not own the HTTP, nor who is to be told of what (`policy.later`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from llm_guard.clock import Clock
+from llm_guard.config import CompletionWebhook, Config
+from llm_guard.errands.counts import ErrandCounts
+from llm_guard.errands.shelf import Shelf
+from llm_guard.gateway.answers import KEPT_CALLS
+from llm_guard.policy.backoff import RetrySettings, delay_s
+from llm_guard.policy.signature import SIGNATURE_HEADER, signature
+from llm_guard.store.kept import KeptCall, KeptCalls, StoreError
+from llm_guard.version import __version__
+
+_log = structlog.get_logger("llm_guard.errands.told")
+
+_EVERY_S = 5.0
+_MOST = 1000
+"""Looked at in one go."""
+_RETRY = RetrySettings(base_delay=2.0, max_delay=300.0, jitter="equal", immediate_first=False)
+
+
+class Sent(Protocol):
+    """What became of one request."""
+
+    @property
+    def is_delivered(self) -> bool: ...
+    @property
+    def problem(self) -> str: ...
+    @property
+    def retry_after_s(self) -> float | None: ...
+
+
+Post = Callable[[str, Mapping[str, str], bytes, float], Awaitable[Sent]]
+"""Address, headers, body, and now in seconds since the epoch. Never raises."""
+
+
+class Reason(msgspec.Struct, frozen=True):
+    kind: str
+    detail: str
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """What is sent. Instants in seconds since the epoch."""
+
+    id: str
+    request_id: str
+    status: str
+    """answered | failed"""
+    url: str
+    """Below the gateway's address; the answer itself is fetched there, by its owner."""
+    model: str | None
+    http_status: int | None
+    received_at: float
+    ended_at: float | None
+    attempts: int
+    error: Reason | None
+    version: int = 1
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Of a webhook that has failed."""
+
+    failures: int = 0
+    until: float = 0.0
+
+
+class Teller:
+    """`await run()` until it is cancelled."""
+
+    def __init__(
+        self, config: Config, shelf: Shelf, post: Post, counts: ErrandCounts, clock: Clock, draw: Callable[[], float]
+    ) -> None:
+        """`draw` gives a uniform number in [0, 1)."""
+        self._shelf = shelf
+        self._post = post
+        self._counts = counts
+        self._clock = clock
+        self._draw = draw
+        self._rests: dict[str, _Rest] = defaultdict(_Rest)
+        self._has_news = asyncio.Event()
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these are told; one that has failed is tried at once."""
+        self._webhooks = {each.name: each for each in config.store.webhooks}
+        self._rests.clear()
+        self._has_news.set()
+
+    def wake(self) -> None:
+        """A call is over."""
+        self._has_news.set()
+
+    async def run(self) -> None:
+        """A task for each webhook: one that is slow holds up no other."""
+        telling: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                self._has_news.clear()
+                for name, webhook in self._webhooks.items():
+                    is_busy = name in telling and not telling[name].done()
+                    if not is_busy and self._rests[name].until <= self._clock.now():
+                        telling[name] = asyncio.get_running_loop().create_task(self._tell(webhook), name=f"tell {name}")
+                alarm = self._clock.call_at(self._clock.now() + _EVERY_S, self._has_news.set)
+                await self._has_news.wait()
+                alarm.cancel()
+        finally:
+            for task in telling.values():
+                task.cancel()
+            await asyncio.gather(*telling.values(), return_exceptions=True)
+
+    async def _tell(self, webhook: CompletionWebhook) -> None:
+        """All that waits, one after another, until one is not taken."""
+        try:
+            waiting = await self._shelf.do(lambda store: store.untold(webhook.name, _MOST))
+            for place, kept in enumerate(waiting):
+                if not await self._has_taken(webhook, kept, len(waiting) - place):
+                    return
+        except StoreError as error:
+            _log.warning("kept calls that are over cannot be told of", webhook=webhook.name, problem=str(error))
+            return
+        if waiting:
+            self._has_news.set()  # more may have come
+
+    async def _has_taken(self, webhook: CompletionWebhook, kept: KeptCall, waiting: int) -> bool:
+        """Raises StoreError."""
+        rest = self._rests[webhook.name]
+        wall = self._clock.wall()
+        said = completion(kept)
+        content = msgspec.json.encode(said)
+        sent = await self._post(webhook.url, _headers(webhook, said, content, wall), content, wall)
+        self._counts.told[webhook.name, "taken" if sent.is_delivered else "failed"] += 1
+        if not sent.is_delivered:
+            rest.failures += 1
+            rest.until = self._clock.now() + self._wait_s(rest.failures, sent.retry_after_s)
+            if rest.failures == 1:
+                _log.warning("a webhook fails", webhook=webhook.name, problem=sent.problem, waiting=waiting)
+            return False
+        rest.failures = 0
+        await self._shelf.insist(partial(_note_told, kept))
+        return True
+
+    def _wait_s(self, failures: int, asked_s: float | None) -> float:
+        return delay_s(
+            _RETRY, retry=failures, kind=None, retry_after_s=asked_s, previous_s=None, u=self._draw()
+        )  # fmt: skip
+
+
+def completion(kept: KeptCall) -> Completion:
+    """Of one that is over. Not its answer: whoever is told need not be whose it is."""
+    is_answered = kept.state == "answered"
+    failed = kept.ended if not is_answered else None
+    status = kept.answer.status if kept.answer is not None else failed.status if failed is not None else None
+    return Completion(
+        kept.id,
+        kept.request_id,
+        "answered" if is_answered else "failed",
+        KEPT_CALLS + kept.id,
+        kept.request.model,
+        status,
+        round(kept.received_at, 3),
+        kept.answered_at if is_answered else kept.last_failed_at,
+        kept.attempts,
+        None if failed is None else Reason(failed.kind, failed.detail),
+    )
+
+
+def _note_told(kept: KeptCall, store: KeptCalls) -> None:
+    store.told(kept.id, kept.state)
+
+
+def _headers(webhook: CompletionWebhook, said: Completion, content: bytes, wall: float) -> dict[str, str]:
+    headers = {
+        **webhook.headers,
+        "content-type": "application/json",
+        "user-agent": f"llm-guard/{__version__}",
+        "x-llm-guard-delivery": f"{said.id}-{said.status}",
+    }
+    if webhook.secret is not None:
+        headers[SIGNATURE_HEADER] = signature(webhook.secret, content, int(wall))
+    return headers

@@ -1,0 +1,77 @@
+"""What is done for kept calls now and then: leases, recovery, retention, a look at how many there are.
+
+Owns the rhythm. Does not own the store, nor who is asked (`errands.runner`).
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from llm_guard.clock import Clock
+from llm_guard.config import Config
+from llm_guard.errands.counts import ErrandCounts
+from llm_guard.errands.runner import LEASE_S, Runner
+from llm_guard.errands.shelf import Shelf
+from llm_guard.errands.tidings import Tidings
+from llm_guard.store.kept import KeptCalls, StoreError
+
+_log = structlog.get_logger("llm_guard.errands.upkeep")
+
+EVERY_S = LEASE_S / 4
+"""A lease outlasts two rounds that were missed."""
+_SWEEP_EVERY_S = 60.0
+
+
+class Upkeep:
+    """`await run()` until it is cancelled."""
+
+    def __init__(
+        self, config: Config, shelf: Shelf, runner: Runner, counts: ErrandCounts, tidings: Tidings, clock: Clock
+    ) -> None:
+        self._shelf = shelf
+        self._runner = runner
+        self._counts = counts
+        self._tidings = tidings
+        self._clock = clock
+        self._swept_at = float("-inf")
+        self._is_failing = False
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these settings hold."""
+        self._store = config.store
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._look()
+                self._is_failing = False
+            except StoreError as error:
+                if not self._is_failing:  # once: a folder that is not ours stays that way
+                    self._tidings.note("store", "unkept")
+                    _log.error("kept calls cannot be looked after", problem=str(error))
+                self._is_failing = True
+            self._tidings.look()
+            await self._clock.sleep(EVERY_S)
+
+    async def _look(self) -> None:
+        """Raises StoreError."""
+        if running := self._runner.running():
+            gone = await self._shelf.do(lambda store: store.extend(running, self._clock.wall(), LEASE_S))
+            for kept_id in gone:
+                self._runner.let_go(kept_id)
+        if recovered := await self._shelf.do(lambda store: store.recover(self._clock.wall())):
+            _log.info("kept calls of a gateway that is gone were taken over", count=recovered)
+            self._runner.wake()
+        if self._clock.now() - self._swept_at >= _SWEEP_EVERY_S:
+            self._swept_at = self._clock.now()
+            await self._shelf.do(self._sweep)
+        counted = self._counts.promised
+        self._counts.found = await self._shelf.do(lambda store: store.stats())
+        self._counts.promised -= counted  # what has come meanwhile may not be in it
+
+    def _sweep(self, store: KeptCalls) -> None:
+        letters = self._store.dead_letters
+        count = store.sweep(self._clock.wall(), self._store.answer_later.keep, letters.max_age, letters.size)
+        if count:
+            _log.info("kept calls have had their time", count=count)

@@ -1,0 +1,153 @@
+"""Where a client looks what has become of a call that the gateway has kept for it: `/v1/llm-guard/calls/ID`.
+
+Owns what is answered there. Does not own the calls (`store.kept`), nor their asking (`errands.runner`).
+
+202 and a state as long as there is no answer; then the answer itself, with the provider's status, type and body, so
+that an SDK reads it as what it is; of a call that has failed for good an error in its own dialect. Only its owner sees
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.errands.form import owner_of
+from llm_guard.errands.shelf import Shelf
+from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.answers import KEPT_CALLS, refuse
+from llm_guard.gateway.reply import Reply
+from llm_guard.outcome import Beyond, Refusal
+from llm_guard.store.kept import KeptCall, StoreError, Wanted
+
+_LONGEST_POLL_S = 30.0
+_UNKNOWN = Refusal(404, "unknown_call", "no call of yours is kept under this id", by="route")
+_UNKNOWN_PATH = Refusal(404, "unknown_path", f"what is here is GET and DELETE {KEPT_CALLS}ID", by="route")
+_UNREADABLE = Refusal(
+    503, "store_unreadable", "what is kept cannot be read now", by="limit", retry_after_s=5.0, should_retry=True
+)  # fmt: skip
+_ASKED_ELSEWHERE = Refusal(
+    409, "being_asked", "another gateway is asking for it just now: come again", by="limit", retry_after_s=5.0,
+    should_retry=True,
+)  # fmt: skip
+
+
+class LastFailure(msgspec.Struct, frozen=True):
+    kind: str
+    detail: str
+
+
+class StateView(msgspec.Struct, frozen=True):
+    """Of a call that has no answer yet. Instants in seconds since the epoch."""
+
+    id: str
+    status: str
+    """queued | running"""
+    url: str
+    model: str | None
+    received_at: float
+    attempts: int
+    """Exchanges with providers so far."""
+    next_try_at: float | None
+    deadline_at: float | None
+    last_failure: LastFailure | None
+    object: str = "llm_guard.call"
+
+
+class Window:
+    """For clients."""
+
+    def __init__(self, shelf: Shelf, clock: Clock, give_up: Callable[[str], bool]) -> None:
+        """`give_up`: whether it is asked for here just now, and will be no more."""
+        self._shelf = shelf
+        self._clock = clock
+        self._give_up = give_up
+
+    async def show(self, call: Call, reply: Reply) -> None:
+        """Answers one request."""
+        call.beyond = Beyond(errand="fetch")
+        kept_id = call.path.removeprefix(KEPT_CALLS)
+        if not call.path.startswith(KEPT_CALLS) or "/" in kept_id or call.method not in ("GET", "HEAD", "DELETE"):
+            await refuse(call, _UNKNOWN_PATH, reply)
+            return
+        try:
+            kept = await self._shelf.ask(lambda store: store.get(kept_id))
+            if kept is None or kept.owner != owner_of(call):
+                await refuse(call, _UNKNOWN, reply)
+            elif call.method == "DELETE":
+                await self._delete(call, kept, reply)
+            else:
+                await self._give(call, kept, reply)
+        except StoreError:
+            await refuse(call, _UNREADABLE, reply)
+
+    async def _delete(self, call: Call, kept: KeptCall, reply: Reply) -> None:
+        """It is asked for no more, and what came of it is gone."""
+        is_deleted = await self._shelf.ask(lambda store: store.delete(Wanted(ids=(kept.id,)))) > 0
+        if not is_deleted and not self._give_up(kept.id):
+            await refuse(call, _ASKED_ELSEWHERE, reply)
+            return
+        await _send(call, 200, {"id": kept.id, "object": "llm_guard.call", "deleted": True}, [], reply)
+
+    async def _give(self, call: Call, kept: KeptCall, reply: Reply) -> None:
+        if kept.state == "answered":
+            await _pass_on(call, kept, reply)
+        elif kept.state == "dead":
+            call.dialect = kept.request.dialect
+            await refuse(call, _failure(kept), reply)
+        else:
+            await _send(call, 202, state_of(kept), self._when(kept), reply)
+
+    def _when(self, kept: KeptCall) -> list[tuple[str, str]]:
+        """To come again."""
+        in_s = (kept.due_at or 0.0) - self._clock.wall() if kept.state == "queued" else 0.0
+        return header_rules.retry_after(min(max(in_s, 1.0), _LONGEST_POLL_S))
+
+
+def state_of(kept: KeptCall) -> StateView:
+    """Of one that is not over."""
+    failed = kept.ended
+    return StateView(
+        kept.id,
+        kept.state,
+        KEPT_CALLS + kept.id,
+        kept.request.model,
+        round(kept.received_at, 3),
+        kept.attempts,
+        None if kept.due_at is None or kept.state != "queued" else round(kept.due_at, 3),
+        None if kept.deadline_at is None else round(kept.deadline_at, 3),
+        None if failed is None else LastFailure(failed.kind, failed.detail),
+    )
+
+
+def _failure(kept: KeptCall) -> Refusal:
+    ended = kept.ended
+    if ended is None:
+        return Refusal(502, "failed", "it could not be answered", by=None)
+    status = ended.status if ended.status is not None and ended.status >= 400 else 502
+    tried = f"{ended.detail} (given up after {kept.attempts} exchanges)"
+    return Refusal(status, f"upstream_{ended.kind}", tried, by=None)
+
+
+async def _pass_on(call: Call, kept: KeptCall, reply: Reply) -> None:
+    answer = kept.answer
+    if answer is None:
+        message = "its answer was kept encrypted, and this gateway does not have the key"
+        await refuse(call, Refusal(503, "answer_unreadable", message, by=None), reply)
+        return
+    call.sent_status = answer.status
+    said_by = ("x-llm-guard-deployment", header_rules.value_of(answer.headers, "x-llm-guard-deployment"))
+    ours = [("x-llm-guard-request-id", call.id), ("x-llm-guard-attempts", str(kept.attempts)), said_by]
+    headers = [*header_rules.to_client(answer.headers), *ours, ("x-llm-guard-state", kept.state)]
+    await reply.send(answer.status, "", headers, answer.body)
+
+
+async def _send(call: Call, status: int, body: object, headers: list[tuple[str, str]], reply: Reply) -> None:
+    call.sent_status = status
+    said = [("Content-Type", "application/json"), *headers, *header_rules.ours(call, None)]
+    if isinstance(body, StateView):
+        said.append(("x-llm-guard-state", body.status))
+    await reply.send(status, "", said, msgspec.json.encode(body))

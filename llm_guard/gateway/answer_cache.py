@@ -1,0 +1,222 @@
+"""Answers from before: which calls may have one, which is theirs, and what of a new one is kept.
+
+Owns what a call is asked for on both sides of the store. Does not own the store (`store.cache`), the key
+(`policy.cache_key`), nor for how long an answer may be given (`policy.freshness`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.flight import Flight
+from llm_guard.gateway.model_field import kind_of, uncollected
+from llm_guard.gateway.replay import replay, true_for_all
+from llm_guard.gateway.reply import Reply
+from llm_guard.outcome import Beyond
+from llm_guard.policy.cache_key import Question, canonical, key_of, media_type, telling
+from llm_guard.policy.cacheable import ANSWERS, forbids_keeping, is_filtered, may_be_asked_of_cache
+from llm_guard.policy.freshness import Age, CacheSettings, Wishes, judge, lasts_s, may_stand_in, wishes_of
+from llm_guard.routes import Route
+from llm_guard.store.cache import AnswerStore, CachedAnswer, CacheSnapshot, Found
+
+
+class _Asks(msgspec.Struct):
+    """What is read of a request."""
+
+    store: Any = None
+    background: Any = None
+    container: Any = None
+    temperature: Any = None
+    seed: Any = None
+
+
+_NEVER_EMPTY = ("choices", "data", "results")
+"""Each has one for each that was asked for; a turn of Messages or Responses may say nothing."""
+
+_asks = msgspec.json.Decoder(_Asks).decode
+_answer = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a call may be answered with."""
+
+    key: bytes
+    rules: CacheSettings
+    wishes: Wishes
+    purges: int
+    """How often the cache had been purged by then."""
+    found: Found | None = None
+    age: Age = "miss"
+
+
+class AnswerCache:
+    """Of one gateway, over one store."""
+
+    def __init__(self, store: AnswerStore, clock: Clock) -> None:
+        self.store = store
+        self._clock = clock
+        self._purges = 0
+
+    async def look_up(self, call: Call) -> Lookup | None:
+        """None: it is not to be answered from here, nor is its answer kept."""
+        rules = call.route.lasting.cache if call.route is not None else None
+        if rules is None or not _is_plain(call):
+            return None
+        wishes = wishes_of(_cache_control(call))
+        key = _key(call, rules) if wishes.is_stored else None
+        if key is None:
+            return None
+        found = None if wishes.is_new else await self.store.get(key)
+        age: Age = "miss" if found is None else judge(found.age_s, rules, wishes)
+        beyond = call.beyond = call.beyond or Beyond()
+        beyond.cache_key = b"" if wishes.is_new else key
+        return Lookup(key, rules, wishes, self._purges, found, age)
+
+    async def give(self, call: Call, lookup: Lookup, reply: Reply) -> None:
+        """Answers the client with what was found."""
+        assert lookup.found is not None and lookup.age != "miss" and call.beyond is not None  # noqa: S101, PT018
+        call.beyond.cache, call.beyond.age_s = lookup.age, lookup.found.age_s
+        await replay(call, lookup.found.answer, reply, self._clock)
+
+    async def find_stand_in(self, call: Call) -> Found | None:
+        """An answer from before, as the call's route allows where nobody else has answered."""
+        rules = call.route.lasting.cache if call.route is not None else None
+        if rules is None or call.beyond is None or not call.beyond.cache_key:
+            return None
+        found = await self.store.get(call.beyond.cache_key)
+        return found if found is not None and may_stand_in(found.age_s, rules) else None
+
+    async def stand_in(self, call: Call, found: Found, reply: Reply) -> None:
+        """Answers the client with it. What has become of the call stays as it is."""
+        assert call.beyond is not None  # noqa: S101  # else nothing was found
+        call.beyond.cache, call.beyond.age_s = "stale_if_error", found.age_s
+        await replay(call, found.answer, reply, self._clock)
+
+    async def keep(self, lookup: Lookup, flight: Flight) -> None:
+        """What a request has brought, if it may be kept; not what was asked before a purge."""
+        answer = _answer_of(flight, lookup.rules)
+        if answer is not None and lookup.purges == self._purges:
+            await self.store.put(lookup.key, answer, lasts_s(lookup.rules))
+
+    async def purge(self, route: str | None) -> int | None:
+        """Forgets the answers of a route, or all; how many, None: the store does not say. What is being asked for now
+        will not be kept."""
+        self._purges += 1
+        return await self.store.purge(route)
+
+    def look(self, _now: float) -> None:
+        """To be called each second: what nobody can be given any more is forgotten."""
+        self.store.sweep()
+
+    def snapshot(self) -> CacheSnapshot:
+        return self.store.snapshot()
+
+
+def may_stand_in_later(lookup: Lookup) -> bool:
+    """Whether what was found would do if nobody else answers."""
+    return lookup.found is not None and may_stand_in(lookup.found.age_s, lookup.rules)
+
+
+# what is asked
+
+
+def _is_plain(call: Call) -> bool:
+    if call.method != "POST" or call.path not in ANSWERS or call.is_bound or call.is_upgrade:
+        return False
+    return isinstance(call.body, bytes) and not call.content_encoding and kind_of(call.content_type) != "form"
+
+
+def _cache_control(call: Call) -> str:
+    return ",".join(value for name, value in call.headers if name.lower() == "cache-control")
+
+
+def _key(call: Call, rules: CacheSettings) -> bytes | None:
+    """None: what it asks for is not clear, or is more than an answer."""
+    assert isinstance(call.body, bytes) and call.route is not None  # noqa: S101, PT018  # `_is_plain` has looked
+    try:
+        asks = msgspec.structs.asdict(uncollected(_asks, call.body))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    body = canonical(call.body) if may_be_asked_of_cache(call.path, asks, rules.requests) else None
+    if body is None:
+        return None
+    return key_of(
+        Question(
+            dialect=call.dialect,
+            method=call.method,
+            path=call.path,
+            query=call.query,
+            upstream=call.upstream_name or "",
+            route=call.route.alias,
+            targets=_targets(call.route),
+            model=call.model or "",
+            is_stream=call.is_stream,
+            media_type=media_type(call.content_type),
+            headers=telling(header_rules.of_request(call.headers)),
+            body=body,
+            caller=() if rules.shared else _caller(call),
+        )
+    )
+
+
+def _targets(route: Route) -> tuple[str, ...]:
+    own = (each for each in route.targets if each.alias == route.alias)
+    return tuple(f"{each.deployment.upstream.base_url} {each.model or ''}" for each in own)
+
+
+def _caller(call: Call) -> tuple[str, ...]:
+    """By the key that opened the gateway, else by the keys it has shown; on which account; and by its cookies, which a
+    server of one's own may tell users by. Callers who show nothing are all one."""
+    cookies = (value for name, value in call.headers if name.lower() == "cookie")
+    return (call.client_key or "", call.key_digest, call.account_digest, *cookies)
+
+
+# what is kept
+
+
+def _answer_of(flight: Flight, rules: CacheSettings) -> CachedAnswer | None:
+    """A whole and valid success; None: it is anything else."""
+    call, tape = flight.call, flight.tape
+    if flight.gave_up is not None or call.failure is not None or not tape.is_whole:
+        return None
+    if tape.status != 200 or len(tape.body) > rules.max_answer:
+        return None
+    names = header_rules.lower_names(tape.headers)
+    is_stream = names.get("content-type", "").lower().startswith("text/event-stream")
+    is_coded = names.get("content-encoding", "identity") not in ("", "identity")
+    if is_stream != call.is_stream or is_coded or forbids_keeping(names.get("cache-control", "")):
+        return None
+    body = bytes(tape.body)
+    if is_filtered(body) or not (flight.has_said_all if is_stream else _is_answer(body, ANSWERS[call.path])):
+        return None
+    return CachedAnswer(
+        route=call.route.alias if call.route is not None else "",
+        status=tape.status,
+        reason=tape.reason,
+        headers=true_for_all(tape.headers),
+        body=body,
+        is_stream=is_stream,
+        deployment=names.get("x-llm-guard-deployment", ""),
+    )
+
+
+def _is_answer(body: bytes, expected: str) -> bool:
+    """Whether it is a JSON object that has what such an answer has, and no error."""
+    try:
+        fields = uncollected(_answer, body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    answer = fields.get(expected)
+    is_empty = expected in _NEVER_EMPTY and answer is not None and bytes(answer)[1:].lstrip() == b"]"
+    return _is_nothing(fields.get("error")) and not (_is_nothing(answer) or is_empty)
+
+
+def _is_nothing(field: msgspec.Raw | None) -> bool:
+    return field is None or bytes(field) == b"null"

@@ -1,0 +1,157 @@
+"""Which routes are degraded, and whether the whole gateway is: by the rule, or by an operator's word.
+
+Owns this, and that calls of such routes wait less. Does not own the rule (`policy.degraded`), nor who says otherwise,
+why and for how long (`ops.degraded_words`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.config import Config
+from llm_guard.gateway.counters import ModelCounts
+from llm_guard.gateway.lesser import has_static
+from llm_guard.outcome import Beyond
+from llm_guard.policy.degraded import Degradation, DegradationSnapshot, DegradedSettings, Seen, is_common
+from llm_guard.routes import NO_ALIAS
+
+OnTurn = Callable[[str | None, bool, str], None]
+"""Hears whose mode has turned (a route's alias; None: the gateway's), whether it is degraded now, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteMode:
+    """As it is now."""
+
+    is_degraded: bool
+    """In effect: by the rule, by a word, or because the whole gateway is."""
+    word: bool | None
+    rule: DegradationSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Of everybody, at one moment."""
+
+    is_degraded: bool
+    """The gateway."""
+    word: bool | None
+    """An operator's, on the gateway: degraded or not; None: the rule decides."""
+    since: float | None
+    """When it became so; None: it is well."""
+    why: str
+    routes: Mapping[str, RouteMode]
+    """Of those that have `degraded` in their rules, by alias."""
+
+    def degraded_routes(self) -> list[str]:
+        return [alias for alias, mode in self.routes.items() if mode.is_degraded]
+
+
+class Degraded:
+    """`look` now and then; `hurry` each call of a route that has the rules."""
+
+    def __init__(self, counts: Mapping[str, ModelCounts], clock: Clock) -> None:
+        self._counts = counts
+        self._clock = clock
+        self._routes: dict[str, Degradation] = {}
+        self._words: dict[str | None, bool] = {}
+        """By alias; None: the gateway's."""
+        self._told: dict[str | None, bool] = {}
+        """What was last said of each."""
+        self._is_common = False
+        self._since: float | None = None
+        self._why = ""
+        self._now_degraded: frozenset[str] = frozenset()
+        self.on_turn: OnTurn = _to_nobody
+        """Must not raise."""
+
+    def adopt(self, config: Config) -> None:
+        """From now on by its rules; what is known of a route that still has any stays."""
+        now, before = self._clock.now(), self._routes
+        self._routes = {}
+        for alias, rules in rules_of(config).items():
+            self._routes[alias] = before.get(alias) or Degradation(rules, self._seen(alias), now)
+            self._routes[alias].settings = rules
+        for alias in before.keys() - self._routes.keys():
+            self._words.pop(alias, None)
+            self._tell(alias, False, "it has no such rules any longer", now)
+        self._settle({}, now)
+
+    def look(self, now: float) -> None:
+        """What follows from the calls that have ended since the last look."""
+        turns = {alias: route.note(self._seen(alias), now) for alias, route in self._routes.items()}
+        self._settle({alias: turn.why for alias, turn in turns.items() if turn is not None}, now)
+
+    def say(self, alias: str | None, word: bool | None, why: str) -> None:
+        """An operator's word on a route, or on the gateway (None); None takes it back."""
+        self._words.pop(alias, None)
+        if word is not None:
+            self._words[alias] = word
+        self._settle({alias: why}, self._clock.now())
+
+    def hurry(self, call: Call, *, has_stale: bool) -> None:
+        """Before anybody is asked: a call of a degraded route that something lesser can be given to waits less."""
+        route = call.route
+        if route is None or route.alias not in self._now_degraded or not (has_stale or has_static(call)):
+            return
+        mode, now = self._routes[route.alias], self._clock.now()
+        if mode.is_degraded and route.alias not in self._words and mode.may_wait(now):
+            return
+        hurried_by = now + mode.settings.patience
+        if hurried_by < call.decide_by:
+            call.beyond = call.beyond or Beyond()
+            call.beyond.hurried_by = call.decide_by = hurried_by
+
+    def snapshot(self) -> Modes:
+        now = self._clock.now()
+        routes = {
+            alias: RouteMode(alias in self._now_degraded, self._words.get(alias), route.snapshot(now))
+            for alias, route in self._routes.items()
+        }
+        return Modes(self._is_gateway_degraded(), self._words.get(None), self._since, self._why, routes)
+
+    def _seen(self, alias: str) -> Seen:
+        counts = self._counts.get(alias)
+        if counts is None:
+            return Seen()
+        ok = counts.calls.get("ok", 0)
+        return Seen(counts.begun, ok - counts.unasked, counts.judged - ok - counts.cut_short)
+
+    def _settle(self, why: Mapping[str | None, str], now: float) -> None:
+        """Brings together what the rule and operators say, and tells whoever listens what has turned."""
+        own = {alias: self._words.get(alias, route.is_degraded) for alias, route in self._routes.items()}
+        rules = [route.snapshot(now) for route in self._routes.values()]
+        degraded = sum(each.is_degraded for each in rules)
+        in_use = sum(each.is_in_use or each.is_degraded for each in rules)
+        self._is_common = is_common(degraded, in_use)
+        is_all = self._is_gateway_degraded()
+        self._tell(None, is_all, why.get(None, f"{degraded} of {in_use} routes in use are degraded"), now)
+        for alias, is_degraded in own.items():
+            self._tell(alias, is_degraded, why.get(alias, ""), now)
+        self._now_degraded = frozenset(
+            alias for alias, is_degraded in own.items() if is_degraded or (is_all and alias not in self._words)
+        )
+
+    def _is_gateway_degraded(self) -> bool:
+        return self._words.get(None, self._is_common)
+
+    def _tell(self, alias: str | None, is_degraded: bool, why: str, now: float) -> None:
+        if is_degraded == self._told.get(alias, False):
+            return
+        self._told[alias] = is_degraded
+        if alias is None:
+            self._since, self._why = (now, why) if is_degraded else (None, "")
+        self.on_turn(alias, is_degraded, why)
+
+
+def rules_of(config: Config) -> dict[str, DegradedSettings]:
+    """By the alias of the route."""
+    found = {alias: model.degraded for alias, model in config.models.items()} | {NO_ALIAS: config.defaults.degraded}
+    return {alias: rules for alias, rules in found.items() if rules is not None}
+
+
+def _to_nobody(_alias: str | None, _is_degraded: bool, _why: str) -> None:
+    """Nobody listens."""

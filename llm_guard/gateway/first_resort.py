@@ -1,0 +1,136 @@
+"""Answers without asking anybody: a promise, or one from before; else one request for all who ask the same.
+
+Owns when that is done, and which requests are under way. Does not own the answers (`gateway.answer_cache`), nor the
+keeping (`gateway.keeping`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+from llm_guard.call import Call, GaveUp
+from llm_guard.clock import Clock
+from llm_guard.gateway.answer_cache import AnswerCache, Lookup, may_stand_in_later
+from llm_guard.gateway.answers import give_promise, refuse
+from llm_guard.gateway.degraded import Degraded
+from llm_guard.gateway.flight import Flight, call_for_all, errand_for
+from llm_guard.gateway.following import Following
+from llm_guard.gateway.keeping import Keeper
+from llm_guard.gateway.last_resort import LastResort
+from llm_guard.gateway.record import Recorder
+from llm_guard.gateway.reply import Reply
+from llm_guard.outcome import Beyond, Refusal
+
+ASYNC_HEADER = "x-llm-guard-async"
+
+_INVALID = Refusal(400, "invalid_async", f"{ASYNC_HEADER} must be true or false", by="request")
+_NOT_CACHED = Refusal(504, "not_cached", "there is no answer from before, and no other was wanted", by="request")
+
+
+class Asker(Protocol):
+    """What is asked of `server.Gateway`."""
+
+    recorder: Recorder
+    is_leaving: bool
+
+    async def ask(self, call: Call, reply: Reply) -> GaveUp | None: ...
+    async def fetch(self, call: Call, reply: Reply) -> GaveUp | None: ...
+
+
+class FirstResort:
+    """Asked only by calls whose route has something to say first, or whose client wants to come back."""
+
+    def __init__(self, asker: Asker, last_resort: LastResort, degraded: Degraded, clock: Clock) -> None:
+        self.keeper: Keeper | None = None
+        self.cache: AnswerCache | None = None
+        self._asker = asker
+        self._degraded = degraded
+        self._clock = clock
+        self._following = Following(last_resort, clock, lambda: asker.is_leaving)
+        self._flights: dict[bytes, Flight] = {}
+
+    async def has_answered(self, call: Call, reply: Reply) -> bool:
+        """Whether the client has its answer; else the call goes its way."""
+        return await self._has_promised(call, reply) or await self._has_cached(call, reply)
+
+    @property
+    def flights(self) -> int:
+        """Requests under way for calls that may be several."""
+        return len(self._flights)
+
+    # a promise
+
+    async def _has_promised(self, call: Call, reply: Reply) -> bool:
+        """Whether it was promised an answer, or refused one."""
+        assert call.route is not None  # noqa: S101  # whoever asks has found it
+        said = reply.request.names.get(ASYNC_HEADER, "false").strip().lower()
+        if said not in ("true", "false"):
+            await refuse(call, _INVALID, reply)
+            return True
+        is_wanted = call.route.lasting.later.is_at_once(is_asked_for=said == "true")
+        if not is_wanted or self.keeper is None or call.method != "POST":
+            return False
+        promised = await self.keeper.promise(call, is_at_once=True)
+        if isinstance(promised, Refusal):
+            await refuse(call, promised, reply)
+        else:
+            await give_promise(call, promised, reply)
+        return True
+
+    # one from before, or one that others get as well
+
+    async def _has_cached(self, call: Call, reply: Reply) -> bool:
+        lookup = await self.cache.look_up(call) if self.cache is not None else None
+        if self.cache is None or lookup is None:
+            return False
+        reply.closes_connection |= self._asker.is_leaving
+        if lookup.age == "stale":
+            self._refresh(call, lookup)
+        if lookup.age != "miss":
+            await self.cache.give(call, lookup, reply)
+        elif lookup.wishes.is_old:
+            await refuse(call, _NOT_CACHED, reply)
+        else:
+            await self._fly(call, lookup, reply)
+        return True
+
+    async def _fly(self, call: Call, lookup: Lookup, reply: Reply) -> None:
+        """Asks for it, or joins who asks already."""
+        call.beyond = call.beyond or Beyond()
+        self._degraded.hurry(call, has_stale=may_stand_in_later(lookup))
+        flight = self._flights.get(lookup.key)
+        is_found = flight is not None and flight.can_be_joined and flight.is_fit_for(call)
+        if flight is not None and is_found and not lookup.wishes.is_new:
+            call.beyond.cache = "coalesced"
+            await self._following.follow(flight, call, reply, is_own=False)
+            return
+        call.beyond.cache = "miss"
+        flight = Flight(call_for_all(call), lookup.rules.max_answer)
+        self._begin(flight, lookup)
+        await self._following.follow(flight, call, reply, is_own=True)
+
+    def _refresh(self, call: Call, lookup: Lookup) -> None:
+        """Behind a stale answer, once at a time."""
+        if lookup.key not in self._flights and not self._asker.is_leaving:
+            errand = errand_for(call, self._clock.now())
+            self._begin(Flight(errand, lookup.rules.max_answer, is_errand=True), lookup)
+
+    def _begin(self, flight: Flight, lookup: Lookup) -> None:
+        self._flights[lookup.key] = flight
+        flight.begin(self._asker.ask if flight.is_errand else self._asker.fetch, partial(self._keep, lookup))
+        flight.task.add_done_callback(lambda _: self._forget(flight, lookup.key))
+
+    async def _keep(self, lookup: Lookup, flight: Flight) -> None:
+        """Until it is kept the flight can be joined: who looked it up before gets it all the same."""
+        if self.cache is not None:
+            await self.cache.keep(lookup, flight)
+
+    def _forget(self, flight: Flight, key: bytes) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+        if flight.is_errand:
+            call, gave_up = flight.call, flight.gave_up
+            if gave_up is not None:
+                call.failure, call.refusal, call.gave_up = gave_up.failure, gave_up.refusal, gave_up.why
+            self._asker.recorder.end(call)

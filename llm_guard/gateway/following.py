@@ -1,0 +1,178 @@
+"""A call that gets what a request brings which was made for several.
+
+Owns that each is told as if the request were its own: with its patience, its words, its end. Does not own the request
+(`gateway.flight`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+from llm_guard.call import Call, GaveUp
+from llm_guard.clock import Clock
+from llm_guard.dialect import DIALECTS
+from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.flight import Flight, Follower
+from llm_guard.gateway.last_resort import LastResort
+from llm_guard.gateway.refusals import DRAINED
+from llm_guard.gateway.replay import CLIENT_LEFT, CLIENT_STALLED, true_for_all, write
+from llm_guard.gateway.reply import Reply, uncancel
+from llm_guard.gateway.upstream import timeout_failure
+from llm_guard.gateway.waiting import Waiting
+from llm_guard.outcome import Failure, FailureKind, Refusal, Source
+
+_GRACE_S = 0.05
+"""The request has the same limit, and more to say when it is over."""
+_LEFT_BEHIND = Failure(FailureKind.CLIENT_CANCELLED, "the client reads too slowly to stay with the others")
+_OUT_OF_PLACE = Failure(
+    FailureKind.MALFORMED, "sent what cannot follow on what the client has: no stream, or a compressed answer"
+)
+
+
+class Following:
+    """For all calls of one gateway."""
+
+    def __init__(self, last_resort: LastResort, clock: Clock, is_leaving: Callable[[], bool]) -> None:
+        self._last_resort = last_resort
+        self._clock = clock
+        self._is_leaving = is_leaving
+
+    async def follow(self, flight: Flight, call: Call, reply: Reply, *, is_own: bool) -> None:
+        """Until the client has its answer, or what it gets in place of one. `is_own`: the request is this call's.
+        Raises BadRequest, and ConnectionError when the client is gone before it has begun to get anything."""
+        follower, since = flight.follow(call, is_own=is_own), self._clock.now()
+        try:
+            gave_up = await self._wait(flight, follower, reply)
+            reply.closes_connection |= self._is_leaving()
+            if gave_up is None:
+                await self._pass_on(flight, follower, reply, is_own=is_own)
+        finally:
+            await flight.leave(follower)
+            if not call.attempts:  # they stand with another: this one has waited, and nobody is to blame us for that
+                call.waited_s += self._clock.now() - since
+        if gave_up is not None:
+            await self._give_up(flight, call, gave_up, reply)
+
+    async def _give_up(self, flight: Flight, call: Call, gave_up: GaveUp, reply: Reply) -> None:
+        own, call.attempts = call.attempts, flight.call.attempts  # for what is said of them
+        try:
+            await self._last_resort.give(call, gave_up, reply)
+        finally:
+            call.attempts = own
+
+    # until something has come
+
+    async def _wait(self, flight: Flight, follower: Follower, reply: Reply) -> GaveUp | None:
+        """None: an answer has begun."""
+        call = follower.call
+        assert call.route is not None  # noqa: S101  # the request has one
+        with Waiting(call, reply, call.route.stream.waiting, self._clock, flight):
+            while not await self._has_news(follower):
+                if self._clock.now() >= call.commit_by:  # else the client was told to wait meanwhile
+                    return GaveUp(timeout_failure("total", call.route.timeouts), None, "deadline")
+        flight.raise_bad()
+        return flight.gave_up
+
+    async def _has_news(self, follower: Follower) -> bool:
+        try:
+            async with self._clock.limit() as limit:
+                limit.set(follower.call.commit_by + _GRACE_S, "total")
+                await follower.reader.wait_begun()
+        except TimeoutError:
+            return False
+        return True
+
+    # then to the end
+
+    async def _pass_on(self, flight: Flight, follower: Follower, reply: Reply, *, is_own: bool) -> None:
+        call = follower.call
+        call.failure = CLIENT_LEFT  # until it has stayed to the end
+        try:
+            if _is_out_of_place(call, flight, reply):
+                call.failure = _OUT_OF_PLACE
+            else:
+                self._begin(flight, call, reply, is_own=is_own)
+                call.failure = await self._copy(flight, follower, reply)
+        except ConnectionError:
+            call.failure = _of_who_left(flight, follower)
+            return
+        except asyncio.CancelledError:
+            call.failure = _of_who_left(flight, follower)
+            if not call.is_draining:
+                raise
+            uncancel()
+        if call.failure is None:
+            await reply.end()
+        elif call.failure.kind.source is Source.CLIENT:
+            reply.connection.abort()
+        else:
+            await self._break_off(flight, follower, call.failure, reply)
+
+    def _begin(self, flight: Flight, call: Call, reply: Reply, *, is_own: bool) -> None:
+        tape = flight.tape
+        headers = header_rules.to_client(tape.headers) if is_own else list(true_for_all(tape.headers))
+        headers += header_rules.ours(call, header_rules.value_of(tape.headers, "x-llm-guard-deployment") or None)
+        call.sent_status = call.sent_status or tape.status
+        length = header_rules.value_of(tape.headers, "content-length")
+        reply.begin(tape.status, tape.reason, headers, int(length) if length else None)
+        if flight.call.first_token_at is not None:
+            call.first_token_at = self._clock.now()
+        call.decide_by = float("inf")
+
+    async def _copy(self, flight: Flight, follower: Follower, reply: Reply) -> Failure | None:
+        """Why it did not come to a good end."""
+        call, reader = follower.call, follower.reader
+        assert call.route is not None  # noqa: S101  # the request has one
+        limit = self._clock.limit()
+        try:
+            async with limit:
+                limit.set(call.deadline_at + _GRACE_S, "total")
+                while piece := await reader.next():
+                    await write(call, piece, reply, self._clock)
+        except TimeoutError:
+            is_late = self._clock.now() >= call.deadline_at
+            return timeout_failure("total", call.route.timeouts) if is_late else CLIENT_STALLED
+        return _LEFT_BEHIND if reader.is_left_behind else flight.call.failure
+
+    async def _break_off(self, flight: Flight, follower: Follower, failure: Failure, reply: Reply) -> None:
+        """As `relay` does."""
+        call, tape = follower.call, flight.tape
+        await self._last_resort.bury(call, reply)
+        if failure is not flight.call.failure:
+            words = _last_words(call, failure, reply) if follower.reader.is_at_end else b""
+            await reply.break_off(words)
+        elif tape.is_broken:  # the words were meant for all: this call's id stands in them for the request's
+            await reply.break_off(bytes(tape.last_words).replace(flight.call.id.encode(), call.id.encode()))
+        else:  # the provider's own words were the last that came
+            await reply.end()
+
+
+def _is_out_of_place(call: Call, flight: Flight, reply: Reply) -> bool:
+    """A whole answer cannot stand behind the early head of a stream, nor a compressed one behind any."""
+    if not reply.is_early:
+        return False
+    headers = flight.tape.headers
+    is_stream = header_rules.value_of(headers, "content-type").lower().startswith("text/event-stream")
+    is_compressed = header_rules.value_of(headers, "content-encoding") not in ("", "identity")
+    return is_compressed or is_stream != call.is_stream
+
+
+def _of_who_left(flight: Flight, follower: Follower) -> Failure | None:
+    """SDKs leave at the terminal event, before the end of the body."""
+    if flight.has_said_all and follower.reader.is_at_end:
+        return None
+    return Failure(FailureKind.INTERNAL, DRAINED.message) if follower.call.is_draining else CLIENT_LEFT
+
+
+def _last_words(call: Call, failure: Failure, reply: Reply) -> bytes:
+    """Of a failure that is this call's alone."""
+    dialect = DIALECTS[call.dialect]
+    status = 504 if failure.kind.category == "timeout" else 502
+    refusal = Refusal(status, f"upstream_{failure.kind.label}", failure.detail, by=None)
+    if call.is_draining:
+        refusal = DRAINED
+    if call.is_stream:
+        return dialect.error_event(refusal, call.id)
+    return json.dumps(dialect.refusal_body(refusal, call.id)).encode() if reply.is_early else b""

@@ -1,0 +1,63 @@
+"""An answer from before, given as if it came now.
+
+Owns what of its head is true again. Does not own when it may be given (`policy.freshness`), nor where it is kept
+(`store.cache`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from llm_guard.call import Call, Headers
+from llm_guard.clock import Clock
+from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.refusals import DRAINED
+from llm_guard.gateway.reply import Reply
+from llm_guard.outcome import Failure, FailureKind
+from llm_guard.store.cache import CachedAnswer
+
+CLIENT_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
+_TRUE_AGAIN = (
+    "content-encoding", "content-language", "content-type", "openai-model", "openai-version", "x-accel-buffering",
+)  # fmt: skip
+"""All else is of one exchange: dates, ids, limits and what is left of them, cookies, who has served it and how fast."""
+_PIECE_BYTES = 1 << 16
+
+
+def true_for_all(headers: Headers) -> Headers:
+    """Those of an answer that hold for whoever gets it, whenever that is."""
+    return tuple(pair for pair in headers if pair[0].lower() in _TRUE_AGAIN)
+
+
+async def replay(call: Call, answer: CachedAnswer, reply: Reply, clock: Clock) -> None:
+    """As a stream, if it was one. `call.failure` is left as it was, unless the client did not stay for all of it."""
+    headers = [*answer.headers, *header_rules.ours(call, answer.deployment or None)]
+    call.sent_status = call.sent_status or answer.status
+    before, call.failure = call.failure, CLIENT_LEFT
+    try:
+        if answer.is_stream:
+            reply.begin(answer.status, answer.reason, headers)
+            for at in range(0, len(answer.body), _PIECE_BYTES):
+                await write(call, answer.body[at : at + _PIECE_BYTES], reply, clock)
+            await reply.end()
+        else:
+            await reply.send(answer.status, answer.reason, headers, answer.body)
+        call.failure = before
+    except TimeoutError:
+        call.failure = CLIENT_STALLED
+        reply.connection.abort()
+    except asyncio.CancelledError:
+        if call.is_draining:
+            call.failure = Failure(FailureKind.INTERNAL, DRAINED.message)
+        raise
+
+
+async def write(call: Call, piece: bytes, reply: Reply, clock: Clock) -> None:
+    """Raises TimeoutError when the client takes nothing of it for as long as its route lets a stream be silent."""
+    if reply.push(piece):
+        return
+    assert call.route is not None  # noqa: S101  # it has an answer
+    async with clock.limit() as limit:
+        limit.set(min(clock.now() + call.route.timeouts.idle, call.deadline_at), "idle")
+        await reply.connection.wait_room()

@@ -1,0 +1,27 @@
+"""By what calls are served: the config and what follows from it, built as a whole before any of it is used.
+
+Owns that it belongs together. Does not own what is done with it (`gateway.server`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from llm_guard.config import Config
+from llm_guard.policy.repeat import Repeatable
+from llm_guard.routes import RouteTable
+
+
+class Serving:
+    """One config's."""
+
+    def __init__(self, config: Config, table: RouteTable) -> None:
+        self.config = config
+        self.table = table
+        self.repeatable = Repeatable(config.server.repeat)
+        self.client_keys = {digest(key.key): key for key in config.server.client_keys}
+
+
+def digest(key: str) -> bytes:
+    """Tells keys apart without keeping them."""
+    return hashlib.sha256(key.encode()).digest()

@@ -1,0 +1,176 @@
+"""An engine that is a child process of the gateway.
+
+Owns the process, its group, and the last of what it prints. It ends with the gateway, and leaves nothing behind: a
+gateway that comes back could neither wait for it nor read from it, and would find its port taken. Who wants an engine
+to outlive the gateway runs it under systemd or in a container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import structlog
+
+from llm_guard.clock import Clock
+from llm_guard.config import CommandConfig
+from llm_guard.health.environment import environment
+from llm_guard.health.strategy import EngineError, Found
+from llm_guard.health.tail import Tail
+
+_log = structlog.get_logger("llm_guard.health.command_engine")
+
+_LEASH = str(Path(__file__).with_name("leash.py"))
+_KILLED_S = 5.0
+"""So long a process may take to end that was killed."""
+
+
+class CommandEngine:
+    """As `strategy.Strategy`."""
+
+    def __init__(self, config: CommandConfig, clock: Clock, own: Mapping[str, str] = os.environ) -> None:
+        """`own`: the gateway's environment."""
+        self._argv = config.argv
+        self._folder = config.folder
+        self._environment = environment(own, config.pass_env, config.env)
+        secrets = (*config.env.values(), *(own.get(name, "") for name in config.pass_env))
+        self._tail = Tail(secrets)
+        self._clock = clock
+        self._child: _Child | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    @property
+    def place(self) -> str:
+        return Path(self._argv[0]).name
+
+    @property
+    def output(self) -> tuple[str, ...]:
+        return self._tail.lines()
+
+    async def look(self) -> Found:
+        child = self._child
+        if child is None:
+            return Found(False, why="it was not started")
+        return Found(True, str(child.pid)) if child.code is None else Found(False, why=_ending(child.code))
+
+    async def start(self) -> None:
+        if self._child is not None and self._child.code is None:
+            return
+        self._check()
+        if self._child is not None:
+            _bury(self._child.pid)
+        # Whoever is cancelled while a process begins must not leave one that nobody knows.
+        self._starting = asyncio.get_running_loop().create_task(self._begin())
+        await asyncio.shield(self._starting)
+
+    async def stop(self, grace_s: float) -> None:
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
+        child = self._child
+        if child is None or child.code is not None:
+            return
+        child.signal(signal.SIGTERM)
+        if await self._has_ended(child, grace_s):
+            return
+        _log.warning("an engine does not end by itself: it is killed", program=self.place, pid=child.pid)
+        child.signal(signal.SIGKILL)
+        if not await self._has_ended(child, _KILLED_S):
+            raise EngineError(f"process {child.pid} was killed, and has not ended in {_KILLED_S:g} s")
+
+    async def wait_gone(self) -> str:
+        child = self._child
+        if child is None:
+            return "it was not started"
+        await child.ended.wait()
+        return _ending(child.code or 0)
+
+    async def close(self, grace_s: float) -> None:
+        try:
+            await self.stop(grace_s)
+        except EngineError as error:
+            _log.error("an engine stays behind", program=self.place, problem=str(error))
+
+    def _check(self) -> None:
+        """Before a process is made only to say the same."""
+        program = self._argv[0]
+        if self._folder is not None and not Path(self._folder).is_dir():
+            raise EngineError(f"there is no folder {self._folder}: set command.folder to one that there is")
+        beside = Path(self._folder or ".") / program if "/" in program else program
+        if shutil.which(beside, path=self._environment.get("PATH")) is None:
+            raise EngineError(f"there is no program {program} to be run: install it, or write its whole path in argv")
+
+    async def _begin(self) -> None:
+        leash = (sys.executable, "-I", "-S", _LEASH, str(os.getpid()))
+        child = _Child(self._tail)
+        try:
+            await asyncio.get_running_loop().subprocess_exec(
+                lambda: child, *leash, *self._argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT, cwd=self._folder, env=self._environment, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise EngineError(f"no process can be made: {error.strerror}") from error
+        self._child = child
+        _log.info("an engine has begun", program=self.place, pid=child.pid)
+
+    async def _has_ended(self, child: _Child, within_s: float) -> bool:
+        try:
+            async with self._clock.limit() as limit:
+                limit.set(self._clock.now() + within_s, "engine")
+                await child.ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class _Child(asyncio.SubprocessProtocol):
+    """One run of the program."""
+
+    def __init__(self, tail: Tail) -> None:
+        self.ended = asyncio.Event()
+        self.code: int | None = None
+        """Below 0 the signal that ended it; None: it runs."""
+        self.pid = 0
+        self._tail = tail
+
+    def signal(self, number: signal.Signals) -> None:
+        """To it and all its children, as systemd's control-group does."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)  # uvloop's is none by its class
+        self.pid = self._transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002  # as asyncio calls it
+        self._tail.feed(data)
+
+    def process_exited(self) -> None:
+        self.code = self._transport.get_returncode()
+        self.signal(signal.SIGKILL)  # its children: they would keep the port and the memory
+        self._transport.close()
+        self.ended.set()
+
+
+def _bury(group: int) -> None:
+    """A gateway that is process 1, as in a container, inherits the children of an engine that has ended: nobody else
+    takes note of their end, and each would stay as a zombie."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = str(-code)
+    return f"it was ended by signal {name}"

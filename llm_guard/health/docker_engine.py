@@ -1,0 +1,142 @@
+"""An engine that is a container, of Docker or Podman: by the part of Docker's HTTP API that both have, on their socket.
+
+Owns what is asked of the daemon, how long for, and what its answers mean. Does not own the container: it must be there,
+and stays when the gateway goes.
+
+Sources: Docker Engine API 1.57, ContainerStart, ContainerStop, ContainerInspect, and its ContainerState;
+containers/podman, pkg/api/server/register_containers.go, which has the same under the same paths. Without a version in
+the path each takes its own.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+
+from llm_guard.clock import Clock
+from llm_guard.config import ContainerConfig
+from llm_guard.health.strategy import EngineError, Found, poll_gone
+
+_ANSWER_S = 10.0
+_START_S = 60.0
+"""Volumes, networks and devices are set up meanwhile."""
+_BEYOND_GRACE_S = 15.0
+_MOST_BYTES = 1 << 20
+_DONE = (204, 304)
+"""304: it was so already."""
+_RUNS = ("running", "restarting", "stopping")
+"""restarting: its own restart policy brings it back, and the prober tells whether it does."""
+
+
+class ContainerEngine:
+    """As `strategy.Strategy`."""
+
+    def __init__(self, config: ContainerConfig, daemon: Literal["docker", "podman"], clock: Clock) -> None:
+        self._container = config.container
+        self._daemon = daemon
+        self._socket = config.socket or _usual_socket(daemon)
+        self._clock = clock
+
+    @property
+    def place(self) -> str:
+        return f"{self._daemon} container {self._container}"
+
+    @property
+    def output(self) -> tuple[str, ...]:
+        """It goes to the daemon's log."""
+        return ()
+
+    async def look(self) -> Found:
+        status, body = await self._ask("GET", "json", _ANSWER_S)
+        if status != 200:
+            raise self._refusal("looked at", status, body)
+        state = body.get("State")
+        if not isinstance(state, dict):
+            raise EngineError(
+                f"{self._daemon} says nothing of the state of {self._container}: is {self._socket} its API?"
+            )
+        if str(state.get("Status", "")).lower() not in _RUNS:
+            return Found(False, why=_ending(state))
+        # Its start, as its PID alone may be another one's tomorrow.
+        return Found(True, f"{state.get('StartedAt')} {state.get('Pid')}")
+
+    async def start(self) -> None:
+        status, body = await self._ask("POST", "start", _START_S)
+        if status not in _DONE:
+            raise self._refusal("started", status, body)
+
+    async def stop(self, grace_s: float) -> None:
+        # It kills the container when that time is over.
+        status, body = await self._ask("POST", f"stop?t={max(1, round(grace_s))}", grace_s + _BEYOND_GRACE_S)
+        if status not in _DONE:
+            raise self._refusal("stopped", status, body)
+
+    async def wait_gone(self) -> str:
+        return await poll_gone(self, self._clock)
+
+    async def close(self, grace_s: float) -> None:
+        """The container stays."""
+
+    async def _ask(self, method: str, what: str, within_s: float) -> tuple[int, dict[str, Any]]:
+        url = f"http://localhost/containers/{self._container}/{what}"
+        try:
+            async with self._clock.limit() as limit:
+                limit.set(self._clock.now() + within_s, "engine")
+                async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(self._socket)) as session:
+                    return await _exchange(session, method, url)
+        except TimeoutError:
+            raise EngineError(f"{self._daemon} has not answered within {within_s:g} s") from None
+        except PermissionError:
+            raise EngineError(
+                f"{self._socket}: permission denied; may the gateway's user use {self._daemon}?"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineError(f"{self._daemon} cannot be reached at {self._socket}: {_said(error)}") from error
+
+    def _refusal(self, what: str, status: int, body: dict[str, Any]) -> EngineError:
+        if status == 404:
+            return EngineError(f"{self._daemon} knows no container {self._container}: create it, or correct its name")
+        said = str(body.get("message", ""))[:300] or "it does not say why"
+        return EngineError(f"{self._container} could not be {what}: {self._daemon} answered {status}: {said}")
+
+
+async def _exchange(session: aiohttp.ClientSession, method: str, url: str) -> tuple[int, dict[str, Any]]:
+    async with session.request(method, url, allow_redirects=False) as response:
+        content = b""
+        async for piece in response.content.iter_any():
+            content += piece
+            if len(content) > _MOST_BYTES:
+                raise EngineError("the daemon's answer has no end")
+        return response.status, _read(content)
+
+
+def _read(content: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(content or b"{}", type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _ending(state: dict[str, Any]) -> str:
+    if state.get("OOMKilled") is True:
+        return "its container ran out of memory"
+    error = str(state.get("Error") or "")[:300]
+    return f"its container is {state.get('Status')}, exit code {state.get('ExitCode')}{': ' if error else ''}{error}"
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _usual_socket(daemon: Literal["docker", "podman"]) -> str:
+    """podman-system-service(1): root's is the system's, anybody else's in their own folder."""
+    if daemon == "docker":
+        return "/var/run/docker.sock"
+    if os.getuid() == 0:
+        return "/run/podman/podman.sock"
+    return f"{os.environ.get('XDG_RUNTIME_DIR') or f'/run/user/{os.getuid()}'}/podman/podman.sock"

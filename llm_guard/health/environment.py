@@ -1,0 +1,31 @@
+"""What a child of the gateway finds in its environment.
+
+Owns the list of what is passed on. The gateway's own holds the keys of providers, the operator's token and more: a
+child gets what is known to be harmless or its own business, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+_NAMES = frozenset({
+    "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TEMP", "TMP", "TMPDIR",
+    "TZ", "USER", "VIRTUAL_ENV", "HF_HOME", "LD_LIBRARY_PATH",
+})  # fmt: skip
+_FAMILIES = (
+    "CUDA_", "GGML_", "HF_HUB_", "HIP_", "HSA_", "LC_", "LLAMA_", "NCCL_", "NVIDIA_", "OLLAMA_", "OMP_", "PYTORCH_",
+    "RCCL_", "ROCM_", "ROCR_", "TORCH_", "TRANSFORMERS_", "VLLM_", "XDG_",
+)  # fmt: skip
+_SECRETIVE = ("KEY", "PASSWORD", "SECRET", "TOKEN")
+"""One of these in its name, and even one of a family is passed on by name only: VLLM_API_KEY, HF_HUB_TOKEN."""
+
+
+def environment(own: Mapping[str, str], passed: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
+    """For a child: of `own` what is harmless and what `passed` names, and `given` over both."""
+    harmless = {name: value for name, value in own.items() if _is_harmless(name)}
+    named = {name: own[name] for name in passed if name in own}
+    return {**harmless, **named, **given}
+
+
+def _is_harmless(name: str) -> bool:
+    return name in _NAMES or (name.startswith(_FAMILIES) and not any(word in name for word in _SECRETIVE))

@@ -1,0 +1,185 @@
+"""One look at an upstream, over the same connections as calls: what is asked, and how much of the answer is read.
+
+Owns the requests. Does not own what their answers mean (`policy.probing`), nor when one is made and how long it may
+take (`health.prober`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from llm_guard.call import Exchange
+from llm_guard.deployment import Upstream
+from llm_guard.gateway.connections import Connections, UpstreamError
+from llm_guard.gateway.headers import lower_names
+from llm_guard.health.subjects import Subject, health_path
+from llm_guard.outcome import FailureKind, Source
+from llm_guard.policy.probing import ProbeSettings, Sight, judge_completion, judge_health, judge_models
+
+_MOST_BYTES = 1 << 16
+_MOST_LIST_BYTES = 1 << 22
+"""Of a list of models. OpenRouter's has half a megabyte."""
+_ANTHROPIC_VERSION = "2023-06-01"
+_LIMIT_OF = {"openai": "max_completion_tokens", "azure": "max_completion_tokens"}
+"""How a family calls the most tokens of an answer: OpenAI's later models refuse `max_tokens`, which all others know
+(platform.openai.com/docs/api-reference/chat/create)."""
+
+
+class Look(Protocol):
+    """Looks at one subject, again and again."""
+
+    async def look(self) -> Sight:
+        """Takes as long as it takes. Cancelled, it closes the exchange at once."""
+
+
+def look_at(subject: Subject, connections: Connections) -> Look:
+    """The kind of look that the subject's settings ask for."""
+    asker = _Asker(subject.upstream, connections)
+    if not isinstance(subject.settings, ProbeSettings):
+        return _CompletionLook(asker, subject.model or "")
+    if subject.settings.kind == "models":
+        return _ModelsLook(asker, subject.wanted)
+    return _HealthLook(asker, health_path(subject))
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    status: int
+    is_json: bool
+    body: bytes
+    """Empty where it is too long to be read."""
+
+
+class _HealthLook:
+    """HEAD, and GET where that is not enough: it is refused, or there is JSON to read. What was enough once is asked
+    first from then on."""
+
+    def __init__(self, asker: _Asker, path: str) -> None:
+        self._asker = asker
+        self._path = path
+        self._is_head_enough = True
+
+    async def look(self) -> Sight:
+        if self._is_head_enough:
+            heard = await self._asker.ask("HEAD", self._path)
+            if 200 <= heard.status < 300 and not heard.is_json:
+                return judge_health(heard.status, None)
+        heard = await self._asker.ask("GET", self._path)
+        if 200 <= heard.status < 300:
+            self._is_head_enough = False
+        said = _decoded(heard.body, dict)
+        return judge_health(heard.status, None if said is None else said.get("status"))
+
+
+class _ModelsLook:
+    """GET of the list of models, with the upstream's own key."""
+
+    def __init__(self, asker: _Asker, wanted: Collection[str]) -> None:
+        self._asker = asker
+        self._wanted = wanted
+
+    async def look(self) -> Sight:
+        heard = await self._asker.ask("GET", self._asker.target("/models"), most=_MOST_LIST_BYTES)
+        found = _decoded(heard.body, _Listed)
+        return judge_models(heard.status, None if found is None else {each.id for each in found.data}, self._wanted)
+
+
+class _CompletionLook:
+    """POST of a call for one token."""
+
+    def __init__(self, asker: _Asker, model: str) -> None:
+        self._asker = asker
+        family, dialect = asker.upstream.family, asker.upstream.dialect
+        limit = "max_tokens" if dialect == "anthropic" else _LIMIT_OF.get(family, "max_tokens")
+        self._path = "/messages" if dialect == "anthropic" else "/chat/completions"
+        self._body = json.dumps({"model": model, limit: 1, "messages": [{"role": "user", "content": "hi"}]}).encode()
+
+    async def look(self) -> Sight:
+        heard = await self._asker.ask("POST", self._asker.target(self._path), self._body)
+        said = _decoded(heard.body, dict)
+        return judge_completion(heard.status, bool(said) and not said.get("error") and said.get("type") != "error")
+
+
+class _Listed(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Asker:
+    """Sends requests to one upstream."""
+
+    def __init__(self, upstream: Upstream, connections: Connections) -> None:
+        self.upstream = upstream
+        self._connections = connections
+        self._headers = _headers(upstream)
+
+    def target(self, path: str) -> str:
+        """The path of an endpoint of the API, as the upstream has it."""
+        return f"{self.upstream.base_path}{'/v1' if self.upstream.dialect == 'anthropic' else ''}{path}"
+
+    async def ask(self, method: str, target: str, body: bytes = b"", most: int = _MOST_BYTES) -> _Heard:
+        """One exchange; at most `most` bytes of its answer are read. Raises UpstreamError."""
+        exchange = await self._send(method, target, body)
+        try:
+            is_json = "json" in lower_names(exchange.headers).get("content-type", "")
+            return _Heard(exchange.status, is_json, await _read(exchange, most))
+        finally:
+            exchange.abort()
+
+    async def _send(self, method: str, target: str, body: bytes) -> Exchange:
+        """A kept-alive connection that had been closed says nothing: then, and for what costs, a fresh one."""
+        is_repeatable = method != "POST"
+        headers = [*self._headers, ("Content-Type", "application/json")] if body else self._headers
+        send, origin = self._connections.send, self.upstream.origin
+        try:
+            return await send(method, origin, target, headers, body, _connected, is_repeatable=is_repeatable)
+        except UpstreamError as error:
+            if error.kind is not FailureKind.RETIRED:
+                raise
+        return await send(method, origin, target, headers, body, _connected, is_repeatable=False)
+
+
+def sight_of(error: UpstreamError) -> Sight:
+    """What it says of an upstream that an exchange has broken."""
+    is_theirs = error.kind.source is Source.UPSTREAM
+    return Sight("failed" if is_theirs else "unclear", error.detail)
+
+
+async def _read(exchange: Exchange, most: int) -> bytes:
+    pieces, size = [], 0
+    while data := await exchange.read():
+        size += len(data)
+        if size > most:
+            return b""
+        pieces.append(data)
+    return b"".join(pieces)
+
+
+def _decoded(body: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _headers(upstream: Upstream) -> list[tuple[str, str]]:
+    headers = [("Accept", "application/json, */*"), ("Accept-Encoding", "identity"), ("User-Agent", "llm-guard")]
+    key = upstream.api_key
+    if key is not None and upstream.auth != "none":
+        is_bearer = upstream.auth == "bearer"
+        headers.append(("Authorization", f"Bearer {key}") if is_bearer else (upstream.auth, key))
+    if upstream.dialect == "anthropic":
+        headers.append(("anthropic-version", _ANTHROPIC_VERSION))
+    return headers
+
+
+def _connected() -> None:
+    """The look has one limit for all of it."""

@@ -1,0 +1,317 @@
+"""Looks at upstreams again and again, beside the calls: each by itself, so that a slow one holds up no other.
+
+Owns when each is looked at, what is known of each, and who hears of it. Does not own what is asked (`health.looks`),
+what an answer means (`policy.probing`), nor what a call makes of it (`gateway.way`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from llm_guard.clock import Clock
+from llm_guard.config import Config
+from llm_guard.deployment import Deployment, Down, Upstream
+from llm_guard.gateway.connections import UpstreamError
+from llm_guard.gateway.counters import Distribution
+from llm_guard.health.looks import Look, sight_of
+from llm_guard.health.signs import Hear, ProbeView
+from llm_guard.health.subjects import Key, Subject, subjects_of
+from llm_guard.policy.breaker import Breaker
+from llm_guard.policy.probing import Finding, Record, Sight, delay_s, first_delay_s, may_end_opening
+
+_log = structlog.get_logger("llm_guard.health.prober")
+
+_TOOK_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """One subject, as long as it is looked at."""
+
+    subject: Subject
+    look: Look
+    record: Record = field(default_factory=Record)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    """They want a look that has not begun yet."""
+    last: Finding | None = None
+    last_ok_wall: float | None = None
+    looked_wall: float | None = None
+    took_s: float | None = None
+    successes: float = 0.0
+    """When its calls succeeded last, as the look before knew it."""
+
+
+class Prober:
+    """`adopt` begins it, and takes another config; `stop` ends it. Of one event loop."""
+
+    def __init__(
+        self,
+        new_look: Callable[[Subject], Look],
+        deployments: Callable[[], Iterable[Deployment]],
+        down: Down,
+        clock: Clock,
+        draw: Callable[[], float],
+    ) -> None:
+        """`deployments`: all that calls may go to, at any moment; `down`: where calls read who is down."""
+        self._new_look = new_look
+        self._deployments = deployments
+        self._down = down
+        self._clock = clock
+        self._draw = draw
+        self._watched: dict[Key, _Watched] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(1)
+        self._hearers: dict[str, list[Hear]] = {}
+        self._failed: dict[str, str] = {}
+        self.on_change: Callable[[ProbeView], None] | None = None
+        """Hears when one that was up is down, and the reverse."""
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        """Looks since the start, by upstream, kind and finding."""
+        self.durations: dict[str, Distribution] = {}
+        """Of looks that were answered, by upstream; seconds."""
+
+    def adopt(self, config: Config, upstreams: Mapping[str, Upstream]) -> None:
+        """Looks at what this config says. What is the same goes on as it was; what has changed begins anew; what is
+        gone is forgotten."""
+        self._turns = asyncio.Semaphore(config.probing.concurrency)
+        wanted = subjects_of(config, upstreams)
+        for key, watched in list(self._watched.items()):
+            if wanted.get(key) != watched.subject:
+                self._end(key)
+        for key, subject in wanted.items():
+            if key not in self._watched:
+                self._begin(key, subject)
+        self._watched = {key: self._watched[key] for key in wanted}
+        self._failed = {name: why for name, why in self._failed.items() if name in config.upstreams}
+        self._tell_calls()
+
+    async def stop(self) -> None:
+        """Ends every look, at once."""
+        for key in list(self._watched):
+            self._end(key)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    # what is known
+
+    def views(self) -> list[ProbeView]:
+        """Everything that is looked at, in the config's order, upstreams first."""
+        return [self._view(each) for each in self._watched.values()]
+
+    def subjects(self) -> list[Subject]:
+        """The same, as the config has it."""
+        return [each.subject for each in self._watched.values()]
+
+    def view(self, upstream: str, model: str | None = None) -> ProbeView | None:
+        """An upstream as a whole, or a deployment of it; None: it is not looked at."""
+        watched = self._watched.get((upstream, model))
+        return None if watched is None else self._view(watched)
+
+    def why_down(self, deployment: Deployment) -> str | None:
+        """A phrase, where looks at its upstream or at itself have found it down."""
+        if not self._down.has(deployment):
+            return None
+        for key in _keys(deployment):
+            watched = self._watched.get(key)
+            seen = None if watched is None else watched.record.snapshot(self._clock.now())
+            if seen is not None and seen.state == "down":
+                return seen.why
+        return None
+
+    def last_ok_wall(self, deployment: Deployment) -> float | None:
+        """When a look at its upstream or at itself found all well last, in seconds since the epoch."""
+        found = (self._watched.get(key) for key in _keys(deployment))
+        return max((each.last_ok_wall or 0.0 for each in found if each is not None), default=0.0) or None
+
+    def why_failed(self, upstream: str) -> str | None:
+        """Why its engine was given up; None: it was not."""
+        return self._failed.get(upstream)
+
+    # what others ask of it
+
+    def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
+        """`hear` hears of each look at it from now on, also over reloads. Returns how to end that."""
+        hearers = self._hearers.setdefault(upstream, [])
+        hearers.append(hear)
+
+        def end() -> None:
+            if hear in hearers:
+                hearers.remove(hear)
+
+        return end
+
+    def look_now(self, upstream: str) -> None:
+        """Looks at it as soon as it can; if a look is under way, once more after it. Not where it is not looked at."""
+        for key, watched in self._watched.items():
+            if key[0] == upstream:
+                watched.wake.set()
+
+    async def wait_looks(self, upstream: str | None) -> list[ProbeView]:
+        """Looks at it and its deployments, or at all there is, and returns what has been found then."""
+        asked = {key: each for key, each in self._watched.items() if upstream in (None, key[0])}
+        waiters = {key: asyncio.get_running_loop().create_future() for key in asked}
+        for key, watched in asked.items():
+            watched.waiters.append(waiters[key])
+            watched.wake.set()
+        if waiters:
+            await asyncio.wait(list(waiters.values()))
+        return [self._view(each) for key, each in self._watched.items() if key in asked]
+
+    def set_failed(self, upstream: str, why: str | None) -> None:
+        """Its engine was given up: it is `failed`, and asked after all others. None: it has come back, or is tried
+        again."""
+        if why is None:
+            self._failed.pop(upstream, None)
+        else:
+            self._failed[upstream] = why
+        self._tell_calls()
+
+    # one after the other
+
+    def _begin(self, key: Key, subject: Subject) -> None:
+        watched = self._watched[key] = _Watched(subject, self._new_look(subject))
+        watched.successes = self._successes(subject)
+        self._tasks[key] = asyncio.get_running_loop().create_task(self._watch(watched))
+
+    def _end(self, key: Key) -> None:
+        """Whoever waits for it has nothing more to wait for."""
+        task, watched = self._tasks.pop(key), self._watched.pop(key)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
+        _resolve(watched.waiters)
+
+    async def _watch(self, watched: _Watched) -> None:
+        rules = watched.subject.settings
+        await self._pause(watched, first_delay_s(rules.interval, self._draw()))
+        while True:
+            waiters, watched.waiters = watched.waiters, []
+            try:
+                async with self._turns:
+                    await self._look(watched)
+            except Exception:  # noqa: BLE001  # the next look may do better; without one nobody would ever know more
+                _log.exception("a look failed", upstream=watched.subject.upstream.name)
+            finally:
+                _resolve(waiters)
+            await self._pause(watched, delay_s(rules.interval, rules.jitter, self._draw()))
+
+    async def _pause(self, watched: _Watched, seconds: float) -> None:
+        """Until it is time, or somebody asks."""
+        alarm = self._clock.call_at(self._clock.now() + seconds, watched.wake.set)
+        try:
+            await watched.wake.wait()
+        finally:
+            alarm.cancel()
+        watched.wake.clear()
+
+    async def _look(self, watched: _Watched) -> None:
+        subject = watched.subject
+        began_at = self._clock.now()
+        sight = await self._sight(watched.look.look(), subject.settings.timeout)
+        took_s = self._clock.now() - began_at
+        upstream = subject.upstream.name
+        self.counts[upstream, subject.kind, sight.finding] += 1
+        watched.last, watched.looked_wall = sight.finding, self._clock.wall()
+        if sight.finding in ("ok", "answered"):
+            watched.took_s = took_s
+            self.durations.setdefault(upstream, Distribution(_TOOK_S)).note(took_s)
+        if sight.finding == "ok":
+            watched.last_ok_wall = watched.looked_wall
+        self._conclude(watched, sight)
+
+    async def _sight(self, looking: Awaitable[Sight], timeout_s: float) -> Sight:
+        try:
+            async with self._clock.limit() as limit:
+                limit.set(self._clock.now() + timeout_s, "probe")
+                return await looking
+        except TimeoutError:
+            return Sight("failed", f"it did not answer within {timeout_s:g} s")
+        except UpstreamError as error:
+            return sight_of(error)
+
+    # what comes of it
+
+    def _conclude(self, watched: _Watched, sight: Sight) -> None:
+        subject, record = watched.subject, watched.record
+        before = record.snapshot(self._clock.now())
+        successes, watched.successes = watched.successes, self._successes(subject)
+        is_news = record.note(
+            sight, subject.settings.max_failures, have_calls_succeeded=successes != watched.successes
+        )  # fmt: skip
+        view = self._view(watched)
+        if view.state != before.state:
+            self._tell_calls()
+        self._tell_breakers(subject, sight, before.failures)
+        if is_news:
+            _log.warning("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, why=view.why)
+            if self.on_change is not None:
+                self.on_change(view)
+        for hear in tuple(self._hearers.get(view.upstream, ())) if view.deployment is None else ():
+            hear(view)
+
+    def _tell_calls(self) -> None:
+        down = {key for key, each in self._watched.items() if each.record.snapshot(self._clock.now()).state == "down"}
+        self._down.keys = frozenset(down | {(name, None) for name in self._failed})
+
+    def _tell_breakers(self, subject: Subject, sight: Sight, failures_before: int) -> None:
+        """An open one may let a call through before its time. The host's hears of connections, and any answer shows
+        one; the deployments' hear of answers."""
+        if sight.finding not in ("ok", "answered"):
+            return
+        for host in {each.host for each in self._deployments() if each.upstream.name == subject.upstream.name}:
+            self._half_open(host, upstream=subject.upstream.name)
+        if may_end_opening(subject.kind, sight, failures_before):
+            for each in self._of(subject):
+                self._half_open(each.breaker, deployment=each.label)
+
+    def _half_open(self, breaker: Breaker, **whose: str) -> None:
+        transition = breaker.note_probe(True, self._clock.now())
+        if transition is not None:
+            said = {"before": transition.before, "after": transition.after, "why": transition.why}
+            _log.warning("breaker", **whose, **said)
+
+    def _successes(self, subject: Subject) -> float:
+        return max((each.last_success_wall or 0.0 for each in self._of(subject)), default=0.0)
+
+    def _of(self, subject: Subject) -> list[Deployment]:
+        """The deployments that a look at it is evidence of; that files can be listed says nothing of models."""
+        name, model = subject.key
+        return [
+            each
+            for each in self._deployments()
+            if each.upstream.name == name and each.model is not None and model in (None, each.model)
+        ]
+
+    def _view(self, watched: _Watched) -> ProbeView:
+        subject, seen = watched.subject, watched.record.snapshot(self._clock.now())
+        return ProbeView(
+            subject.upstream.name,
+            seen.state,
+            seen.why,
+            seen.failures,
+            watched.last_ok_wall,
+            watched.looked_wall,
+            watched.took_s,
+            subject.kind,
+            watched.last,
+            subject.label,
+        )
+
+
+def _keys(deployment: Deployment) -> tuple[Key, ...]:
+    """Under which looks are evidence of it."""
+    name, model = deployment.upstream.name, deployment.model
+    return ((name, None),) if model is None else ((name, None), (name, model))
+
+
+def _resolve(waiters: list[asyncio.Future[None]]) -> None:
+    for each in waiters:
+        if not each.done():
+            each.set_result(None)

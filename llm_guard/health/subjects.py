@@ -1,0 +1,92 @@
+"""What is looked at: upstreams, and single deployments, as the config says.
+
+Owns how the config becomes that. Does not own the looking (`health.looks`), nor its rules (`policy.probing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from llm_guard.config import Config, is_pattern
+from llm_guard.deployment import Upstream, upstream_of
+from llm_guard.policy.probing import CompletionProbeSettings, ProbeKind, ProbeSettings
+
+Key = tuple[str, str | None]
+"""The upstream's name, and the model of a single deployment of it; None: the upstream as a whole."""
+
+
+_WORDS = {
+    "health": "probed at {path}",
+    "models": "probed for its list of models",
+    "completion": "probed with a call for one token",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One upstream or deployment. Two are the same if looks at one say all that looks at the other would."""
+
+    upstream: Upstream
+    settings: ProbeSettings | CompletionProbeSettings
+    model: str | None = None
+    """As the upstream is asked for it; None: the upstream as a whole."""
+    label: str | None = field(default=None, compare=False)
+    """The deployment's."""
+    wanted: tuple[str, ...] = ()
+    """The models that calls ask the upstream for, as far as the config names them."""
+
+    @property
+    def key(self) -> Key:
+        return self.upstream.name, self.model
+
+    @property
+    def kind(self) -> ProbeKind:
+        return "completion" if isinstance(self.settings, CompletionProbeSettings) else self.settings.kind
+
+
+def subjects_of(config: Config, upstreams: Mapping[str, Upstream]) -> dict[Key, Subject]:
+    """All of a config: upstreams first, in its order. Models that name the same deployment agree on its looks."""
+    wanted = _wanted(config)
+    whole = (
+        Subject(upstreams[name], each.probe, wanted=tuple(wanted[name]) if each.probe.kind == "models" else ())
+        for name, each in config.upstreams.items()
+        if each.probe is not None
+    )
+    return {subject.key: subject for subject in (*whole, *_deployments(config, upstreams))}
+
+
+def told(config: Config) -> Iterator[str]:
+    """What is looked at, a line each, and how soon it is found down at the latest."""
+    upstreams = {name: upstream_of(name, each) for name, each in config.upstreams.items()}
+    for subject in subjects_of(config, upstreams).values():
+        rules = subject.settings
+        what = _WORDS[subject.kind].format(path=health_path(subject))
+        longest_s = rules.max_failures * (rules.interval * (1 + rules.jitter) + rules.timeout)
+        yield (
+            f"{subject.label or subject.upstream.name}: {what} every {rules.interval:g}s; "
+            f"down after {rules.max_failures} failures, within {longest_s:g}s"
+        )
+
+
+def health_path(subject: Subject) -> str:
+    """Where the upstream's health page is, from the root of its host."""
+    path = subject.settings.path if isinstance(subject.settings, ProbeSettings) else None
+    return path or ("/" if subject.upstream.family == "ollama" else "/health")
+
+
+def _wanted(config: Config) -> dict[str, dict[str, None]]:
+    wanted: dict[str, dict[str, None]] = {name: {} for name in config.upstreams}
+    for name, model in config.models.items():
+        for each in model.deployments:
+            if each.model is not None or not is_pattern(name):
+                wanted[each.upstream][each.model or name] = None
+    return wanted
+
+
+def _deployments(config: Config, upstreams: Mapping[str, Upstream]) -> Iterator[Subject]:
+    for name, model in config.models.items():
+        for each in model.deployments:
+            if each.probe is not None:
+                sent = each.model or name
+                yield Subject(upstreams[each.upstream], each.probe, sent, f"{each.upstream}/{sent}")

@@ -1,0 +1,106 @@
+"""An engine that is a unit of systemd: by `systemctl`.
+
+Owns what is asked of it, how long for, and what its answers mean. Does not own the unit: it must be there, and stays
+when the gateway goes.
+
+Source: systemctl(1), and org.freedesktop.systemd1(5) for what ActiveState, Result and InvocationID are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from asyncio.subprocess import DEVNULL, PIPE
+
+from llm_guard.clock import Clock
+from llm_guard.config import UnitConfig
+from llm_guard.health.environment import environment
+from llm_guard.health.strategy import EngineError, Found, poll_gone
+
+_ANSWER_S = 10.0
+_START_S = 30.0
+_KILLED_S = 15.0
+_PROPERTIES = "LoadState,ActiveState,Result,ExecMainStatus,InvocationID"
+_ENDED = ("inactive", "failed")
+"""Not activating: where the unit restarts by itself, the prober tells whether that helps."""
+_BUS = ("DBUS_SESSION_BUS_ADDRESS",)
+
+
+class UnitEngine:
+    """As `strategy.Strategy`."""
+
+    def __init__(self, config: UnitConfig, clock: Clock) -> None:
+        self._unit = config.unit
+        self._options = ("--user",) if config.user else ("--system",)
+        self._clock = clock
+
+    @property
+    def place(self) -> str:
+        return f"unit {self._unit}"
+
+    @property
+    def output(self) -> tuple[str, ...]:
+        """It goes to the journal."""
+        return ()
+
+    async def look(self) -> Found:
+        said = await self._run(_ANSWER_S, "show", f"--property={_PROPERTIES}", self._unit)
+        facts = dict(line.partition("=")[::2] for line in said.splitlines())
+        if (loaded := facts.get("LoadState", "")) not in ("loaded", ""):
+            raise EngineError(f"{self._unit} is {loaded}: create or enable it, or correct its name")
+        if facts.get("ActiveState", "inactive") not in _ENDED:
+            return Found(True, facts.get("InvocationID", ""))
+        return Found(False, why=_ending(facts))
+
+    async def start(self) -> None:
+        # Not waited for: a unit of Type=notify is begun only once it is up, and the prober tells that.
+        await self._run(_START_S, "start", "--no-block", self._unit)
+
+    async def stop(self, grace_s: float) -> None:
+        try:
+            await self._run(grace_s, "stop", self._unit)
+        except _TooLong:
+            await self._run(_ANSWER_S, "kill", "--signal=SIGKILL", self._unit)
+            await self._run(_KILLED_S, "stop", self._unit)
+
+    async def wait_gone(self) -> str:
+        return await poll_gone(self, self._clock)
+
+    async def close(self, grace_s: float) -> None:
+        """The unit stays."""
+
+    async def _run(self, within_s: float, verb: str, *arguments: str) -> str:
+        """What it prints. Raises EngineError, and _TooLong."""
+        program = shutil.which("systemctl")
+        if program is None:
+            raise EngineError("there is no systemctl on PATH: systemd is needed for this engine")
+        process = await asyncio.create_subprocess_exec(
+            program, *self._options, "--no-ask-password", "--no-pager", verb, *arguments, stdin=DEVNULL, stdout=PIPE,
+            stderr=PIPE, env=environment(os.environ, _BUS, {}),
+        )  # fmt: skip
+        try:
+            async with self._clock.limit() as limit:
+                limit.set(self._clock.now() + within_s, "engine")
+                output, problems = await process.communicate()
+        except TimeoutError:
+            raise _TooLong(f"systemctl {verb} {self._unit} has not ended within {within_s:g} s") from None
+        finally:
+            if process.returncode is None:  # it was cut, or we are
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await asyncio.shield(process.wait())
+        if process.returncode:
+            said = problems.decode(errors="replace").strip()[:300] or f"exit code {process.returncode}"
+            raise EngineError(f"systemctl {verb} {self._unit}: {said}")
+        return output.decode(errors="replace")
+
+
+class _TooLong(EngineError):
+    """It was not done in time."""
+
+
+def _ending(facts: dict[str, str]) -> str:
+    state, result, code = (facts.get(name, "") for name in ("ActiveState", "Result", "ExecMainStatus"))
+    return f"its unit is {state or 'unknown'} (result {result or 'unknown'}, exit status {code or 'unknown'})"

@@ -1,0 +1,210 @@
+"""Would a call for this model be let in now, and if not, why: /admin/admit. And if a spare engine would help, it starts
+one, where the config allows that.
+
+Owns the answer's words, and which spare engine is started. Does not own how a call's way is foreseen
+(`gateway.foresight`).
+
+GET changes nothing, as everywhere on the operator's side: it says which spare engine POST would start. An engine whose
+config says `auto_provision: on_get` is the exception, for orchestrators that can only GET: it is started by a GET that
+asks for it, with `auto_provision=true`; HEAD never does.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.gateway.entrance import Full, Shut
+from llm_guard.gateway.foresight import Foreseen, foresee
+from llm_guard.gateway.refusals import unknown_model
+from llm_guard.gateway.server import Gateway
+from llm_guard.health.engines import Engines
+from llm_guard.health.supervisor import EngineSeen
+from llm_guard.ops.changes import Changed, Changes, Done
+from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
+from llm_guard.policy.engine import EngineState
+from llm_guard.routes import Route
+
+Why = Literal[
+    "breaker_open", "credential_benched", "deployment_held", "draining", "engine_unhealthy", "queue_full",
+    "unknown_model",
+]  # fmt: skip
+
+_USUAL_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+_Model = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class AdmitQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which model."""
+
+    model: _Model
+    auto_provision: bool = False
+    """Starts a spare engine whose config says `auto_provision: on_get`."""
+
+
+class Admit(Change):
+    """Which model."""
+
+    model: _Model
+
+
+class EngineOutlook(Struct, frozen=True):
+    engine: str
+    deployment: str
+    state: EngineState
+
+
+class Admission(Struct, frozen=True):
+    """`GET /admin/admit`."""
+
+    model: str
+    admitted: bool
+    why: Why | None
+    """Why not; of the deployment that would be asked first."""
+    message: str
+    deployment: str | None
+    """Who would be asked."""
+    engines: list[EngineOutlook]
+    """Of the model's deployments, in the order in which they would be asked."""
+    spare: str | None
+    """A spare engine that POST would start, as none of the model's own deployments can be asked."""
+    provisioned: str | None
+    """The spare engine that has been started now."""
+
+
+class Admissions:
+    """By the current routes and engines."""
+
+    def __init__(self, gateway: Gateway, engines: Engines, changes: Changes, clock: Clock) -> None:
+        self._gateway = gateway
+        self._engines = engines
+        self._changes = changes
+        self._clock = clock
+        self._draw = Random().random  # noqa: S311  # a lot of its own: the gateway's is not drawn from
+
+    def pages(self) -> list[Page]:
+        return [
+            Page(
+                "GET", "/admin/admit", "Whether a call would be let in now.", self._give, query=AdmitQuery,
+                gives=Admission,
+            ),
+            Page(
+                "POST", "/admin/admit", "The same, and starts a spare engine where that helps.", self._admit,
+                takes=Admit, gives=Changed[Admission],
+            ),
+        ]  # fmt: skip
+
+    async def _give(self, asked: Asked) -> Answer:
+        wants: AdmitQuery = asked.wants
+        found = self.judge(wants.model)
+        if wants.auto_provision and asked.method == "GET" and self._is_started_by_get(found.spare):
+            why = f"GET /admin/admit asked for {wants.model}"
+            self._changes.note(asked.who, "engines.provision", str(found.spare), why, {"model": wants.model})
+            found = self._provision(found)
+        return answer(found)
+
+    async def _admit(self, asked: Asked) -> Answer:
+        model = asked.body.model
+
+        def do() -> Done:
+            found = self.judge(model)
+            if found.spare is None:
+                return Done(found, {"model": model}, [f"nothing was started: {_idle(found)}"])
+            return Done(self._provision(found), {"model": model, "engine": found.spare})
+
+        return await self._changes.make(asked, "engines.provision", model, do)
+
+    def judge(self, model: str) -> Admission:
+        """Nothing that a call could notice is another afterwards."""
+        gateway = self._gateway
+        if gateway.is_leaving:
+            return _refused(model, "draining", "this gateway is going away")
+        route = gateway.table.preview(model)
+        if route is None:
+            return _refused(model, "unknown_model", unknown_model(gateway.table, model).message)
+        seen = {upstream: each for each in self._engines.seen() for upstream in each.config.upstreams}
+        steps = [_Step(each, seen.get(each.target.deployment.upstream.name)) for each in self._foresee(model, route)]
+        able = [each for each in steps if each.why is None]
+        chosen = min(able, key=lambda each: each.foreseen.turn == "in_reserve", default=None)
+        own = [each for each in steps if each.foreseen.target.alias == route.alias]
+        return Admission(
+            model=model,
+            admitted=chosen is not None,
+            why=None if chosen is not None else steps[0].why,
+            message="; ".join(each.words for each in steps),
+            deployment=None if chosen is None else chosen.label,
+            engines=[each.outlook for each in steps if each.outlook is not None],
+            spare=_spare(own) if all(each.why is not None for each in own) else None,
+            provisioned=None,
+        )
+
+    def _foresee(self, model: str, route: Route) -> list[Foreseen]:
+        now = self._clock.now()
+        dialect = route.targets[0].deployment.upstream.dialect
+        call = Call("", dialect, "POST", _USUAL_PATHS[dialect], "", (), now, model=model)
+        call.route = route
+        call.deadline_at = now + route.timeouts.total
+        return foresee(call, route, self._gateway.bench, self._clock, self._draw)
+
+    def _is_started_by_get(self, engine: str | None) -> bool:
+        supervisor = None if engine is None else self._engines.find(engine)
+        return supervisor is not None and supervisor.config.provision == "on_get"
+
+    def _provision(self, found: Admission) -> Admission:
+        supervisor = None if found.spare is None else self._engines.find(found.spare)
+        if supervisor is not None:
+            supervisor.start()
+        return replace(self.judge(found.model), provisioned=found.spare)
+
+
+class _Step:
+    """One deployment, as a call would find it, and its engine."""
+
+    __slots__ = ("engine", "foreseen", "label", "why", "words")
+
+    def __init__(self, foreseen: Foreseen, engine: EngineSeen | None) -> None:
+        self.foreseen = foreseen
+        self.engine = engine
+        self.label = foreseen.target.deployment.label
+        self.why: Why | None = None
+        self.words = f"{self.label} can be asked"
+        if engine is not None and engine.now.state != "running":
+            self.why = "engine_unhealthy"
+            self.words = f"{self.label}: its engine {engine.name} is {engine.now.state}"
+        elif foreseen.turn == "left_out" and foreseen.obstacle is not None:
+            self.why = _why(foreseen.obstacle)
+            self.words = f"{self.label}: {foreseen.obstacle.why}"
+
+    @property
+    def outlook(self) -> EngineOutlook | None:
+        engine = self.engine
+        return None if engine is None else EngineOutlook(engine.name, self.label, engine.now.state)
+
+
+def _why(obstacle: Shut | Full) -> Why:
+    if isinstance(obstacle, Full):
+        return "queue_full"
+    if obstacle.is_held:
+        return "deployment_held"
+    return "credential_benched" if obstacle.why == "benched" else "breaker_open"
+
+
+def _spare(steps: list[_Step]) -> str | None:
+    for each in steps:
+        engine = each.engine
+        if engine is not None and engine.config.provision != "never" and engine.now.state == "stopped":
+            return engine.name
+    return None
+
+
+def _idle(found: Admission) -> str:
+    return "it is admitted" if found.admitted else "no spare engine of this model waits to be started"
+
+
+def _refused(model: str, why: Why, message: str) -> Admission:
+    return Admission(model, False, why, message, None, [], None, None)

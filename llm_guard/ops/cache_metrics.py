@@ -1,0 +1,39 @@
+"""The metrics of the cache's store, at the moment of a scrape.
+
+Owns names, help texts and labels. Does not own the store (`store.cache`), nor what calls got of it
+(`ops.call_metrics`).
+"""
+
+from __future__ import annotations
+
+from llm_guard.gateway.answer_cache import AnswerCache
+from llm_guard.ops.exposition import Family, Row
+
+
+def cache_metrics(cache: AnswerCache) -> tuple[Family, ...]:
+    """By route where answers are kept, else of all together."""
+
+    def entries() -> list[Row]:
+        return [((route,), held.entries) for route, held in cache.snapshot().routes.items()]
+
+    def sizes() -> list[Row]:
+        return [((route,), held.bytes) for route, held in cache.snapshot().routes.items()]
+
+    return (
+        Family("llm_guard_cache_entries", "gauge", "Answers that are kept.", ("model",), entries),
+        Family("llm_guard_cache_bytes", "gauge", "What they take.", ("model",), sizes),
+        Family(
+            "llm_guard_cache_evictions",
+            "counter",
+            "Answers that made room for others.",
+            (),
+            lambda: [((), cache.snapshot().evictions)],
+        ),
+        Family(
+            "llm_guard_cache_store_failures",
+            "counter",
+            "What the cache's file could not do, or not in time.",
+            ("what",),
+            lambda: [((what,), count) for what, count in cache.snapshot().failures.items()],
+        ),
+    )

@@ -1,0 +1,116 @@
+"""/admin/cache: what is kept of answers, what calls got of it, and how it is emptied.
+
+Owns how that is asked for. Does not own the cache (`gateway.answer_cache`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from llm_guard.config import Config
+from llm_guard.gateway.answer_cache import AnswerCache
+from llm_guard.gateway.counters import ModelCounts
+from llm_guard.ops.changes import Changed, Changes, Done
+from llm_guard.ops.labels import check_known
+from llm_guard.ops.lasting_views import CacheView, RouteCache
+from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.routes import NO_ALIAS
+from llm_guard.store.cache import Held
+
+_NOTHING = Held(0, 0)
+
+
+class Purge(Change):
+    """What is forgotten."""
+
+    between_fields: ClassVar[Mapping[str, object]] = {"minProperties": 2, "maxProperties": 2}
+    """`reason`, and one of the two."""
+
+    route: Annotated[str, Meta(min_length=1, max_length=600)] | UnsetType = UNSET
+    all: Literal[True] | UnsetType = UNSET
+
+
+class Purged(Struct, frozen=True):
+    """What has become of it."""
+
+    forgotten: int
+
+
+class CachePages:
+    """By the current config, which a reload replaces."""
+
+    def __init__(
+        self,
+        config: Config,
+        cache: AnswerCache,
+        counts: Mapping[str, ModelCounts],
+        flights: Callable[[], int],
+        changes: Changes,
+    ) -> None:
+        self._cache = cache
+        self._counts = counts
+        self._flights = flights
+        self._changes = changes
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these are its routes."""
+        self._is_on = {key: model.cache is not None for key, model in config.models.items()}
+        self._is_on[NO_ALIAS] = config.defaults.cache is not None
+
+    def pages(self) -> list[Page]:
+        return [
+            Page("GET", "/admin/cache", "What is kept of answers, by route.", self._give, gives=CacheView),
+            Page(
+                "POST", "/admin/cache/purge", "Forgets the answers of one route, or all of them.", self._purge,
+                takes=Purge, gives=Changed[Purged],
+            ),
+        ]  # fmt: skip
+
+    def view(self) -> CacheView:
+        """As it is now."""
+        now = self._cache.snapshot()
+        shown = dict.fromkeys((*(key for key, is_on in self._is_on.items() if is_on), *now.routes))
+        routes = [self._route(route, now.routes.get(route, _NOTHING)) for route in shown]
+        return CacheView(
+            now.kind,
+            sum(each.entries for each in routes),
+            sum(each.bytes for each in routes),
+            now.max_bytes,
+            now.evictions,
+            dict(now.failures),
+            self._flights(),
+            routes,
+        )
+
+    def view_if_used(self) -> CacheView | None:
+        """None: no route has a cache, nor has had one of whose answers some are left."""
+        view = self.view()
+        return view if view.routes else None
+
+    async def _give(self, _asked: Asked) -> Answer:
+        return answer(self.view())
+
+    def _route(self, route: str, held: Held) -> RouteCache:
+        counts = self._counts.get(route) or ModelCounts()
+        got = (counts.cache.get(each, 0) for each in ("hit", "stale", "stale_if_error", "miss", "coalesced"))
+        return RouteCache(route, self._is_on.get(route, False), held.entries, held.bytes, *got)
+
+    async def _purge(self, asked: Asked) -> Answer:
+        route = None if asked.body.route is UNSET else asked.body.route
+        if (route is None) == (asked.body.all is UNSET):
+            raise Refused(422, "invalid_body", 'name a `route`, or say `"all": true`, and not both')
+        if route is not None:
+            check_known(route, self._is_on.keys() | self._cache.snapshot().routes.keys(), "route")
+
+        async def do() -> Done:
+            forgotten = await self._cache.purge(route)
+            if forgotten is None:
+                message = "the cache's file does not answer: what it holds may still be given; set `store.cache.kind`"
+                raise Refused(503, "cache_unreadable", f"{message} to memory, or try again")
+            return Done(Purged(forgotten), {"forgotten": forgotten})
+
+        return await self._changes.make(asked, "cache.purge", route or "all", do)

@@ -1,0 +1,64 @@
+// Tiles: a name, its state as a shape and a word, some lines, and what may be done.
+
+import { act } from "./actions.js";
+import { el, keyed, mark, parts, setHidden, setMark, setText } from "./dom.js";
+
+/** Pressing one asks for a reason, then does it. */
+export const asButtons = (actions) =>
+  actions.map((action) => ({
+    name: action.name,
+    isOffered: action.isOffered,
+    press: (target, title) => act(action, target, title),
+  }));
+
+const counting = new Map();
+
+/**
+ * Makes `list` hold a tile for each item. `title(item)` is its name, and another one for each. `look(item)` says how it
+ * is: {kind, word, meaning}, and a text for each name in `lines`; an empty one is not shown. `buttons`:
+ * {name, press(item, title), isOffered(item)}, the latter may be left out. `next(item, passed_s)`, if it is there, says
+ * what comes next, so long after the item was true; it is asked between two answers of the gateway as well.
+ */
+export function showTiles(list, items, plan) {
+  const make = (item) => newTile(plan.title(item), plan);
+  keyed(list, items, plan.title, make, (tile, item) => fillTile(tile, item, plan));
+  if (!plan.next) return;
+  counting.set(list, { next: plan.next, shownAt: performance.now() });
+  countDown();
+}
+
+/** What is left of a time goes on by itself. */
+export function countDown() {
+  for (const [list, { next, shownAt }] of counting) {
+    const passed_s = (performance.now() - shownAt) / 1000;
+    for (const tile of list.children) setText(parts(tile).next, next(tile.item, passed_s));
+  }
+}
+
+function newTile(title, { lines, buttons }) {
+  const [word, meaning] = [el("b", { "data-part": "word" }), el("span", { "data-part": "meaning" })];
+  const tile = el(
+    "li",
+    { class: "tile" },
+    el("h3", {}, title),
+    el("p", { class: "state" }, mark("none"), word, " ", meaning),
+    el("p", { class: "next", "data-part": "next" }),
+    ...lines.map((name) => el("p", { class: "facts", "data-part": name })),
+  );
+  const row = buttons.map(({ name, press }) => {
+    const onclick = () => press(tile.item, title);
+    const label = `${name}: ${title}`;
+    return el("button", { type: "button", class: "quiet", "aria-label": label, "data-part": name, onclick }, name);
+  });
+  if (row.length) tile.append(el("p", { class: "row acts" }, ...row));
+  return tile;
+}
+
+function fillTile(tile, item, { lines, buttons, look }) {
+  const [places, seen] = [parts(tile), look(item)];
+  tile.item = item;
+  tile.dataset.state = seen.kind;
+  setMark(tile.querySelector(".mark"), seen.kind);
+  for (const name of ["word", "meaning", ...lines]) setText(places[name], seen[name]);
+  for (const { name, isOffered } of buttons) setHidden(places[name], isOffered !== undefined && !isOffered(item));
+}

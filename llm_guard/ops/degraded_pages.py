@@ -1,0 +1,210 @@
+"""Degraded modes as operators see them, and their word on them: enter, leave, or leave it to the rule.
+
+Owns how that is asked for, whom each word is meant for and when it ends. Does not own the modes (`gateway.degraded`),
+nor the rule (`policy.degraded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from llm_guard.config import Config
+from llm_guard.gateway.counters import ModelCounts
+from llm_guard.gateway.degraded import Modes, RouteMode, rules_of
+from llm_guard.ops.changes import Changed, Changes, Done, iso
+from llm_guard.ops.durations import Duration, optional_seconds_of
+from llm_guard.ops.journal import Journal
+from llm_guard.ops.labels import check_known
+from llm_guard.ops.lasting_views import DegradedView, ModeView, RouteModeView
+from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.ops.running import Running
+
+_GATEWAY = "gateway"
+_NO_RULES = "no model has `degraded` in its rules: there is nothing that this would change"
+
+ModelName = Annotated[str, Meta(min_length=1, max_length=600, description="A key of `models`; null: the gateway.")]
+
+
+class ModeOf(Change):
+    """Whose."""
+
+    model: ModelName | None = None
+
+
+class SetMode(ModeOf):
+    """Whose, and for how long."""
+
+    for_: Duration | None = field(name="for", default=None)
+    """null: until it is left to the rule again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """An operator's."""
+
+    is_degraded: bool
+    reason: str
+    who: str
+    since: float
+    """Seconds since the epoch."""
+    until: float | None
+    """The monotonic instant at which it ends by itself."""
+
+
+class DegradedPages:
+    """By the current config, which a reload replaces."""
+
+    def __init__(self, config: Config, running: Running, changes: Changes, journal: Journal) -> None:
+        self._running = running
+        self._degraded = running.gateway.degraded
+        self._changes = changes
+        self._journal = journal
+        self._clock = running.clock
+        self._config = config
+        self._words: dict[str | None, Word] = {}
+        """By model; None: on the whole gateway."""
+        self._degraded.on_turn = self._note_turn
+
+    def pages(self) -> list[Page]:
+        path, gives = "/admin/degraded", Changed[DegradedView]
+        return [
+            Page("GET", path, "Which models are degraded, and why.", self._give, gives=DegradedView),
+            Page(
+                "POST", f"{path}/enter", "Lesser answers soon, whatever the rule says.", self._enter, takes=SetMode,
+                gives=gives,
+            ),
+            Page(
+                "POST", f"{path}/leave", "Real answers are waited for, whatever the rule says.", self._leave,
+                takes=SetMode, gives=gives,
+            ),
+            Page("POST", f"{path}/auto", "Leaves it to the rule again.", self._auto, takes=ModeOf, gives=gives),
+        ]  # fmt: skip
+
+    def look(self, now: float) -> None:
+        """Lets the rule have its say, and ends what is over."""
+        for model, word in list(self._words.items()):
+            if word.until is not None and now >= word.until:
+                self._end(model, "expiry", "its time was over")
+        self._degraded.look(now)
+
+    def adopt(self, config: Config) -> None:
+        """Before the gateway does."""
+        self._config = config
+        for model in [each for each in self._words if each is not None and each not in rules_of(config)]:
+            self._end(model, "reload", "the config has no such rules for it any longer")
+
+    def words(self) -> list[tuple[str | None, Word]]:
+        """All of them, by model; None: on the whole gateway."""
+        return list(self._words.items())
+
+    def recall(self, words: Iterable[tuple[str | None, Word]]) -> None:
+        """What was said before a restart. What has ended meanwhile, or means nothing any more, is written down."""
+        for model, word in words:
+            self._words[model] = word
+            self._degraded.say(model, word.is_degraded, word.reason)
+        self.adopt(self._config)
+        self.look(self._clock.now())
+
+    def view(self) -> DegradedView:
+        """As it is now."""
+        modes, counts = self._degraded.snapshot(), self._running.counters.models
+        routes = [self._route_view(alias, mode, modes, counts.get(alias)) for alias, mode in modes.routes.items()]
+        return DegradedView(self._gateway_view(modes), routes)
+
+    async def _give(self, _asked: Asked) -> Answer:
+        return answer(self.view())
+
+    # an operator's word
+
+    async def _enter(self, asked: Asked) -> Answer:
+        return await self._say(asked, "degraded.enter", is_degraded=True)
+
+    async def _leave(self, asked: Asked) -> Answer:
+        return await self._say(asked, "degraded.leave", is_degraded=False)
+
+    async def _say(self, asked: Asked, what: str, *, is_degraded: bool) -> Answer:
+        body: SetMode = asked.body
+        self._check(body.model)
+        seconds = optional_seconds_of(body.for_)
+
+        def do() -> Done:
+            until = None if seconds is None else self._clock.now() + seconds
+            self._words[body.model] = Word(is_degraded, body.reason, asked.who, self._clock.wall(), until)
+            self._degraded.say(body.model, is_degraded, body.reason)
+            return Done(self.view(), {"for": body.for_}, self._warnings())
+
+        return await self._changes.make(asked, what, body.model or _GATEWAY, do)
+
+    async def _auto(self, asked: Asked) -> Answer:
+        body: ModeOf = asked.body
+        self._check(body.model)
+
+        def do() -> Done:
+            word = self._words.pop(body.model, None)
+            self._degraded.say(body.model, None, body.reason)
+            was = None if word is None else _said(word)
+            warnings = [] if word is not None else [f"{body.model or _GATEWAY} was left to the rule already"]
+            return Done(self.view(), {"was": was}, warnings)
+
+        return await self._changes.make(asked, "degraded.auto", body.model or _GATEWAY, do)
+
+    def _check(self, model: str | None) -> None:
+        """Raises Refused."""
+        rules = rules_of(self._config)
+        if model is None or model in rules:
+            return
+        check_known(model, {*self._config.models, *rules}, "model")
+        raise Refused(409, "no_lesser_answers", f"{model} has no `degraded` in its rules: it needs an `answer` there")
+
+    def _warnings(self) -> list[str]:
+        return [] if rules_of(self._config) else [_NO_RULES]
+
+    def _end(self, model: str | None, who: str, why: str) -> None:
+        word = self._words.pop(model)
+        self._degraded.say(model, None, why)
+        detail = {"was": _said(word), "reason": word.reason}
+        self._changes.note(who, "degraded.auto", model or _GATEWAY, why, detail)
+
+    def _note_turn(self, model: str | None, is_degraded: bool, why: str) -> None:
+        self._journal.note("degraded", model=model, is_degraded=is_degraded, why=why)
+
+    # what is shown
+
+    def _gateway_view(self, modes: Modes) -> ModeView:
+        word = self._words.get(None)
+        if word is not None:
+            return self._view_of(word)
+        if not modes.is_degraded:
+            return ModeView(False, None, None, None, None, None)
+        return ModeView(True, "rule", modes.why, self._iso(modes.since), None, None)
+
+    def _route_view(self, alias: str, mode: RouteMode, modes: Modes, counts: ModelCounts | None) -> RouteModeView:
+        found, word, rule = self._gateway_view(modes), self._words.get(alias), mode.rule
+        if word is not None:
+            found = self._view_of(word)
+        elif rule.is_degraded:
+            found = ModeView(True, "rule", rule.why, self._iso(rule.since), None, None)
+        elif mode.is_degraded:
+            found = ModeView(True, "gateway", found.why, found.since, found.until, found.who)
+        else:
+            found = ModeView(False, None, None, None, None, None)
+        lesser = dict(counts.lesser_answers) if counts is not None else {}
+        return RouteModeView(
+            found.is_degraded, found.by, found.why, found.since, found.until, found.who, alias, rule.calls, rule.failed,
+            lesser,
+        )  # fmt: skip
+
+    def _view_of(self, word: Word) -> ModeView:
+        until = None if word.until is None else self._iso(word.until)
+        return ModeView(word.is_degraded, "operator", word.reason, iso(word.since), until, word.who)
+
+    def _iso(self, at: float | None) -> str | None:
+        return None if at is None else iso(self._clock.wall() + at - self._clock.now())
+
+
+def _said(word: Word) -> str:
+    return "degraded" if word.is_degraded else "well"

@@ -1,0 +1,122 @@
+"""Engines, as operators see them and act on them: /admin/engines; and how what happens to one is written down and told.
+
+Owns how it is shown and asked for. Does not own the engines (`health.engines`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from msgspec import Meta
+
+from llm_guard.clock import Clock
+from llm_guard.health.engines import Engines
+from llm_guard.health.supervisor import EngineSeen, Supervisor
+from llm_guard.ops.changes import Changed, Changes, Done, iso
+from llm_guard.ops.journal import Journal
+from llm_guard.ops.labels import check_known
+from llm_guard.ops.lasting_views import EngineView
+from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
+from llm_guard.policy.engine import Turn
+
+_OUTPUT = 20
+"""Lines that are shown."""
+_BY_ITSELF = frozenset({
+    "health_failed", "auto_restart", "auto_restart_failed", "auto_restart_success", "auto_restart_gave_up",
+    "auto_restart_postponed", "came_back", "restart_failed", "restart_success", "stop_failed",
+})  # fmt: skip
+"""What nobody has asked for, or what became of it: the rest is in the trail as an operator's change."""
+
+
+class ChangeEngine(Change):
+    """Which one."""
+
+    engine: Annotated[str, Meta(min_length=1, max_length=64, description="As /admin/engines names it.")]
+
+
+class EnginePages:
+    """By the current config, which the engines follow."""
+
+    def __init__(self, engines: Engines, changes: Changes, journal: Journal, clock: Clock) -> None:
+        self._engines = engines
+        self._changes = changes
+        self._journal = journal
+        self._clock = clock
+        engines.tell = self._tell
+
+    def pages(self) -> list[Page]:
+        return [
+            Page("GET", "/admin/engines", "Engines of our own.", self._give, gives=list[EngineView]),
+            _page("start", "Starts one that is down, at once.", self._start),
+            _page("stop", "Stops one; it is not brought back.", self._stop),
+            _page("restart", "Stops one, waits, and starts it; twice at once is once.", self._restart),
+            _page("reset", "Forgets its attempts; one that was given up is tried again.", self._reset),
+        ]
+
+    def views(self) -> list[EngineView]:
+        """All of them, now."""
+        return [self._view(each) for each in self._engines.seen()]
+
+    async def _give(self, _asked: Asked) -> Answer:
+        return answer(self.views())
+
+    async def _start(self, asked: Asked) -> Answer:
+        return await self._change(asked, "start", Supervisor.start, "it is up already, or coming up")
+
+    async def _stop(self, asked: Asked) -> Answer:
+        return await self._change(asked, "stop", Supervisor.stop, "it is stopped already")
+
+    async def _restart(self, asked: Asked) -> Answer:
+        return await self._change(asked, "restart", Supervisor.restart, "it is being restarted already")
+
+    async def _reset(self, asked: Asked) -> Answer:
+        return await self._change(asked, "reset", Supervisor.reset, "")
+
+    async def _change(self, asked: Asked, what: str, act: Callable[[Supervisor], bool], idle: str) -> Answer:
+        """Answered at once: what it comes to takes minutes, and is told as events."""
+        name = asked.body.engine
+        check_known(name, set(self._engines.names()), "engine")
+
+        def do() -> Done:
+            supervisor = self._engines.find(name)
+            assert supervisor is not None  # noqa: S101  # it is known
+            was = supervisor.seen().now.state
+            has_begun = act(supervisor)
+            return Done(self._view(supervisor.seen()), {"was": was}, [] if has_begun else [f"{name}: {idle}"])
+
+        return await self._changes.make(asked, f"engines.{what}", name, do)
+
+    def _view(self, seen: EngineSeen) -> EngineView:
+        config, now = seen.config, seen.now
+        return EngineView(
+            seen.name,
+            config.kind,
+            seen.place,
+            list(config.upstreams),
+            now.state,
+            iso(self._clock.wall() - (self._clock.now() - now.since)),
+            now.why or None,
+            now.doing,
+            now.attempts,
+            config.restart.settings.max_attempts,
+            now.next_attempt_s,
+            now.boot_left_s,
+            now.restarts_ok,
+            now.restarts_failed,
+            config.spare,
+            config.provision,
+            list(seen.output[-_OUTPUT:]),
+        )
+
+    def _tell(self, engine: str, turn: Turn) -> None:
+        state = "gave_up" if turn.after == "failed" else turn.after  # by that word an alert knows it
+        why = turn.why or None
+        self._journal.note("engine", engine=engine, state=state, what=turn.what, why=why, attempt=turn.attempt)
+        if turn.what in _BY_ITSELF:
+            detail = {"before": turn.before, "after": turn.after, "attempt": turn.attempt}
+            self._changes.note("engines", turn.what, engine, turn.why or "it is up", detail)
+
+
+def _page(path: str, summary: str, give: Callable[[Asked], Awaitable[Answer]]) -> Page:
+    return Page("POST", f"/admin/engines/{path}", summary, give, takes=ChangeEngine, gives=Changed[EngineView])

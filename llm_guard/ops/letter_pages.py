@@ -1,0 +1,231 @@
+"""/admin/dead-letters: calls that nobody could answer, and those that are answered later; asked again, or deleted.
+
+Owns how it is asked for and answered. Does not own the calls (`store.kept`), nor who asks for them (`errands`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Literal, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
+
+from llm_guard.clock import Clock
+from llm_guard.config import Config
+from llm_guard.errands.errands import Errands
+from llm_guard.ops.changes import Changed, Changes, Done, iso
+from llm_guard.ops.lasting_views import KeptView
+from llm_guard.ops.letter_view import LetterView, WholeLetter, letter_view, whole_letter
+from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.store.kept import Found, KeptCalls, Purpose, State, StoreError, Wanted
+
+_PATIENCE_S = 5.0
+_ROOT = "/admin/dead-letters"
+_MOST_IDS = 10_000
+
+Id = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+Name = Annotated[str, Meta(min_length=1, max_length=600)]
+Instant = Annotated[float, Meta(ge=0, le=1e11, description="Seconds since the epoch.")]
+
+
+class LettersQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """Which of them."""
+
+    purpose: Purpose | None = None
+    """letter: failed; later: promised an answer. Both, if it is left out."""
+    state: State | None = None
+    route: Name | None = None
+    kind: Name | None = None
+    """Of its last failure."""
+    since: Instant | None = None
+    """Received then or later."""
+    until: Instant | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    before: Id | UnsetType = UNSET
+    """Older than the one with this id."""
+
+
+class BodyQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """Whether what was asked and answered is shown, too: prompts may stand in it."""
+
+    body: bool = False
+
+
+class Filter(Struct, forbid_unknown_fields=True, frozen=True):
+    """All that is given must hold."""
+
+    between_fields: ClassVar[Mapping[str, object]] = {"minProperties": 1}
+
+    purpose: Purpose | UnsetType = UNSET
+    route: Name | UnsetType = UNSET
+    kind: Name | UnsetType = UNSET
+    since: Instant | UnsetType = UNSET
+    until: Instant | UnsetType = UNSET
+
+
+class ChooseLetters(Change):
+    """Which ones."""
+
+    between_fields: ClassVar[Mapping[str, object]] = {"minProperties": 2, "maxProperties": 2}
+    """`reason`, and one of the three."""
+
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=_MOST_IDS)] | UnsetType = UNSET
+    filter: Filter | UnsetType = UNSET
+    all: Literal[True] | UnsetType = UNSET
+
+
+class Letters(Struct, frozen=True):
+    """`GET /admin/dead-letters`."""
+
+    letters: list[LetterView]
+    """The newest first."""
+    count: dict[str, int]
+    """Of all that are kept, by purpose and state: `letter/dead`, ..."""
+    bytes: int
+    oldest: str | None
+
+
+class Chosen(Struct, frozen=True):
+    """What a change has come to."""
+
+    count: int
+    ids: list[str]
+    """The first hundred."""
+    last_due: str | None = None
+    """When the last of them is begun, at the earliest."""
+
+
+_Found = TypeVar("_Found")
+
+
+class LetterPages:
+    """By the current config, which a reload replaces."""
+
+    def __init__(self, config: Config, errands: Errands, changes: Changes, clock: Clock) -> None:
+        self._errands = errands
+        self._changes = changes
+        self._clock = clock
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these settings hold."""
+        self._pace_s = 1 / config.store.dead_letters.pace
+        rules = (config.defaults, *config.models.values())
+        self._keeps_by_itself = any(
+            each.dead_letter == "always" or each.answer_later.when in ("always", "on_failure") for each in rules
+        )
+
+    def pages(self) -> list[Page]:
+        gives = Changed[Chosen]
+        return [
+            Page(
+                "GET", _ROOT, "Calls that are kept, the newest first.", self._list, query=LettersQuery, gives=Letters,
+                may_miss=True,
+            ),
+            Page("GET", f"{_ROOT}/{{id}}", "One of them.", self._one, query=BodyQuery, gives=WholeLetter),
+            Page(
+                "POST", f"{_ROOT}/requeue", "Asks for the dead ones again, at store.dead_letters.pace.", self._requeue,
+                takes=ChooseLetters, gives=gives,
+            ),
+            Page(
+                "POST", f"{_ROOT}/delete", "Deletes those that nobody is asking for just now.", self._delete,
+                takes=ChooseLetters, gives=gives,
+            ),
+            Page("DELETE", f"{_ROOT}/{{id}}", "Deletes one.", self._delete_one, takes=Change, gives=gives),
+        ]  # fmt: skip
+
+    def view_if_used(self) -> KeptView | None:
+        """How many are kept; None: none is, and no model keeps any that nobody asks it to."""
+        counts = self._errands.counts
+        found = counts.found or Found(count={}, size=0)
+        lost = dict[str, int](counts.lost.items())
+        if not (self._keeps_by_itself or found.count or lost):
+            return None
+        oldest = None if found.oldest_at is None else iso(found.oldest_at)
+        return KeptView(dict(found.count), found.size, oldest, lost)
+
+    # look
+
+    async def _list(self, asked: Asked) -> Answer:
+        wants: LettersQuery = asked.wants
+        wanted = Wanted(
+            purpose=wants.purpose, state=wants.state, route=wants.route, kind=wants.kind, since=wants.since,
+            until=wants.until,
+        )  # fmt: skip
+        before = None if wants.before is UNSET else wants.before
+        found, stats = await self._ask(lambda store: (store.find(wanted, wants.limit, before), store.stats()))
+        if before is not None and not found and await self._ask(lambda store: store.get(before)) is None:
+            raise _unknown()
+        oldest = None if stats.oldest_at is None else iso(stats.oldest_at)
+        return answer(Letters([letter_view(each) for each in found], stats.count, stats.size, oldest))
+
+    async def _one(self, asked: Asked) -> Answer:
+        kept = await self._ask(lambda store: store.get(asked.params["id"]))
+        if kept is None:
+            raise _unknown()
+        return answer(whole_letter(kept, shows_bodies=asked.wants.body))
+
+    # change
+
+    async def _requeue(self, asked: Asked) -> Answer:
+        wanted, target = _chosen(asked.body, "dead")
+
+        async def do() -> Done:
+            now, pace_s = self._clock.wall(), self._pace_s
+            ids = await self._ask(lambda store: store.requeue(wanted, now, pace_s))
+            self._errands.runner.wake()
+            warnings = [] if ids else ["none of these is dead and can be asked for: /admin/dead-letters?state=dead"]
+            last_due = iso(now + pace_s * (len(ids) - 1)) if ids else None
+            return Done(Chosen(len(ids), ids[:100], last_due), {"count": len(ids), "ids": ids[:100]}, warnings)
+
+        return await self._changes.make(asked, "dead-letters.requeue", target, do)
+
+    async def _delete(self, asked: Asked) -> Answer:
+        return await self._delete_those(asked, *_chosen(asked.body, None))
+
+    async def _delete_one(self, asked: Asked) -> Answer:
+        kept_id = asked.params["id"]
+        if await self._ask(lambda store: store.get(kept_id)) is None:
+            raise _unknown()
+        return await self._delete_those(asked, Wanted(ids=(kept_id,)), kept_id)
+
+    async def _delete_those(self, asked: Asked, wanted: Wanted, target: str) -> Answer:
+        # What comes meanwhile is not meant.
+        until = min(self._clock.wall(), wanted.until if wanted.until is not None else math.inf)
+        doomed = replace(wanted, until=until) if wanted.ids is None else wanted
+
+        async def do() -> Done:
+            count = 0
+            while some := await self._ask(lambda store: store.delete(doomed)):
+                count += some
+            warnings = [] if count else ["none was deleted: there is none, or it is asked for just now"]
+            return Done(Chosen(count, []), {"count": count}, warnings)
+
+        return await self._changes.make(asked, "dead-letters.delete", target, do)
+
+    async def _ask(self, act: Callable[[KeptCalls], _Found]) -> _Found:
+        """Raises Refused."""
+        try:
+            return await self._errands.shelf.ask(act, _PATIENCE_S)
+        except StoreError as error:
+            raise Refused(503, "letters_unreadable", f"{error}; calls go on without") from None
+
+
+def _chosen(body: ChooseLetters, state: State | None) -> tuple[Wanted, str]:
+    """Which, and what the trail calls them. Raises Refused."""
+    if sum(each is not UNSET for each in (body.ids, body.filter, body.all)) != 1:
+        raise Refused(422, "invalid_body", "name `ids`, or a `filter`, or say `all`: true, and one of these alone")
+    if body.ids is not UNSET:
+        return Wanted(state=state, ids=tuple(body.ids)), body.ids[0] if len(body.ids) == 1 else f"{len(body.ids)} ids"
+    chosen = Filter() if body.filter is UNSET else body.filter
+    terms = {name: getattr(chosen, name) for name in chosen.__struct_fields__ if getattr(chosen, name) is not UNSET}
+    if body.filter is not UNSET and not terms:
+        raise Refused(422, "invalid_body", "an empty `filter` is all of them: say `all`: true")
+    said = ", ".join(f"{name}: {value}" for name, value in terms.items())
+    return Wanted(state=state, **terms), said or "all"
+
+
+def _unknown() -> Refused:
+    return Refused(404, "unknown_letter", "no call is kept under this id; /admin/dead-letters lists them")

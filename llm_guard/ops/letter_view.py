@@ -1,0 +1,118 @@
+"""A kept call as an operator sees it.
+
+Owns its shape, and that bodies are shown only to whoever asks for them. Does not own the pages (`ops.letter_pages`).
+Instants in ISO 8601; null where something is not known, or not so.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Literal
+
+from msgspec import Struct
+
+from llm_guard.ops.changes import iso
+from llm_guard.store.kept import KeptCall, Purpose, State
+
+
+class LastFailureView(Struct, frozen=True):
+    kind: str
+    detail: str
+    status: int | None
+
+
+class LetterView(Struct, frozen=True):
+    """One of them."""
+
+    id: str
+    request_id: str
+    purpose: Purpose
+    state: State
+    route: str
+    model: str | None
+    path: str
+    client: str | None
+    stream: bool
+    received: str
+    first_failed: str | None
+    last_failed: str | None
+    attempts: int
+    """Exchanges with providers, in all."""
+    rounds: int
+    """How often it was asked for since it is kept."""
+    due: str | None
+    """When it is asked for next."""
+    deadline: str | None
+    last_failure: LastFailureView | None
+    answered: str | None
+
+
+class BodyView(Struct, frozen=True):
+    """As text where it is text."""
+
+    encoding: Literal["utf-8", "base64"]
+    content: str
+
+
+class WholeLetter(Struct, frozen=True):
+    """`GET /admin/dead-letters/{id}`."""
+
+    letter: LetterView
+    request_headers: dict[str, str]
+    is_readable: bool
+    """False: it was encrypted with a key that this gateway does not have."""
+    answer_status: int | None
+    request_body: BodyView | None
+    """null: not asked for with ?body=true, or not kept."""
+    failure_body: BodyView | None
+    answer_body: BodyView | None
+
+
+def letter_view(kept: KeptCall) -> LetterView:
+    request, ended = kept.request, kept.ended
+    return LetterView(
+        kept.id,
+        kept.request_id,
+        kept.purpose,
+        kept.state,
+        request.route,
+        request.model,
+        request.path,
+        kept.client,
+        request.is_stream,
+        iso(kept.received_at),
+        _iso(kept.first_failed_at),
+        _iso(kept.last_failed_at),
+        kept.attempts,
+        kept.rounds,
+        _iso(kept.due_at),
+        _iso(kept.deadline_at),
+        None if ended is None else LastFailureView(ended.kind, ended.detail, ended.status),
+        _iso(kept.answered_at),
+    )
+
+
+def whole_letter(kept: KeptCall, *, shows_bodies: bool) -> WholeLetter:
+    ended, answer = kept.ended, kept.answer
+    return WholeLetter(
+        letter_view(kept),
+        dict(kept.request.headers),
+        kept.is_readable,
+        None if answer is None else answer.status,
+        _body(kept.request.body) if shows_bodies else None,
+        _body(ended.body) if shows_bodies and ended is not None else None,
+        _body(answer.body) if shows_bodies and answer is not None else None,
+    )
+
+
+def _body(content: bytes | None) -> BodyView | None:
+    if content is None:
+        return None
+    try:
+        return BodyView("utf-8", content.decode())
+    except UnicodeDecodeError:
+        return BodyView("base64", base64.b64encode(content).decode())
+
+
+def _iso(at: float | None) -> str | None:
+    return None if at is None else iso(at)

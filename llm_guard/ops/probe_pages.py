@@ -1,0 +1,92 @@
+"""What looks at upstreams have found, and looking now: /admin/probes.
+
+Owns how it is shown and asked for, and that changes are told as events. Does not own the looks (`health.prober`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta
+
+from llm_guard.gateway.call_line import Timestamps
+from llm_guard.health.prober import Prober
+from llm_guard.health.signs import ProbeView
+from llm_guard.health.subjects import Subject
+from llm_guard.ops.changes import Changed, Changes, Done
+from llm_guard.ops.journal import Journal
+from llm_guard.ops.labels import check_known
+from llm_guard.ops.lasting_views import ProbedView
+from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
+
+
+class ProbeNow(Change):
+    """Of which upstream, with its deployments; null: of everything that is looked at."""
+
+    upstream: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+
+
+class ProbePages:
+    """By the current config, which the prober follows."""
+
+    def __init__(self, prober: Prober, changes: Changes, journal: Journal) -> None:
+        self._prober = prober
+        self._changes = changes
+        self._journal = journal
+        self._timestamps = Timestamps()
+        prober.on_change = self._tell
+
+    def pages(self) -> list[Page]:
+        return [
+            Page("GET", "/admin/probes", "What looks at upstreams have found.", self._give, gives=list[ProbedView]),
+            Page(
+                "POST", "/admin/probes/now", "Looks at once, and says what was found.", self._look_now,
+                takes=ProbeNow, gives=Changed[list[ProbedView]],
+            ),
+        ]  # fmt: skip
+
+    def views(self, upstream: str | None = None) -> Iterator[ProbedView]:
+        """Of one upstream with its deployments, or of all, as they are now; whoever takes them may pause in between."""
+        pairs = zip(self._prober.subjects(), self._prober.views(), strict=True)
+        return (self._view(subject, view) for subject, view in pairs if upstream in (None, view.upstream))
+
+    async def _give(self, _asked: Asked) -> Answer:
+        return answer(list(self.views()))
+
+    async def _look_now(self, asked: Asked) -> Answer:
+        wanted: str | None = asked.body.upstream
+        if wanted is not None:
+            check_known(wanted, {each.upstream.name for each in self._prober.subjects()}, "probe")
+
+        async def do() -> Done:
+            await self._prober.wait_looks(wanted)
+            shown = list(self.views(wanted))
+            return Done(shown, warnings=[] if shown else ["nothing is looked at: no upstream has a `probe`"])
+
+        return await self._changes.make(asked, "probes.now", wanted or "all", do)
+
+    def _view(self, subject: Subject, view: ProbeView) -> ProbedView:
+        rules = subject.settings
+        return ProbedView(
+            view.upstream,
+            view.deployment,
+            view.kind,
+            view.state,
+            view.last,
+            view.why or None,
+            view.failures,
+            self._iso(view.last_ok_wall),
+            self._iso(view.looked_wall),
+            None if view.took_s is None else round(view.took_s, 4),
+            rules.interval,
+            rules.timeout,
+            rules.max_failures,
+            self._prober.why_failed(view.upstream),
+        )
+
+    def _iso(self, wall: float | None) -> str | None:
+        return None if wall is None else self._timestamps.of(wall)
+
+    def _tell(self, view: ProbeView) -> None:
+        self._journal.note("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, why=view.why)

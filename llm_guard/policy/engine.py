@@ -1,0 +1,268 @@
+"""The life of an engine: starting, running, unhealthy, restarting, restart_failed, failed, stopped.
+
+    starting        it was told to start, and is not up yet
+    running         it is up
+    unhealthy       it was found down; its next start waits for its time
+    restarting      it is stopped and started again, and not up yet
+    restart_failed  that did not bring it up; the next start waits for its time
+    failed          given up: nothing is tried until it is reset, or comes up by itself
+    stopped         nobody wants it to run
+
+Owns which of these it is in, and what is to be done about it. Does not own how that is done (`health`), nor the lengths
+of the waits (`policy.restarts`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_guard.policy.restarts import RestartSettings, delay_s, opens_at
+
+EngineState = Literal["starting", "running", "unhealthy", "restarting", "restart_failed", "failed", "stopped"]
+Order = Literal["start", "restart", "revive", "stop"]
+"""What is to be done. revive: a restart, unless somebody else has just done it."""
+What = Literal[
+    "health_failed", "auto_restart", "auto_restart_failed", "auto_restart_success", "auto_restart_gave_up",
+    "auto_restart_postponed", "came_back", "reset", "restart", "restart_failed", "restart_success", "start", "started",
+    "stop", "stop_failed",
+]  # fmt: skip
+
+_GOING_UP = ("starting", "restarting")
+_WAITING = ("unhealthy", "restart_failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Something that happened to it."""
+
+    what: What
+    before: EngineState
+    after: EngineState
+    why: str
+    attempt: int
+    """Of the automatic ones in a row; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """Seconds; instants are monotonic."""
+
+    state: EngineState
+    since: float
+    why: str
+    """Of the last thing that went wrong, as long as it matters."""
+    attempts: int
+    next_attempt_s: float | None
+    """None: no attempt is planned."""
+    boot_left_s: float | None
+    """None: it is not booting."""
+    restarts_ok: int
+    restarts_failed: int
+    """Both since the start; an operator's among them."""
+    doing: Order | None
+    """What has not been done yet."""
+
+
+class Engine:
+    """Whoever looks after it takes its orders one at a time, `take` then `finish`, and calls `pass_time` at `wakes_at`.
+
+    It begins as stopped. `u` is a uniform draw in [0, 1), for the wait that may follow.
+    """
+
+    __slots__ = (
+        "_attempts", "_begun", "_boot_until", "_down_at", "_due_at", "_order", "_restarts_failed", "_restarts_ok",
+        "_since", "_told_at", "_why", "_work", "boot_s", "settings", "state",
+    )  # fmt: skip
+
+    def __init__(self, settings: RestartSettings, boot_s: float, now: float) -> None:
+        """Both may be replaced at any moment. `boot_s`: how long it may take to come up."""
+        self.settings = settings
+        self.boot_s = boot_s
+        self.state: EngineState = "stopped"
+        self._since = now
+        self._why = ""
+        self._attempts = 0
+        self._begun: deque[float] = deque(maxlen=1000)
+        """Automatic restarts, of which the last hour's count."""
+        self._order: Order | None = None
+        self._work: Order | None = None
+        self._due_at = now
+        self._boot_until: float | None = None
+        self._told_at = now
+        """When it was last told to start."""
+        self._down_at = now
+        self._restarts_ok = self._restarts_failed = 0
+
+    @property
+    def wakes_at(self) -> float | None:
+        """The instant at which time alone changes something; None: never."""
+        if self.state in _WAITING:
+            return self._due_at
+        return self._boot_until if self.state in _GOING_UP else None
+
+    @property
+    def is_booting(self) -> bool:
+        """It was told to start, and looking whether it is up is worth while."""
+        return self._boot_until is not None
+
+    # what is wanted
+
+    def start(self, now: float) -> Turn | None:
+        """What is down is started again, at once; None: it is up, or about to be."""
+        if self.state in (*_GOING_UP, "running"):
+            return None
+        if self.state != "stopped":
+            return self.restart(now)
+        self._attempts = 0
+        return self._begin("start", "starting", "start", now)
+
+    def restart(self, now: float) -> Turn | None:
+        """Also one that runs; None: it is being restarted already."""
+        return None if self.state == "restarting" else self.replace(now)
+
+    def replace(self, now: float) -> Turn:
+        """As `restart`, and also one that is being restarted: it is another one by now."""
+        self._attempts = 0
+        return self._begin("restart", "restarting", "restart", now)
+
+    def stop(self, now: float) -> Turn | None:
+        """Nothing is tried any more; None: it is stopped already."""
+        if self.state == "stopped":
+            return None
+        self._boot_until = None
+        self._why = ""
+        self._order = "stop"
+        return self._enter("stop", "stopped", now)
+
+    def reset(self, now: float) -> Turn:
+        """Its attempts are forgotten, those of the last hour too; one that was given up is tried again."""
+        self._attempts = 0
+        self._begun.clear()
+        if self.state != "failed":
+            return Turn("reset", self.state, self.state, self._why, 0)
+        self._due_at = now
+        return self._enter("reset", "unhealthy", now)
+
+    # what is seen
+
+    def note_up(self, looked_at: float, now: float) -> Turn | None:
+        """It answered well to a look that began at `looked_at`; one that began too early has seen what was before."""
+        match self.state:
+            case "starting" | "restarting":
+                if self._boot_until is None or looked_at < self._told_at:
+                    return None
+                return self._succeed(now)
+            case "unhealthy" | "restart_failed" | "failed":
+                if looked_at < self._down_at:
+                    return None
+                if self.state == "failed":
+                    self._attempts = 0
+                self._why = ""
+                return self._enter("came_back", "running", now)
+            case "running" | "stopped":
+                return None
+
+    def note_down(self, why: str, now: float, u: float) -> Turn | None:
+        """It has not answered for so many looks in a row."""
+        return self._fail(why, now, u) if self.state == "running" else None
+
+    def note_gone(self, why: str, now: float, u: float) -> Turn | None:
+        """It does not run any more."""
+        return self._fail(why, now, u) if self.state == "running" or self._boot_until is not None else None
+
+    def pass_time(self, now: float, u: float) -> Turn | None:
+        """What is due by now."""
+        if self._boot_until is not None and now >= self._boot_until:
+            return self._fail(f"it was not up within {self.boot_s:g} s", now, u)
+        if self.state not in _WAITING or now < self._due_at:
+            return None
+        if self._attempts >= self.settings.max_attempts:
+            return self._give_up(now)
+        self._due_at = opens_at(self.settings, self._begun, now)
+        if self._due_at > now:
+            self._why = f"{self.settings.max_per_hour} restarts within an hour are the most; before it: {self._why}"
+            return Turn("auto_restart_postponed", self.state, self.state, self._why, self._attempts)
+        self._attempts += 1
+        self._begun.append(now)
+        return self._begin("revive", "restarting", "auto_restart", now)
+
+    # what is done
+
+    def take(self) -> Order | None:
+        """What is to be done now, for whoever does it and says so by `finish`; None: nothing, or not yet."""
+        if self._work is not None:
+            return None
+        self._work, self._order = self._order, None
+        return self._work
+
+    def finish(self, problem: str | None, now: float, u: float) -> Turn | None:
+        """What was taken is done, or could not be: why."""
+        work, self._work = self._work, None
+        if self._order is not None:  # something else is wanted by now
+            return None
+        if work == "stop":
+            if problem is None:
+                return None
+            self._why = problem
+            return Turn("stop_failed", self.state, self.state, problem, 0)
+        if problem is not None:
+            return self._fail(problem, now, u)
+        self._told_at = now
+        self._boot_until = now + self.boot_s
+        return None
+
+    def snapshot(self, now: float) -> EngineSnapshot:
+        return EngineSnapshot(
+            self.state,
+            self._since,
+            self._why,
+            self._counted_attempts(now),
+            max(0.0, self._due_at - now) if self.state in _WAITING else None,
+            None if self._boot_until is None else max(0.0, self._boot_until - now),
+            self._restarts_ok,
+            self._restarts_failed,
+            self._order or self._work,
+        )
+
+    def _begin(self, order: Order, state: EngineState, what: What, now: float) -> Turn:
+        self._order = order
+        self._boot_until = None
+        return self._enter(what, state, now)
+
+    def _succeed(self, now: float) -> Turn:
+        self._boot_until = None
+        self._why = ""
+        if self.state == "starting":
+            return self._enter("started", "running", now)
+        self._restarts_ok += 1
+        return self._enter("auto_restart_success" if self._attempts else "restart_success", "running", now)
+
+    def _fail(self, why: str, now: float, u: float) -> Turn:
+        self._attempts = self._counted_attempts(now)
+        self._boot_until = None
+        self._why = why
+        self._down_at = now
+        self._due_at = now + delay_s(self.settings, self._attempts + 1, u)
+        if self.state != "restarting":
+            return self._enter("health_failed", "unhealthy", now)
+        self._restarts_failed += 1
+        if self._attempts >= self.settings.max_attempts:
+            return self._give_up(now)
+        return self._enter("auto_restart_failed" if self._attempts else "restart_failed", "restart_failed", now)
+
+    def _give_up(self, now: float) -> Turn:
+        return self._enter("auto_restart_gave_up", "failed", now)
+
+    def _counted_attempts(self, now: float) -> int:
+        """Success forgets them once it has lasted: else an engine that dies a minute after each start is never given
+        up."""
+        is_steady = self.state == "running" and now - self._since >= self.settings.steady
+        return 0 if is_steady else self._attempts
+
+    def _enter(self, what: What, state: EngineState, now: float) -> Turn:
+        turn = Turn(what, self.state, state, self._why, self._attempts)
+        self.state = state
+        self._since = now
+        return turn

@@ -1,0 +1,82 @@
+"""Calls that are answered later: when one becomes such a call, how long it is tried, and what follows a round.
+
+Owns these rules. Does not own the trying (`errands`), nor where such calls are kept (`store.kept_calls`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_guard.outcome import Failure, FailureKind, Refusal
+from llm_guard.policy.backoff import RetrySettings, delay_s
+from llm_guard.policy.repeat import may_have_executed
+from llm_guard.policy.units import Seconds
+
+Letters = Literal["off", "on_request", "always"]
+"""Which calls are kept when they have failed; on_request: those with `x-llm-guard-dead-letter: true`."""
+
+_BETWEEN_ROUNDS = RetrySettings(base_delay=1.0, max_delay=60.0, jitter="equal", immediate_first=False)
+_PASSING = frozenset({
+    FailureKind.CERTIFICATE, FailureKind.SCALING_UP, FailureKind.QUOTA_EXHAUSTED, FailureKind.WINDOW_EXHAUSTED,
+    FailureKind.AUTH, FailureKind.ACCOUNT_BLOCKED, FailureKind.BLOCKED,
+})  # fmt: skip
+"""Of no use to a client who waits; but within an hour somebody may have renewed or paid."""
+_PASSING_REFUSALS = frozenset({"breaker", "limit", "deadline", "drain"})
+
+
+@dataclass(frozen=True, slots=True)
+class LaterSettings:
+    """Which calls are answered with 202 and a promise. Durations in seconds."""
+
+    when: Literal["off", "on_request", "on_failure", "always"] = "on_request"
+    """on_request: those with `x-llm-guard-async: true`, at once. on_failure: those too, and every call that has failed
+    for now. always: every call, at once."""
+    deadline: Seconds = 3600.0
+    """From then on it is tried no more."""
+    webhook: str | None = None
+    """Who is told when one is over: a name in `store.webhooks`; None: nobody."""
+
+    def is_at_once(self, *, is_asked_for: bool) -> bool:
+        """Whether a call is promised before anybody is asked; `is_asked_for`: its client has said that it wants it."""
+        return self.when == "always" or (is_asked_for and self.when != "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """It is asked again, after a wait in seconds."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """It is asked no more; `why` is a phrase for whoever looks at it."""
+
+    why: str
+
+
+def after_round(
+    end: Failure | Refusal, *, rounds: int, is_repeatable: bool, is_own_doing: bool, left_s: float, u: float
+) -> Again | Over:
+    """What follows when it was asked for the `rounds`th time (>= 1), and there was no answer.
+
+    `is_repeatable`: it may be asked again though it may have been executed. `is_own_doing`: nobody but its client could
+    have made a success of it. `left_s`: until its deadline. `u` is a uniform draw from [0, 1).
+    """
+    if is_own_doing:
+        return Over("its own doing")
+    if isinstance(end, Refusal):
+        if end.by not in _PASSING_REFUSALS:
+            return Over("refused")
+        kind = None
+    else:
+        kind = end.kind
+        if not kind.is_retriable and kind not in _PASSING:
+            return Over("final error")
+        if not is_repeatable and may_have_executed(end):
+            return Over("it may have been executed")
+    wait_s = delay_s(
+        _BETWEEN_ROUNDS, retry=rounds, kind=kind, retry_after_s=end.retry_after_s, previous_s=None, u=u
+    )  # fmt: skip
+    return Again(wait_s) if wait_s < left_s else Over("deadline")

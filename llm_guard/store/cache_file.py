@@ -1,0 +1,142 @@
+"""Cached answers in a SQLite file.
+
+Owns what lies in the file, who makes room for whom, and that the file's own numbers are right. It blocks, and is one
+thread's. Does not own who waits for it (`store.sqlite_cache`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from llm_guard.store.cache import CachedAnswer, Found, Held, cost_of
+from llm_guard.store.database import Database, Form
+
+FILE = "cache.db"
+
+_LATE_S = 60.0
+"""An answer from so far in the future was kept under a clock that has been set back: nobody knows how old it is."""
+_SOME = 64
+_FIRST = """
+CREATE TABLE answers (
+    key BLOB PRIMARY KEY, route TEXT NOT NULL, stored_at REAL NOT NULL, ends_at REAL NOT NULL, used_at REAL NOT NULL,
+    size INTEGER NOT NULL, answer BLOB NOT NULL
+);
+CREATE INDEX answers_by_end ON answers (ends_at);
+CREATE INDEX answers_by_use ON answers (used_at);
+CREATE TABLE totals (route TEXT PRIMARY KEY, entries INTEGER NOT NULL, size INTEGER NOT NULL);
+CREATE TRIGGER answers_come AFTER INSERT ON answers BEGIN
+    INSERT INTO totals VALUES (NEW.route, 1, NEW.size)
+        ON CONFLICT (route) DO UPDATE SET entries = entries + 1, size = size + NEW.size;
+END;
+CREATE TRIGGER answers_go AFTER DELETE ON answers BEGIN
+    UPDATE totals SET entries = entries - 1, size = size - OLD.size WHERE route = OLD.route;
+END;
+"""
+_FORM = Form(FILE, "the cache", (_FIRST,), is_durable=False)
+_GET = "SELECT answer, stored_at FROM answers WHERE key = ? AND ends_at > ?"
+_PUT = "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)"
+_TOUCH = "UPDATE answers SET used_at = max(used_at, ?) WHERE key = ?"
+_LEAST_USED = "SELECT key, size FROM answers ORDER BY used_at LIMIT ?"
+_TOTALS = "SELECT route, entries, size FROM totals WHERE entries > 0"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(CachedAnswer).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the file holds after a change."""
+
+    routes: Mapping[str, Held]
+    evicted: int = 0
+    """Answers that made room."""
+    gone: int = 0
+    """Answers that were to be forgotten."""
+
+
+class CacheFile:
+    """Several gateways may share it. Every method raises StoreError; `now` in seconds since the epoch."""
+
+    def __init__(self, folder: Callable[[], Path]) -> None:
+        """`folder` may raise OSError."""
+        self._database = Database(folder, _FORM)
+
+    def get(self, key: bytes, now: float) -> Found | None:
+        with self._database.reading() as connection:
+            row = None if connection is None else connection.execute(_GET, (key, now)).fetchone()
+        if row is None or row[1] > now + _LATE_S:
+            return None
+        try:
+            return Found(_decode(row[0]), max(0.0, now - row[1]))
+        except msgspec.MsgspecError:  # somebody else's hand
+            return None
+
+    def put(
+        self, key: bytes, answer: CachedAnswer, now: float, lasts_s: float, touches: Mapping[bytes, float], most: int
+    ) -> Written:
+        """`touches`: when others were asked for since the last time; `most`: bytes of all together."""
+        size = cost_of(answer)
+        with self._database.writing() as connection:
+            connection.executemany(_TOUCH, [(used_at, each) for each, used_at in touches.items()])
+            gone = _delete(connection, "ends_at <= ?", now)
+            _delete(connection, "key = ?", key)
+            evicted = _make_room(connection, most - size) if size <= most else 0
+            if size <= most:
+                connection.execute(_PUT, (key, answer.route, now, now + lasts_s, now, size, _encode(answer)))
+            return Written(_routes(connection), evicted, gone)
+
+    def forget_ended(self, now: float, most: int) -> Written:
+        """What has lasted its time, and what has no room."""
+        with self._database.writing() as connection:
+            gone = _delete(connection, "ends_at <= ?", now)
+            evicted = _make_room(connection, most)
+            written = Written(_routes(connection), evicted, gone)
+        if gone + evicted:
+            self._database.give_back()
+        return written
+
+    def purge(self, route: str | None) -> Written:
+        """Those of a route; None: all."""
+        with self._database.writing() as connection:
+            gone = _delete(connection, "1") if route is None else _delete(connection, "route = ?", route)
+            written = Written(_routes(connection), gone=gone)
+        self._database.give_back()
+        return written
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def _delete(connection: sqlite3.Connection, which: str, *values: object) -> int:
+    """`which` is one of the conditions above."""
+    return connection.execute(f"DELETE FROM answers WHERE {which}", values).rowcount  # noqa: S608  # no value in it
+
+
+def _make_room(connection: sqlite3.Connection, most: int) -> int:
+    """Those not asked for the longest go first; how many went."""
+    held = sum(each.bytes for each in _routes(connection).values())
+    evicted = 0
+    while held > most and (oldest := connection.execute(_LEAST_USED, (_SOME,)).fetchall()):
+        going = list(_until_fits(oldest, held - most))
+        for key, size in going:
+            _delete(connection, "key = ?", key)
+            held -= size
+        evicted += len(going)
+    return evicted
+
+
+def _until_fits(rows: Iterable[tuple[bytes, int]], excess: int) -> Iterable[tuple[bytes, int]]:
+    for key, size in rows:
+        if excess <= 0:
+            return
+        yield key, size
+        excess -= size
+
+
+def _routes(connection: sqlite3.Connection) -> dict[str, Held]:
+    return {route: Held(entries, size) for route, entries, size in connection.execute(_TOTALS)}

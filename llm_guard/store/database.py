@@ -1,0 +1,281 @@
+"""A SQLite file that several gateways can share: its making, its versions, and what becomes of a broken one.
+
+Owns how such a file is opened, locked, moved aside and written to. It blocks, and is one thread's. Does not own what
+lies in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from llm_guard.store.errors import DiskFullError, StoreError
+from llm_guard.store.folder import make_private
+from llm_guard.store.reserve import Reserve
+from llm_guard.store.shared_file import alone, create, identity, move_aside
+
+_log = structlog.get_logger("llm_guard.store.database")
+
+_BUSY_S = 5.0
+"""So long one gateway waits for another that writes."""
+_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM_BYTES = 64 * 1024
+_LARGE_BYTES = 32 * 1024**2
+_FREED_PAGES = 1_000
+"""Given back to the disk at once, at most: others wait meanwhile, and each takes room in the log first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What such a file is like."""
+
+    name: str
+    """Of the file, `x.db`; `x.lock` lies beside it."""
+    said: str
+    """What people call it: `the audit trail`."""
+    steps: tuple[str, ...]
+    """SQL that leads from each version of it to the next, the first from nothing. It is only ever added to."""
+    is_durable: bool = True
+    """What was written survives a power cut, for which each write waits. kill -9 it survives in any case."""
+    reserve_bytes: int = 0
+    """Kept back on the disk, so that something can be deleted when it is full."""
+
+    @property
+    def version(self) -> int:
+        return len(self.steps)
+
+
+class Database:
+    """Opened when it is first needed. After a StoreError the next use tries anew."""
+
+    def __init__(self, folder: Callable[[], Path], form: Form) -> None:
+        """`folder` may raise OSError."""
+        self._folder = folder
+        self._form = form
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._sound: tuple[int, int] | None = None
+        """The file that was looked through, and was whole."""
+        self._is_suspect = False
+        """SQLite has said of it that it is broken."""
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: on the disk when it is left, or not at all. Without a file one is made, a broken one is
+        moved aside. Raises StoreError, also for values that SQLite does not take."""
+        with self._telling():
+            connection = self._open()
+            with _transaction(connection):
+                # A newer gateway may have come since this file was opened.
+                _check_version(connection, self._form)
+                yield connection
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection | None]:
+        """All that is read is of one instant. Makes nothing and moves nothing: None without a file. Raises
+        StoreError."""
+        with self._telling():
+            if not self._path().exists():
+                yield None
+                return
+            connection = self._current() or self._connect()
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    def is_there(self) -> bool:
+        """Raises StoreError."""
+        with self._telling():
+            return self._path().exists()
+
+    def give_back(self) -> None:
+        """Pages that are free go back to the disk, a part of them at a time, and the log beside the file is emptied, so
+        that nothing deleted is left in either: as far as that can be done just now. Somebody else who reads keeps the
+        log as it is."""
+        with contextlib.suppress(StoreError), self._telling():
+            if self._connection is None:
+                return
+            _empty_log(self._connection)
+            # `execute` would do the first page alone: it stops at the first step of what returns no columns.
+            self._connection.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")
+            _empty_log(self._connection)
+            self._fill_reserve()
+
+    def has_released_reserve(self) -> bool:
+        """Whether what makes room on a full disk may try once more; `give_back` keeps the reserve back again. Raises
+        StoreError."""
+        with self._telling():
+            return self._reserve().has_given()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _path(self) -> Path:
+        return self._folder() / self._form.name
+
+    def _reserve(self) -> Reserve:
+        return Reserve(self._path().with_suffix(".reserve"), self._form.reserve_bytes)
+
+    def _fill_reserve(self) -> None:
+        if self._form.reserve_bytes:
+            self._reserve().fill()
+
+    def _current(self) -> sqlite3.Connection | None:
+        """What is open, if that is what lies in the folder: another gateway may have moved it aside."""
+        return self._connection if identity(self._path()) == self._identity else None
+
+    def _open(self) -> sqlite3.Connection:
+        if (current := self._current()) is not None:
+            return current
+        self.close()
+        folder = self._folder()
+        make_private(folder)
+        path = self._path()
+        with alone(path.with_suffix(".lock"), _BUSY_S):
+            connection = self._made(path)
+        self._fill_reserve()
+        return connection
+
+    def _made(self, path: Path) -> sqlite3.Connection:
+        create(path)
+        try:
+            return self._connect()
+        except sqlite3.DatabaseError as error:
+            if _code(error) not in _BROKEN:
+                raise
+            aside = move_aside(path)
+            _log.error(f"{self._form.said} is broken: a new one begins", kept_as=aside, problem=_said(error))
+        create(path, os.O_EXCL)
+        return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        self.close()
+        path = self._path()
+        connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            self._identity = identity(path)
+            version = _check_version(connection, self._form)
+            self._look_through(connection, path)
+            _prepare(connection, self._form, version)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _look_through(self, connection: sqlite3.Connection, path: Path) -> None:
+        """Raises sqlite3.DatabaseError when it is broken. A large file is only looked through when there is a reason: a
+        slow disk takes seconds for it, and SQLite itself tells when it meets what is broken."""
+        is_small = path.stat().st_size <= _LARGE_BYTES
+        if not self._is_suspect and (self._identity == self._sound or not is_small):
+            return
+        if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            broken = sqlite3.DatabaseError(found)
+            broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise broken
+        self._sound, self._is_suspect = self._identity, False
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+            # What is wrong with one connection must not stay wrong for ever.
+            self.close()
+            if _code(error) in _BROKEN:
+                self._is_suspect = True
+            if self._is_full(error):
+                raise DiskFullError(f"{self._form.name}: the disk is full: make room on it, or delete here") from error
+            raise StoreError(f"{self._form.name}: {_said(error)}") from error
+
+    def _is_full(self, error: Exception) -> bool:
+        if isinstance(error, OSError):
+            return error.errno in _FULL
+        if _code(error) != sqlite3.SQLITE_IOERR:
+            return _code(error) == sqlite3.SQLITE_FULL
+        # So it calls that too when it cannot make the files that it needs.
+        with contextlib.suppress(OSError):
+            found = os.statvfs(self._folder())
+            return found.f_bavail * found.f_frsize < _NO_ROOM_BYTES
+        return False
+
+
+def _prepare(connection: sqlite3.Connection, form: Form, version: int) -> None:
+    if version == 0:
+        # Before there is anything in it, or never.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA synchronous = {'FULL' if form.is_durable else 'NORMAL'}")
+    # What somebody has asked a model must be gone from the file when it is deleted.
+    connection.execute("PRAGMA secure_delete = ON")
+    if version < form.version:
+        with _transaction(connection):
+            _bring_up(connection, form)
+
+
+def _check_version(connection: sqlite3.Connection, form: Form) -> int:
+    """Raises sqlite3.OperationalError for one that nobody here knows."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > form.version:
+        raise sqlite3.OperationalError(f"was written by a newer llm-guard (version {version} of its form)")
+    return version
+
+
+def _bring_up(connection: sqlite3.Connection, form: Form) -> None:
+    """From whatever version it has: another gateway may have been quicker."""
+    for step in form.steps[_check_version(connection, form) :]:
+        for statement in _statements(step):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {form.version}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """`executescript` would end the transaction."""
+    statement = ""
+    for line in script.strip().splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _empty_log(connection: sqlite3.Connection) -> None:
+    """Not while somebody reads, whom nobody waits for here."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_S * 1000:.0f}")
+
+
+def _code(error: Exception) -> int | None:
+    """The primary code: the extended ones have it in their lowest byte."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def _said(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,321 @@
+"""Kept calls in a SQLite file that several gateways can share.
+
+Owns who may do what with a call: that each is begun by one gateway at a time, and ended by the one that has begun it.
+It blocks, and is one thread's. Does not own how the file is opened (`store.database`), its form (`store.kept_rows`),
+nor the bodies (`store.kept_bodies`).
+
+Instants are wall time, the callers': all gateways must agree on it to within a lease. Where it jumps ahead, what runs
+elsewhere may be begun a second time; where it jumps back, what is due waits that much longer.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llm_guard.store.database import Database
+from llm_guard.store.errors import DiskFullError
+from llm_guard.store.kept import Ended, Found, KeptCall, Purpose, State, StoredAnswer, Wanted
+from llm_guard.store.kept_bodies import Bodies, Part, Unreadable
+from llm_guard.store.kept_rows import FORM, INSERT, SELECT, as_text, condition, kept_call, written
+
+INTERRUPTED = Ended(
+    kind="interrupted",
+    detail="the gateway ended in the middle of asking; it may have been executed, and is not asked again unbidden",
+)
+
+_MINE = "id = ? AND state = 'running' AND runner = ?"
+_RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # our own terms
+_EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # our own terms
+OVERDUE = Ended(kind="deadline", detail="its deadline has passed, and nobody has the store.key to what it asked for")
+# json_each: a list of any length, which SQLite's own parameters are not.
+_CAN_BE_ASKED = """
+    EXISTS (SELECT 1 FROM bodies WHERE call = number AND part = 'request'
+        AND (key IS NULL OR key IN (SELECT value FROM json_each(:keys))))
+"""
+_DUE = f"""
+    SELECT number FROM calls WHERE state = 'queued' AND due_at <= :now AND (:purpose IS NULL OR purpose = :purpose)
+    AND {_CAN_BE_ASKED} ORDER BY due_at, number LIMIT :limit
+"""  # noqa: S608  # our own terms
+_OVERDUE = f"""
+    SELECT number, id, purpose FROM calls
+    WHERE state = 'queued' AND deadline_at <= :now AND NOT {_CAN_BE_ASKED} LIMIT :limit
+"""  # noqa: S608  # our own terms
+_BEGIN = """
+    UPDATE calls SET state = 'running', runner = ?, leased_until = ?, due_at = NULL, rounds = rounds + 1
+    WHERE number = ?
+"""
+_MOVE = """
+    UPDATE calls SET state = :state, due_at = :due_at, runner = NULL, leased_until = NULL,
+        kind = coalesce(:kind, kind), ended = coalesce(:ended, ended), attempts = attempts + :attempts,
+        first_failed_at = coalesce(first_failed_at, :failed_at), last_failed_at = coalesce(:failed_at, last_failed_at),
+        answer = :answer, answered_at = :answered_at,
+        size = size + coalesce(length(:ended) - coalesce(length(ended), 0), 0) + coalesce(length(:answer), 0)
+    WHERE number = :number
+"""
+_REQUEUE = "UPDATE calls SET state = 'queued', due_at = ?, deadline_at = NULL WHERE number = ?"
+_TOO_OLD = """
+    SELECT id, state, size FROM calls WHERE state = 'answered' AND answered_at <= :answered
+    UNION ALL SELECT id, state, size FROM calls WHERE state = 'dead' AND received_at <= :received
+    UNION ALL SELECT id, state, size FROM calls
+        WHERE state = 'queued' AND received_at <= :received AND coalesce(deadline_at, 0) <= :now
+    LIMIT :limit
+"""
+_TOO_MANY = """
+    SELECT id, state, size FROM (
+        SELECT id, state, size, sum(size) OVER (ORDER BY received_at DESC, number DESC) AS total
+        FROM calls WHERE state = 'dead'
+    ) WHERE total > :most ORDER BY total DESC LIMIT :limit
+"""
+_BATCH = 300
+_BATCH_BYTES = 2 * 1024**2
+"""Deleted in one transaction, at most, so that others get their turn and the log beside the file stays small."""
+_AT_ONCE = 5_000
+"""Deleted in one go, at most: 0.4 s, for which others wait."""
+_Doomed = tuple[str, State, int]
+"""Id, state and size of what is to be deleted, unless it has changed since."""
+
+
+class KeptCallsFile:
+    """The `KeptCalls` of one gateway. Opened when it is first needed; after a StoreError the next call tries anew."""
+
+    def __init__(self, folder: Callable[[], Path], runner: str, bodies: Bodies) -> None:
+        """`folder` may raise OSError. `runner`: this process; no other, earlier or beside it, has the same."""
+        self._database = Database(folder, FORM)
+        self._runner = runner
+        self._bodies = bodies
+
+    def adopt(self, bodies: Bodies) -> None:
+        """What is kept from now on. The rest stays as it is, and is read with the keys that there are now."""
+        self._bodies = bodies
+
+    def add(self, *calls: KeptCall) -> None:
+        with self._database.writing() as connection:
+            for call in calls:
+                number = connection.execute(INSERT, written(call)).lastrowid
+                assert number is not None  # noqa: S101  # SQLite says so of a row that it has taken
+                self._bodies.put(connection, number, call.id, self._kept_parts(call), call.purpose)
+
+    def get(self, call_id: str) -> KeptCall | None:
+        with self._database.reading() as connection:
+            row = connection and connection.execute(f"{SELECT} WHERE id = ?", (call_id,)).fetchone()
+            return _whole(connection, row, self._bodies) if connection and row else None
+
+    def find(self, wanted: Wanted, limit: int, before: str | None) -> list[KeptCall]:
+        """Without the one whose id is `before` there are none."""
+        where, values = condition(wanted)
+        if before is not None:
+            where += " AND (received_at, number) < (SELECT received_at, number FROM calls WHERE id = :before)"
+        order = "ORDER BY received_at DESC, number DESC LIMIT :limit"
+        return self._bare(f"{SELECT} WHERE {where} {order}", values | {"before": before, "limit": limit})
+
+    def stats(self) -> Found:
+        with self._database.reading() as connection:
+            if connection is None:
+                return Found(count={}, size=0)
+            totals = connection.execute("SELECT purpose, state, count, size FROM totals WHERE count > 0").fetchall()
+            oldest_at = connection.execute("SELECT min(received_at) FROM calls").fetchone()[0]
+        count = {f"{purpose}/{state}": number for purpose, state, number, _ in totals}
+        return Found(count=count, size=sum(size for *_, size in totals), oldest_at=oldest_at)
+
+    def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
+        if not self._database.is_there():
+            return []
+        bodies = self._bodies  # another thread may change them
+        values = {"now": now, "purpose": purpose, "limit": limit, "keys": bodies.keys}
+        with self._database.writing() as connection:
+            numbers = [number for (number,) in connection.execute(_DUE, values).fetchall()]
+            connection.executemany(_BEGIN, [(self._runner, now + lease_s, number) for number in numbers])
+            begun = [self._begun(connection, number, bodies, now) for number in numbers]
+        return [call for call in begun if call is not None]
+
+    def extend(self, ids: Sequence[str], now: float, lease_s: float) -> list[str]:
+        """Returns those that do not run here any more: somebody else may have begun them, or has deleted them."""
+        if not self._database.is_there():
+            return list(ids)
+        with self._database.writing() as connection:
+            until = now + lease_s
+            return [each for each in ids if not connection.execute(_EXTEND, (until, each, self._runner)).rowcount]
+
+    def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
+        return self._leave(call_id, "queued", now, ended, due_at=due_at)
+
+    def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
+        """What it asked for is not kept any longer."""
+        return self._leave(call_id, "answered", now, None, answer=answer, attempts=attempts)
+
+    def bury(self, call_id: str, ended: Ended, now: float) -> bool:
+        return self._leave(call_id, "dead", now, ended)
+
+    def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:
+        """The oldest first, behind the letters that wait already. Their deadlines are lifted. Those whose requests are
+        not kept, or cannot be read, stay dead."""
+        if not self._database.is_there():
+            return []
+        where, values = condition(wanted)
+        where += f" AND state = 'dead' AND {_CAN_BE_ASKED}"
+        chosen = f"SELECT number, id FROM calls WHERE {where} ORDER BY received_at, number"  # noqa: S608  # our own terms
+        ahead = "SELECT count(*) FROM calls WHERE state = 'queued' AND due_at > ? AND purpose = 'letter'"
+        with self._database.writing() as connection:
+            found = connection.execute(chosen, values | {"keys": self._bodies.keys}).fetchall()
+            first = connection.execute(ahead, (now,)).fetchone()[0]
+            dues = [(now + pace_s * place, number) for place, (number, _) in enumerate(found, first)]
+            connection.executemany(_REQUEUE, dues)
+        return [call_id for _, call_id in found]
+
+    def delete(self, wanted: Wanted) -> int:
+        where, values = condition(wanted)
+        chosen = f"SELECT id, state, size FROM calls WHERE {where} AND state != 'running' LIMIT {_AT_ONCE}"  # noqa: S608  # our own
+        return self._making_room(lambda: self._delete(self._rows(chosen, values)))
+
+    def told(self, call_id: str, state: State) -> None:
+        if self._database.is_there():
+            with self._database.writing() as connection:
+                connection.execute("UPDATE calls SET told = ? WHERE id = ?", (state, call_id))
+
+    def untold(self, webhook: str, limit: int) -> list[KeptCall]:
+        where = "webhook = :webhook AND state IN ('answered', 'dead') AND told IS NOT state"
+        return self._bare(f"{SELECT} WHERE {where} ORDER BY number LIMIT :limit", {"webhook": webhook, "limit": limit})
+
+    def recover(self, now: float) -> int:
+        if not self._database.is_there():
+            return 0
+        lost = "SELECT id, runner, is_repeatable FROM calls WHERE state = 'running' AND leased_until <= ?"
+        with self._database.writing() as connection:
+            found = connection.execute(lost, (now,)).fetchall()
+            for call_id, runner, is_repeatable in found:
+                if is_repeatable:
+                    self._move(connection, call_id, runner, "queued", now, None, due_at=now)
+                else:
+                    self._move(connection, call_id, runner, "dead", now, INTERRUPTED)
+        return len(found)
+
+    def sweep(self, now: float, answered_for_s: float, max_age_s: float, max_bytes: int) -> int:
+        """Some thousands at most; the next one goes on. `max_bytes`: of the dead ones. What is queued, too old and past
+        its deadline goes as well: nobody works here any more. Where nobody has the key to it, it is dead from its
+        deadline on."""
+        if not self._database.is_there():
+            return 0
+        ages = {"answered": now - answered_for_s, "received": now - max_age_s, "now": now, "limit": _AT_ONCE}
+        count = self._making_room(lambda: self._delete(self._rows(_TOO_OLD, ages)))
+        dead = self._rows("SELECT coalesce(sum(size), 0) FROM totals WHERE state = 'dead'")
+        if dead and dead[0][0] > max_bytes:
+            most = {"most": max_bytes, "limit": _AT_ONCE - min(count, _AT_ONCE)}
+            count += self._making_room(lambda: self._delete(self._rows(_TOO_MANY, most)))
+        self._bury_overdue(now)
+        self._database.give_back()
+        return count
+
+    def close(self) -> None:
+        self._database.close()
+
+    # one call
+
+    def _kept_parts(self, call: KeptCall) -> dict[Part, bytes | None]:
+        parts: dict[Part, bytes | None] = {"answer": None if call.answer is None else call.answer.body}
+        if self._bodies.are_kept(call.purpose, is_dead=call.state == "dead"):
+            parts |= {"request": call.request.body, "ended": None if call.ended is None else call.ended.body}
+        return parts
+
+    def _begun(self, connection: sqlite3.Connection, number: int, bodies: Bodies, now: float) -> KeptCall | None:
+        """None: it was damaged, and is dead; the others must not wait for it."""
+        row = connection.execute(f"{SELECT} WHERE number = ?", (number,)).fetchone()
+        try:
+            return _whole(connection, row, bodies)
+        except Unreadable as error:
+            self._move(connection, row[1], self._runner, "dead", now, Ended(kind="damaged", detail=str(error)))
+            return None
+
+    def _leave(self, call_id: str, state: State, now: float, ended: Ended | None, **facts: Any) -> bool:
+        if not self._database.is_there():
+            return False
+        with self._database.writing() as connection:
+            return self._move(connection, call_id, self._runner, state, now, ended, **facts)
+
+    def _move(
+        self, connection: sqlite3.Connection, call_id: str, runner: str, state: State, now: float, ended: Ended | None,
+        **facts: Any,
+    ) -> bool:  # fmt: skip
+        """A call that `runner` runs: it runs no more."""
+        found = connection.execute(_RUNNING, (call_id, runner)).fetchone()
+        if found is None:
+            return False
+        number, purpose = found
+        self._end(connection, number, call_id, purpose, state, now, ended, **facts)
+        return True
+
+    def _bury_overdue(self, now: float) -> None:
+        values = {"now": now, "keys": self._bodies.keys, "limit": _AT_ONCE}
+        if self._rows(_OVERDUE, values):
+            with self._database.writing() as connection:
+                for number, call_id, purpose in connection.execute(_OVERDUE, values).fetchall():
+                    self._end(connection, number, call_id, purpose, "dead", now, OVERDUE)
+
+    def _end(
+        self, connection: sqlite3.Connection, number: int, call_id: str, purpose: Purpose, state: State, now: float,
+        ended: Ended | None, *, due_at: float | None = None, answer: StoredAnswer | None = None, attempts: int = 0,
+    ) -> None:  # fmt: skip
+        """It is in another state from now on, and its bodies are what is kept in that."""
+        values = {
+            "number": number, "state": state, "due_at": due_at, "ended": as_text(ended), "answer": as_text(answer),
+            "kind": None if ended is None else ended.kind, "failed_at": None if ended is None else now,
+            "attempts": attempts if ended is None else ended.attempts,
+            "answered_at": None if answer is None else now,
+        }  # fmt: skip
+        connection.execute(_MOVE, values)
+        parts: dict[Part, bytes | None] = {}
+        if answer is not None:
+            parts = {"request": None, "ended": None, "answer": answer.body}
+        elif not self._bodies.are_kept(purpose, is_dead=state == "dead"):
+            parts = {"request": None, "ended": None}
+        elif ended is not None:
+            parts = {"ended": ended.body}
+        self._bodies.put(connection, number, call_id, parts, purpose)
+
+    # many
+
+    def _rows(self, query: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> list[Any]:
+        with self._database.reading() as connection:
+            return [] if connection is None else connection.execute(query, values).fetchall()
+
+    def _bare(self, query: str, values: Mapping[str, Any]) -> list[KeptCall]:
+        return [kept_call(row, {}) for row in self._rows(query, values)]
+
+    def _making_room(self, delete: Callable[[], int]) -> int:
+        try:
+            return delete()
+        except DiskFullError:
+            if not self._database.has_released_reserve():
+                raise
+            return delete()
+
+    def _delete(self, doomed: Iterable[_Doomed]) -> int:
+        """How many of them were still as they were seen."""
+        count = 0
+        for batch in _batches(doomed):
+            with self._database.writing() as connection:
+                count += connection.executemany("DELETE FROM calls WHERE id = ? AND state = ?", batch).rowcount
+            self._database.give_back()
+        return count
+
+
+def _whole(connection: sqlite3.Connection, row: Sequence[Any], bodies: Bodies) -> KeptCall:
+    """Raises Unreadable."""
+    number, call_id = row[:2]
+    found, is_readable = bodies.of(connection, number, call_id)
+    return kept_call(row, found, is_readable=is_readable)
+
+
+def _batches(doomed: Iterable[_Doomed]) -> Iterator[list[tuple[str, State]]]:
+    batch: list[tuple[str, State]] = []
+    size = 0
+    for call_id, state, its_size in doomed:
+        batch.append((call_id, state))
+        size += its_size
+        if len(batch) >= _BATCH or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

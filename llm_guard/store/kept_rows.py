@@ -1,0 +1,137 @@
+"""What a kept call is in SQLite: the tables, and a call as a row.
+
+Owns the form of the file and of a row. Does not own what is done with them (`store.kept_calls`), nor the bodies
+(`store.kept_bodies`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from llm_guard.store.database import Form
+from llm_guard.store.kept import Ended, KeptCall, StoredAnswer, StoredRequest, Wanted
+from llm_guard.store.kept_bodies import Part, Unreadable
+
+# Sizes and sums are kept by triggers: so they hold whoever writes, and nobody need read bodies, or all calls, to count.
+_FIRST = """
+CREATE TABLE calls (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE, request_id TEXT NOT NULL,
+    purpose TEXT NOT NULL CHECK (purpose IN ('letter', 'later')),
+    state TEXT NOT NULL CHECK (state IN ('dead', 'queued', 'running', 'answered')),
+    owner TEXT NOT NULL, client TEXT, route TEXT NOT NULL, request TEXT NOT NULL, is_repeatable INTEGER NOT NULL,
+    received_at REAL NOT NULL, first_failed_at REAL, last_failed_at REAL,
+    attempts INTEGER NOT NULL, rounds INTEGER NOT NULL, due_at REAL, deadline_at REAL,
+    kind TEXT, ended TEXT, answer TEXT, answered_at REAL, webhook TEXT, told TEXT,
+    runner TEXT, leased_until REAL,
+    size INTEGER NOT NULL,
+    CHECK ((state = 'queued') = (due_at IS NOT NULL)),
+    CHECK ((state = 'answered') = (answered_at IS NOT NULL)),
+    CHECK ((state = 'running') = (runner IS NOT NULL AND leased_until IS NOT NULL))
+);
+CREATE INDEX calls_by_age ON calls (received_at);
+CREATE INDEX calls_due ON calls (due_at) WHERE state = 'queued';
+CREATE INDEX calls_running ON calls (leased_until) WHERE state = 'running';
+CREATE INDEX calls_answered ON calls (answered_at) WHERE state = 'answered';
+CREATE INDEX calls_dead ON calls (received_at, size) WHERE state = 'dead';
+CREATE INDEX calls_untold ON calls (webhook, number)
+    WHERE webhook IS NOT NULL AND state IN ('answered', 'dead') AND told IS NOT state;
+
+CREATE TABLE bodies (call INTEGER NOT NULL, part TEXT NOT NULL, key TEXT, content BLOB NOT NULL);
+CREATE UNIQUE INDEX bodies_of ON bodies (call, part);
+
+CREATE TABLE totals (
+    purpose TEXT NOT NULL, state TEXT NOT NULL, count INTEGER NOT NULL, size INTEGER NOT NULL,
+    PRIMARY KEY (purpose, state)
+) WITHOUT ROWID;
+CREATE TRIGGER calls_come AFTER INSERT ON calls BEGIN
+    INSERT INTO totals VALUES (NEW.purpose, NEW.state, 1, NEW.size)
+        ON CONFLICT (purpose, state) DO UPDATE SET count = count + 1, size = size + excluded.size;
+END;
+CREATE TRIGGER calls_go AFTER DELETE ON calls BEGIN
+    UPDATE totals SET count = count - 1, size = size - OLD.size WHERE purpose = OLD.purpose AND state = OLD.state;
+    DELETE FROM bodies WHERE call = OLD.number;
+END;
+CREATE TRIGGER calls_change AFTER UPDATE OF state, size ON calls BEGIN
+    UPDATE totals SET count = count - 1, size = size - OLD.size WHERE purpose = OLD.purpose AND state = OLD.state;
+    INSERT INTO totals VALUES (NEW.purpose, NEW.state, 1, NEW.size)
+        ON CONFLICT (purpose, state) DO UPDATE SET count = count + 1, size = size + excluded.size;
+END;
+CREATE TRIGGER bodies_come AFTER INSERT ON bodies BEGIN
+    UPDATE calls SET size = size + length(NEW.content) WHERE number = NEW.call;
+END;
+CREATE TRIGGER bodies_go AFTER DELETE ON bodies BEGIN
+    UPDATE calls SET size = size - length(OLD.content) WHERE number = OLD.call;
+END;
+"""
+FORM = Form("calls.db", "the store of kept calls", (_FIRST,), reserve_bytes=8 * 1024**2)
+
+_COLUMNS = (
+    "number", "id", "request_id", "purpose", "state", "owner", "client", "request", "received_at", "first_failed_at",
+    "last_failed_at", "attempts", "rounds", "due_at", "deadline_at", "ended", "answer", "answered_at", "webhook",
+    "told",
+)  # fmt: skip
+SELECT = f"SELECT {', '.join(_COLUMNS)} FROM calls"  # noqa: S608  # our own names
+_WRITTEN = (*_COLUMNS[1:], "route", "is_repeatable", "kind", "size")
+INSERT = f"INSERT INTO calls ({', '.join(_WRITTEN)}) VALUES ({', '.join(f':{name}' for name in _WRITTEN)})"  # noqa: S608
+_TERMS = {
+    "purpose": "purpose = :purpose",
+    "state": "state = :state",
+    "route": "route = :route",
+    "kind": "kind = :kind",
+    "since": "received_at >= :since",
+    "until": "received_at <= :until",
+    "ids": "id IN (SELECT value FROM json_each(:ids))",
+}
+_ROW_BYTES = 500
+"""What a row takes besides its texts: numbers and indexes."""
+
+
+def written(call: KeptCall) -> dict[str, Any]:
+    """The values of INSERT; its bodies are not among them."""
+    row = {name: getattr(call, name) for name in _COLUMNS[1:]}
+    request, ended, answer = as_text(call.request), as_text(call.ended), as_text(call.answer)
+    return row | {
+        "request": request, "ended": ended, "answer": answer,
+        "route": call.request.route, "is_repeatable": call.request.is_repeatable,
+        "kind": None if call.ended is None else call.ended.kind,
+        "size": _ROW_BYTES + sum(len(text or "") for text in (request, ended, answer)),
+    }  # fmt: skip
+
+
+def as_text(part: StoredRequest | Ended | StoredAnswer | None) -> str | None:
+    """Without its body."""
+    if part is None:
+        return None
+    bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredAnswer) else None)
+    return msgspec.json.encode(bare).decode()
+
+
+def condition(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+    """As SQL has it, with its values. Only what is asked for is in it, so that SQLite sees which index serves."""
+    values = {name: getattr(wanted, name) for name in _TERMS}
+    terms = ["TRUE", *(term for name, term in _TERMS.items() if values[name] is not None)]
+    return " AND ".join(terms), values | {"ids": json.dumps(sorted(wanted.ids or ()))}
+
+
+def kept_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> KeptCall:
+    """From a row of SELECT. Raises Unreadable."""
+    facts = dict(zip(_COLUMNS, row, strict=True))
+    del facts["number"]
+    try:
+        request = msgspec.json.decode(facts.pop("request"), type=StoredRequest)
+        ended = msgspec.json.decode(facts.pop("ended") or "null", type=Ended | None)
+        answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredAnswer | None)
+    except msgspec.DecodeError as error:  # somebody else's hand
+        raise Unreadable(f"{facts['id']}: {error}") from None
+    return KeptCall(
+        **facts,
+        request=msgspec.structs.replace(request, body=bodies.get("request")),
+        ended=ended and msgspec.structs.replace(ended, body=bodies.get("ended")),
+        answer=answer and msgspec.structs.replace(answer, body=bodies.get("answer", b"")),
+        is_readable=is_readable,
+    )

@@ -1,0 +1,177 @@
+"""Cached answers that outlive the process, as the event loop sees them.
+
+Owns that nobody waits for the disk for long: what it does not say in time is not there, and a disk that fails is left
+alone for a while. Does not own the file (`store.cache_file`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from llm_guard.clock import Clock
+from llm_guard.store.cache import CachedAnswer, CacheSnapshot, Found, Held
+from llm_guard.store.cache_file import CacheFile, Written
+from llm_guard.store.errors import StoreError
+from llm_guard.store.worker import Worker
+
+_log = structlog.get_logger("llm_guard.store.sqlite_cache")
+
+READ_S = 0.1
+"""So long a call waits to hear whether there is an answer."""
+WRITE_S = 1.0
+REST_S = 5.0
+"""So long a store that has failed is not asked."""
+MOST_UNWRITTEN_BYTES = 1 << 24
+"""Of answers that wait for the disk; more are not kept."""
+_PURGE_S = 5.0
+_SWEEP_S = 60.0
+_MOST_TOUCHES = 4096
+_CLOSE_S = 5.0
+
+
+class SqliteCache:
+    """Of one event loop; `await close()` at its end."""
+
+    def __init__(self, folder: Callable[[], Path], clock: Clock, max_bytes: int) -> None:
+        """`folder` may raise OSError; `max_bytes` of all answers together."""
+        self._file = CacheFile(folder)
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._worker = Worker("cache")
+        self._touches: dict[bytes, float] = {}
+        """When answers were asked for, to be written down with the next one."""
+        self._unwritten = 0
+        self._routes: Mapping[str, Held] = {}
+        self._evictions = 0
+        self._failures: Counter[str] = Counter()
+        self._rests_until = self._sweep_at = self._clock.now()
+        self._done = 0
+        """What the disk has been asked for and is over."""
+        self._is_closed = False
+
+    async def get(self, key: bytes) -> Found | None:
+        if self._is_resting or self._is_too_much(self._worker.is_full):
+            return None
+        now = self._clock.wall()
+        found: Found | None = await self._ask(READ_S, "read", self._file.get, key, now)
+        if found is not None and len(self._touches) < _MOST_TOUCHES:
+            self._touches[key] = now
+        return found
+
+    async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
+        size = len(answer.body)
+        is_much = self._worker.is_full or self._unwritten + size > MOST_UNWRITTEN_BYTES
+        if self._is_resting or self._is_too_much(is_much):
+            return
+        touches, self._touches = self._touches, {}
+        self._unwritten += size
+        writing = self._begin(self._file.put, key, answer, self._clock.wall(), lasts_s, touches, self._max_bytes)
+        writing.add_done_callback(lambda _: self._forget(size))
+        await self._wait(writing, WRITE_S, "write")
+
+    async def purge(self, route: str | None) -> int | None:
+        """Asked for also while the store rests: an operator's word is not left out."""
+        written: Written | None = await self._ask(_PURGE_S, "write", self._file.purge, route)
+        return None if written is None else written.gone
+
+    def sweep(self) -> None:
+        if self._clock.now() >= self._sweep_at and not self._is_resting:
+            self._sweep_at = self._clock.now() + _SWEEP_S
+            _ = self._begin(self._file.forget_ended, self._clock.wall(), self._max_bytes)  # `_note` hears of it
+
+    def limit(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._sweep_at = self._clock.now()
+
+    def snapshot(self) -> CacheSnapshot:
+        return CacheSnapshot(
+            kind="sqlite",
+            max_bytes=self._max_bytes,
+            routes=dict(self._routes),
+            evictions=self._evictions,
+            failures=dict(self._failures),
+        )
+
+    async def close(self) -> None:
+        """What is on its way is written, if the disk answers in time. A second time does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        closing = asyncio.get_running_loop().run_in_executor(self._worker, self._file.close)
+        await asyncio.wait((closing,), timeout=_CLOSE_S)
+        self._worker.shutdown()
+
+    @property
+    def _is_resting(self) -> bool:
+        return self._is_closed or self._clock.now() < self._rests_until
+
+    def _begin(self, act: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        asked = asyncio.get_running_loop().run_in_executor(self._worker, self._do, act, *args)
+        asked.add_done_callback(self._note)
+        return asked
+
+    def _do(self, act: Callable[..., Any], *args: Any) -> Any:
+        """In the worker's thread."""
+        try:
+            return act(*args)
+        finally:
+            self._done += 1
+
+    async def _ask(self, within_s: float, what: str, act: Callable[..., Any], *args: Any) -> Any:
+        return await self._wait(self._begin(act, *args), within_s, what)
+
+    async def _wait(self, asked: asyncio.Future[Any], within_s: float, what: str) -> Any:
+        """What it has come to; None where it has failed, or does not come in time."""
+        done = self._done
+        with contextlib.suppress(TimeoutError):
+            async with self._clock.limit() as limit:
+                limit.set(self._clock.now() + within_s, what)
+                await asyncio.wait((asked,))
+        if not asked.done():
+            self._note_late(within_s, is_busy=self._done > done)
+            return None
+        try:
+            return asked.result()
+        except StoreError as error:
+            self._fail(what, str(error))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the call goes on without the cache
+            self._fail(what, f"{type(error).__name__}: {error}")
+        return None
+
+    def _note_late(self, within_s: float, *, is_busy: bool) -> None:
+        """`is_busy`: the disk has done something for others meanwhile. It is no wreck that has to be left alone."""
+        if is_busy:
+            self._failures["slow"] += 1
+        else:
+            self._fail("slow", f"the disk has not answered in {within_s:g} s")
+
+    def _is_too_much(self, is_much: bool) -> bool:
+        """Counted where it is. Nobody rests for it: whoever waits too long will tell."""
+        if is_much:
+            self._failures["full"] += 1
+        return is_much
+
+    def _note(self, asked: asyncio.Future[Any]) -> None:
+        """Also of what nobody waits for any more."""
+        if asked.cancelled() or asked.exception() is not None:
+            return
+        written = asked.result()
+        if isinstance(written, Written):
+            self._routes = written.routes
+            self._evictions += written.evicted
+
+    def _forget(self, size: int) -> None:
+        self._unwritten -= size
+
+    def _fail(self, what: str, why: str) -> None:
+        self._failures[what] += 1
+        if not self._is_resting:  # else it has been said
+            _log.warning("the cache's file is left alone for a while", problem=why, seconds=REST_S)
+        self._rests_until = self._clock.now() + REST_S

@@ -1,0 +1,434 @@
+"""What outlives a call on the dashboard: engines, probes, degraded modes, the cache, and calls that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from llm_guard.config import parse_config
+from llm_guard.mock.provider import MockProvider
+from tests.browser.conftest import Opens
+from tests.chaos.stand import Stand, config_text, standing
+from tests.chaos.wire import Reply, ask
+from tests.fakes.waiting import eventually
+from tests.integration.operating import audit, get
+from tests.integration.test_engines import LIGHT, free_port
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
+LOUD = f"print({HOSTILE!r}, flush=True)\n{LIGHT}"
+PARTS = ("engines", "probes", "modes", "cache", "kept")
+SORRY = {"answer": "We are sorry.", "patience": "1s"}
+
+
+async def call(stand: Stand, text: str = "hello") -> Reply:
+    body = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": text}]}).encode()
+    return await ask(stand.url, "/v1/chat/completions", body)
+
+
+@asynccontextmanager
+async def gateway(provider: MockProvider, folder: Path, **more: Any) -> AsyncIterator[Stand]:
+    """`rules` are the defaults of all models; `engines` and `probe` (of the upstream `near`) sections of their own."""
+    near = {"dialect": "openai", "base_url": f"http://127.0.0.1:{more.get('port', 9)}/v1", "probe": more.get("probe")}
+    text = json.loads(config_text(provider.url, ops={"store": str(folder)}, upstreams={"near": near}))
+    text["upstreams"]["one"]["api_key"] = "sk-the-gateways-own"
+    text["defaults"] |= more.get("rules", {})
+    text["engines"] = more.get("engines", {})
+    async with standing(parse_config(json.dumps(text), "test.yaml", {})) as stand:
+        yield stand
+
+
+def engine(argv: Sequence[str]) -> dict[str, Any]:
+    restart = {"preset": "demo", "base_delay": "100ms", "max_delay": "200ms", "max_attempts": 2}
+    return {"e": {"upstreams": ["near"], "command": {"argv": list(argv)}, "grace": "1s", "restart": restart}}
+
+
+def light(port: int) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", LOUD, str(port)]
+
+
+def part(page: Page, name: str) -> Any:
+    return page.locator(f"#{name}-part")
+
+
+def tile(page: Page, name: str, title: str) -> Any:
+    heading = page.locator("h3", has_text=re.compile(f"^{re.escape(title)}$"))
+    return page.locator(f"#{name} .tile", has=heading)
+
+
+async def do(page: Page, reason: str) -> None:
+    """In the dialog that asks why."""
+    await page.get_by_label("Reason").fill(reason)
+    await page.locator("#act-do").click()
+    await expect(page.locator("#act")).to_be_hidden()
+
+
+# what is there
+
+
+async def test_what_a_gateway_does_not_use_is_not_shown(opens: Opens, tmp_path: Path) -> None:
+    async with MockProvider() as provider, gateway(provider, tmp_path) as stand, opens() as window:
+        page = await window.open(stand.url)
+        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        for name in PARTS:
+            await expect(part(page, name)).to_be_hidden()
+        await expect(page.locator("#lesser")).to_be_hidden()
+        snapshot = await get(stand.url, "metrics")
+        assert [snapshot[name] for name in ("engines", "probes", "cache", "kept")] == [[], [], None, None]
+
+
+# engines and probes
+
+
+async def test_operator_restarts_an_engine_and_reads_what_it_has_printed(opens: Opens, tmp_path: Path) -> None:
+    port = free_port()
+    async with (
+        MockProvider() as provider,
+        gateway(provider, tmp_path, port=port, engines=engine(light(port)), probe={"interval": "100ms"}) as stand,
+        opens() as window,
+    ):
+        page = await window.open(stand.url)
+        page.on("dialog", lambda dialog: window.complaints.append(f"alert: {dialog.message}"))
+        one = tile(page, "engines", "e")
+        await expect(one).to_contain_text("Running")
+        await expect(one).to_contain_text("serves near · no restart")
+        await expect(one.get_by_role("button", name="Start: e", exact=True)).to_be_hidden()
+        await expect(tile(page, "probes", "near")).to_contain_text("Up")
+        await expect(tile(page, "probes", "near")).to_contain_text("its health page every")
+
+        await one.get_by_role("button", name="Output").click()
+        await expect(page.locator("#output-text")).to_have_text(HOSTILE)
+        await page.locator("#output [data-close]").click()
+        await expect(page.locator("#events")).to_contain_text("e: it is up")
+        assert await page.locator("img").count() == 0
+
+        await one.get_by_role("button", name="Restart").click()
+        await expect(page.locator("#act-what")).to_contain_text("breaks off")
+        await do(page, "it leaks")
+        await expect(one).to_contain_text("serves near · 1 restart")
+        await expect(one).to_contain_text("Running")
+        await expect(page.locator("#events")).to_contain_text("e: it is restarted on an operator’s word")
+        assert ("engines.restart", "e", "it leaks") in [entry[1:] for entry in await audit(stand.url)]
+
+        await one.get_by_role("button", name="Stop").click()
+        await do(page, "it costs")
+        await expect(one).to_contain_text("Stopped")
+        await expect(tile(page, "probes", "near")).to_contain_text("Down")
+        await expect(one.get_by_role("button", name="Start: e", exact=True)).to_be_visible()
+
+
+async def test_engine_that_cannot_start_is_given_up_and_reset(opens: Opens, tmp_path: Path) -> None:
+    never = [sys.executable, "-I", "-S", "-c", "raise SystemExit(3)"]
+    async with (
+        MockProvider() as provider,
+        gateway(provider, tmp_path, engines=engine(never), probe={"interval": "100ms"}) as stand,
+        opens() as window,
+    ):
+        page = await window.open(stand.url)
+        one = tile(page, "engines", "e")
+        await expect(one.locator(".state")).to_contain_text("Given up")
+        await expect(one).to_have_attribute("data-state", "bad")
+        await expect(page.locator("#engines-count")).to_have_text("1 of 1 engine not up")
+        await expect(page.locator("#events")).to_contain_text("e: it is given up")
+        await expect(page.locator("#alerts")).to_contain_text("engine gave up: e")
+        await expect(tile(page, "probes", "near")).to_contain_text("its engine was given up: ")
+        await expect(tile(page, "tiles", "near")).to_have_attribute("data-state", "bad")
+        await one.get_by_role("button", name="Reset").click()
+        await do(page, "the disk is back")
+        assert ("engines.reset", "e", "the disk is back") in [entry[1:] for entry in await audit(stand.url)]
+
+
+async def test_next_restart_counts_down_between_answers(opens: Opens, tmp_path: Path) -> None:
+    async with MockProvider() as provider, gateway(provider, tmp_path) as stand, opens() as window:
+        answers = [waiting_engine]
+        await window.page.route("**/admin/metrics", lambda route: answers.pop()(route) if answers else unanswered())
+        page = await window.open(stand.url)
+        await expect(tile(page, "engines", "e").locator(".next")).to_have_text("restart 3 of 6 in 29\u00a0s")
+
+
+async def waiting_engine(route: Route) -> None:
+    said = await (await route.fetch()).json()
+    said["engines"] = [{
+        "engine": "e", "kind": "systemd", "place": "vllm.service", "upstreams": ["near"], "state": "restart_failed",
+        "since": said["at"], "why": "it ended", "doing": None, "attempts": 2, "max_attempts": 6, "next_attempt_s": 30.0,
+        "boot_left_s": None, "restarts_ok": 0, "restarts_failed": 2, "is_spare": False, "auto_provision": "never",
+        "output": [],
+    }]  # fmt: skip
+    await route.fulfill(json=said)
+
+
+async def unanswered() -> None:
+    await asyncio.sleep(3600)
+
+
+async def test_upstream_is_looked_at_now(opens: Opens, tmp_path: Path) -> None:
+    probe = {"interval": "1h", "max_failures": 1}
+    async with MockProvider() as provider, gateway(provider, tmp_path, probe=probe) as stand, opens() as window:
+        page = await window.open(stand.url)
+        one = tile(page, "probes", "near")
+        await expect(one).to_contain_text("Unknown")
+        await one.get_by_role("button", name="Look now").click()
+        await do(page, "is it back?")
+        await expect(one).to_contain_text("Down")
+        await expect(one).to_contain_text("the last look failed: ")
+        await expect(page.locator("#probes-count")).to_have_text("1 of 1 down")
+        await expect(page.locator("#events")).to_contain_text("near is down")
+
+
+# lesser answers
+
+
+async def test_degraded_mode_is_entered_and_left(opens: Opens, tmp_path: Path) -> None:
+    rules = {"degraded": SORRY}
+    async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
+        page = await window.open(stand.url)
+        one = tile(page, "modes", "gpt")
+        await expect(one).to_contain_text("As usual")
+        await one.get_by_role("button", name="Degrade").click()
+        await page.get_by_label("For how long").select_option("30 minutes")
+        await do(page, "the provider is slow")
+        await expect(one).to_contain_text("Degraded on an operator’s word")
+        await expect(one).to_contain_text(
+            re.compile(r"the provider is slow \(operator from 127.0.0.1, since .*, until ")
+        )
+        await expect(page.locator("#lesser")).to_have_text("1 model degraded")
+        await expect(page.locator("#status-word")).to_have_text("Degraded")
+        await expect(page.locator("#events")).to_contain_text(
+            "gpt: lesser answers are given soon, the provider is slow"
+        )
+        assert stand.app.gateway.degraded.snapshot().degraded_routes() == ["gpt"]
+
+        await one.get_by_role("button", name="Leave to the rule").click()
+        await do(page, "it is fast again")
+        await expect(one).to_contain_text("As usual")
+        await expect(page.locator("#lesser")).to_be_hidden()
+        await expect(page.locator("#events")).to_contain_text("gpt: real answers are waited for again")
+
+
+async def test_whole_gateway_is_degraded_and_one_model_is_not(opens: Opens, tmp_path: Path) -> None:
+    rules = {"degraded": SORRY}
+    async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
+        page = await window.open(stand.url)
+        await tile(page, "modes", "The whole gateway").get_by_role("button", name="Degrade").click()
+        await do(page, "a rehearsal")
+        await expect(page.locator("#lesser")).to_have_text("gateway degraded")
+        await expect(tile(page, "modes", "gpt")).to_contain_text("as the whole gateway is")
+        await tile(page, "modes", "gpt").get_by_role("button", name="Serve as usual").click()
+        await do(page, "not this one")
+        await expect(page.locator("#modes-count")).to_have_text("2 of 3 models degraded")
+
+
+async def test_failed_call_says_what_its_client_got(opens: Opens, tmp_path: Path) -> None:
+    rules = {"degraded": SORRY, "dead_letter": "always"}
+    async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
+        provider.switch("gpt", "status:500")
+        assert "sorry" in (await call(stand)).text
+        page = await window.open(stand.url)
+        row = page.locator("#calls button")
+        await expect(row).to_contain_text("1 attempt: one/gpt · got the static answer of its route")
+        await row.click()
+        facts = page.locator("dialog#call dl.facts")
+        await expect(facts).to_contain_text("The client gotthe static answer of its route")
+        await expect(facts).to_contain_text("Kept as a letter")
+        await page.keyboard.press("Escape")
+        await expect(tile(page, "modes", "gpt")).to_contain_text("in place of an answer: 1 static")
+
+
+# answers from before
+
+
+async def test_cache_says_what_calls_got_of_it_and_is_emptied(opens: Opens, tmp_path: Path) -> None:
+    rules = {"cache": {"ttl": "1m"}}
+    async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
+        for _ in range(4):
+            await call(stand)
+        page = await window.open(stand.url)
+        one = tile(page, "cache", "gpt")
+        await expect(one.locator(".state")).to_have_text("75\u00a0% from before")
+        await expect(one).to_contain_text("3 fresh · 1 asked for")
+        await expect(one).to_contain_text(re.compile(r"1 answer, \d"))
+        await expect(tile(page, "cache", "All together")).to_contain_text("of 64\u00a0MiB")
+        await one.get_by_role("button", name="Forget").click()
+        await do(page, "they were wrong")
+        await expect(one).to_contain_text("0 answers")
+        await expect(one.get_by_role("button", name="Forget")).to_be_hidden()
+
+
+# kept calls
+
+
+async def test_letter_is_asked_again_and_another_deleted(opens: Opens, tmp_path: Path) -> None:
+    rules = {"dead_letter": "always"}
+    async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
+        page = await window.open(stand.url)
+        await expect(tile(page, "kept", "Dead letters")).to_contain_text("0 that nobody could answer")
+        provider.switch("gpt", "status:500")
+        for _ in range(2):
+            assert (await call(stand)).status == 500
+        provider.switch("gpt", "")
+        letters = tile(page, "kept", "Dead letters")
+        await expect(letters).to_contain_text("2 that nobody could answer")
+        await expect(page.locator("#events")).to_contain_text("1 call was kept as a dead letter")
+        await letters.get_by_role("button", name="Show").click()
+        rows = page.locator("#letters-list > li")
+        await expect(rows).to_have_count(2)
+        await expect(rows.first).to_contain_text("server error: ")
+        await expect(page.locator("#letters-said")).to_have_text("2 dead.")
+
+        await rows.first.get_by_role("button", name="Ask again").click()
+        await do(page, "it is back")
+        await expect(rows.first).to_contain_text("answered")
+        await expect(rows.first.get_by_role("button", name="Ask again")).to_be_hidden()
+        await rows.last.get_by_role("button", name="Delete").click()
+        await do(page, "nobody wants it")
+        await expect(rows).to_have_count(1)
+        await page.locator("#letters [data-close]").click()
+        await expect(letters).to_contain_text("1 answered since")
+        whats = [entry[1] for entry in await audit(stand.url)]
+        assert whats == ["dead-letters.delete", "dead-letters.requeue"]
+
+
+async def test_all_letters_are_asked_again_and_lost_ones_are_told(opens: Opens, tmp_path: Path) -> None:
+    rules = {"dead_letter": "always"}
+    async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
+        provider.switch("gpt", "status:500")
+        for _ in range(2):
+            await call(stand)
+        provider.switch("gpt", "")
+        stand.app.errands.counts.lost["disk"] += 3
+        page = await window.open(stand.url)
+        letters = tile(page, "kept", "Dead letters")
+        await expect(letters).to_contain_text("lost, and not kept: 3 disk")
+        await expect(letters).to_have_attribute("data-state", "bad")
+        await letters.get_by_role("button", name="Show").click()
+        await page.get_by_role("button", name="Ask for all again").click()
+        await do(page, "it is back")
+        await eventually(lambda: sum(stand.app.errands.counts.rounds.values()) == 2)
+        await expect(page.locator("#letters-said")).to_have_text("2 answered.")
+
+
+async def test_all_letters_are_deleted_though_no_event_tells_of_it(opens: Opens, tmp_path: Path) -> None:
+    rules = {"dead_letter": "always"}
+    async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
+        window.expected = ("net::ERR",)
+        provider.switch("gpt", "status:500")
+        await call(stand)
+        await window.page.route("**/admin/events*", lambda route: route.abort())
+        page = await window.open(stand.url)
+        await tile(page, "kept", "Dead letters").get_by_role("button", name="Show").click()
+        await page.get_by_role("button", name="Delete all").click()
+        await do(page, "a test")
+        await expect(page.locator("#letters-said")).to_have_text("None is kept.")
+        await expect(page.locator("#letters-all")).to_be_hidden()
+
+
+async def test_one_line_tells_of_all_letters_between_two_other_events(opens: Opens, tmp_path: Path) -> None:
+    async with MockProvider() as provider, gateway(provider, tmp_path) as stand, opens() as window:
+        page = await window.open(stand.url)
+        for count in (1, 30):
+            stand.app.ops.journal.note("letter", what="kept", count=count)
+        stand.app.ops.journal.note("letter", what="lost", count=1)
+        stand.app.ops.journal.note("letter", what="kept", count=2)
+        await expect(page.locator("#events li > span")).to_have_text([
+            "2 calls were kept as dead letters", "1 dead letter was lost", "31 calls were kept as dead letters",
+        ])  # fmt: skip
+
+
+async def test_promised_calls_have_a_list_of_their_own(opens: Opens, tmp_path: Path) -> None:
+    rules = {"answer_later": {"when": "always"}}
+    async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
+        assert (await call(stand)).status == 202
+        page = await window.open(stand.url)
+        await expect(tile(page, "kept", "Answered later")).to_contain_text("1 answered")
+        await tile(page, "kept", "Answered later").get_by_role("button", name="Show").click()
+        await expect(page.locator("#letters-head")).to_have_text("Calls that are answered later")
+        await expect(page.locator("#letters-list > li")).to_contain_text(["gpt"])
+        await page.locator("#letters [data-close]").click()
+        await tile(page, "kept", "Dead letters").get_by_role("button", name="Show").click()
+        await expect(page.locator("#letters-said")).to_have_text("None is kept.")
+        await expect(page.locator("#letters-list > li")).to_have_count(0)
+
+
+async def test_words_of_providers_and_engines_are_shown_as_text(opens: Opens, tmp_path: Path) -> None:
+    rules = {"dead_letter": "always", "degraded": SORRY, "cache": {"ttl": "1m"}}
+    probe = {"interval": "1h"}
+    async with (
+        MockProvider() as provider,
+        gateway(provider, tmp_path, rules=rules, probe=probe) as stand,
+        opens() as window,
+    ):
+        provider.switch("gpt", "status:500")
+        await call(stand)
+        await window.page.route("**/admin/metrics", spiteful)
+        await window.page.route("**/admin/dead-letters?*", spiteful_letter)
+        page = await window.open(stand.url)
+        page.on("dialog", lambda dialog: window.complaints.append(f"alert: {dialog.message}"))
+        for name in ("engines", "probes", "modes", "cache", "kept"):
+            await expect(page.locator(f"#{name}")).to_contain_text(HOSTILE)
+        await tile(page, "kept", "Dead letters").get_by_role("button", name="Show").click()
+        await expect(page.locator("#letters-list .why")).to_have_text(f"{HOSTILE}: {HOSTILE}")
+        await page.locator("#letters-list").get_by_role("button", name="Delete").click()
+        await expect(page.locator("#act-head")).to_contain_text(HOSTILE)
+        stand.app.ops.journal.note("engine", engine=HOSTILE, state=HOSTILE, what=HOSTILE, why=HOSTILE, attempt=1)
+        await expect(page.locator("#events")).to_contain_text(f"{HOSTILE}: {HOSTILE} (attempt 1), {HOSTILE}")
+        assert await page.locator("img").count() == 0
+        assert await page.locator("body script").count() == 0
+
+
+async def spiteful(route: Route) -> None:
+    """Says it wherever words of others may stand."""
+    said = await (await route.fetch()).json()
+    said["engines"] = [{
+        "engine": HOSTILE, "kind": "command", "place": HOSTILE, "upstreams": [HOSTILE], "state": HOSTILE,
+        "since": said["at"], "why": HOSTILE, "doing": None, "attempts": 0, "max_attempts": 1, "next_attempt_s": None,
+        "boot_left_s": None, "restarts_ok": 0, "restarts_failed": 0, "is_spare": False, "auto_provision": "never",
+        "output": [HOSTILE],
+    }]  # fmt: skip
+    said["probes"][0] |= {"why": HOSTILE, "engine_given_up": HOSTILE, "last": "failed"}
+    said["degraded"]["models"][0] |= {"model": HOSTILE, "why": HOSTILE}
+    said["cache"]["routes"][0] |= {"route": HOSTILE}
+    said["kept"]["lost"] = {HOSTILE: 1}
+    await route.fulfill(json=said)
+
+
+async def spiteful_letter(route: Route) -> None:
+    said = await (await route.fetch()).json()
+    failure = {"kind": HOSTILE, "detail": HOSTILE, "status": 500}
+    said["letters"][0] |= {"model": HOSTILE, "id": HOSTILE, "last_failure": failure}
+    await route.fulfill(json=said)
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+async def test_nothing_is_wider_than_the_screen(opens: Opens, tmp_path: Path, width: int) -> None:
+    rules = {"dead_letter": "always", "degraded": SORRY, "cache": {"ttl": "1m"}}
+    probe = {"interval": "1h"}
+    async with (
+        MockProvider() as provider,
+        gateway(provider, tmp_path, rules=rules, probe=probe) as stand,
+        opens(width=width, height=812) as window,
+    ):
+        provider.switch("gpt", "status:500")
+        await call(stand)
+        await window.page.route("**/admin/metrics", spiteful)
+        page = await window.open(stand.url)
+        for name in PARTS:
+            await expect(part(page, name)).to_be_visible()
+        script = f"document.documentElement.scrollWidth - {width}"
+        assert await page.evaluate(script) <= 0
+        await tile(page, "kept", "Dead letters").get_by_role("button", name="Show").click()
+        await expect(page.locator("#letters-list > li")).to_have_count(1)
+        assert await page.evaluate("(() => { const it = document.querySelector('#letters');"
+                                   "return it.scrollWidth - it.clientWidth })()") == 0  # fmt: skip
+        await page.keyboard.press("Escape")
+        head = await page.evaluate("document.querySelector('#alerts-head').getBoundingClientRect().top")
+        assert head < await page.evaluate("document.querySelector('#engines-head').getBoundingClientRect().top")

@@ -1,0 +1,306 @@
+"""Kills processes that write into a store of kept calls, and looks at what they leave.
+
+`python -m tests.chaos.killing FOLDER SEED KILLS`, a process of its own: it has imported all that its writers need, so
+that they are forked in a few milliseconds. Two of them at a time share the file. Each says what it is about to do, does
+it, and says what came of it; what it has said after a deed it has done. Between two generations the file is looked at,
+and what it holds must be what the writers have said, give or take what they were killed in the middle of. Ends only
+processes that it has started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from llm_guard.store.kept import KeptCall, Wanted
+from llm_guard.store.kept_bodies import Bodies
+from llm_guard.store.kept_calls import KeptCallsFile
+from tests.fakes.kept import ANSWER, FAILED, letter, promise, stored_request
+
+LEASE_S = 50.0
+_GENERATION_S = 100.0
+"""Of wall time: leases outlive a generation's writers, but not the next one."""
+_ALL = 100_000
+_OLD = 3
+"""Generations after which what is answered may be swept."""
+_LEADS_TO = {
+    "add": ("absent", "queued"), "bury-new": ("absent", "dead"), "begin": ("queued", "running"),
+    "put_back": ("running", "queued"), "answer": ("running", "answered"), "bury": ("running", "dead"),
+    "requeue": ("dead", "queued"), "delete": ("dead", "absent"),
+}  # fmt: skip
+
+
+def body_of(call_id: str) -> bytes:
+    return call_id.encode() * (Random(call_id).randrange(5000))
+
+
+# a writer
+
+
+class Writer:
+    """In a process of its own, which will be killed."""
+
+    def __init__(self, store: KeptCallsFile, name: str, now: float, ends: tuple[int, int], dice: Random) -> None:
+        """`ends`: of two pipes, for what it says, and for that it is ready."""
+        self.store = store
+        self.name = name
+        self.now = now
+        self.out, self.ready = ends
+        self.dice = dice
+        self.mine: list[str] = []
+        """They run here."""
+        self.dead: list[str] = []
+        """They were buried here."""
+        self.added = 0
+
+    def write(self) -> None:
+        deeds = [self.add, self.add, self.bury_new, self.begin, self.begin, self.end, self.end, self.end]
+        deeds += [self.requeue, self.delete, self.extend, self.sweep]
+        self.store.stats()  # it is open
+        os.write(self.ready, b"!")
+        while True:
+            self.dice.choice(deeds)()
+
+    def say(self, mark: str, *what: object) -> None:
+        """One write: it cannot be torn, and the other writer's cannot come between."""
+        os.write(self.out, json.dumps([mark, self.name, *what]).encode() + b"\n")
+
+    def do(self, deed: str, ids: list[str], act: Callable[[], Any]) -> Any:
+        self.say("?", deed, ids)
+        result = act()
+        self.say("!", result if isinstance(result, bool | list) else None)
+        return result
+
+    def new_id(self) -> str:
+        self.added += 1
+        return f"{self.name}-{self.added}"
+
+    def add(self) -> None:
+        ids = [self.new_id() for _ in range(self.dice.randint(1, 3))]
+        self.do("add", ids, lambda: self.store.add(*map(self.promise, ids)))
+
+    def promise(self, call_id: str) -> KeptCall:
+        request = stored_request(body_of(call_id), is_repeatable=Random(call_id).randrange(4) > 0)
+        return promise(call_id, self.now, self.now, request=request)
+
+    def bury_new(self) -> None:
+        call_id = self.new_id()
+        request = stored_request(body_of(call_id))
+        self.do("bury-new", [call_id], lambda: self.store.add(letter(call_id, self.now, request=request)))
+        self.dead.append(call_id)
+
+    def begin(self) -> None:
+        limit = self.dice.randint(1, 4)
+        self.mine += self.do("begin", [], lambda: [c.id for c in self.store.begin(self.now, limit, LEASE_S)])
+
+    def end(self) -> None:
+        if not self.mine:
+            return
+        call_id = self.mine.pop(self.dice.randrange(len(self.mine)))
+        answer = msgspec.structs.replace(ANSWER, body=b"answer to " + body_of(call_id))
+        how = self.dice.choice(["answer", "put_back", "bury"])
+        if how == "answer":
+            self.do(how, [call_id], lambda: self.store.answer(call_id, answer, 1, self.now))
+        elif how == "put_back":
+            self.do(how, [call_id], lambda: self.store.put_back(call_id, FAILED, self.now, self.now))
+        else:
+            self.do(how, [call_id], lambda: self.store.bury(call_id, FAILED, self.now))
+            self.dead.append(call_id)
+
+    def requeue(self) -> None:
+        ids, self.dead = self.dead[:3], self.dead[3:]
+        self.do("requeue", ids, lambda: self.store.requeue(Wanted(ids=ids), self.now, 0))
+
+    def delete(self) -> None:
+        ids, self.dead = self.dead[:1], self.dead[1:]
+        self.do("delete", ids, lambda: self.store.delete(Wanted(ids=ids)))
+
+    def extend(self) -> None:
+        self.do("extend", self.mine, lambda: self.store.extend(self.mine, self.now, LEASE_S))
+
+    def sweep(self) -> None:
+        keep_s = (_OLD - 0.5) * _GENERATION_S
+        self.do("sweep", [], lambda: self.store.sweep(self.now, keep_s, 1e9, 1 << 40))
+
+
+# what must be
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the writers have said."""
+
+    states: dict[str, str] = field(default_factory=dict)
+    runners: dict[str, str] = field(default_factory=dict)
+    answered_in: dict[str, int] = field(default_factory=dict)
+    """By id, the generation."""
+    pending: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    """By writer: what it is about to do."""
+    said: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    generation: int = 0
+
+    def hear(self, line: bytes) -> None:
+        mark, writer, *what = json.loads(line)
+        if mark == "?":
+            self.pending[writer] = (what[0], what[1])
+        elif mark == "!":
+            deed, ids = self.pending.pop(writer)
+            self.said[deed] += 1
+            self._settle(writer, deed, ids, what[0])
+        else:
+            self.problems.append(f"{writer}: {what}")
+
+    def _settle(self, writer: str, deed: str, ids: list[str], result: Any) -> None:
+        if deed == "begin":
+            for call_id in result:
+                self._begun(writer, call_id)
+        elif deed == "requeue" and sorted(result) != sorted(ids):
+            self.problems.append(f"{writer}: requeued {result} of {ids}")
+        elif deed == "extend" and result:
+            self.problems.append(f"{writer}: does not run {result}")
+        elif deed in ("put_back", "answer", "bury") and result is not True:
+            self.problems.append(f"{writer}: could not {deed} {ids}")
+        elif deed in _LEADS_TO:
+            for call_id in ids:
+                self._moved(writer, call_id, *_LEADS_TO[deed])
+
+    def _begun(self, writer: str, call_id: str) -> None:
+        on_its_way = any(call_id in ids and _LEADS_TO.get(deed, "")[1] == "queued" for deed, ids in self.others(writer))
+        if self.states.get(call_id, "absent") != "queued" and not on_its_way:
+            self.problems.append(f"{writer}: began {call_id}, which was {self.states.get(call_id)}")
+        self.states[call_id], self.runners[call_id] = "running", writer
+
+    def others(self, writer: str) -> list[tuple[str, list[str]]]:
+        return [pending for name, pending in self.pending.items() if name != writer]
+
+    def _moved(self, writer: str, call_id: str, before: str, after: str) -> None:
+        if after == "queued" and self.runners.get(call_id, writer) != writer and self.states[call_id] != before:
+            return  # the other one has begun it already, and was quicker to say so
+        self.states[call_id] = after
+        self.runners.pop(call_id, None)
+        if after == "answered":
+            self.answered_in[call_id] = self.generation
+
+    def may_be(self, call_id: str) -> set[str]:
+        """As it was last said to be, or as those who were killed may have left it."""
+        states = {self.states.get(call_id, "absent")}
+        deeds = [(deed, ids) for deed, ids in self.pending.values() if deed in _LEADS_TO]
+        for _ in range(len(deeds)):
+            for deed, ids in deeds:
+                before, after = _LEADS_TO[deed]
+                if before in states and (call_id in ids or deed == "begin"):
+                    states.add(after)
+        if self.generation - self.answered_in.get(call_id, self.generation) >= _OLD - 1:
+            states.add("absent")
+        return states
+
+    def compare(self, found: dict[str, KeptCall]) -> None:
+        known = {*self.states, *(call_id for _, ids in self.pending.values() for call_id in ids)}
+        for call_id in known | found.keys():
+            state = found[call_id].state if call_id in found else "absent"
+            if state not in (may := self.may_be(call_id)):
+                self.problems.append(f"{call_id} is {state}, not {' or '.join(sorted(may))}")
+
+
+# the killer
+
+
+def kill_writers(folder: Path, seed: int, kills: int) -> dict[str, Any]:
+    """What was found; `problems` is empty where nothing is wrong."""
+    dice, ledger, interrupted = Random(seed), Ledger(), Counter[str]()
+    for generation in range(kills // 2):
+        ledger.generation = generation
+        now = (generation + 1) * _GENERATION_S
+        for line in _run_and_kill(folder, [f"{seed}.{generation}.{name}" for name in "ab"], now, dice):
+            ledger.hear(line)
+        interrupted.update(deed for deed, _ in ledger.pending.values())
+        _look(folder, ledger, now)
+        if ledger.problems:
+            break
+    return {"problems": ledger.problems[:5], "seed": seed, "said": ledger.said, "interrupted": interrupted}
+
+
+def _run_and_kill(folder: Path, names: list[str], now: float, dice: Random) -> list[bytes]:
+    """What they have said."""
+    (reading, writing), (hearing, ready) = os.pipe(), os.pipe()
+    writers = [_fork(folder, name, now, (writing, ready), dice.randrange(1 << 30)) for name in names]
+    for _ in writers:
+        os.read(hearing, 1)
+    for end in (writing, ready, hearing):
+        os.close(end)
+    for pid in writers:
+        time.sleep(dice.uniform(0.0, 0.03))
+        os.kill(pid, signal.SIGKILL)
+    for pid in writers:
+        os.waitpid(pid, 0)
+    with os.fdopen(reading, "rb") as said:
+        return said.readlines()
+
+
+def _fork(folder: Path, name: str, now: float, ends: tuple[int, int], seed: int) -> int:
+    if pid := os.fork():
+        return pid
+    writer = Writer(_store(folder, name), name, now, ends, Random(seed))
+    try:
+        writer.write()
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the killer must hear of it
+        writer.say("x", repr(error))
+    os._exit(1)
+
+
+def _store(folder: Path, name: str) -> KeptCallsFile:
+    return KeptCallsFile(lambda: folder, name, Bodies("plain", None))
+
+
+def _look(folder: Path, ledger: Ledger, now: float) -> None:
+    """Compares, and lets the leases of the dead end."""
+    store = _store(folder, "killer")
+    found = {call.id: call for call in store.find(Wanted(), _ALL, None)}
+    ledger.compare(found)
+    ledger.problems += [f"{call_id}: its body is wrong" for call_id in found if not _is_whole(store.get(call_id))]
+    if sum(store.stats().count.values()) != len(found):
+        ledger.problems.append("the sums are wrong")
+    store.recover(now + LEASE_S)
+    ledger.states = {call.id: call.state for call in store.find(Wanted(), _ALL, None)}
+    ledger.pending, ledger.runners = {}, {}
+    for call_id, state in ledger.states.items():
+        if state == "answered":
+            ledger.answered_in.setdefault(call_id, ledger.generation)
+    store.close()
+    if (folder / "calls.db").exists():
+        ledger.problems += _broken(folder / "calls.db")
+
+
+def _is_whole(call: KeptCall | None) -> bool:
+    assert call is not None
+    if call.answer is not None:
+        return call.answer.body == b"answer to " + body_of(call.id)
+    return call.request.body == body_of(call.id)
+
+
+def _broken(path: Path) -> list[str]:
+    database = sqlite3.connect(path)
+    try:
+        said = [row[0] for row in database.execute("PRAGMA integrity_check")]
+        lost = database.execute("SELECT count(*) FROM bodies WHERE call NOT IN (SELECT number FROM calls)").fetchone()
+    finally:
+        database.close()
+    return [each for each in said if each != "ok"] + ([f"{lost[0]} bodies of nobody"] if lost[0] else [])
+
+
+if __name__ == "__main__":
+    _, chosen, seed, kills = sys.argv
+    print(json.dumps(kill_writers(Path(chosen), int(seed), int(kills))))  # noqa: T201  # its report

@@ -1,0 +1,45 @@
+"""kill -9 in the middle of writing: what was acknowledged is there, and nothing runs twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+KILLS = 200
+SEEDS = (1, 2)
+"""At the same time, a process each; when exactly they kill is the machine's affair."""
+
+
+def kill_writers(folder: Path, seed: int) -> dict[str, Any]:
+    line = [sys.executable, "-m", "tests.chaos.killing", str(folder / str(seed)), str(seed), str(KILLS // len(SEEDS))]
+    ran = subprocess.run(line, capture_output=True, cwd=Path(__file__).parents[2], timeout=100, check=False)
+    assert ran.returncode == 0, ran.stderr.decode()
+    report: dict[str, Any] = json.loads(ran.stdout)
+    return report
+
+
+def test_nothing_acknowledged_is_lost_or_run_twice_by_kill_9_at_200_moments() -> None:
+    # In memory where that can be had: what a process has written outlives it there too, and it comes to more.
+    memory = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(prefix="killed-", dir=memory if memory.is_dir() else None) as folder,
+        ThreadPoolExecutor(len(SEEDS)) as threads,
+    ):
+        reports = list(threads.map(partial(kill_writers, Path(folder)), SEEDS))
+    assert [(report["seed"], report["problems"]) for report in reports] == [(seed, []) for seed in SEEDS]
+
+    said, interrupted = Counter[str](), Counter[str]()
+    for report in reports:
+        said.update(report["said"])
+        interrupted.update(report["interrupted"])
+    # Writers that have not come to much prove nothing.
+    deeds = ("add", "bury-new", "begin", "answer", "put_back", "bury", "requeue", "delete", "extend", "sweep")
+    assert min(said[deed] for deed in deeds) >= 20, said
+    assert sum(interrupted.values()) > KILLS / 2, interrupted

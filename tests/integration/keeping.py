@@ -1,0 +1,71 @@
+"""A gateway that keeps calls, on a disk of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from llm_guard.config import Config, parse_config
+from tests.chaos.forms import CHAT, Form
+from tests.chaos.stand import Stand, config_text, standing
+from tests.chaos.wire import Reply, ask
+from tests.fakes.provider import ScriptedProvider, Step
+
+ASYNC = {"x-llm-guard-async": "true"}
+LETTER = {"x-llm-guard-dead-letter": "true"}
+OWN_KEY = "sk-the-gateways-own"
+
+
+def kept_config(url: str, folder: Path, **more: Any) -> Config:
+    """`rules` are the defaults of all models, `store` and `one` (an upstream) sections of their own."""
+    sections = {name: more.pop(name) for name in ("rules", "store", "one") if name in more}
+    text = json.loads(config_text(url, ops={"store": str(folder)}, **more))
+    text["upstreams"]["one"] |= sections.get("one", {"api_key": OWN_KEY})
+    text["defaults"] |= sections.get("rules", {})
+    text["store"] = sections.get("store", {})
+    return parse_config(json.dumps(text), "test.yaml", {})
+
+
+@asynccontextmanager
+async def keeping(folder: Path, *scripts: Sequence[Step], **more: Any) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
+    """A gateway before a provider that plays these scripts, one for each request."""
+    async with (
+        ScriptedProvider(*scripts) as provider,
+        standing(kept_config(provider.url, folder, **more)) as stand,
+    ):
+        yield stand, provider
+
+
+async def promise(
+    stand: Stand, form: Form = CHAT, headers: Mapping[str, str] = ASYNC, *, stream: bool = False
+) -> str:  # fmt: skip
+    """The id of a call that was promised an answer."""
+    reply = await ask(stand.url, form.path, form.body(stream=stream), headers)
+    assert reply.status == 202, reply.text
+    assert reply.headers["location"] == reply.json["url"] == f"/v1/llm-guard/calls/{reply.json['id']}"
+    assert reply.json["status"] == "queued"
+    return str(reply.json["id"])
+
+
+async def shown(stand: Stand, kept_id: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Reply:
+    """What its client is answered."""
+    return await ask(stand.url, f"/v1/llm-guard/calls/{kept_id}", headers=headers, method=method)
+
+
+async def outcome(
+    stand: Stand, kept_id: str, headers: Mapping[str, str] | None = None, within_s: float = 5.0
+) -> Reply:  # fmt: skip
+    """What has become of it, waited for."""
+    async with asyncio.timeout(within_s):
+        while (reply := await shown(stand, kept_id, headers)).status == 202:  # noqa: ASYNC110  # of another process
+            await asyncio.sleep(0.01)
+    return reply
+
+
+def on_disk(folder: Path) -> bytes:
+    """Every byte of every file of a store."""
+    return b"".join(each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file())

@@ -1,0 +1,196 @@
+"""Containers by the API of Docker and Podman, before a daemon on a socket that answers as theirs do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_guard.clock import Clock, SystemClock
+from llm_guard.config import ContainerConfig
+from llm_guard.health.docker_engine import ContainerEngine
+from llm_guard.health.strategy import EngineError
+from tests.fakes.clock import SteppedClock
+from tests.fakes.waiting import eventually
+
+RUNS: dict[str, Any] = {
+    "Status": "running", "Running": True, "Paused": False, "Restarting": False, "OOMKilled": False, "Dead": False,
+    "Pid": 1234, "ExitCode": 0, "Error": "", "StartedAt": "2026-01-06T09:06:59.461876391Z",
+    "FinishedAt": "0001-01-01T00:00:00Z",
+}  # fmt: skip
+ENDED: dict[str, Any] = {**RUNS, "Status": "exited", "Running": False, "Pid": 0, "ExitCode": 137}
+NO_SUCH = (404, {"message": "No such container: vllm"})
+
+
+@dataclass
+class Daemon:
+    """Answers each request with the next of `answers`, the last one for ever; None: never."""
+
+    path: str
+    answers: list[tuple[int, Any] | None] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(head.decode().split(" HTTP/")[0])
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is None:
+            await reader.read()
+        else:
+            status, body = answer
+            sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+            size = b"" if status in (204, 304) else b"content-length: %d\r\n" % len(sent)
+            writer.write(b"HTTP/1.1 %d x\r\n%scontent-type: application/json\r\n\r\n" % (status, size))
+            writer.write(b"" if status in (204, 304) else sent)
+        writer.close()
+
+
+@asynccontextmanager
+async def daemon(folder: Path, *answers: tuple[int, Any] | None) -> AsyncIterator[Daemon]:
+    made = Daemon(str(folder / "d.sock"), list(answers))
+    server = await asyncio.start_unix_server(made.serve, made.path)
+    try:
+        yield made
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def engine(path: str, clock: Clock | None = None) -> ContainerEngine:
+    config = ContainerConfig(container="vllm", socket=path)
+    return ContainerEngine(config, "docker", clock or SystemClock())
+
+
+async def test_container_is_started_and_stopped_by_its_name(tmp_path: Path) -> None:
+    async with daemon(tmp_path, (204, None)) as there:
+        made = engine(there.path)
+        await made.start()
+        await made.stop(20.0)
+        assert there.asked == ["POST /containers/vllm/start", "POST /containers/vllm/stop?t=20"]
+
+
+async def test_container_that_is_so_already_is_well_so(tmp_path: Path) -> None:
+    async with daemon(tmp_path, (304, None)) as there:
+        made = engine(there.path)
+        await made.start()
+        await made.stop(0.1)
+        assert there.asked[-1] == "POST /containers/vllm/stop?t=1"  # 0 would leave it no time at all
+
+
+async def test_container_that_runs_is_told_from_its_next_run(tmp_path: Path) -> None:
+    again = {**RUNS, "Pid": 99, "StartedAt": "2026-01-06T10:00:00Z"}
+    async with daemon(tmp_path, (200, {"State": RUNS}), (200, {"State": RUNS}), (200, {"State": again})) as there:
+        made = engine(there.path)
+        first, second, third = [await made.look() for _ in range(3)]
+        assert first.is_running
+        assert first == second
+        assert third.run not in ("", first.run)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_running", "why"),
+    [
+        (ENDED, False, "its container is exited, exit code 137"),
+        ({**ENDED, "OOMKilled": True}, False, "its container ran out of memory"),
+        (
+            {**ENDED, "Status": "created", "ExitCode": 127, "Error": "exec: not found"},
+            False,
+            "its container is created, exit code 127: exec: not found",
+        ),
+        ({**RUNS, "Status": "paused", "Paused": True}, False, "its container is paused, exit code 0"),
+        ({**RUNS, "Status": "dead", "Dead": True}, False, "its container is dead, exit code 0"),
+        ({**RUNS, "Status": "restarting", "Restarting": True}, True, ""),
+        ({**RUNS, "Health": {"Status": "unhealthy", "FailingStreak": 3}}, True, ""),
+    ],
+)
+async def test_state_of_a_container(tmp_path: Path, state: dict[str, Any], is_running: bool, why: str) -> None:
+    async with daemon(tmp_path, (200, {"State": state})) as there:
+        found = await engine(there.path).look()
+        assert (found.is_running, found.why) == (is_running, why)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (NO_SUCH, "docker knows no container vllm: create it, or correct its name"),
+        (
+            (409, {"message": "cannot start a paused container, try unpause instead"}),
+            "vllm could not be started: docker answered 409: cannot start a paused container, try unpause instead",
+        ),
+        (
+            (500, {"message": "driver failed: port is already allocated"}),
+            "vllm could not be started: docker answered 500: driver failed: port is already allocated",
+        ),
+        ((500, b"<html>"), "vllm could not be started: docker answered 500: it does not say why"),
+        ((500, b"[" * 100_000), "vllm could not be started: docker answered 500: it does not say why"),
+        ((200, b"x" * (1 << 21)), "the daemon's answer has no end"),
+    ],
+)  # fmt: skip
+async def test_refusal_is_told(tmp_path: Path, answer: tuple[int, Any], expected: str) -> None:
+    async with daemon(tmp_path, answer) as there:
+        with pytest.raises(EngineError) as caught:
+            await engine(there.path).start()
+        assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("body", [{"hello": "world"}, b"hello", b'{"State":"\xff"}', b'{"State":' * 10_000, b"[]"])
+async def test_answer_of_something_else_is_told(tmp_path: Path, body: Any) -> None:
+    async with daemon(tmp_path, (200, body)) as there:
+        with pytest.raises(EngineError, match="says nothing of the state of vllm"):
+            await engine(there.path).look()
+
+
+async def test_daemon_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+    clock = SteppedClock()
+    async with daemon(tmp_path, None) as there:
+        starting = asyncio.create_task(engine(there.path, clock).start())
+        await eventually(lambda: there.asked)
+        await clock.pass_s(59.9)
+        assert not starting.done()
+        await clock.pass_s(0.1)
+        with pytest.raises(EngineError, match="docker has not answered within 60 s"):
+            await starting
+
+
+async def test_daemon_that_is_not_there_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "none.sock")
+    with pytest.raises(EngineError) as caught:
+        await engine(path).start()
+    assert str(caught.value) == f"docker cannot be reached at {path}: No such file or directory"
+
+
+async def test_daemon_that_nobody_serves_is_told(tmp_path: Path) -> None:
+    async with daemon(tmp_path, None) as there:
+        path = there.path
+    (tmp_path / "d.sock").touch()
+    with pytest.raises(EngineError, match="docker cannot be reached at"):
+        await engine(path).look()
+
+
+async def test_end_of_a_container_is_noticed_though_the_daemon_is_away_for_a_while(tmp_path: Path) -> None:
+    clock = SteppedClock()
+    runs, away, ended = (200, {"State": RUNS}), (500, {"message": "not now"}), (200, {"State": ENDED})
+    async with daemon(tmp_path, runs, away, ended) as there:
+        waiting = asyncio.create_task(engine(there.path, clock).wait_gone())
+        for looks in (1, 2, 3):
+            await eventually(partial(_has_slept, clock, looks))
+            await clock.pass_s(5.0)
+        assert await waiting == "its container is exited, exit code 137"
+        assert len(there.asked) == 3
+
+
+def _has_slept(clock: SteppedClock, times: int) -> bool:
+    return len(clock.slept) >= times
+
+
+async def test_container_stays_when_the_gateway_goes(tmp_path: Path) -> None:
+    async with daemon(tmp_path, (204, None)) as there:
+        await engine(there.path).close(1.0)
+        assert there.asked == []

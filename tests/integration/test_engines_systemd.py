@@ -1,0 +1,138 @@
+"""Units of systemd, with a `systemctl` on PATH that answers as the real one does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from llm_guard.clock import SystemClock
+from llm_guard.config import UnitConfig
+from llm_guard.health.strategy import EngineError
+from llm_guard.health.systemd_engine import UnitEngine
+from tests.fakes.clock import SteppedClock
+from tests.fakes.waiting import eventually
+
+ACTIVE = (
+    "LoadState=loaded\nActiveState=active\nResult=success\nExecMainStatus=0\n"
+    "InvocationID=7d2c1e6f0b9a4c3d8e5f6a7b8c9d0e1f\n"
+)  # fmt: skip
+FAILED = "LoadState=loaded\nActiveState=failed\nResult=oom-kill\nExecMainStatus=9\nInvocationID=\n"
+
+
+class Systemctl:
+    """Prints `say`, complains `complain`, exits with `code`; hangs on the verbs that are told."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.reset()
+
+    def reset(self, say: str = "", complain: str = "", code: int = 0, hangs_on: str = "-") -> None:
+        (self._folder / "said").write_text(say)
+        (self._folder / "complaint").write_text(complain)
+        program = self._folder / "systemctl"
+        program.write_text(
+            f'#!/bin/sh\necho "$@" >> {self._folder}/asked\n'
+            f'case "$*" in *" {hangs_on} "*) exec sleep 60;; esac\n'
+            f"cat {self._folder}/said\ncat {self._folder}/complaint >&2\nexit {code}\n"
+        )  # fmt: skip
+        program.chmod(0o755)
+
+    @property
+    def asked(self) -> list[str]:
+        path = self._folder / "asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemctl:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return Systemctl(tmp_path)
+
+
+def engine(user: bool = False) -> UnitEngine:
+    return UnitEngine(UnitConfig(unit="vllm.service", user=user), SystemClock())
+
+
+async def test_unit_is_started_without_waiting_and_stopped_with(systemctl: Systemctl) -> None:
+    made = engine()
+    await made.start()
+    await made.stop(20.0)
+    assert systemctl.asked == [
+        "--system --no-ask-password --no-pager start --no-block vllm.service",
+        "--system --no-ask-password --no-pager stop vllm.service",
+    ]
+
+
+async def test_unit_of_the_users_own_manager(systemctl: Systemctl) -> None:
+    await engine(user=True).start()
+    assert systemctl.asked[0].startswith("--user ")
+
+
+@pytest.mark.parametrize(
+    ("said", "is_running", "run", "why"),
+    [
+        (ACTIVE, True, "7d2c1e6f0b9a4c3d8e5f6a7b8c9d0e1f", ""),
+        (ACTIVE.replace("=active", "=activating"), True, "7d2c1e6f0b9a4c3d8e5f6a7b8c9d0e1f", ""),
+        (FAILED, False, "", "its unit is failed (result oom-kill, exit status 9)"),
+        (FAILED.replace("failed", "inactive"), False, "", "its unit is inactive (result oom-kill, exit status 9)"),
+        ("", False, "", "its unit is unknown (result unknown, exit status unknown)"),
+    ],
+)
+async def test_state_of_a_unit(systemctl: Systemctl, said: str, is_running: bool, run: str, why: str) -> None:
+    systemctl.reset(say=said)
+    found = await engine().look()
+    assert (found.is_running, found.run, found.why) == (is_running, run, why)
+
+
+@pytest.mark.parametrize("state", ["not-found", "masked", "bad-setting"])
+async def test_unit_that_there_is_not_is_told(systemctl: Systemctl, state: str) -> None:
+    systemctl.reset(say=FAILED.replace("loaded", state))
+    with pytest.raises(EngineError, match=f"vllm.service is {state}: create or enable it, or correct its name"):
+        await engine().look()
+
+
+async def test_what_systemctl_complains_of_is_told(systemctl: Systemctl) -> None:
+    systemctl.reset(complain="Failed to start vllm.service: Interactive authentication required.\n", code=1)
+    with pytest.raises(EngineError) as caught:
+        await engine().start()
+    assert str(caught.value) == (
+        "systemctl start vllm.service: Failed to start vllm.service: Interactive authentication required."
+    )
+
+
+async def test_failure_without_a_word_is_told_by_its_code(systemctl: Systemctl) -> None:
+    systemctl.reset(code=4)
+    with pytest.raises(EngineError, match=r"systemctl start vllm.service: exit code 4"):
+        await engine().start()
+
+
+async def test_machine_without_systemd_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match="there is no systemctl on PATH"):
+        await engine().start()
+
+
+async def test_unit_that_does_not_stop_in_time_is_killed(systemctl: Systemctl, tmp_path: Path) -> None:
+    marker = tmp_path / "killed"
+    (tmp_path / "systemctl").write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n'
+        f'case "$*" in *kill*) touch {marker};; *stop*) [ -e {marker} ] || exec sleep 60;; esac\n'
+    )  # fmt: skip
+    await engine().stop(0.2)
+    assert [line.split(" ", 3)[3] for line in systemctl.asked] == [
+        "stop vllm.service",
+        "kill --signal=SIGKILL vllm.service",
+        "stop vllm.service",
+    ]
+
+
+async def test_systemctl_that_hangs_is_not_waited_for_and_leaves_no_process(systemctl: Systemctl) -> None:
+    systemctl.reset(hangs_on="show")
+    clock = SteppedClock()
+    looking = asyncio.create_task(UnitEngine(UnitConfig(unit="vllm.service"), clock).look())
+    await eventually(lambda: systemctl.asked)
+    await clock.pass_s(10.0)
+    with pytest.raises(EngineError, match=r"systemctl show vllm.service has not ended within 10 s"):
+        await looking

@@ -1,0 +1,36 @@
+"""A full disk costs letters and promises, which is counted, and no call; with room again all goes on by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.chaos.forms import CHAT
+from tests.chaos.wire import ask
+from tests.fakes.provider import whole
+from tests.fakes.small_disk import fill, small_disk
+from tests.integration.keeping import ASYNC, LETTER, keeping, outcome, promise
+
+BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
+LARGE = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "x" * 1_000_000}]}).encode()
+"""In the file there may be room for small ones."""
+
+
+async def test_calls_go_on_while_the_disk_is_full_and_what_is_lost_is_counted(tmp_path: Path) -> None:
+    with small_disk(tmp_path) as disk:
+        async with keeping(disk / "s", CHAT.ok, BUSY, BUSY, CHAT.ok, CHAT.ok) as (stand, _):
+            before = await promise(stand)
+            assert (await outcome(stand, before)).status == 200
+            assert "x-llm-guard-dead-letter" in (await ask(stand.url, CHAT.path, CHAT.body(), LETTER)).headers
+
+            junk = fill(disk)
+            lost = await ask(stand.url, CHAT.path, LARGE, LETTER)
+            assert (lost.status, "x-llm-guard-dead-letter" in lost.headers) == (503, False)
+            refused = await ask(stand.url, CHAT.path, LARGE, ASYNC)
+            assert (refused.status, refused.json["error"]["code"]) == (503, "cannot_be_kept")
+            assert (await ask(stand.url, CHAT.path, CHAT.body())).status == 200
+            assert (await outcome(stand, before)).status == 200
+            assert await stand.metric("llm_guard_dead_letters_lost_total", why="disk") == 1
+
+            junk.unlink()
+            assert (await outcome(stand, await promise(stand))).status == 200

@@ -1,0 +1,122 @@
+"""kill -9 at random moments: what was acknowledged is there, is answered in the end, and is not asked once it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+from llm_guard.app import App
+from llm_guard.clock import SystemClock
+from llm_guard.config import parse_config
+from llm_guard.mock.provider import MockProvider
+from tests.chaos.process import serving
+from tests.chaos.stand import config_text
+from tests.chaos.wire import ask
+from tests.fakes.waiting import eventually
+from tests.integration.keeping import ASYNC
+
+KILLS = 5
+RULES = {"deployments": [{"upstream": "one"}], "dead_letter": "always"}
+
+
+class LateClock(SystemClock):
+    """A minute late: every lease of the dead has ended."""
+
+    def wall(self) -> float:
+        return SystemClock.wall() + 60
+
+
+@dataclass(slots=True)
+class Client:
+    """Asks as fast as it can, and remembers what was acknowledged."""
+
+    promised: list[str] = field(default_factory=list)
+    letters: list[str] = field(default_factory=list)
+    answered: dict[str, tuple[float, bytes]] = field(default_factory=dict)
+    """When it was first seen, and the answer."""
+
+    async def work(self, url: str) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):  # the gateway was killed
+            while True:
+                reply = await ask(url, "/v1/chat/completions", b'{"model":"gpt","messages":[]}', ASYNC)
+                if reply.status == 202 and reply.is_whole:
+                    self.promised.append(reply.json["id"])
+                failed = await ask(url, "/v1/chat/completions", b'{"model":"bad","messages":[]}')
+                if failed.is_whole and (letter := failed.headers.get("x-llm-guard-dead-letter")):
+                    self.letters.append(letter)
+                if self.promised:
+                    await self.look(url, self.promised[len(self.promised) // 2])
+
+    async def look(self, url: str, kept_id: str) -> int:
+        reply = await ask(url, f"/v1/llm-guard/calls/{kept_id}", method="GET")
+        if reply.status == 200 and reply.is_whole:
+            _, answer = self.answered.setdefault(kept_id, (monotonic(), reply.body))
+            assert reply.body == answer
+        return reply.status
+
+
+def text_of(url: str, folder: Path) -> str:
+    config = json.loads(config_text(url, models={"gpt": RULES, "bad": RULES}, ops={"store": str(folder)}))
+    config["upstreams"]["one"]["api_key"] = "sk-own"
+    config["store"] = {"dead_letters": {"pace": 1000}, "answer_later": {"at_once": 4}}
+    return json.dumps(config)
+
+
+@asynccontextmanager
+async def late_gateway(text: str) -> AsyncIterator[str]:
+    app = App(parse_config(text, "test.yaml", {}), clock=LateClock())
+    await app.start()
+    try:
+        yield app.addresses[0]
+    finally:
+        await app.stop()
+
+
+async def test_nothing_that_was_acknowledged_is_lost_or_asked_again_after_its_answer(tmp_path: Path) -> None:
+    client, dice = Client(), Random(8)
+    async with MockProvider(latency_s=0.02) as provider:
+        provider.switch("bad", "status:500")
+        text = text_of(provider.url, tmp_path / "s")
+        for _ in range(KILLS):
+            async with serving(tmp_path / "guard.yaml", text) as served:
+                working = [asyncio.create_task(client.work(served.url)) for _ in range(2)]
+                await asyncio.sleep(0.1 + 0.3 * dice.random())
+                served.signal(signal.SIGKILL)
+                await asyncio.gather(*working)
+        assert min(len(client.promised), len(client.letters)) > KILLS
+        async with late_gateway(text) as url:
+            await _until_answered(client, url, client.promised)
+            await _until_requeued_letters_are_answered(client, url, provider)
+    asked: dict[str, list[float]] = {}
+    for seen in provider.seen:
+        asked.setdefault(seen.header("idempotency-key") or "", []).append(seen.at)
+    for kept_id, (answered_at, _) in client.answered.items():
+        assert max(asked[kept_id]) < answered_at, f"{kept_id} was asked again after it was answered"
+
+
+async def _until_answered(client: Client, url: str, ids: list[str]) -> None:
+    async with asyncio.timeout(15):
+        for kept_id in ids:
+            while (status := await client.look(url, kept_id)) == 202:  # noqa: ASYNC110  # of a thread
+                await asyncio.sleep(0.02)
+            assert status == 200, f"{kept_id} was lost: {status}"
+
+
+async def _until_requeued_letters_are_answered(client: Client, url: str, provider: MockProvider) -> None:
+    for letter in client.letters:
+        assert (await ask(url, f"/v1/llm-guard/calls/{letter}", method="GET")).status == 500
+    provider.switch("bad", "")
+    before = provider.stats().requests
+    headers = {"host": "localhost"}
+    body = json.dumps({"all": True, "reason": "the provider is back"}).encode()
+    done = (await ask(url, "/admin/dead-letters/requeue", body, headers)).json
+    assert done["now"]["count"] >= len(client.letters)
+    await _until_answered(client, url, client.letters)
+    await eventually(lambda: provider.stats().requests == before + done["now"]["count"])

@@ -1,0 +1,331 @@
+"""Dead letters: calls that nobody could answer are kept, shown to operators, asked again exactly once, and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.forms import CHAT, STREAMS, Form, name_of
+from tests.chaos.stand import Stand, standing
+from tests.chaos.wire import Reply, ask
+from tests.fakes.provider import Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.fakes.waiting import eventually
+from tests.integration.keeping import ASYNC, LETTER, keeping, kept_config, on_disk, outcome, promise, shown
+from tests.integration.operating import HERE, audit, change, get, post
+
+BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
+ALWAYS: dict[str, Any] = {"rules": {"dead_letter": "always"}, "store": {"dead_letters": {"pace": 1000}}}
+CANARY = "canary"
+
+
+async def letter(stand: Stand, form: Form = CHAT, headers: Mapping[str, str] | None = None) -> str:
+    """The id under which a call is kept that has failed."""
+    reply = await ask(stand.url, form.path, form.body(), headers)
+    assert reply.status >= 400
+    return reply.headers["x-llm-guard-dead-letter"]
+
+
+async def listed(stand: Stand, query: str = "") -> list[str]:
+    return [each["id"] for each in (await get(stand.url, f"dead-letters{query}"))["letters"]]
+
+
+async def settled(stand: Stand, count: int, state: str) -> None:
+    """Waits until so many are in a state."""
+    async with asyncio.timeout(5):
+        while len(await listed(stand, f"?state={state}")) != count:  # noqa: ASYNC110  # of another thread
+            await asyncio.sleep(0.01)
+
+
+# which calls are kept
+
+
+async def test_letter_is_acknowledged_and_lies_on_the_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    async with keeping(folder, BUSY) as (stand, _):
+        reply = await ask(stand.url, CHAT.path, CHAT.body(), LETTER)
+        assert reply.status == 503
+        kept_id = reply.headers["x-llm-guard-dead-letter"]
+        whole_letter = await get(stand.url, f"dead-letters/{kept_id}?body=true")
+        found = whole_letter["letter"]
+        assert (found["state"], found["route"], found["attempts"], found["last_failure"]["status"]) == (
+            "dead",
+            "gpt",
+            1,
+            503,
+        )
+        assert found["request_id"] == reply.headers["x-llm-guard-request-id"]
+        assert json.loads(whole_letter["request_body"]["content"]) == json.loads(CHAT.body())
+        assert whole_letter["failure_body"]["content"] == '{"error":{"message":"busy"}}'
+        assert (await get(stand.url, f"dead-letters/{kept_id}"))["request_body"] is None
+        (line,) = await stand.calls()
+        assert line["letter"] == kept_id
+        assert await stand.metric("llm_guard_dead_letters_total", model="gpt") == 1
+        assert [each.facts["what"] for each in stand.app.ops.journal.since(0)[0] if each.kind == "letter"] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "headers", "is_kept"),
+    [
+        ("off", LETTER, False),
+        ("on_request", {}, False),
+        ("on_request", {"x-llm-guard-dead-letter": "false"}, False),
+        ("on_request", LETTER, True),
+        ("always", {}, True),
+    ],
+)
+async def test_rule_says_which_calls_are_kept(
+    tmp_path: Path, rule: str, headers: dict[str, str], is_kept: bool
+) -> None:
+    async with keeping(tmp_path / "s", BUSY, rules={"dead_letter": rule}) as (stand, _):
+        reply = await ask(stand.url, CHAT.path, CHAT.body(), headers)
+        assert ("x-llm-guard-dead-letter" in reply.headers) == is_kept
+        assert (tmp_path / "s" / "calls.db").exists() == is_kept
+
+
+async def test_clients_own_mistake_is_not_kept(tmp_path: Path) -> None:
+    wrong = (whole(400, b'{"error":{"message":"no","type":"invalid_request_error"}}'),)
+    async with keeping(tmp_path / "s", wrong, **ALWAYS) as (stand, _):
+        assert "x-llm-guard-dead-letter" not in (await CHAT.ask(stand.url)).headers
+        unknown = await ask(stand.url, CHAT.path, b'{"model":"no"}', LETTER)
+        assert (unknown.status, "x-llm-guard-dead-letter" in unknown.headers) == (404, False)
+        assert await listed(stand) == []
+
+
+async def test_answered_call_is_not_kept(tmp_path: Path) -> None:
+    async with keeping(tmp_path / "s", CHAT.ok, **ALWAYS) as (stand, _):
+        assert "x-llm-guard-dead-letter" not in (await CHAT.ask(stand.url)).headers
+        assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("form", STREAMS, ids=name_of)
+async def test_stream_that_died_after_its_first_token_is_kept(tmp_path: Path, form: Form) -> None:
+    dying: list[Step] = [stream_head(), *map(chunk, form.preamble), chunk(form.token), Reset()]
+    async with keeping(tmp_path / "s", dying, **ALWAYS) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert (reply.status, reply.is_whole, "x-llm-guard-dead-letter" in reply.headers) == (200, False, False)
+        (line,) = await stand.calls()
+        (kept_id,) = await listed(stand)
+        assert (line["letter"], line["outcome"]) == (kept_id, "truncated")
+
+
+async def test_refusal_of_an_open_breaker_is_kept(tmp_path: Path) -> None:
+    breaker = {"consecutive_failures": 1, "open_for": "5m", "early_probes": False}
+    async with keeping(tmp_path / "s", BUSY, breaker=breaker, **ALWAYS) as (stand, _):
+        await letter(stand)
+        kept_id = await letter(stand)
+        found = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
+        assert (found["last_failure"]["kind"], found["attempts"]) == ("breaker_open", 0)
+
+
+async def test_no_key_is_on_the_disk_in_the_log_or_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    async with keeping(folder, BUSY, one={}, **ALWAYS) as (stand, _):
+        headers = {
+            "authorization": "Bearer sk-canary", "x-api-key": "sk-canary", "cookie": "canary", "x-custom": "canary",
+            "openai-organization": "canary",
+        }  # fmt: skip
+        reply = await ask(stand.url, f"{CHAT.path}?api-version=1&api_key=canary", CHAT.body(), headers)
+        kept_id = reply.headers["x-llm-guard-dead-letter"]
+        said = json.dumps(await get(stand.url, f"dead-letters/{kept_id}?body=true"))
+        assert "api-version=1" in on_disk(folder).decode("latin-1")
+        assert CANARY.encode() not in on_disk(folder)
+        assert CANARY not in said
+        assert CANARY not in json.dumps(stand.log, default=str)
+
+
+async def test_disk_that_cannot_be_written_costs_the_letter_and_not_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("no folder")
+    async with keeping(tmp_path / "s", BUSY, CHAT.ok, **ALWAYS) as (stand, _):
+        reply = await CHAT.ask(stand.url)
+        assert (reply.status, "x-llm-guard-dead-letter" in reply.headers) == (503, False)
+        assert (await CHAT.ask(stand.url)).status == 200
+        assert await stand.metric("llm_guard_dead_letters_lost_total", why="disk") == 1
+        assert await stand.metric("llm_guard_dead_letters_total") == 0
+        assert any(line["event"] == "a dead letter was lost" for line in stand.log)
+
+
+async def test_owner_sees_what_became_of_his_letter(tmp_path: Path) -> None:
+    async with keeping(tmp_path / "s", BUSY, CHAT.ok, **ALWAYS) as (stand, _):
+        kept_id = await letter(stand)
+        assert (await shown(stand, kept_id)).status == 503
+        await change(stand.url, "dead-letters/requeue", ids=[kept_id])
+        assert (await outcome(stand, kept_id)).body == CHAT.answer
+        assert (await shown(stand, kept_id, {"authorization": "Bearer other"})).status == 404
+
+
+# again
+
+
+async def test_letter_is_asked_again_with_the_key_of_now(tmp_path: Path) -> None:
+    refused = (whole(401, b'{"error":{"message":"wrong key","code":"invalid_api_key"}}'),)
+    async with ScriptedProvider(refused, CHAT.ok) as provider:
+        async with standing(kept_config(provider.url, tmp_path / "s", one={"api_key": "sk-old"}, **ALWAYS)) as stand:
+            kept_id = await letter(stand)
+        async with standing(kept_config(provider.url, tmp_path / "s", one={"api_key": "sk-new"}, **ALWAYS)) as stand:
+            done = await change(stand.url, "dead-letters/requeue", ids=[kept_id])
+            assert (done["now"]["count"], done["now"]["ids"]) == (1, [kept_id])
+            assert (await outcome(stand, kept_id)).status == 200
+            assert b"sk-new" in provider.requests[1]
+            found = await get(stand.url, f"dead-letters/{kept_id}?body=true")
+            assert (found["letter"]["state"], found["answer_status"]) == ("answered", 200)
+            assert found["answer_body"]["content"] == CHAT.answer.decode()
+            assert (await audit(stand.url))[0][1:] == ("dead-letters.requeue", kept_id, "an outage")
+
+
+async def test_two_operators_who_press_at_once_get_each_letter_once(tmp_path: Path) -> None:
+    async with keeping(tmp_path / "s", *[BUSY] * 20, CHAT.ok, **ALWAYS) as (stand, provider):
+        for _ in range(20):
+            await letter(stand)
+        pressed = await asyncio.gather(*(change(stand.url, "dead-letters/requeue", all=True) for _ in range(4)))
+        assert sum(each["now"]["count"] for each in pressed) == 20
+        await settled(stand, 20, "answered")
+        assert len(provider.requests) == 40
+        keys = [each.split(b"idempotency-key: ")[1][:32] for each in provider.requests[20:]]
+        assert len(set(keys)) == 20
+
+
+async def test_letter_that_fails_again_is_dead_again_and_counted(tmp_path: Path) -> None:
+    async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
+        kept_id = await letter(stand)
+        first = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
+        await change(stand.url, "dead-letters/requeue", all=True)
+        await eventually(lambda: stand.app.errands.counts.rounds == {("letter", "dead"): 1})
+        again = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
+        assert (again["state"], again["attempts"], again["rounds"]) == ("dead", 2, 1)
+        assert again["first_failed"] == first["first_failed"] < again["last_failed"]
+        assert await stand.metric("llm_guard_dead_letters_total") == 1
+
+
+async def test_letters_wait_for_their_turn(tmp_path: Path) -> None:
+    store = {"dead_letters": {"pace": 0.001}}
+    async with keeping(tmp_path / "s", BUSY, BUSY, CHAT.ok, rules={"dead_letter": "always"}, store=store) as (stand, _):
+        ids = [await letter(stand) for _ in range(2)]
+        done = await change(stand.url, "dead-letters/requeue", all=True)
+        assert done["now"]["count"] == 2
+        found = {each["id"]: each for each in (await get(stand.url, "dead-letters?state=queued"))["letters"]}
+        assert ids[1] in found
+        assert found[ids[1]]["due"] is not None
+
+
+# chosen, shown, deleted
+
+
+async def test_letters_are_listed_newest_first_and_filtered(tmp_path: Path) -> None:
+    rate = (whole(429, b'{"error":{"message":"slow down"}}'),)
+    models = {"other": {"deployments": [{"upstream": "one", "model": "x"}]}}
+    async with keeping(tmp_path / "s", BUSY, rate, BUSY, CHAT.ok, models=models, **ALWAYS) as (stand, _):
+        first, second = await letter(stand), await letter(stand)
+        other = (await ask(stand.url, CHAT.path, b'{"model":"other"}')).headers["x-llm-guard-dead-letter"]
+        later = await promise(stand, headers=ASYNC)
+        await outcome(stand, later)
+        assert await listed(stand) == [later, other, second, first]
+        assert await listed(stand, "?limit=2") == [later, other]
+        assert await listed(stand, f"?before={other}") == [second, first]
+        assert await listed(stand, "?route=other") == [other]
+        assert await listed(stand, "?kind=rate_limit") == [second]
+        assert await listed(stand, "?purpose=letter&state=dead") == [other, second, first]
+        assert await listed(stand, "?since=1e10") == []
+        assert len(await listed(stand, "?until=1e10")) == 4
+        page = await get(stand.url, "dead-letters?limit=1")
+        assert page["count"] == {"later/answered": 1, "letter/dead": 3}
+        assert page["bytes"] > 0
+
+
+async def test_letters_are_deleted_by_filter_by_id_and_all(tmp_path: Path) -> None:
+    rate = (whole(429, b'{"error":{"message":"slow down"}}'),)
+    async with keeping(tmp_path / "s", rate, BUSY, **ALWAYS) as (stand, _):
+        limited, *busy = [await letter(stand) for _ in range(5)]
+        done = await change(stand.url, "dead-letters/delete", filter={"kind": "rate_limit"})
+        assert (done["now"]["count"], limited in await listed(stand)) == (1, False)
+        reply = await ask(
+            stand.url, f"/admin/dead-letters/{busy[0]}", b'{"reason":"mine"}', HERE, method="DELETE"
+        )  # fmt: skip
+        assert (reply.status, reply.json["now"]["count"]) == (200, 1)
+        assert (await audit(stand.url))[0][1:] == ("dead-letters.delete", busy[0], "mine")
+        assert (await change(stand.url, "dead-letters/delete", ids=busy[:2]))["now"]["count"] == 1
+        assert (await change(stand.url, "dead-letters/delete", all=True))["now"]["count"] == 2
+        assert await listed(stand) == []
+        assert (await change(stand.url, "dead-letters/delete", all=True))["warnings"]
+
+
+async def test_many_are_deleted_a_part_at_a_time_until_none_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_guard.store.kept_calls._AT_ONCE", 2)
+    async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
+        for _ in range(5):
+            await letter(stand)
+        assert (await change(stand.url, "dead-letters/delete", all=True))["now"]["count"] == 5
+
+
+async def test_page_behind_a_letter_that_is_gone_is_not_the_last_one(tmp_path: Path) -> None:
+    async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
+        first, second = await letter(stand), await letter(stand)
+        assert await listed(stand, f"?before={first}") == []
+        await change(stand.url, "dead-letters/delete", ids=[second])
+        reply = await ask(stand.url, f"/admin/dead-letters?before={second}", headers=HERE, method="GET")
+        assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_letter")
+
+
+async def test_what_runs_just_now_is_not_deleted(tmp_path: Path) -> None:
+    async with keeping(tmp_path / "s", (Hold(),), server={"drain": "100ms"}) as (stand, provider):
+        kept_id = await promise(stand)
+        await eventually(lambda: provider.requests)
+        assert (await change(stand.url, "dead-letters/delete", all=True))["now"]["count"] == 0
+        assert await listed(stand) == [kept_id]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{}, {"all": True, "ids": ["x"]}, {"filter": {}}, {"ids": []}, {"all": False}, {"filter": {"state": "dead"}}],
+)
+async def test_choice_must_be_plain(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
+        kept_id = await letter(stand)
+        for page in ("requeue", "delete"):
+            reply: Reply = await post(stand.url, f"dead-letters/{page}", **chosen)
+            assert (reply.status, reply.json["error"]["code"]) == (422, "invalid_body")
+        assert await listed(stand, "?state=dead") == [kept_id]
+
+
+async def test_unknown_letter_is_not_found(tmp_path: Path) -> None:
+    async with keeping(tmp_path / "s", BUSY) as (stand, _):
+        for method, body in (("GET", b""), ("DELETE", b'{"reason":"x"}')):
+            reply = await ask(stand.url, "/admin/dead-letters/nobody", body, HERE, method=method)
+            assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_letter")
+        assert not (tmp_path / "s").exists()
+
+
+async def test_store_that_cannot_be_read_is_said_to_the_operator(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / "calls.db").mkdir()
+    async with keeping(folder, CHAT.ok) as (stand, _):
+        reply = await ask(stand.url, "/admin/dead-letters", headers=HERE, method="GET")
+        assert (reply.status, reply.json["error"]["code"]) == (503, "letters_unreadable")
+        assert (await CHAT.ask(stand.url)).status == 200
+
+
+async def test_encrypted_letter_cannot_be_read_on_the_disk_and_is_asked_again(tmp_path: Path) -> None:
+    folder, key = tmp_path / "s", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+    store = {"key": key, "dead_letters": {"bodies": "encrypted", "pace": 1000}}
+    async with keeping(folder, BUSY, CHAT.ok, store=store, rules={"dead_letter": "always"}) as (stand, _):
+        kept_id = (await CHAT.ask(stand.url, user="prompt-canary")).headers["x-llm-guard-dead-letter"]
+        assert b"prompt-canary" not in on_disk(folder)
+        await change(stand.url, "dead-letters/requeue", ids=[kept_id])
+        assert (await outcome(stand, kept_id)).body == CHAT.answer
+        assert b"chat.completion" not in on_disk(folder)
+
+
+async def test_letter_without_its_body_cannot_be_asked_again_and_says_so(tmp_path: Path) -> None:
+    store = {"dead_letters": {"bodies": "none"}}
+    async with keeping(tmp_path / "s", BUSY, store=store, rules={"dead_letter": "always"}) as (stand, _):
+        kept_id = (await CHAT.ask(stand.url, user="prompt-canary")).headers["x-llm-guard-dead-letter"]
+        assert b"prompt-canary" not in on_disk(tmp_path / "s")
+        done = await change(stand.url, "dead-letters/requeue", ids=[kept_id])
+        assert (done["now"]["count"], len(done["warnings"])) == (0, 1)

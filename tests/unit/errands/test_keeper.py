@@ -1,0 +1,282 @@
+"""A call that is to be kept is on the disk, or its loss is counted; and nobody waits long."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+import pytest
+
+from llm_guard.errands import form
+from llm_guard.gateway.stored_body import StoredBody
+from llm_guard.outcome import Refusal
+from tests.fakes.clock import let_run
+from tests.unit.errands.world import BUSY, WRONG, world
+
+SECRET = "sk-canary-4711"
+HEADERS = (
+    ("Content-Type", "application/json"),
+    ("Authorization", f"Bearer {SECRET}"),
+    ("x-api-key", SECRET),
+    ("api-key", SECRET),
+    ("Cookie", f"session={SECRET}"),
+    ("OpenAI-Organization", SECRET),
+    ("x-custom", SECRET),
+    ("OpenAI-Beta", "assistants=v2"),
+    ("anthropic-version", "2023-06-01"),
+)
+
+
+async def test_promise_is_on_the_disk_when_it_is_given() -> None:
+    async with world(rules={"answer_later": {"deadline": "10m"}}) as it:
+        call = it.call()
+        kept_id = await it.keeper.promise(call, is_at_once=True)
+        assert isinstance(kept_id, str)
+        kept = it.store.rows[kept_id]
+        assert (kept.purpose, kept.request_id, kept.request.model) == ("later", "lg-1", "gpt")
+        assert kept.deadline_at == pytest.approx(it.clock.wall() + 600)
+        assert call.beyond is not None
+        assert call.beyond.promise == kept_id
+        assert len(kept_id) == 32
+
+
+async def test_no_credential_is_kept_and_what_changes_the_reading_is() -> None:
+    async with world() as it:
+        kept = await it.buried(headers=HEADERS, query=f"api-version=1&key={SECRET}&%73ig={SECRET}&beta=true")
+        assert SECRET not in repr(kept)
+        assert dict(kept.request.headers) == {
+            "content-type": "application/json", "openai-beta": "assistants=v2", "anthropic-version": "2023-06-01",
+        }  # fmt: skip
+        assert kept.request.query == "api-version=1&beta=true"
+
+
+async def test_letter_says_how_the_call_has_failed() -> None:
+    async with world() as it:
+        call = it.call(failure=BUSY)
+        kept_id = await it.keeper.bury(call)
+        kept = it.store.rows[str(kept_id)]
+        assert (kept.state, kept.deadline_at, kept.webhook) == ("dead", None, None)
+        assert kept.ended is not None
+        assert (kept.ended.kind, kept.ended.detail, kept.ended.status) == ("overloaded", "answered 503", 502)
+        assert kept.first_failed_at == kept.last_failed_at == it.clock.wall()
+        assert call.beyond is not None
+        assert call.beyond.letter == kept_id
+        assert it.told == [("letter", {"what": "kept", "count": 1})]
+
+
+async def test_letter_of_a_refusal_has_its_code() -> None:
+    async with world() as it:
+        refusal = Refusal(503, "breaker_open", "one: failing", by="breaker")
+        kept = it.store.rows[str(await it.keeper.bury(it.call(refusal=refusal)))]
+        assert kept.ended is not None
+        assert (kept.ended.kind, kept.ended.status) == ("breaker_open", 503)
+
+
+async def test_full_disk_costs_the_letter_and_is_counted() -> None:
+    async with world() as it:
+        it.store.problem = "database or disk is full"
+        call = it.call(failure=BUSY)
+        assert await it.keeper.bury(call) is None
+        assert call.beyond is None
+        assert it.errands.counts.lost == {"disk": 1}
+        assert ("letter", {"what": "lost", "count": 1}) in it.told
+
+
+async def test_hung_disk_is_waited_for_two_seconds() -> None:
+    async with world() as it:
+        it.disk.hangs = True
+        burying = asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY)))
+        await it.pass_s(1.9)
+        assert not burying.done()
+        await it.pass_s(0.2)
+        assert await burying is None
+        assert it.errands.counts.lost == {"slow": 1}
+
+
+async def test_calls_that_wait_for_a_hung_disk_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as it:
+        it.disk.hangs = True
+        waiting = [asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY))) for _ in range(250)]
+        await let_run()
+        assert sum(each.done() for each in waiting) == it.errands.counts.lost["too_many"] == 50
+        await it.pass_s(2.1)
+        await asyncio.gather(*waiting)
+        assert it.errands.counts.lost["slow"] == 200
+
+
+async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as it:
+        monkeypatch.setattr("llm_guard.errands.keeper._MOST_WAITING_BYTES", 100)
+        it.disk.hangs = True
+        waiting = [asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)]
+        await let_run()
+        assert await it.keeper.bury(it.call(failure=BUSY)) is None
+        assert it.errands.counts.lost == {"too_many": 1}
+        promised = await it.keeper.promise(it.call(), is_at_once=True)
+        assert isinstance(promised, Refusal)
+        await it.pass_s(2.1)
+        await asyncio.gather(*waiting)
+        it.disk.go_on()
+        assert await it.keeper.bury(it.call(failure=BUSY)) is not None
+
+
+async def test_what_waits_for_the_disk_is_written_together() -> None:
+    async with world() as it:
+        it.disk.hangs = True
+        waiting = [asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY))) for _ in range(50)]
+        await let_run()
+        waiting[7].cancel()
+        await let_run()
+        it.disk.go_on()
+        kept = await asyncio.gather(*waiting, return_exceptions=True)
+        assert sorted(it.store.rows) == sorted(each for each in kept if isinstance(each, str))
+        assert len(it.store.rows) == 49
+        assert it.store.done.count("add") <= 2
+
+
+async def test_one_that_cannot_be_written_takes_no_other_with_it() -> None:
+    async with world() as it:
+        it.disk.hangs = True
+        bodies = (b"{}", it.store.refused, b"{}")
+        waiting = [asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY, body=body))) for body in bodies]
+        await let_run()
+        it.disk.go_on()
+        kept = await asyncio.gather(*waiting)
+        assert [each is not None for each in kept] == [True, False, True]
+        assert it.errands.counts.lost == {"disk": 1}
+        assert len(it.store.rows) == 2
+
+
+async def test_what_a_hung_disk_has_not_taken_in_time_is_kept_in_memory_no_longer() -> None:
+    async with world() as it:
+        it.disk.hangs = True
+        burying = asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY)))
+        await let_run()
+        (adding,) = it.errands.shelf._adding
+        await it.pass_s(2.5)
+        assert await burying is None
+        assert adding.call is None
+        assert not it.errands.shelf._adding
+
+
+async def test_too_large_a_body_is_refused_a_promise_and_counted_as_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as it:
+        monkeypatch.setattr(form, "MOST_BODY_BYTES", 10)
+        body = b'{"model":"gpt"}'
+        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], it.clock)
+        for each in (body, stored):
+            refusal = await it.keeper.promise(it.call(body=each), is_at_once=True)
+            assert isinstance(refusal, Refusal)
+            assert (refusal.status, refusal.code) == (413, "too_large_to_keep")
+            assert await it.keeper.bury(it.call(failure=BUSY, body=each)) is None
+        assert it.errands.counts.lost == {"too_large": 2}
+        assert not it.store.rows
+
+
+async def test_body_in_a_file_is_kept_whole() -> None:
+    async with world() as it:
+        body = bytes(range(256)) * 3000
+        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], it.clock)
+        kept = await it.buried(body=stored)
+        assert kept.request.body == body
+
+
+async def test_body_that_is_closed_is_a_counted_loss() -> None:
+    async with world() as it:
+        stored = StoredBody(io.BytesIO(b"{}"), 2, "", lambda model: [], it.clock)
+        stored.close()
+        assert await it.keeper.bury(it.call(failure=BUSY, body=stored)) is None
+        assert it.errands.counts.lost == {"body": 1}
+        refusal = await it.keeper.promise(it.call(body=stored), is_at_once=True)
+        assert isinstance(refusal, Refusal)
+
+
+async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
+    async with world() as it:
+        it.store.problem = "disk I/O error"
+        refusal = await it.keeper.promise(it.call(), is_at_once=True)
+        assert isinstance(refusal, Refusal)
+        assert (refusal.status, refusal.should_retry, refusal.retry_after_s) == (503, True, 10.0)
+        assert "disk I/O" not in refusal.message
+        assert it.told == [("promise", {"what": "unkept", "count": 1})]
+        it.store.problem = None
+        await it.pass_s(5)
+        assert it.provider.asked == []
+
+
+async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as it:
+        it.disk.hangs = True
+        shelf = it.errands.shelf  # its thread is in the middle of it
+        monkeypatch.setattr(shelf, "add", lambda call: shelf.ask(lambda store: store.add(call)))
+        promising = asyncio.ensure_future(it.keeper.promise(it.call(), is_at_once=True))
+        await it.pass_s(1)
+        await it.pass_s(1.5)
+        assert isinstance(await promising, Refusal)
+        it.disk.go_on()
+        await it.pass_s(3)
+        assert it.store.done.count("add") == 1
+        assert it.store.rows == {}
+        assert it.provider.asked == []
+
+
+async def test_promise_to_a_client_that_has_left_is_taken_back() -> None:
+    async with world() as it:
+        it.disk.hangs = True
+        promising = asyncio.ensure_future(it.keeper.promise(it.call(), is_at_once=True))
+        await let_run()
+        promising.cancel()
+        await let_run()
+        it.disk.go_on()
+        with pytest.raises(asyncio.CancelledError):
+            await promising
+        assert "delete" in it.store.done
+        assert it.errands.counts.waiting == 0
+
+
+async def test_no_more_are_promised_than_may_wait() -> None:
+    async with world(store={"answer_later": {"waiting": 2, "at_once": 1}}) as it:
+        it.provider.is_silent = True
+        for _ in range(2):
+            await it.promised()
+        refusal = await it.keeper.promise(it.call(), is_at_once=True)
+        assert isinstance(refusal, Refusal)
+        assert (refusal.status, refusal.code, refusal.should_retry) == (503, "too_many_promises", True)
+        it.provider.is_silent = False
+        await it.pass_s(10)
+        assert {each.state for each in it.store.rows.values()} == {"answered"}
+        assert isinstance(await it.keeper.promise(it.call(), is_at_once=True), str)
+
+
+async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
+    async with world() as it:
+        call = it.call(failure=BUSY)
+        kept_id = await it.keeper.promise(call, is_at_once=False)
+        kept = it.store.rows[str(kept_id)]
+        assert kept.ended is not None
+        assert kept.ended.kind == "overloaded"
+        assert kept.rounds == 1
+        assert kept.due_at == pytest.approx(it.clock.wall() + 0.75)
+
+
+async def test_call_that_would_fail_again_is_not_promised_anything() -> None:
+    async with world() as it:
+        refusal = await it.keeper.promise(it.call(failure=WRONG), is_at_once=False)
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == "not_later"
+        assert not it.store.rows
+
+
+async def test_owner_is_a_client_by_name_or_whoever_has_the_same_key() -> None:
+    async with world() as it:
+        assert form.owner_of(it.call(client_key="app")) == "client app"
+        assert form.owner_of(it.call(key_digest="k")) == "key k"
+
+
+async def test_ten_thousand_letters_are_a_few_events() -> None:
+    async with world() as it:
+        for _ in range(500):
+            await it.keeper.bury(it.call(failure=BUSY))
+        await it.pass_s(20)
+        assert sum(facts["count"] for kind, facts in it.told if kind == "letter") == 500
+        assert len(it.told) == 2

@@ -1,0 +1,449 @@
+"""What is due is asked for, a few at a time; whatever comes of it is written down, and nothing begun is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+
+import pytest
+from msgspec.structs import replace
+
+from llm_guard.call import Call
+from llm_guard.gateway.reply import Reply
+from llm_guard.outcome import Failure, FailureKind
+from llm_guard.store.kept import KeptCall, Wanted
+from tests.fakes.clock import let_run
+from tests.fakes.kept_calls import KeptInMemory
+from tests.unit.errands.world import BUSY, CUT, NO_KEY, OK, WRONG, World, world
+
+
+def kind_of(it: World, kept: KeptCall) -> str | None:
+    """How it has failed the last time."""
+    ended = it.now(kept).ended
+    return None if ended is None else ended.kind
+
+
+RATE_LIMITED = Failure(FailureKind.RATE_LIMIT, "slow down", retry_after_s=100.0)
+
+
+async def test_promised_call_is_asked_at_once_and_its_answer_is_kept() -> None:
+    async with world() as it:
+        kept = await it.promised()
+        await let_run()
+        done = it.now(kept)
+        assert (done.state, done.attempts, done.rounds) == ("answered", 1, 1)
+        assert done.answer is not None
+        assert (done.answer.status, done.answer.body) == (200, b'{"id":"good"}')
+        assert "set-cookie" not in dict(done.answer.headers)
+        assert it.errands.counts.rounds == {("later", "answered"): 1}
+
+
+async def test_answered_call_is_never_asked_again() -> None:
+    async with world() as it:
+        await it.promised()
+        await it.pass_s(300)
+        assert len(it.provider.asked) == 1
+
+
+async def test_failed_round_is_followed_by_another_after_a_backoff() -> None:
+    async with world() as it:
+        it.provider.outcomes = [BUSY, BUSY, OK]
+        kept = await it.promised()
+        await let_run()
+        assert (it.now(kept).state, it.now(kept).attempts) == ("queued", 1)
+        await it.pass_s(2)
+        assert (it.now(kept).state, it.now(kept).attempts) == ("queued", 2)
+        await it.pass_s(3)
+        assert (it.now(kept).state, it.now(kept).attempts, it.now(kept).rounds) == ("answered", 3, 3)
+        assert it.errands.counts.rounds == {("later", "again"): 2, ("later", "answered"): 1}
+
+
+async def test_provider_that_asks_for_a_wait_is_not_asked_before() -> None:
+    async with world() as it:
+        it.provider.outcomes = [RATE_LIMITED, OK]
+        await it.promised()
+        await it.pass_s(99)
+        assert len(it.provider.asked) == 1
+        await it.pass_s(15)
+        assert len(it.provider.asked) == 2
+
+
+async def test_after_its_deadline_a_call_is_dead() -> None:
+    async with world(rules={"answer_later": {"deadline": "10s"}}) as it:
+        it.provider.outcomes = [BUSY]
+        kept = await it.promised()
+        await it.pass_s(60)
+        done = it.now(kept)
+        assert done.state == "dead"
+        assert done.ended is not None
+        assert done.ended.kind == "overloaded"
+        asked = len(it.provider.asked)
+        await it.pass_s(600)
+        assert len(it.provider.asked) == asked
+
+
+async def test_call_that_was_late_before_it_was_begun_is_dead_and_nobody_is_asked() -> None:
+    store = KeptInMemory()
+    first = World(store, rules={"answer_later": {"deadline": "10s"}})
+    kept = await first.promised()
+    async with world(store, late_s=20) as it:
+        await it.pass_s(2)
+        done = it.now(kept)
+        assert (done.state, kind_of(it, kept)) == ("dead", "deadline")
+        assert it.provider.asked == []
+
+
+async def test_call_that_is_wrong_in_itself_is_dead_at_once() -> None:
+    async with world() as it:
+        it.provider.outcomes = [WRONG]
+        kept = await it.promised()
+        await let_run()
+        assert it.now(kept).state == "dead"
+
+
+async def test_call_that_may_have_been_executed_is_not_repeated_unless_that_is_safe() -> None:
+    async with world() as it:
+        it.provider.outcomes = [CUT]
+        unsafe = await it.promised(path="/v1/batches")
+        safe = await it.promised()
+        await let_run()
+        assert (it.now(unsafe).state, it.now(safe).state) == ("dead", "queued")
+
+
+async def test_its_id_is_the_idempotency_key_of_each_exchange() -> None:
+    async with world() as it:
+        it.provider.outcomes = [BUSY, OK]
+        kept = await it.promised()
+        await it.pass_s(3)
+        assert it.provider.headers("idempotency-key") == [kept.id, kept.id]
+
+
+async def test_clients_own_idempotency_key_stays() -> None:
+    async with world() as it:
+        await it.promised(headers=(("Idempotency-Key", "theirs"),))
+        await let_run()
+        assert it.provider.headers("idempotency-key") == ["theirs"]
+
+
+async def test_errands_go_behind_clients_and_are_not_counted_as_theirs() -> None:
+    async with world() as it:
+        it.provider.outcomes = [BUSY, OK]
+        await it.promised()
+        await it.pass_s(3)
+        assert {call.priority for call in it.provider.asked} == {2}
+        assert it.provider.asked[1].client_retries == 1  # its first brought the retry budget something
+        counts = it.counters.models["gpt"]
+        assert (dict(counts.calls), counts.judged, list(it.counters.recent)) == ({}, 0, [])
+        assert dict(it.counters.deployments["one/gpt"].attempts) == {"overloaded": 1, "ok": 1}
+
+
+async def test_only_so_many_are_asked_at_once() -> None:
+    async with world(store={"answer_later": {"at_once": 3}}) as it:
+        it.provider.is_silent = True
+        for _ in range(10):
+            await it.promised()
+        await it.pass_s(2)
+        assert len(it.provider.asked) == 3
+        it.provider.is_silent = False
+        await it.pass_s(3)
+        assert len(it.provider.asked) == 10
+        assert {each.state for each in it.store.rows.values()} == {"answered"}
+
+
+async def test_letters_are_begun_at_a_bounded_pace() -> None:
+    async with world(store={"dead_letters": {"pace": 2}, "answer_later": {"at_once": 50}}) as it:
+        for _ in range(20):
+            await it.buried()
+        assert len(it.store.requeue(Wanted(), it.clock.wall(), 0.0)) == 20
+        begun = []
+        for _ in range(6):
+            await it.pass_s(1)
+            begun.append(len(it.provider.asked))
+        assert begun == [2, 4, 6, 8, 10, 12]
+
+
+async def test_letters_do_not_take_the_places_of_promises() -> None:
+    async with world(store={"answer_later": {"at_once": 1}, "dead_letters": {"pace": 100}}) as it:
+        it.provider.is_silent = True
+        await it.buried()
+        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        await it.pass_s(2)
+        await it.promised()
+        await let_run()
+        assert len(it.provider.asked) == 2
+
+
+async def test_letter_that_fails_again_is_dead_again() -> None:
+    async with world() as it:
+        kept = await it.buried()
+        it.provider.outcomes = [BUSY, OK]
+        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        await it.pass_s(3)
+        done = it.now(kept)
+        assert (done.state, done.attempts, done.rounds) == ("dead", 1, 1)
+        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        await it.pass_s(3)
+        assert (it.now(kept).state, it.now(kept).rounds) == ("answered", 2)
+
+
+async def test_call_whose_model_is_gone_is_dead_and_says_so() -> None:
+    store = KeptInMemory()
+    first = World(store, models={"old": {"deployments": [{"upstream": "one"}]}})
+    kept = await first.promised(model="old")
+    async with world(store) as it:
+        await it.pass_s(2)
+        done = it.now(kept)
+        assert (done.state, kind_of(it, kept)) == ("dead", "model_not_found")
+
+
+async def test_callers_own_key_is_used_as_long_as_the_process_lives() -> None:
+    async with world(one={}) as it:
+        it.provider.outcomes = [BUSY, OK]
+        headers = (("Authorization", "Bearer sk-caller"), ("openai-project", "p1"))
+        kept = await it.promised(headers=headers, query="api-version=2&key=k")
+        await it.pass_s(3)
+        assert it.provider.headers("Authorization") == ["Bearer sk-caller"] * 2
+        assert it.provider.headers("openai-project") == ["p1"] * 2
+        assert {call.query for call in it.provider.asked} == {"api-version=2&key=k"}
+        assert it.provider.asked[0].key_digest == sha256(b"sk-caller").hexdigest()
+        assert it.provider.asked[0].account_digest == sha256(b"openai-project: p1").hexdigest()
+        assert "sk-caller" not in repr(it.now(kept))
+
+
+async def test_key_that_is_gone_with_its_process_is_named_with_the_remedy() -> None:
+    store = KeptInMemory()
+    first = World(store, one={})
+    kept = await first.promised(headers=(("Authorization", "Bearer sk-caller"),))
+    async with world(store, [NO_KEY], one={}) as it:
+        await it.pass_s(2)
+        done = it.now(kept)
+        assert done.state == "dead"
+        assert done.ended is not None
+        assert "give the upstream an api_key" in done.ended.detail
+        assert it.provider.headers("Authorization") == []
+        # Else what the provider says of no key would bench the caller's.
+        assert it.provider.asked[0].key_digest == sha256(b"").hexdigest()
+
+
+async def test_key_of_the_gateways_own_goes_nowhere() -> None:
+    async with world(one={}) as it:
+        await it.promised(headers=(("Authorization", "Bearer sk-gateway"),), client_key="app")
+        await let_run()
+        assert it.provider.headers("Authorization") == []
+        assert it.provider.asked[0].client_key == "app"
+
+
+async def test_what_runs_when_the_gateway_goes_is_put_back_as_it_was() -> None:
+    async with world() as it:
+        it.provider.is_silent = True
+        kept = await it.promised()
+        await let_run()
+        assert it.now(kept).state == "running"
+        it.errands.leave()
+        it.gateway.end_running()
+        await it.errands.stop()
+        done = it.now(kept)
+        assert (done.state, done.ended, done.attempts) == ("queued", None, 0)
+        assert it.errands.counts.rounds == {("later", "put_back"): 1}
+        assert it.store.done[-1] == "close"
+
+
+async def test_gateway_that_leaves_begins_nothing() -> None:
+    async with world() as it:
+        it.errands.leave()
+        await it.promised()
+        await it.pass_s(5)
+        assert it.provider.asked == []
+
+
+async def test_call_that_is_being_begun_when_the_gateway_leaves_is_put_back_unasked() -> None:
+    async with world() as it:
+        it.disk.hangs = True
+        promising = asyncio.ensure_future(it.promised())
+        await let_run()
+        it.errands.runner.wake()
+        await let_run()  # its looking waits behind the promise
+        stopping = asyncio.ensure_future(it.errands.stop())
+        await let_run()
+        it.disk.go_on()
+        kept = await promising
+        await it.pass_s(5)
+        await stopping
+        assert it.now(kept).state == "queued"
+        assert (it.provider.asked, it.errands.runner.running()) == ([], [])
+        assert it.store.done[-1] == "close"
+
+
+async def test_call_that_another_gateway_has_taken_over_is_let_go() -> None:
+    async with world() as it:
+        it.provider.is_silent = True
+        kept = await it.promised()
+        await let_run()
+        other = it.store.beside("two")
+        it.store.leases[kept.id] = ("two", it.clock.wall() + 100)
+        await it.pass_s(3)
+        assert it.errands.runner.running() == []
+        assert it.now(kept).state == "running"
+        assert it.errands.counts.rounds == {("later", "lost"): 1}
+        assert other.put_back(kept.id, None, it.clock.wall(), it.clock.wall())
+
+
+async def test_lease_lasts_as_long_as_a_round() -> None:
+    async with world() as it:
+        it.provider.is_silent = True
+        kept = await it.promised()
+        for _ in range(30):
+            await it.pass_s(1)
+            assert it.store.leases[kept.id][1] > it.clock.wall() + 5
+
+
+async def test_call_of_a_dead_gateway_is_gone_on_with_when_its_lease_has_ended() -> None:
+    store = KeptInMemory("dead one")
+    first = World(store)
+    kept = await first.promised()
+    assert store.begin(first.clock.wall(), 1, 10.0)
+    async with world(store.beside("two")) as it:
+        await it.pass_s(9)
+        assert it.provider.asked == []
+        await it.pass_s(5)
+        assert store.rows[kept.id].state == "answered"
+
+
+async def test_answer_that_cannot_be_written_is_written_when_the_disk_has_room() -> None:
+    async with world() as it:
+        it.provider.is_silent = True
+        kept = await it.promised()
+        await let_run()
+        it.store.problem = "database or disk is full"
+        it.provider.is_silent = False
+        await it.pass_s(8)
+        assert it.now(kept).state == "running"
+        it.store.problem = None
+        await it.pass_s(2)
+        assert it.now(kept).state == "answered"
+        assert len(it.provider.asked) == 1
+
+
+async def test_answer_that_can_never_be_written_is_given_up_and_counted() -> None:
+    async with world() as it:
+        it.provider.is_silent = True
+        kept = await it.promised()
+        await let_run()
+        it.store.problem = "database or disk is full"
+        it.provider.is_silent = False
+        await it.pass_s(40)
+        assert it.errands.counts.rounds == {("later", "lost"): 1}
+        assert it.errands.runner.running() == []
+        assert it.now(kept).state == "running"
+
+
+async def test_call_without_its_body_is_dead() -> None:
+    async with world() as it:
+        kept = await it.promised()
+        await let_run()
+        it.store._put(it.now(kept), state="queued", due_at=0.0, request=_bodiless(it, kept.id))
+        await it.pass_s(2)
+        done = it.now(kept)
+        assert (done.state, kind_of(it, kept)) == ("dead", "no_body")
+        assert len(it.provider.asked) == 1
+
+
+def _bodiless(it: World, kept_id: str) -> object:
+    return replace(it.store.rows[kept_id].request, body=None)
+
+
+async def test_body_that_nobody_could_read_any_more_is_dead() -> None:
+    async with world() as it:
+        kept = await it.promised(body=b"{")
+        await let_run()
+        assert it.now(kept).state == "dead"
+
+
+async def test_bug_in_one_errand_leaves_the_others() -> None:
+    async with world(outcomes=[RuntimeError("a bug"), OK]) as it:
+        first, second = await it.promised(), await it.promised()
+        await let_run()
+        assert kind_of(it, first) == "internal"
+        assert it.now(second).state == "answered"
+
+
+async def test_answer_too_large_to_keep_is_dead_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_guard.errands.asking.MOST_BYTES", 5)
+    monkeypatch.setattr("llm_guard.gateway.recording.Recording.__init__.__defaults__", (lambda: None, 5))
+    async with world() as it:
+        kept = await it.promised()
+        await let_run()
+        assert kind_of(it, kept) == "answer_too_large"
+
+
+async def test_answer_that_was_broken_off_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as it:
+        kept = await it.promised(method="POST")
+        monkeypatch.setattr(it.gateway, "ask", _broken_off)
+        await let_run()
+        assert (it.now(kept).state, kind_of(it, kept)) == ("queued", "truncated")
+
+
+async def _broken_off(call: Call, reply: Reply) -> None:
+    await reply.send(200, "OK", [], b"half")
+    await reply.break_off()
+
+
+async def test_disk_that_hangs_does_not_hold_up_the_end() -> None:
+    async with world() as it:
+        it.provider.is_silent = True
+        await it.promised()
+        await let_run()
+        it.disk.hangs = True
+        it.provider.is_silent = False
+        await it.pass_s(2)
+        await asyncio.wait_for(it.errands.runner.stop(0.01), 1)
+        assert it.errands.runner.running() == []
+
+
+async def test_store_that_cannot_be_read_is_tried_again() -> None:
+    async with world() as it:
+        it.store.problem = "unable to open database file"
+        await it.pass_s(5)
+        it.store.problem = None
+        await it.promised()
+        await it.pass_s(1)
+        assert len(it.provider.asked) == 1
+        assert any(kind == "store" for kind, _ in it.told)
+
+
+async def test_store_that_stays_unreadable_is_told_of_once_until_it_is_well_again() -> None:
+    async with world() as it:
+        for _ in range(2):
+            it.store.problem = "Permission denied"
+            await it.pass_s(60)
+            it.store.problem = None
+            await it.pass_s(10)
+        assert sorted(facts["what"] for kind, facts in it.told if kind == "store") == [
+            *["unkept"] * 2,
+            *["unreadable"] * 2,
+        ]
+        assert all(facts["count"] == 1 for kind, facts in it.told if kind == "store")
+
+
+async def test_reload_changes_how_many_are_asked_at_once() -> None:
+    async with world(store={"answer_later": {"at_once": 1}}) as it:
+        it.provider.is_silent = True
+        for _ in range(5):
+            await it.promised()
+        await it.pass_s(1)
+        it.errands.adopt(World(KeptInMemory(), store={"answer_later": {"at_once": 4}}).config)
+        await it.pass_s(1)
+        assert len(it.provider.asked) == 4
+
+
+async def test_what_is_kept_is_looked_at_and_old_answers_go() -> None:
+    async with world(store={"answer_later": {"keep": "1m"}}) as it:
+        await it.promised()
+        await it.buried()
+        await it.pass_s(5)
+        assert it.errands.counts.found is not None
+        assert it.errands.counts.found.count == {"later/answered": 1, "letter/dead": 1}
+        await it.pass_s(130)
+        assert it.errands.counts.found.count == {"letter/dead": 1}
+        await asyncio.sleep(0)

@@ -1,0 +1,182 @@
+"""Whoever wants to hear that a promised call is over hears it, until it was taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llm_guard.ops.webhook_client import Sent
+from llm_guard.policy.signature import signature
+from llm_guard.store.kept import State, StoreError, Wanted
+from tests.fakes.clock import let_run
+from tests.fakes.kept_calls import KeptInMemory
+from tests.unit.errands.world import OK, WRONG, World, world
+
+HOOKS: dict[str, Any] = {
+    "store": {
+        "webhooks": [
+            {"name": "team", "url": "https://hooks.example.com/a?k=1", "secret": "s3cret", "headers": {"x-team": "a"}},
+            {"name": "other", "url": "https://other.example.com/"},
+        ]
+    },
+    "rules": {"answer_later": {"webhook": "team"}},
+}
+REFUSED = Sent(False, may_retry=True, problem="answered 503")
+
+
+async def test_answered_call_is_told_once_and_signed() -> None:
+    async with world(**HOOKS) as it:
+        kept = await it.promised()
+        await it.pass_s(30)
+        ((url, headers, content),) = it.hook.got
+        assert url == "https://hooks.example.com/a?k=1"
+        assert headers["x-llm-guard-signature"] == signature(
+            "s3cret", content, int(headers["x-llm-guard-signature"][2:12])
+        )
+        assert (headers["x-llm-guard-delivery"], headers["x-team"]) == (f"{kept.id}-answered", "a")
+        (said,) = it.hook.bodies
+        assert (said["status"], said["http_status"], said["error"], said["attempts"]) == ("answered", 200, None, 1)
+        assert (said["id"], said["request_id"], said["url"]) == (kept.id, "lg-1", f"/v1/llm-guard/calls/{kept.id}")
+        assert b"good" not in content
+        assert it.now(kept).told == "answered"
+        assert it.errands.counts.told == {("team", "taken"): 1}
+
+
+async def test_failed_call_is_told_with_its_reason() -> None:
+    async with world(**HOOKS) as it:
+        it.provider.outcomes = [WRONG]
+        await it.promised()
+        await let_run()
+        (said,) = it.hook.bodies
+        assert (said["status"], said["error"]) == ("failed", {"kind": "invalid_request", "detail": "answered 400"})
+
+
+async def test_webhook_that_fails_is_tried_again_until_it_takes_it() -> None:
+    async with world(**HOOKS) as it:
+        it.hook.sent = REFUSED
+        kept = await it.promised()
+        await it.pass_s(60)
+        assert 3 <= len(it.hook.got) <= 6
+        it.hook.sent = Sent(True)
+        await it.pass_s(60)
+        assert it.now(kept).told == "answered"
+        assert len({content for _, _, content in it.hook.got}) == 1
+
+
+async def test_webhook_that_fails_is_not_asked_for_each_call_that_waits() -> None:
+    async with world(**HOOKS) as it:
+        it.provider.is_silent = True
+        for _ in range(5):
+            await it.promised()
+        it.hook.sent = REFUSED
+        it.provider.is_silent = False
+        await it.pass_s(1.5)
+        assert len(it.hook.got) == 1
+
+
+async def test_untold_call_is_told_by_the_next_process() -> None:
+    store = KeptInMemory()
+    async with world(store, **HOOKS) as first:
+        first.hook.sent = REFUSED
+        kept = await first.promised()
+        await let_run()
+    async with world(store, **HOOKS) as it:
+        await it.pass_s(1)
+        assert [said["id"] for said in it.hook.bodies] == [kept.id]
+
+
+async def test_webhook_that_fails_holds_up_no_other() -> None:
+    async with world(**HOOKS) as it:
+        it.hook.sent = REFUSED
+        await it.promised()
+        await let_run()
+        it.hook.sent = Sent(True)
+        second = await it.promised()
+        it.store._put(it.store.rows[second.id], webhook="other")
+        await it.pass_s(0.5)
+        assert [url for url, _, _ in it.hook.got][1:] == ["https://other.example.com/"]
+
+
+async def test_many_that_one_webhook_does_not_take_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_guard.errands.told._MOST", 3)
+    async with world(**HOOKS) as it:
+        it.hook.sent = REFUSED
+        for _ in range(4):
+            await it.promised()
+        await let_run()
+        it.hook.sent = Sent(True)
+        last = await it.promised()
+        it.store._put(it.store.rows[last.id], webhook="other")
+        await it.pass_s(0.5)
+        assert [url for url, _, _ in it.hook.got][1:] == ["https://other.example.com/"]
+
+
+async def test_slow_webhook_holds_up_no_other() -> None:
+    async with world(**HOOKS) as it:
+        told: list[str] = []
+
+        async def post(url: str, *_: Any) -> Sent:
+            await it.clock.sleep(9.0 if "hooks" in url else 0.0)
+            told.append(url)
+            return Sent(True)
+
+        it.errands._teller._post = post
+        for _ in range(3):
+            await it.promised()
+        await it.pass_s(1)
+        last = await it.promised()
+        it.store._put(it.store.rows[last.id], webhook="other")
+        await it.pass_s(0.5)
+        assert told == ["https://other.example.com/"]
+        await it.pass_s(30)
+        assert len(told) == 4
+
+
+async def test_call_that_is_answered_after_all_is_told_anew() -> None:
+    async with world(outcomes=[WRONG, WRONG, OK], **HOOKS) as it:
+        kept = await it.promised()
+        for _ in range(2):
+            await it.pass_s(6)
+            assert it.now(kept).state == "dead"
+            it.store.requeue(Wanted(), it.clock.wall(), 0)
+            it.errands.runner.wake()
+        await it.pass_s(6)
+        assert [said["status"] for said in it.hook.bodies] == ["failed", "answered"]
+        deliveries = [headers["x-llm-guard-delivery"] for _, headers, _ in it.hook.got]
+        assert deliveries == [f"{kept.id}-failed", f"{kept.id}-answered"]
+
+
+async def test_what_a_webhook_has_taken_it_is_not_told_again_while_the_disk_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(**HOOKS) as it:
+        failures = iter(range(20))
+
+        def told(kept_id: str, state: State) -> None:
+            if next(failures, None) is not None:
+                raise StoreError("the disk is full")
+            KeptInMemory.told(it.store, kept_id, state)
+
+        monkeypatch.setattr(it.store, "told", told)
+        kept = await it.promised()
+        await it.pass_s(25)
+        assert it.now(kept).told == "answered"
+        assert len(it.hook.got) == 1
+
+
+async def test_webhook_that_the_config_does_not_have_any_more_is_left_alone() -> None:
+    async with world(**HOOKS) as it:
+        it.hook.sent = REFUSED
+        await it.promised()
+        await let_run()
+        it.errands.adopt(World(KeptInMemory()).config)
+        await it.pass_s(600)
+        assert len(it.hook.got) == 1
+
+
+async def test_nobody_is_told_where_nobody_wants_to_hear() -> None:
+    async with world(store=HOOKS["store"]) as it:
+        await it.promised()
+        await it.pass_s(20)
+        assert it.hook.got == []

@@ -1,0 +1,157 @@
+"""What a client is answered who asks for a call that is kept: its owner all, anybody else nothing."""
+
+from __future__ import annotations
+
+import json
+
+from llm_guard.gateway.recording import Recording
+from llm_guard.outcome import Refusal
+from tests.fakes.clock import let_run
+from tests.fakes.kept import promise
+from tests.unit.errands.world import BUSY, WRONG, world
+
+
+async def test_call_that_waits_is_shown_with_its_state() -> None:
+    async with world(rules={"answer_later": {"deadline": "10m"}}) as it:
+        it.provider.outcomes = [BUSY]
+        kept = await it.promised()
+        await let_run()
+        shown = await it.shown(kept.id)
+        assert shown.status == 202
+        said = json.loads(shown.body)
+        assert (said["id"], said["status"], said["model"], said["attempts"]) == (kept.id, "queued", "gpt", 1)
+        assert said["next_try_at"] == round(it.clock.wall() + 0.75, 3)
+        assert said["last_failure"] == {"kind": "overloaded", "detail": "answered 503"}
+        headers = dict(shown.headers)
+        assert (headers["retry-after"], headers["x-llm-guard-state"]) == ("1", "queued")
+
+
+async def test_call_that_is_asked_for_just_now_is_running() -> None:
+    async with world() as it:
+        it.provider.is_silent = True
+        kept = await it.promised()
+        await let_run()
+        shown = await it.shown(kept.id)
+        assert (shown.status, json.loads(shown.body)["status"]) == (202, "running")
+
+
+async def test_answer_is_given_as_the_provider_gave_it_as_often_as_wanted() -> None:
+    async with world() as it:
+        kept = await it.promised()
+        await let_run()
+        for _ in range(2):
+            shown = await it.shown(kept.id)
+            assert (shown.status, bytes(shown.body)) == (200, b'{"id":"good"}')
+            headers = dict(shown.headers)
+            assert headers["content-type"] == "application/json"
+            assert (headers["x-llm-guard-attempts"], headers["x-llm-guard-deployment"]) == ("1", "one/gpt")
+            assert headers["Content-Length"] == "13"
+        assert (await it.shown(kept.id, method="HEAD")).body == b""
+
+
+async def test_failed_call_is_an_error_in_its_own_dialect() -> None:
+    async with world() as it:
+        it.provider.outcomes = [WRONG]
+        kept = await it.promised()
+        await let_run()
+        shown = await it.shown(kept.id, dialect="anthropic")
+        assert (shown.status, dict(shown.headers)["x-should-retry"]) == (502, "false")
+        error = json.loads(shown.body)["error"]
+        assert (error["code"], error["message"]) == (
+            "upstream_invalid_request", "answered 400 (given up after 1 exchanges)",
+        )  # fmt: skip
+
+
+async def test_others_calls_are_as_if_they_had_never_been() -> None:
+    async with world() as it:
+        kept = await it.promised()
+        await let_run()
+        answers = [
+            await it.shown(kept.id, key_digest="other"),
+            await it.shown(kept.id, client_key="app"),
+            await it.shown("0" * 32),
+            await it.shown(kept.id, method="DELETE", key_digest="other"),
+        ]
+        assert {(each.status, bytes(each.body)) for each in answers} == {(404, bytes(answers[0].body))}
+        assert kept.id in it.store.rows
+
+
+async def test_clients_of_the_gateway_are_told_apart_by_name() -> None:
+    async with world() as it:
+        kept = await it.promised(client_key="app")
+        assert (await it.shown(kept.id, client_key="app", key_digest="another key of the same client")).status != 404
+        assert (await it.shown(kept.id, client_key="other")).status == 404
+
+
+async def test_waiting_call_can_be_given_up() -> None:
+    async with world() as it:
+        it.provider.outcomes = [BUSY]
+        kept = await it.promised()
+        await let_run()
+        shown = await it.shown(kept.id, method="DELETE")
+        assert (shown.status, json.loads(shown.body)["deleted"]) == (200, True)
+        await it.pass_s(60)
+        assert len(it.provider.asked) == 1
+        assert (await it.shown(kept.id)).status == 404
+
+
+async def test_call_that_is_asked_for_just_now_can_be_given_up() -> None:
+    async with world() as it:
+        it.provider.is_silent = True
+        kept = await it.promised()
+        await let_run()
+        assert (await it.shown(kept.id, method="DELETE")).status == 200
+        await let_run()
+        assert it.store.rows == {}
+        assert it.gateway.running == 0
+        assert it.errands.counts.rounds == {("later", "given_up"): 1}
+
+
+async def test_call_can_be_given_up_in_the_moment_in_which_it_is_begun() -> None:
+    async with world() as it:
+        kept = promise(due_at=0.0)
+        it.store.rows[kept.id] = kept
+        await it.errands.runner._begin("later", 1)
+        assert it.errands.runner.give_up(kept.id)
+        await let_run()
+        assert (it.store.rows, it.provider.asked, it.errands.runner.running()) == ({}, [], [])
+
+
+async def test_call_that_another_gateway_asks_for_cannot_be_given_up_here() -> None:
+    async with world() as it:
+        it.errands.leave()
+        kept = await it.promised()
+        it.store.beside("two").begin(it.clock.wall(), 1, 10.0)
+        shown = await it.shown(kept.id, method="DELETE")
+        assert (shown.status, dict(shown.headers)["x-should-retry"]) == (409, "true")
+
+
+async def test_store_that_cannot_be_read_says_come_again() -> None:
+    async with world() as it:
+        kept = await it.promised()
+        it.store.problem = "disk I/O error"
+        shown = await it.shown(kept.id)
+        assert (shown.status, dict(shown.headers)["x-should-retry"], b"I/O" in shown.body) == (503, "true", False)
+
+
+async def test_other_paths_and_methods_are_not_there() -> None:
+    async with world() as it:
+        kept = await it.promised()
+        for path, method in (
+            ("/v1/llm-guard/calls/", "POST"),
+            ("/v1/llm-guard/", "GET"),
+            ("/v1/llm-guard/calls/x/", "GET"),
+        ):
+            shown = await it.shown(kept.id, method=method, path=path)
+            assert (shown.status, json.loads(shown.body)["error"]["code"]) == (404, "unknown_path")
+
+
+async def test_looking_is_no_call_to_a_model() -> None:
+    async with world() as it:
+        call = it.call("/v1/llm-guard/calls/x", method="GET", route=None)
+        recorder = it.gateway.recorder
+        await it.keeper.show(call, Recording().reply("GET"))
+        recorder.end(call)
+        assert dict(it.counters.models["other"].calls) == {}
+        assert recorder.timelines.snapshot().calls == 0
+        assert isinstance(call.refusal, Refusal)

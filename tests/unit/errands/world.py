@@ -1,0 +1,202 @@
+"""Errands without sockets, disk or real time: a gateway whose provider answers by script, and a store in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from llm_guard.call import Attempt, Call, Headers, Opened
+from llm_guard.config import parse_config
+from llm_guard.errands.errands import Errands
+from llm_guard.gateway.counters import CallCounters
+from llm_guard.gateway.record import Recorder
+from llm_guard.gateway.recording import Recording
+from llm_guard.gateway.request import Request
+from llm_guard.gateway.server import Gateway
+from llm_guard.ops.webhook_client import Sent
+from llm_guard.outcome import Failure, FailureKind
+from llm_guard.routes import compile_routes
+from llm_guard.store.kept import KeptCall
+from tests.chaos.stand import config_text
+from tests.fakes.clock import SteppedClock, let_run
+from tests.fakes.kept_calls import KeptInMemory
+
+OK = Opened(200, "OK", (("content-type", "application/json"), ("set-cookie", "a=b")), b'{"id":"good"}', None)
+BUSY = Failure(FailureKind.OVERLOADED, "answered 503")
+WRONG = Failure(FailureKind.INVALID_REQUEST, "answered 400")
+CUT = Failure(FailureKind.NETWORK, "the connection was reset")
+NO_KEY = Failure(FailureKind.AUTH, "answered 401")
+
+
+class Provider:
+    """Answers each exchange with the next outcome, the last one for ever; in the middle of one it stays while
+    `is_silent`."""
+
+    def __init__(self, clock: SteppedClock) -> None:
+        self.outcomes: list[Opened | Failure | Exception] = [OK]
+        self.asked: list[Call] = []
+        self.is_silent = False
+        self._clock = clock
+
+    async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
+        self.asked.append(call)
+        while self.is_silent:
+            await self._clock.sleep(1.0)
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def headers(self, name: str) -> list[str]:
+        """Of all requests so far."""
+        return [value for call in self.asked for key, value in call.headers if key == name]
+
+
+class AtOnce(Executor):
+    """In place of the store's thread. While it `hangs`, the first act is being done, and all others wait behind it."""
+
+    def __init__(self) -> None:
+        self.hangs = False
+        self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, act: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, partial(act, *args, **named)))
+        if len(self._waiting) == 1:
+            future.set_running_or_notify_cancel()
+        if not self.hangs:
+            self.go_on()
+        return future
+
+    def go_on(self) -> None:
+        """Does what waits, but for what was cancelled before its turn."""
+        self.hangs = False
+        while self._waiting:
+            future, act = self._waiting.pop(0)
+            if not future.running() and not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(act())
+            except Exception as error:  # noqa: BLE001  # whoever asked hears of it
+                future.set_exception(error)
+
+
+class Hook:
+    """A webhook's other end."""
+
+    def __init__(self) -> None:
+        self.sent = Sent(True)
+        self.got: list[tuple[str, dict[str, str], bytes]] = []
+
+    async def post(self, url: str, headers: Any, content: bytes, wall: float) -> Sent:
+        self.got.append((url, dict(headers), content))
+        return self.sent
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(content) for _, _, content in self.got]
+
+
+class World:
+    """Everything that there is."""
+
+    def __init__(self, kept: KeptInMemory, **sections: Any) -> None:
+        self.config = parse_config(self._text(sections), "test", {})
+        self.clock = SteppedClock()
+        self.provider = Provider(self.clock)
+        self.counters = CallCounters()
+        recorder = Recorder(self.counters, self.clock)
+        table = compile_routes(self.config, self.clock.now())
+        self.gateway = Gateway(self.config, table, self.provider, recorder, self.clock, Random(1))  # type: ignore[arg-type]
+        self.store = kept
+        self.disk = AtOnce()
+        self.hook = Hook()
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.errands = Errands(self.config, self.gateway, kept, self.hook.post, self.clock, lambda: 0.5)
+        self.errands.shelf._worker = self.disk  # type: ignore[assignment]
+        self.errands.tidings.tell = lambda kind, /, **facts: self.told.append((kind, facts))
+        self.keeper = self.errands.keeper
+
+    def _text(self, sections: dict[str, Any]) -> str:
+        text = json.loads(config_text("http://127.0.0.1:1", **{k: v for k, v in sections.items() if k == "models"}))
+        text["upstreams"]["one"] |= sections.get("one", {"api_key": "sk-own"})
+        text["defaults"] |= sections.get("rules", {})
+        text["store"] = sections.get("store", {})
+        text["server"] |= sections.get("server", {})
+        return json.dumps(text)
+
+    def call(self, path: str = "/v1/chat/completions", model: str = "gpt", **facts: Any) -> Call:
+        """As the gateway has received and identified it."""
+        headers: Headers = facts.pop("headers", (("content-type", "application/json"),))
+        call = Call(
+            "lg-1", "openai", facts.pop("method", "POST"), path, facts.pop("query", ""), headers, self.clock.now()
+        )
+        call.body = facts.pop("body", json.dumps({"model": model}).encode())
+        call.model = model
+        call.route = self.gateway.table.find(model)
+        call.key_digest = "ab" * 32
+        for name, value in facts.items():
+            setattr(call, name, value)
+        return call
+
+    async def promised(self, **facts: Any) -> KeptCall:
+        """A call that was promised an answer at once."""
+        kept_id = await self.keeper.promise(self.call(**facts), is_at_once=True)
+        assert isinstance(kept_id, str), kept_id
+        return self.store.rows[kept_id]
+
+    async def buried(self, failure: Failure = BUSY, **facts: Any) -> KeptCall:
+        kept_id = await self.keeper.bury(self.call(failure=failure, **facts))
+        assert kept_id is not None
+        return self.store.rows[kept_id]
+
+    def now(self, kept: KeptCall) -> KeptCall:
+        """As it is now."""
+        return self.store.rows[kept.id]
+
+    async def pass_s(self, seconds: float) -> None:
+        await self.clock.pass_s(seconds)
+        await let_run()
+
+    async def shown(
+        self, kept_id: str, method: str = "GET", path: str = "/v1/llm-guard/calls/", **facts: Any
+    ) -> Recording:
+        """What a client is answered who asks for it."""
+        recording = Recording()
+        call = self.call(path + kept_id, method=method, body=b"", route=None, **facts)
+        reply = recording.reply(method)
+        assert isinstance(reply.request, Request)
+        await self.keeper.show(call, reply)
+        return recording
+
+
+@asynccontextmanager
+async def world(
+    kept: KeptInMemory | None = None,
+    outcomes: Sequence[Opened | Failure | Exception] = (OK,),
+    late_s: float = 0.0,
+    **sections: Any,
+) -> AsyncIterator[World]:
+    """One that works; it is stopped in the end. `late_s`: it begins so much later."""
+    it = World(kept or KeptInMemory(), **sections)
+    with capture_logs():
+        it.provider.outcomes = list(outcomes)
+        it.clock.advance(late_s)
+        it.errands.start()
+        await let_run()
+        try:
+            yield it
+        finally:
+            for task in it.errands._tasks:
+                task.cancel()
+            for begun in list(it.errands.runner._begun.values()):
+                if begun.task is not None:
+                    begun.task.cancel()
+            await let_run()

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from llm_guard.call import Call
+from llm_guard.config import Config, parse_config
+from llm_guard.gateway.counters import ModelCounts
+from llm_guard.gateway.degraded import Degraded
+from llm_guard.outcome import Beyond
+from llm_guard.routes import compile_routes
+from tests.fakes.clock import ManualClock
+
+RULES: dict[str, Any] = {"answer": "later", "min_calls": 10, "calm": "30s", "patience": "10s"}
+
+
+def config(**rules: Any) -> Config:
+    models = {name: {"deployments": [{"upstream": "a"}], "degraded": each} for name, each in rules.items()}
+    upstreams = {"a": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1"}}
+    return parse_config(json.dumps({"upstreams": upstreams, "models": models}), "test.yaml", {})
+
+
+class World:
+    """Three models with lesser answers, one without."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
+        self.config = config(one=RULES, two=RULES, three=RULES, plain=None)
+        self.degraded = Degraded(self.counts, self.clock)
+        self.turns: list[tuple[str | None, bool]] = []
+        self.reasons: list[str] = []
+        self.degraded.on_turn = self.hear
+        self.degraded.adopt(self.config)
+
+    def hear(self, alias: str | None, is_degraded: bool, why: str) -> None:
+        self.turns.append((alias, is_degraded))
+        self.reasons.append(why)
+
+    def calls(self, alias: str, *, ok: int = 0, failed: int = 0, unasked: int = 0, cut_short: int = 0) -> None:
+        """As the recorder counts them."""
+        counts = self.counts[alias]
+        counts.begun += ok + failed + unasked + cut_short
+        counts.judged += ok + failed + unasked + cut_short
+        counts.calls["ok"] += ok + unasked
+        counts.calls["timeout"] += failed + cut_short
+        counts.unasked += unasked
+        counts.cut_short += cut_short
+
+    def look(self, after_s: float = 0.25) -> list[tuple[str | None, bool]]:
+        """What has turned since."""
+        self.clock.advance(after_s)
+        told = len(self.turns)
+        self.degraded.look(self.clock.now())
+        return self.turns[told:]
+
+    def outage(self, *aliases: str) -> None:
+        for alias in aliases:
+            self.calls(alias, failed=10)
+        self.look()
+
+    def call(self, alias: str = "one", **more: Any) -> Call:
+        route = compile_routes(self.config, 0.0).find(alias)
+        return Call(
+            "lg-1",
+            "openai",
+            "POST",
+            more.pop("path", "/v1/chat/completions"),
+            "",
+            (),
+            self.clock.now(),
+            route=route,
+            **more,
+        )
+
+    def patience_s(self, call: Call, *, has_stale: bool = False) -> float | None:
+        """For how long it is waited for a real answer; None: as long as it takes."""
+        self.degraded.hurry(call, has_stale=has_stale)
+        return None if call.beyond is None else call.beyond.hurried_by - self.clock.now()
+
+    @property
+    def in_effect(self) -> list[str]:
+        return self.degraded.snapshot().degraded_routes()
+
+
+# by the rule
+
+
+def test_route_whose_calls_fail_is_degraded_and_told_of_once() -> None:
+    world = World()
+    world.calls("one", failed=10)
+    assert world.look() == [("one", True)]
+    assert world.look() == []
+    assert world.in_effect == ["one"]
+    assert world.reasons == ["10 of 10 calls within 60 s had no real answer"]
+
+
+@pytest.mark.parametrize("calls", [{"ok": 11, "failed": 10}, {"cut_short": 100}, {"unasked": 100}, {"failed": 9}])
+def test_what_is_no_outage_turns_nothing(calls: dict[str, int]) -> None:
+    world = World()
+    world.calls("one", **calls)
+    assert world.look() == []
+
+
+def test_answers_that_nobody_was_asked_for_hide_no_outage() -> None:
+    world = World()
+    world.calls("one", unasked=1000, failed=10)
+    assert world.look() == [("one", True)]
+
+
+def test_route_without_the_rules_is_never_degraded() -> None:
+    world = World()
+    world.calls("plain", failed=1000)
+    assert world.look() == []
+    assert world.patience_s(world.call("plain"), has_stale=True) is None
+
+
+# for the whole gateway
+
+
+def test_half_of_the_routes_in_use_make_it_the_gateways() -> None:
+    world = World()
+    for alias in ("one", "two", "three"):
+        world.calls(alias, ok=1)
+    world.outage("one", "two")
+    assert world.turns == [(None, True), ("one", True), ("two", True)]
+    assert world.in_effect == ["one", "two", "three"]
+    assert world.degraded.snapshot().why == "2 of 3 routes in use are degraded"
+    world.clock.advance(30)
+    world.calls("one", ok=5)
+    assert world.look() == [(None, False), ("one", False)]
+    assert world.in_effect == ["two"]
+    assert world.degraded.snapshot().since is None
+
+
+def test_route_that_nobody_calls_is_not_counted() -> None:
+    world = World()
+    world.degraded.adopt(config(one=RULES, two=RULES, three=RULES, four=RULES, five=RULES))
+    world.outage("one", "two")
+    assert world.degraded.snapshot().is_degraded
+
+
+def test_one_routes_trouble_is_its_own() -> None:
+    world = World()
+    world.outage("one")
+    assert not world.degraded.snapshot().is_degraded
+    assert world.in_effect == ["one"]
+
+
+# an operator's word
+
+
+def test_word_outweighs_the_rule_until_it_is_taken_back() -> None:
+    world = World()
+    world.outage("one")
+    world.degraded.say("one", False, "it is a test")
+    assert (world.turns[-1], world.reasons[-1], world.in_effect) == (("one", False), "it is a test", [])
+    world.degraded.say("one", None, "over")
+    assert (world.turns[-1], world.in_effect) == (("one", True), ["one"])
+
+
+def test_word_on_the_gateway_is_for_every_route_that_has_none_of_its_own() -> None:
+    world = World()
+    world.degraded.say("two", False, "spared")
+    world.degraded.say(None, True, "by hand")
+    assert world.turns == [(None, True)]
+    assert world.in_effect == ["one", "three"]
+    world.degraded.say(None, None, "over")
+    assert world.in_effect == []
+
+
+def test_word_that_the_gateway_is_well_leaves_routes_to_themselves() -> None:
+    world = World()
+    world.degraded.say(None, False, "spared")
+    world.outage("one", "two")
+    assert not world.degraded.snapshot().is_degraded
+    assert world.in_effect == ["one", "two"]
+
+
+# a call
+
+
+def test_call_of_a_degraded_route_waits_less() -> None:
+    world = World()
+    assert world.patience_s(world.call()) is None
+    world.outage("one")
+    assert world.patience_s(world.call()) == 10.0
+    assert world.patience_s(world.call("two")) is None
+
+
+@pytest.mark.parametrize(
+    "more", [{"path": "/v1/embeddings"}, {"is_upgrade": True}, {"method": "GET"}], ids=lambda more: next(iter(more))
+)
+def test_call_that_there_is_nothing_lesser_for_waits_as_ever(more: dict[str, Any]) -> None:
+    world = World()
+    world.outage("one")
+    call = world.call(**{key: value for key, value in more.items() if key != "method"})
+    call.method = more.get("method", "POST")
+    assert world.patience_s(call) is None
+    assert world.patience_s(call, has_stale=True) == 10.0
+
+
+def test_clients_own_patience_is_not_made_longer() -> None:
+    world = World()
+    world.outage("one")
+    call = world.call(decide_by=world.clock.now() + 3)
+    assert world.patience_s(call) is None
+    assert call.decide_by == world.clock.now() + 3
+
+
+def test_what_is_known_of_a_call_beyond_its_answer_stays() -> None:
+    world = World()
+    world.outage("one")
+    call = world.call(beyond=Beyond(cache="miss"))
+    world.patience_s(call)
+    assert call.beyond is not None
+    assert call.beyond.cache == "miss"
+    assert call.decide_by == call.beyond.hurried_by == world.clock.now() + 10
+
+
+def test_one_in_many_waits_as_ever_where_the_rule_has_to_find_out() -> None:
+    world = World()
+    world.outage("one")
+    assert [world.patience_s(world.call()) for _ in range(12)] == [10.0] * 10 + [None] + [10.0]
+
+
+def test_by_an_operators_word_all_are_hurried() -> None:
+    world = World()
+    world.degraded.say("one", True, "by hand")
+    assert {world.patience_s(world.call()) for _ in range(30)} == {10.0}
+    world.outage("one")
+    assert {world.patience_s(world.call()) for _ in range(30)} == {10.0}
+
+
+# a reload
+
+
+def test_reload_keeps_what_is_known_and_takes_new_rules() -> None:
+    world = World()
+    world.outage("one")
+    world.degraded.adopt(config(one={**RULES, "patience": "2s"}, two=RULES))
+    assert world.in_effect == ["one"]
+    assert world.patience_s(world.call()) == 2.0
+    assert world.turns == [("one", True)]
+
+
+def test_route_that_loses_the_rules_is_no_longer_degraded() -> None:
+    world = World()
+    world.outage("one")
+    world.degraded.say("two", True, "by hand")
+    world.degraded.adopt(config(three=RULES))
+    assert set(world.turns[-2:]) == {("one", False), ("two", False)}
+    assert world.in_effect == []
+    assert world.patience_s(world.call()) is None
+    world.degraded.adopt(world.config)
+    assert world.in_effect == []
+
+
+def test_calls_before_a_route_had_the_rules_say_nothing() -> None:
+    world = World()
+    world.calls("plain", failed=1000)
+    world.degraded.adopt(config(plain=RULES))
+    assert world.look() == []
+    world.calls("plain", failed=10)
+    assert world.look() == [("plain", True)]

@@ -1,0 +1,148 @@
+"""One request for several calls: how long it goes on, how long it waits, and whom its cost stands with."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from llm_guard.call import Attempt, Call, GaveUp
+from llm_guard.gateway.asked import BadRequest
+from llm_guard.gateway.flight import Flight
+from llm_guard.gateway.reply import Reply
+from llm_guard.outcome import Failure, FailureKind
+from tests.fakes.clock import let_run
+
+
+def call(*, decide_by: float = 10.0, deadline_at: float = 100.0) -> Call:
+    made = Call("lg-1", "openai", "POST", "/v1/chat/completions", "", (), 0.0)
+    made.decide_by, made.deadline_at = decide_by, deadline_at
+    return made
+
+
+class World:
+    """A flight, what it is to come to, and how often its end was heard of."""
+
+    def __init__(self, own: Call | None = None, *, is_errand: bool = False) -> None:
+        self.flight = Flight(own or call(), 1000, is_errand=is_errand)
+        self.result: asyncio.Future[GaveUp | None] = asyncio.get_running_loop().create_future()
+        self.is_kept = asyncio.Event()
+        self.ended = 0
+        self.flight.begin(self.fetch, self.keep)
+
+    async def fetch(self, own: Call, reply: Reply) -> GaveUp | None:
+        gave_up = await self.result
+        if gave_up is None:
+            await reply.send(200, "OK", [], b"answer")
+        return gave_up
+
+    async def keep(self, flight: Flight) -> None:
+        self.ended += 1
+        await self.is_kept.wait()
+
+
+async def test_it_is_broken_off_when_the_last_has_left() -> None:
+    world = World()
+    followers = [world.flight.follow(call(), is_own=number == 0) for number in range(3)]
+    await let_run()
+    for follower in followers[:2]:
+        await world.flight.leave(follower)
+        assert world.flight.can_be_joined
+    await world.flight.leave(followers[2])
+    assert (world.flight.task.cancelled(), world.flight.can_be_joined, world.ended) == (True, False, 0)
+
+
+async def test_it_is_broken_off_before_it_has_begun() -> None:
+    world = World()
+    await world.flight.leave(world.flight.follow(call(), is_own=True))
+    assert world.flight.task.cancelled()
+    assert world.flight.tape.is_over
+
+
+async def test_errand_goes_on_without_anybody() -> None:
+    world = World(is_errand=True)
+    await world.flight.leave(world.flight.follow(call(), is_own=False))
+    assert not world.flight.task.done()
+    world.result.set_result(None)
+    await let_run()
+    assert world.ended == 1
+
+
+async def test_answer_can_be_had_until_it_is_kept() -> None:
+    world = World()
+    world.flight.follow(call(), is_own=True)
+    world.result.set_result(None)
+    await let_run()
+    assert world.flight.can_be_joined
+    late = world.flight.follow(call(), is_own=False)
+    assert await late.reader.next() == b"answer"
+    await world.flight.leave(late)
+    world.is_kept.set()
+    await world.flight.task
+
+
+async def test_failure_is_not_joined() -> None:
+    world = World()
+    world.flight.follow(call(), is_own=True)
+    world.result.set_result(GaveUp(Failure(FailureKind.NETWORK, "x"), None, "y"))
+    await let_run()
+    assert not world.flight.task.done()
+    assert not world.flight.can_be_joined
+
+
+async def test_bad_request_is_raised_anew_for_each() -> None:
+    world = World()
+    world.flight.follow(call(), is_own=True)
+    bad = BadRequest(400, "invalid_model", "m", "model", should_retry=True)
+    world.result.set_exception(bad)
+    await let_run()
+    assert not world.flight.can_be_joined
+    raised = []
+    for _ in range(2):
+        with pytest.raises(BadRequest) as caught:
+            world.flight.raise_bad()
+        raised.append(caught.value)
+    assert raised[0] is not raised[1]
+    assert vars(raised[0]) == vars(bad)
+
+
+async def test_bug_of_ours_is_a_failure_and_no_silence() -> None:
+    world = World()
+    world.flight.follow(call(), is_own=True)
+    world.result.set_exception(KeyError("x"))
+    await let_run()
+    assert world.flight.gave_up is not None
+    assert world.flight.gave_up.failure == Failure(FailureKind.INTERNAL, "KeyError")
+
+
+async def test_it_waits_as_long_as_the_most_patient() -> None:
+    world = World(call(decide_by=10, deadline_at=100))
+    renewed = []
+    attempt = Attempt(None, 0.0, ends_by=5.0, on_patience=lambda: renewed.append(world.flight.call.commit_by))  # type: ignore[arg-type]
+    world.flight.call.attempts.append(attempt)
+    world.flight.follow(call(decide_by=10, deadline_at=100), is_own=True)
+    assert not renewed
+    world.flight.follow(call(decide_by=50, deadline_at=40), is_own=False)
+    assert (renewed, attempt.ends_by) == ([50], 50)
+    world.flight.follow(call(decide_by=20, deadline_at=200), is_own=False)
+    assert (world.flight.call.decide_by, world.flight.call.deadline_at) == (50, 200)
+    world.flight.task.cancel()
+
+
+async def test_record_goes_over_to_who_is_left_and_stays_with_one() -> None:
+    world = World()
+    first, second = call(), call()
+    leaving = world.flight.follow(first, is_own=True)
+    staying = world.flight.follow(second, is_own=False)
+    assert first.attempts is world.flight.call.attempts
+    assert second.attempts is not first.attempts
+    await world.flight.leave(leaving)
+    assert (first.attempts, second.attempts is world.flight.call.attempts) == ([], True)
+    third = call()
+    world.flight.follow(third, is_own=False)
+    assert third.attempts is not world.flight.call.attempts
+    world.result.set_result(None)
+    await let_run()
+    await world.flight.leave(staying)
+    assert second.attempts is world.flight.call.attempts
+    world.is_kept.set()

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from llm_guard.call import Attempt, Call, GaveUp
+from llm_guard.config import parse_config
+from llm_guard.gateway.answer_cache import AnswerCache
+from llm_guard.gateway.last_resort import LastResort
+from llm_guard.gateway.recording import Recording
+from llm_guard.gateway.reply import Reply
+from llm_guard.outcome import Beyond, Failure, FailureKind, Refusal
+from llm_guard.routes import compile_routes
+from tests.fakes.clock import ManualClock
+
+DOWN = GaveUp(Failure(FailureKind.SERVER_ERROR, "answered 500"), None, "attempts used up")
+SHUT = GaveUp(None, Refusal(503, "breaker_open", "failing", by="breaker"), "breakers open")
+HELD = GaveUp(None, Refusal(503, "deployment_held", "held", by="drain"), "held by an operator")
+OWN_DOING = GaveUp(Failure(FailureKind.CONTEXT_LENGTH, "too long"), None, "final error")
+LATE = GaveUp(Failure(FailureKind.TIMEOUT, "no answer", limit="total"), None, "deadline")
+FULL = Refusal(503, "too_many_promises", "enough", by="limit")
+
+
+@dataclass
+class Desk:
+    """A keeper, and a cache, and what was asked of them in which order."""
+
+    promises: str | Refusal = "p-1"
+    has_old: bool = False
+    done: list[str] = field(default_factory=list)
+
+    async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
+        assert not is_at_once
+        assert call.failure or call.refusal
+        self.done.append("promise")
+        return self.promises
+
+    async def bury(self, call: Call) -> str:
+        assert call.failure or call.refusal
+        self.done.append("bury")
+        call.beyond = call.beyond or Beyond()
+        call.beyond.letter = "l-1"
+        return "l-1"
+
+    async def find_stand_in(self, _call: Call) -> str | None:
+        self.done.append("look")
+        return "old" if self.has_old else None
+
+    async def stand_in(self, _call: Call, found: str, reply: Reply) -> None:
+        self.done.append("stand in")
+        await reply.send(200, "", [], found.encode())
+
+    async def show(self, _call: Call, _reply: Reply) -> None: ...
+
+
+class Play:
+    """One call to a route with these rules, at its end."""
+
+    def __init__(
+        self, *, headers: dict[str, str] | None = None, path: str = "/v1/chat/completions", **rules: Any
+    ) -> None:
+        self.clock = ManualClock()
+        self.desk = Desk()
+        model = {"deployments": [{"upstream": "a"}], **rules}
+        upstreams = {"a": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1"}}
+        config = parse_config(json.dumps({"upstreams": upstreams, "models": {"gpt": model}}), "test.yaml", {})
+        route = compile_routes(config, 0.0).find("gpt")
+        body = b'{"model": "gpt", "messages": []}'
+        self.call = Call("lg-1", "openai", "POST", path, "", (), 0.0, body, model="gpt", route=route)
+        self.recording = Recording()
+        self.reply = self.recording.reply()
+        self.reply.request.names.update(headers or {})
+        self.last_resort = LastResort(self.clock)
+        self.last_resort.keeper = self.desk
+        self.last_resort.cache = cast("AnswerCache", self.desk)
+
+    async def give(self, result: GaveUp = DOWN) -> tuple[int, list[str]]:
+        await self.last_resort.give(self.call, result, self.reply)
+        return self.recording.status, self.desk.done
+
+    @property
+    def said(self) -> dict[str, str]:
+        return dict(self.recording.headers)
+
+
+STATIC: dict[str, Any] = {"answer": "later"}
+ON_FAILURE = {"when": "on_failure"}
+WANTED = {"x-llm-guard-dead-letter": "true"}
+
+
+# in which order
+
+
+async def test_call_without_any_rules_gets_its_failure() -> None:
+    play = Play()
+    assert await play.give() == (502, ["look"])
+    assert play.call.outcome == "server_error"
+
+
+async def test_answer_from_before_comes_first_and_the_letter_before_it() -> None:
+    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    play.desk.has_old = True
+    assert await play.give() == (200, ["look", "bury", "stand in"])
+    assert play.recording.body == b"old"
+
+
+async def test_promise_comes_before_the_static_answer_and_needs_no_letter() -> None:
+    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    assert await play.give() == (202, ["look", "promise"])
+    assert play.said["Location"].endswith("/p-1")
+
+
+async def test_call_that_is_promised_nothing_gets_the_static_answer() -> None:
+    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    play.desk.promises = FULL
+    assert await play.give() == (200, ["look", "promise", "bury"])
+    assert (play.said["x-llm-guard-degraded"], play.said["x-llm-guard-dead-letter"]) == ("static", "l-1")
+    assert b"later" in play.recording.body
+
+
+async def test_failure_is_told_with_its_letter() -> None:
+    play = Play(dead_letter="always")
+    assert await play.give() == (502, ["look", "bury"])
+    assert play.said["x-llm-guard-dead-letter"] == "l-1"
+
+
+@pytest.mark.parametrize("when", ["off", "on_request", "always"])
+async def test_only_where_the_rules_say_so_a_failure_becomes_a_promise(when: str) -> None:
+    assert (await Play(answer_later={"when": when}).give())[1] == ["look"]
+
+
+async def test_nothing_is_kept_where_nobody_keeps_anything() -> None:
+    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    play.last_resort.keeper = play.last_resort.cache = None
+    assert await play.give() == (200, [])
+
+
+# who has failed, and why
+
+
+@pytest.mark.parametrize("result", [DOWN, SHUT, HELD, LATE], ids=lambda result: result.why)
+async def test_call_is_a_failure_whatever_it_gets(result: GaveUp) -> None:
+    play = Play(degraded=STATIC, dead_letter="always")
+    assert await play.give(result) == (200, ["look", "bury"])
+    assert play.call.outcome == (result.failure.kind.label if result.failure else "refused")
+    assert play.call.sent_status == 200
+    assert play.call.gave_up == result.why
+
+
+async def test_clients_own_mistake_is_told_as_it_is() -> None:
+    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    play.desk.has_old = True
+    assert await play.give(OWN_DOING) == (502, [])
+
+
+async def test_callers_own_key_that_was_refused_is_no_outage() -> None:
+    refused = GaveUp(Failure(FailureKind.AUTH, "no such key"), None, "final error")
+    play = Play(degraded=STATIC)
+    assert (await play.give(refused))[1] == []
+    play = Play(degraded=STATIC)
+    assert play.call.route is not None
+    play.call.attempts = [Attempt(play.call.route.targets[0], 0.0)]
+    assert (await play.give(refused))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "headers", "is_kept"),
+    [
+        ("always", {}, True),
+        ("on_request", WANTED, True),
+        ("on_request", {"x-llm-guard-dead-letter": " True "}, True),
+        ("on_request", {"x-llm-guard-dead-letter": "false"}, False),
+        ("on_request", {}, False),
+        ("off", WANTED, False),
+    ],
+)
+async def test_letter_is_kept_where_route_and_client_want_it(rule: str, headers: dict[str, str], is_kept: bool) -> None:
+    assert ("bury" in (await Play(dead_letter=rule, headers=headers).give())[1]) == is_kept
+
+
+async def test_call_that_asks_for_a_list_is_neither_kept_nor_promised() -> None:
+    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always", path="/v1/models")
+    play.call.method = "GET"
+    assert await play.give() == (502, ["look"])
+
+
+# where there is no static answer
+
+
+async def test_embedding_has_no_static_answer() -> None:
+    assert (await Play(degraded=STATIC, path="/v1/embeddings").give())[0] == 502
+
+
+async def test_route_may_be_degraded_without_a_static_answer() -> None:
+    assert (await Play(degraded={}).give())[0] == 502
+
+
+async def test_body_that_cannot_be_read_again_gets_the_plain_text() -> None:
+    for body in (b'{"tool_choice": "required"', b"\xff", b"[]", b'{"tool_choice": "\\ud800", "stream_options": 5}'):
+        play = Play(degraded=STATIC)
+        play.call.body = body
+        await play.give()
+        assert json.loads(play.recording.body)["choices"][0]["message"]["content"] == "later"
+
+
+async def test_form_that_is_wanted_is_read_from_a_compressed_body() -> None:
+    import gzip
+
+    play = Play(degraded=STATIC)
+    play.call.body, play.call.content_encoding = gzip.compress(b'{"tool_choice": "required"}'), "gzip"
+    await play.give()
+    assert json.loads(play.recording.body)["choices"][0]["message"]["refusal"] == "later"
+
+
+# behind an early head
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_static_answer_stands_behind_an_early_head_and_a_promise_does_not(is_stream: bool) -> None:
+    play = Play(degraded=STATIC, answer_later=ON_FAILURE)
+    play.call.is_stream = is_stream
+    await play.reply.keep_waiting(play.call, [])
+    assert await play.give() == (200, ["look"])
+    body = bytes(play.recording.body)
+    assert body.startswith(b": waiting\n\ndata: {" if is_stream else b"\n{")
+    assert body.endswith(b"data: [DONE]\n\n") if is_stream else json.loads(body)
+    assert not play.recording.is_broken
+    assert play.reply.is_over
+
+
+# who was hurried
+
+
+@pytest.mark.parametrize(
+    ("hurried_by", "failure", "is_cut_short"),
+    [
+        (10.0, LATE.failure, True),
+        (10.0, Failure(FailureKind.TIMEOUT, "early", limit="attempt", is_early=True), True),
+        (10.0, Failure(FailureKind.TIMEOUT, "its own limit", limit="attempt"), False),
+        (10.0, DOWN.failure, False),
+        (float("inf"), LATE.failure, False),
+        (700.0, LATE.failure, False),
+    ],
+)
+async def test_what_the_gateway_had_no_patience_for_is_noted(
+    hurried_by: float, failure: Failure, is_cut_short: bool
+) -> None:
+    play = Play(degraded=STATIC)
+    play.call.deadline_at = 600.0
+    play.call.beyond = Beyond(hurried_by=hurried_by)
+    await play.give(GaveUp(failure, None, "deadline"))
+    assert play.call.beyond.is_cut_short == is_cut_short
+
+
+async def test_early_head_does_not_make_a_hurried_call_wait() -> None:
+    play = Play(degraded=STATIC)
+    play.call.beyond = Beyond(hurried_by=10.0)
+    play.call.decide_by = 10.0
+    await play.reply.keep_waiting(play.call, [])
+    assert play.call.decide_by == 10.0

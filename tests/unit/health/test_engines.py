@@ -1,0 +1,451 @@
+"""How engines are looked after, with an engine that does as it is told and on a clock of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from llm_guard.config import EngineConfig
+from llm_guard.health.command_engine import CommandEngine
+from llm_guard.health.docker_engine import ContainerEngine
+from llm_guard.health.engines import Engines, strategy_of
+from llm_guard.health.systemd_engine import UnitEngine
+from llm_guard.policy.engine import Turn
+from tests.fakes.clock import SteppedClock, let_run
+from tests.fakes.engine import FakeEngine, FakeProbing
+
+SCHEDULE = {"base_delay": "2s", "jitter": 0.0, "max_attempts": 2, "steady": "60s"}
+
+
+def config(**own: Any) -> EngineConfig:
+    said = {"upstreams": ("local",), "docker": {"container": "a"}, "boot": "30s", "restart": SCHEDULE, **own}
+    return EngineConfig.model_validate(said)
+
+
+class World:
+    """One or more engines, each a fake."""
+
+    def __init__(self) -> None:
+        self.clock = SteppedClock()
+        self.probing = FakeProbing()
+        self.made: list[FakeEngine] = []
+        self.told: list[tuple[str, str, str]] = []
+        self.engines = Engines(self.probing, self.clock, lambda: 0.5, self._make)
+        self.engines.tell = self._hear
+        self.hurry = asyncio.Event()
+
+    @property
+    def engine(self) -> FakeEngine:
+        """The latest."""
+        return self.made[-1]
+
+    def state(self, name: str = "e") -> str:
+        supervisor = self.engines.find(name)
+        assert supervisor is not None
+        return supervisor.seen().now.state
+
+    def whats(self) -> list[str]:
+        return [what for _, what, _ in self.told]
+
+    async def come_up(self) -> None:
+        await let_run()
+        self.probing.up()
+        await let_run()
+        assert self.state() == "running"
+
+    def _make(self, _config: EngineConfig, _clock: object) -> FakeEngine:
+        self.made.append(FakeEngine())
+        return self.engine
+
+    def _hear(self, name: str, turn: Turn) -> None:
+        self.told.append((name, turn.what, turn.after))
+
+
+@asynccontextmanager
+async def world(**engines: EngineConfig) -> AsyncIterator[World]:
+    found = World()
+    found.engines.adopt(engines or {"e": config()})
+    await let_run()
+    try:
+        yield found
+    finally:
+        found.hurry.set()
+        await found.engines.stop(found.hurry)
+
+
+# from the start to the end
+
+
+async def test_engine_is_started_with_the_gateway_and_runs_once_its_probe_is_good() -> None:
+    async with world() as here:
+        assert here.engine.done == ["start"]
+        assert here.state() == "starting"
+        assert "local" in here.probing.asked
+        here.probing.up()
+        assert here.state() == "running"
+        assert here.told == [("e", "start", "starting"), ("e", "started", "running")]
+
+
+async def test_spare_engine_waits_to_be_started() -> None:
+    async with world(e=config(spare=True)) as here:
+        assert (here.state(), here.engine.done) == ("stopped", [])
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        assert supervisor.start()
+        await let_run()
+        assert here.engine.done == ["start"]
+        assert not supervisor.start()
+
+
+async def test_engine_that_died_is_back_after_its_wait() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.probing.asked.clear()
+        here.engine.die("it was ended by signal SIGKILL")
+        await let_run()
+        assert here.state() == "unhealthy"
+        assert here.probing.asked == ["local"]  # so that calls go elsewhere
+        await here.clock.pass_s(1.9)
+        assert here.state() == "unhealthy"
+        await here.clock.pass_s(0.1)
+        assert here.state() == "restarting"
+        assert here.engine.done == ["start", "stop 20", "start"]
+        here.probing.up()
+        assert here.whats() == ["start", "started", "health_failed", "auto_restart", "auto_restart_success"]
+
+
+async def test_engine_that_hangs_is_restarted_when_its_probes_have_failed_so_often() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.probing.slip()
+        assert here.state() == "running"
+        here.probing.down()
+        assert here.state() == "unhealthy"
+        await here.clock.pass_s(2)
+        assert here.engine.done == ["start", "stop 20", "start"]
+
+
+async def test_engine_is_looked_at_often_while_it_comes_up() -> None:
+    async with world() as here:
+        here.probing.asked.clear()
+        await here.clock.pass_s(10)
+        assert here.probing.asked == ["local"] * 20
+        here.probing.up()
+        here.probing.asked.clear()
+        await here.clock.pass_s(10)
+        assert here.probing.asked == []
+
+
+async def test_look_that_failed_once_does_not_show_that_it_is_up() -> None:
+    async with world() as here:
+        here.probing.slip()
+        assert here.state() == "starting"
+
+
+async def test_engine_is_up_once_all_its_upstreams_are() -> None:
+    async with world(e=config(upstreams=("local", "other"))) as here:
+        here.probing.up("local")
+        assert here.state() == "starting"
+        here.probing.up("other")
+        assert here.state() == "running"
+        here.probing.down("other")
+        assert here.state() == "unhealthy"
+
+
+async def test_engine_that_cannot_start_is_given_up_after_the_computed_time() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.engine.die("it ended with exit code 1")
+        await let_run()
+        began_at = here.clock.now()
+        here.engine.problems = ["no", "no", "no", "no"]
+        await here.clock.pass_s(5.9)
+        assert here.state() == "restart_failed"
+        assert here.probing.failed == {}
+        await here.clock.pass_s(0.1)
+        assert here.state() == "failed"
+        assert here.clock.now() - began_at == pytest.approx(6.0)
+        assert here.probing.failed == {"local": "no"}
+        assert here.whats()[-1] == "auto_restart_gave_up"
+        here.engine.done.clear()
+        await here.clock.pass_s(100_000)
+        assert here.engine.done == []
+
+
+async def test_engine_that_never_comes_up_is_given_up_after_its_boots_too() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.probing.down()
+        await here.clock.pass_s(2 + 30 + 4 + 29.9)
+        assert here.state() == "restarting"
+        await here.clock.pass_s(0.1)
+        assert here.state() == "failed"
+        assert here.probing.failed == {"local": "it was not up within 30 s"}
+
+
+async def test_engine_that_was_given_up_and_comes_back_is_failed_no_more() -> None:
+    async with world(e=config(restart={**SCHEDULE, "max_attempts": 1})) as here:
+        await here.come_up()
+        here.engine.problems = ["no"]
+        here.probing.down()
+        await here.clock.pass_s(2)
+        assert here.probing.failed == {"local": "no"}
+        here.probing.up()
+        assert (here.state(), here.probing.failed) == ("running", {})
+
+
+async def test_failure_of_another_kind_does_not_end_the_care() -> None:
+    async with world() as here:
+        await here.come_up()
+
+        async def fall_over(grace_s: float) -> None:
+            raise RuntimeError("a mistake")
+
+        here.engine.stop = fall_over  # type: ignore[method-assign]
+        here.probing.down()
+        await here.clock.pass_s(2)
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        assert (here.state(), supervisor.seen().now.why) == ("restart_failed", "RuntimeError: a mistake")
+
+
+# somebody else has restarted it
+
+
+async def test_engine_that_another_gateway_has_restarted_is_only_waited_for() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.probing.down()
+        here.engine.begin()
+        await here.clock.pass_s(2)
+        assert here.state() == "restarting"
+        assert here.engine.done == ["start"]
+        here.probing.up()
+        assert here.whats()[-1] == "auto_restart_success"
+
+
+async def test_engine_that_was_restarted_and_is_no_better_is_restarted_after_all() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.probing.down()
+        here.engine.begin()
+        await here.clock.pass_s(2 + 30 + 4)
+        assert here.engine.done == ["start", "stop 20", "start"]
+
+
+async def test_operators_restart_is_one_whatever_others_have_done() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.engine.begin()
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        assert supervisor.restart()
+        assert not supervisor.restart()
+        await let_run()
+        assert here.engine.done == ["start", "stop 20", "start"]
+
+
+# in the middle
+
+
+async def test_stop_waits_for_what_is_being_done() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.engine.gate = asyncio.Event()
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        supervisor.restart()
+        await let_run()
+        assert supervisor.stop()
+        assert (supervisor.seen().now.state, supervisor.seen().now.doing) == ("stopped", "stop")
+        here.engine.gate.set()
+        await let_run()
+        assert here.engine.done == ["start", "stop 20", "start", "stop 20"]
+        assert supervisor.seen().now.doing is None
+
+
+async def test_gateway_that_ends_in_the_middle_of_a_restart_closes_what_is_its_own() -> None:
+    async with world() as here:
+        await here.come_up()
+        gate = here.engine.gate = asyncio.Event()
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        supervisor.restart()
+        await let_run()
+        stopping = asyncio.create_task(here.engines.stop(here.hurry))
+        await let_run()
+        gate.set()
+        await stopping
+        assert here.engine.done == ["start", "stop 20", "close 20"]
+        assert here.probing.hearers == {"local": []}
+
+
+async def test_gateway_in_a_hurry_waits_for_no_grace() -> None:
+    async with world() as here:
+        here.engine.gate = asyncio.Event()
+        stopping = asyncio.create_task(here.engines.stop(here.hurry))
+        await let_run()
+        assert not stopping.done()
+        here.hurry.set()
+        await let_run()
+        assert here.engine.done == ["start", "close 20", "close 0"]
+        here.engine.gate.set()
+        await stopping
+
+
+async def test_gateway_in_a_hurry_waits_for_no_grace_of_one_that_is_gone_from_the_config() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.engine.gate = asyncio.Event()
+        here.engines.adopt({})
+        await let_run()
+        stopping = asyncio.ensure_future(here.engines.stop(here.hurry))
+        await let_run()
+        assert here.engine.done == ["start", "close 20"]
+        here.hurry.set()
+        await let_run()
+        assert here.engine.done == ["start", "close 20", "close 0"]
+        here.engine.gate.set()
+        await stopping
+
+
+# reloads
+
+
+async def test_reload_that_changes_nothing_does_nothing() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.engines.adopt({"e": config()})
+        await let_run()
+        assert (here.state(), here.engine.done, len(here.made)) == ("running", ["start"], 1)
+
+
+async def test_reload_with_another_schedule_leaves_what_runs() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.engines.adopt({"e": config(restart={**SCHEDULE, "base_delay": "7s"})})
+        await let_run()
+        assert here.engine.done == ["start"]
+        here.probing.down()
+        await here.clock.pass_s(6.9)
+        assert here.state() == "unhealthy"
+        await here.clock.pass_s(0.1)
+        assert here.state() == "restarting"
+
+
+async def test_reload_with_another_way_stops_the_old_one_and_starts_the_new() -> None:
+    async with world() as here:
+        await here.come_up()
+        old = here.engine
+        here.engines.adopt({"e": config(docker={"container": "b"})})
+        await let_run()
+        assert old.done == ["start", "stop 20"]
+        assert here.engine.done == ["start"]
+        assert here.state() == "restarting"
+        here.probing.up()
+        assert here.state() == "running"
+
+
+async def test_reload_with_another_way_in_the_middle_of_a_restart_ends_with_the_new_one() -> None:
+    async with world() as here:
+        await here.come_up()
+        old = here.engine
+        old.gate = asyncio.Event()
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        supervisor.restart()
+        await let_run()
+        here.engines.adopt({"e": config(docker={"container": "b"})})
+        old.gate.set()
+        await let_run()
+        assert old.done == ["start", "stop 20"]
+        assert here.engine is not old
+        assert here.engine.is_running
+
+
+async def test_reload_with_another_way_is_followed_though_the_old_one_cannot_be_stopped() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.engine.problems = ["docker cannot be reached"] * 9
+        here.engines.adopt({"e": config(command={"argv": ["/opt/bin/vllm"]}, docker=None)})
+        await let_run()
+        assert [each.done for each in here.made] == [["start", "stop 20"], ["start"]]
+        here.probing.up()
+        assert here.state() == "running"
+
+
+async def test_reload_that_wants_a_spare_one_for_good_starts_it() -> None:
+    async with world(e=config(spare=True)) as here:
+        here.engines.adopt({"e": config()})
+        await let_run()
+        assert here.engine.done == ["start"]
+
+
+async def test_reload_leaves_what_an_operator_has_stopped() -> None:
+    async with world() as here:
+        await here.come_up()
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        supervisor.stop()
+        here.engines.adopt({"e": config(boot="31s")})
+        await let_run()
+        assert here.engine.done == ["start", "stop 20"]
+
+
+async def test_reload_that_gives_a_stopped_engine_another_way_leaves_it_stopped() -> None:
+    async with world(e=config(spare=True)) as here:
+        here.engines.adopt({"e": config(spare=True, docker={"container": "b"})})
+        await let_run()
+        assert [each.done for each in here.made] == [[], []]
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        supervisor.start()
+        await let_run()
+        assert [each.done for each in here.made] == [[], ["start"]]
+
+
+async def test_reload_that_gives_it_other_upstreams_listens_to_those() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.engines.adopt({"e": config(upstreams=("other",))})
+        here.probing.down("local")
+        assert here.state() == "running"
+        here.probing.down("other")
+        assert here.state() == "unhealthy"
+
+
+async def test_reload_that_removes_one_in_the_middle_of_a_restart_forgets_it() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.probing.down()
+        await here.clock.pass_s(2)
+        here.engines.adopt({})
+        await let_run()
+        assert here.engine.is_closed
+        assert here.engines.seen() == []
+        assert here.told[-1] == ("e", "stop", "stopped")  # an alert that it has raised is over
+        here.engine.done.clear()
+        await here.clock.pass_s(1000)
+        assert here.engine.done == []
+
+
+# what there is
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "place"),
+    [
+        ({"command": {"argv": ("/opt/bin/vllm", "serve")}}, CommandEngine, "vllm"),
+        ({"docker": {"container": "x"}}, ContainerEngine, "docker container x"),
+        ({"podman": {"container": "x"}}, ContainerEngine, "podman container x"),
+        ({"systemd": {"unit": "vllm.service"}}, UnitEngine, "unit vllm.service"),
+    ],
+)
+def test_each_way_has_its_strategy(way: dict[str, Any], kind: type, place: str) -> None:
+    made = strategy_of(EngineConfig.model_validate({"upstreams": ("local",), **way}), SteppedClock())
+    assert isinstance(made, kind)
+    assert made.place == place

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from llm_guard.policy.freshness import CacheSettings, Wishes, judge, lasts_s, may_stand_in, wishes_of
+
+RULES = CacheSettings(ttl=10.0, stale_while_revalidate=5.0, stale_if_error=20.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "wishes"),
+    [
+        ("", Wishes()),
+        ("private, max-stale=9", Wishes()),
+        ("no-store", Wishes(is_stored=False)),
+        ("No-Cache", Wishes(is_new=True)),
+        ("max-age=0", Wishes(is_new=True, max_age=0.0)),
+        ("max-age=30", Wishes(max_age=30.0)),
+        ('max-age="30"', Wishes(max_age=30.0)),
+        ("max-age=soon", Wishes(is_new=True, max_age=0.0)),
+        ("max-age", Wishes(is_new=True, max_age=0.0)),
+        ("max-age=-1", Wishes(is_new=True, max_age=0.0)),
+        ("max-age=" + "9" * 5000, Wishes(max_age=float("9" * 15))),
+        ("min-fresh=5, only-if-cached", Wishes(min_fresh=5.0, is_old=True)),
+        ("min-fresh=soon", Wishes(min_fresh=float("inf"))),
+        (" no-store ,, no-cache", Wishes(is_stored=False, is_new=True)),
+        ("max-age=\u0663", Wishes(is_new=True, max_age=0.0)),
+    ],
+)
+def test_request_says_what_it_wants(said: str, wishes: Wishes) -> None:
+    assert wishes_of(said) == wishes
+
+
+@pytest.mark.parametrize(
+    ("age_s", "said", "verdict"),
+    [
+        (0, "", "hit"),
+        (10, "", "hit"),
+        (10.1, "", "stale"),
+        (15, "", "stale"),
+        (15.1, "", "miss"),
+        (5, "max-age=5", "hit"),
+        (5.1, "max-age=5", "miss"),
+        (11, "max-age=60", "miss"),
+        (5, "min-fresh=5", "hit"),
+        (5.1, "min-fresh=5", "miss"),
+        (11, "min-fresh=1", "miss"),
+        (0, "no-cache", "miss"),
+        (11, "only-if-cached", "stale"),
+    ],
+)
+def test_age_says_what_an_answer_is(age_s: float, said: str, verdict: str) -> None:
+    assert judge(age_s, RULES, wishes_of(said)) == verdict
+
+
+def test_answer_stands_in_as_long_as_its_route_says() -> None:
+    assert may_stand_in(30, RULES)
+    assert not may_stand_in(30.1, RULES)
+    assert not may_stand_in(1, CacheSettings(ttl=10.0))
+
+
+def test_answer_lasts_as_long_as_it_is_of_any_use() -> None:
+    assert lasts_s(RULES) == 30
+    assert lasts_s(CacheSettings(ttl=10.0, stale_while_revalidate=5.0)) == 15
+    assert lasts_s(CacheSettings(ttl=10.0)) == 10

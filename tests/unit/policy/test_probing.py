@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import pytest
+
+from llm_guard.policy.probing import (
+    Finding,
+    ProbeKind,
+    Record,
+    RecordSnapshot,
+    Sight,
+    delay_s,
+    first_delay_s,
+    judge_completion,
+    judge_health,
+    judge_models,
+    may_end_opening,
+    parse_path,
+)
+
+OK, FAILED, UNCLEAR = Sight("ok"), Sight("failed", "it answered 503"), Sight("unclear", "no descriptors")
+ANSWERED = Sight("answered", "it answered 404")
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "finding"),
+    [
+        (200, None, "ok"),
+        (204, None, "ok"),
+        (200, "ok", "ok"),
+        (200, "OK", "ok"),
+        (200, "pass", "ok"),
+        (200, "UP", "ok"),
+        (200, True, "ok"),
+        (200, 200, "ok"),
+        (200, "loading model", "failed"),
+        (200, "error", "failed"),
+        (200, "", "failed"),
+        (200, 500, "failed"),
+        (200, False, "failed"),
+        (200, ["ok"], "failed"),
+        (503, None, "failed"),
+        (503, "ok", "failed"),
+        (500, None, "failed"),
+        (529, None, "failed"),
+        (408, None, "failed"),
+        (301, None, "answered"),
+        (401, None, "answered"),
+        (404, "ok", "answered"),
+        (405, None, "answered"),
+        (429, None, "answered"),
+    ],
+)
+def test_health_page_is_judged_by_its_status_and_by_what_it_says(status: int, said: object, finding: Finding) -> None:
+    assert judge_health(status, said).finding == finding
+
+
+def test_finding_that_is_not_all_well_says_why() -> None:
+    assert judge_health(503, None).why == "it answered 503 to the health page"
+    assert judge_health(200, "loading model").why == "its health page says 'loading model'"
+    assert judge_health(200, "x" * 500).why == "its health page says 'xxxxx" + "x" * 54
+    assert judge_health(200, None).why == ""
+    assert judge_models(404, None, ()).why == "it answered 404 to the list of models"
+    assert judge_completion(502, False).why == "it answered 502 to a call for one token"
+
+
+@pytest.mark.parametrize(
+    ("listed", "wanted", "sight"),
+    [
+        ({"a", "b"}, ("a", "b"), Sight("ok")),
+        ({"llama3:latest"}, ("llama3",), Sight("ok")),
+        ({"a"}, (), Sight("ok")),
+        (None, (), Sight("ok")),
+        (None, ("a",), Sight("answered", "its list of models cannot be read")),
+        ({"a"}, ("a", "b"), Sight("ok", "it does not list b")),
+        ({"llama3:8b"}, ("llama3",), Sight("answered", "it does not list llama3")),
+        (set(), ("a", "b"), Sight("answered", "it does not list a, b")),
+        ({"a"}, ("a", "b", "c", "d", "e", "f"), Sight("ok", "it does not list b, c, d and 2 more")),
+    ],
+)
+def test_list_of_models_proves_something_where_one_that_is_wanted_stands_in_it(
+    listed: set[str] | None, wanted: tuple[str, ...], sight: Sight
+) -> None:
+    assert judge_models(200, listed, wanted) == sight
+    assert judge_models(500, listed, wanted).finding == "failed"
+
+
+def test_completion_must_be_one() -> None:
+    assert judge_completion(200, True) == Sight("ok")
+    assert judge_completion(200, False).finding == "failed"
+    assert judge_completion(400, False).finding == "answered"
+
+
+# the record
+
+
+def noted(*sights: Sight, succeeded: tuple[int, ...] = (), max_failures: int = 3) -> tuple[list[bool], RecordSnapshot]:
+    """What each look told, and the end; calls had succeeded before those in `succeeded`."""
+    record = Record()
+    news = [
+        record.note(sight, max_failures, have_calls_succeeded=place in succeeded) for place, sight in enumerate(sights)
+    ]
+    return news, record.snapshot(0.0)
+
+
+def test_nothing_is_known_before_the_first_look() -> None:
+    assert noted() == ([], RecordSnapshot("unknown", 0, ""))
+
+
+def test_that_all_is_well_is_no_news() -> None:
+    assert noted(OK, OK) == ([False, False], RecordSnapshot("up", 0, ""))
+
+
+def test_it_is_down_after_so_many_failures_in_a_row() -> None:
+    news, seen = noted(OK, FAILED, FAILED, FAILED, FAILED)
+    assert news == [False, False, False, True, False]
+    assert seen == RecordSnapshot("down", 4, "it answered 503")
+
+
+def test_it_may_be_down_from_the_first_look_on() -> None:
+    assert noted(FAILED, max_failures=1) == ([True], RecordSnapshot("down", 1, "it answered 503"))
+
+
+def test_failures_that_are_not_in_a_row_do_not_count() -> None:
+    assert noted(FAILED, FAILED, OK, FAILED, FAILED)[1] == RecordSnapshot("up", 2, "it answered 503")
+
+
+@pytest.mark.parametrize("sight", [OK, ANSWERED])
+def test_it_is_up_again_after_one_answer(sight: Sight) -> None:
+    news, seen = noted(FAILED, FAILED, FAILED, sight)
+    assert news == [False, False, True, True]
+    assert seen == RecordSnapshot("up", 0, sight.why)
+
+
+def test_look_that_came_to_nothing_changes_nothing_but_what_is_said() -> None:
+    assert noted(FAILED, FAILED, UNCLEAR)[1] == RecordSnapshot("unknown", 2, "no descriptors")
+    assert noted(FAILED, FAILED, FAILED, UNCLEAR)[1] == RecordSnapshot("down", 3, "no descriptors")
+    assert noted(UNCLEAR)[1] == RecordSnapshot("unknown", 0, "no descriptors")
+
+
+def test_calls_that_succeed_count_for_more_than_looks_that_fail() -> None:
+    news, seen = noted(FAILED, FAILED, FAILED, FAILED, FAILED, succeeded=(2,))
+    assert news == [False] * 5
+    assert seen.failures == 2
+    assert noted(FAILED, succeeded=(0,))[1] == RecordSnapshot("up", 0, "calls succeed, although it answered 503")
+
+
+def test_calls_that_succeed_bring_back_what_was_down() -> None:
+    news, seen = noted(FAILED, FAILED, FAILED, FAILED, succeeded=(3,))
+    assert news == [False, False, True, True]
+    assert seen.state == "up"
+
+
+# what follows
+
+
+@pytest.mark.parametrize(
+    ("kind", "sight", "failures_before", "may"),
+    [
+        ("completion", OK, 0, True),
+        ("health", OK, 0, False),
+        ("models", OK, 0, False),
+        ("health", OK, 1, True),
+        ("models", OK, 1, True),
+        ("health", ANSWERED, 3, False),
+        ("completion", ANSWERED, 3, False),
+        ("completion", FAILED, 3, False),
+    ],
+)
+def test_opening_ends_early_for_a_look_that_shows_that_calls_may_succeed(
+    kind: ProbeKind, sight: Sight, failures_before: int, may: bool
+) -> None:
+    assert may_end_opening(kind, sight, failures_before) is may
+
+
+def test_first_looks_spread_over_an_interval() -> None:
+    assert [first_delay_s(10.0, u) for u in (0.0, 0.5, 0.99)] == [0.0, 5.0, 9.9]
+
+
+def test_interval_is_spread_either_way() -> None:
+    assert [delay_s(10.0, 0.1, u) for u in (0.0, 0.5, 1.0)] == [9.0, 10.0, 11.0]
+    assert delay_s(10.0, 0.0, 0.9) == 10.0
+
+
+# settings
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models?x=1", "/a%20b"])
+def test_path_is_taken_as_it_is(path: str) -> None:
+    assert parse_path(path) == path
+
+
+@pytest.mark.parametrize("path", ["", "health", "http://h/x", "/a b", "/a#b", "/a\r\nX: y", "/ü", 1, None, "/a\n"])
+def test_what_is_no_path_is_refused(path: object) -> None:
+    with pytest.raises(ValueError, match="write one that begins with /, such as /health"):
+        parse_path(path)

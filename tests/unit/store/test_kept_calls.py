@@ -1,0 +1,582 @@
+"""Kept calls in their file: what becomes of each, who may do what with it, and how it is found."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llm_guard.store.errors import StoreError
+from llm_guard.store.kept import Ended, Found, KeptCall, Wanted
+from llm_guard.store.kept_bodies import Bodies, BodyRule, Unreadable
+from llm_guard.store.kept_calls import INTERRUPTED, KeptCallsFile
+from llm_guard.store.sealing import Sealing
+from tests.fakes.kept import ANSWER, BODY, FAILED, letter, promise, stored_request
+
+PLAIN = Bodies("plain", None)
+OLD, NEW = b"o" * 32, b"n" * 32
+Opening = Callable[..., KeptCallsFile]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opening]:
+    """Opens the one file for a gateway; all are closed at the end."""
+    made: list[KeptCallsFile] = []
+
+    def open_it(runner: str = "one", bodies: Bodies = PLAIN) -> KeptCallsFile:
+        made.append(KeptCallsFile(lambda: tmp_path, runner, bodies))
+        return made[-1]
+
+    yield open_it
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def store(opened: Opening) -> KeptCallsFile:
+    return opened()
+
+
+def sealed(*keys: bytes, rule: BodyRule = "encrypted") -> Bodies:
+    return Bodies(rule, Sealing(keys))
+
+
+def state_of(store: KeptCallsFile, call_id: str = "a") -> str | None:
+    call = store.get(call_id)
+    return None if call is None else call.state
+
+
+def ids(calls: list[KeptCall]) -> list[str]:
+    return [call.id for call in calls]
+
+
+def on_the_disk(folder: Path) -> bytes:
+    return b"".join(each.read_bytes() for each in folder.iterdir())
+
+
+# what is kept
+
+
+@pytest.mark.parametrize("bodies", [PLAIN, sealed(NEW)], ids=["plain", "encrypted"])
+def test_call_comes_back_as_it_was_after_a_restart(opened: Opening, bodies: Bodies) -> None:
+    request = stored_request(b"\x00\xff" * 5000, is_repeatable=False, upstream_name="a", is_stream=True, priority=2)
+    one = letter("one", request=request, webhook="done", client=None, rounds=2)
+    other = promise("other", deadline_at=None, request=stored_request(b"", model="é\n"))
+    first = opened(bodies=bodies)
+    first.add(one)
+    first.add(other)
+    first.close()
+    again = opened("two", bodies)
+    assert [again.get("one"), again.get("other"), again.get("third")] == [one, other, None]
+
+
+def test_nobody_else_can_read_it(store: KeptCallsFile, tmp_path: Path) -> None:
+    store.add(letter())
+    assert {each.name for each in tmp_path.iterdir()} >= {"calls.db", "calls.db-wal", "calls.reserve"}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
+
+
+def test_nothing_is_made_before_something_is_kept(store: KeptCallsFile, tmp_path: Path) -> None:
+    assert store.get("a") is None
+    assert store.find(Wanted(), 10, None) == store.begin(0, 10, 30) == store.untold("done", 10) == []
+    assert store.requeue(Wanted(), 0, 1) == []
+    assert store.extend(["a"], 0, 30) == ["a"]
+    assert store.stats() == Found(count={}, size=0)
+    assert not store.put_back("a", FAILED, 0, 0)
+    assert not store.answer("a", ANSWER, 1, 0)
+    assert not store.bury("a", FAILED, 0)
+    assert store.delete(Wanted()) == store.recover(0) == store.sweep(0, 0, 0, 0) == 0
+    store.told("a", "answered")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_id_that_is_there_already_is_refused(store: KeptCallsFile) -> None:
+    store.add(letter("a", request=stored_request(b"first")))
+    with pytest.raises(StoreError, match=r"calls\.db: UNIQUE"):
+        store.add(letter("a"))
+    kept = store.get("a")
+    assert kept is not None
+    assert kept.request.body == b"first"
+
+
+def test_several_are_added_together_or_not_at_all(store: KeptCallsFile) -> None:
+    store.add(letter("a"), promise("b"))
+    assert ids(store.find(Wanted(), 9, None)) == ["b", "a"]
+    with pytest.raises(StoreError, match="UNIQUE"):
+        store.add(letter("c"), letter("a"))
+    assert ids(store.find(Wanted(), 9, None)) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        letter(state="running"), letter(state="queued"), letter(state="answered"), letter(due_at=1.0),
+        letter(state="lost"), letter(purpose="other"),
+    ],
+)  # fmt: skip
+def test_call_in_no_state_that_there_is_is_refused(store: KeptCallsFile, wrong: KeptCall) -> None:
+    with pytest.raises(StoreError, match="CHECK"):
+        store.add(wrong)
+    assert store.stats().count == {}
+
+
+# its course
+
+
+def test_what_is_due_is_begun_once_the_longest_due_first(opened: Opening) -> None:
+    one, other = opened("one"), opened("two")
+    for number, due_at in enumerate((30.0, 10.0, 20.0, 99.0)):
+        one.add(promise(str(number), due_at=due_at))
+    begun = one.begin(50, 2, 30)
+    assert ids(begun) == ["1", "2"]
+    assert [(call.state, call.rounds, call.due_at, call.request.body) for call in begun] == [
+        ("running", 1, None, BODY), ("running", 1, None, BODY),
+    ]  # fmt: skip
+    assert ids(other.begin(50, 10, 30)) == ["0"]
+    assert other.begin(50, 10, 30) == []
+
+
+def test_only_what_is_asked_for_is_begun(store: KeptCallsFile) -> None:
+    store.add(promise("later"))
+    store.add(letter("letter", state="queued", due_at=900.0))
+    assert ids(store.begin(1000, 10, 30, "later")) == ["later"]
+    assert ids(store.begin(1000, 10, 30)) == ["letter"]
+
+
+def test_call_that_is_put_back_is_begun_again_when_it_is_due(store: KeptCallsFile) -> None:
+    store.add(promise())
+    store.begin(1000, 1, 30)
+    assert store.put_back("a", FAILED, 1005, due_at=1100)
+    assert store.begin(1099, 1, 30) == []
+    (call,) = store.begin(1100, 1, 30)
+    assert (call.rounds, call.attempts, call.first_failed_at, call.last_failed_at) == (2, 3, 1005, 1005)
+    assert call.ended == FAILED
+    assert store.put_back("a", msgspec.structs.replace(FAILED, body=None, attempts=2), 1110, due_at=1200)
+    (call,) = store.begin(1200, 1, 30)
+    assert (call.attempts, call.first_failed_at, call.last_failed_at) == (5, 1005, 1110)
+    assert call.ended is not None
+    assert call.ended.body is None
+
+
+def test_call_that_was_not_asked_is_put_back_without_a_failure(store: KeptCallsFile) -> None:
+    store.add(promise())
+    store.begin(1000, 1, 30)
+    assert store.put_back("a", None, 1005, due_at=1005)
+    (call,) = store.begin(1005, 1, 30)
+    assert (call.ended, call.first_failed_at, call.attempts) == (None, None, 0)
+
+
+def test_answer_is_kept_and_what_was_asked_for_is_not(store: KeptCallsFile, tmp_path: Path) -> None:
+    store.add(promise(ended=FAILED))
+    store.begin(1000, 1, 30)
+    assert store.answer("a", ANSWER, 2, 1010)
+    kept = store.get("a")
+    assert kept is not None
+    assert (kept.state, kept.answer, kept.attempts, kept.answered_at) == ("answered", ANSWER, 2, 1010)
+    assert (kept.request.body, kept.ended and kept.ended.body) == (None, None)
+    store.sweep(1010, 60, 60, 1 << 40)
+    assert b"why is the sky blue" not in on_the_disk(tmp_path)
+    assert not store.answer("a", ANSWER, 1, 1020)
+    assert store.begin(2000, 1, 30) == []
+
+
+def test_buried_call_stays_with_what_it_asked_for(store: KeptCallsFile) -> None:
+    store.add(promise())
+    store.begin(1000, 1, 30)
+    assert store.bury("a", FAILED, 1010)
+    kept = store.get("a")
+    assert kept is not None
+    assert (kept.state, kept.ended, kept.request.body, kept.last_failed_at) == ("dead", FAILED, BODY, 1010)
+    assert store.begin(9999, 1, 30) == []
+
+
+def test_nobody_ends_what_another_gateway_runs_or_what_does_not_run(opened: Opening) -> None:
+    one, other = opened("one"), opened("two")
+    one.add(promise())
+    one.add(letter("b"))
+    one.begin(1000, 1, 30)
+    for store, call_id in ((other, "a"), (one, "b"), (one, "c")):
+        assert not store.put_back(call_id, FAILED, 1001, 1001)
+        assert not store.answer(call_id, ANSWER, 1, 1001)
+        assert not store.bury(call_id, FAILED, 1001)
+    assert (state_of(one, "a"), state_of(one, "b")) == ("running", "dead")
+    assert one.answer("a", ANSWER, 1, 1001)
+
+
+# leases
+
+
+def test_call_of_a_gateway_that_is_gone_is_taken_over_when_its_lease_has_ended(opened: Opening) -> None:
+    gone, heir = opened("gone"), opened("heir")
+    gone.add(promise())
+    gone.begin(1000, 1, 30)
+    assert heir.recover(1029) == 0
+    assert heir.recover(1030) == 1
+    assert ids(heir.begin(1030, 1, 30)) == ["a"]
+    assert not gone.answer("a", ANSWER, 1, 1031)
+    assert gone.extend(["a"], 1031, 30) == ["a"]
+    assert heir.answer("a", ANSWER, 1, 1032)
+
+
+def test_lease_that_is_extended_is_not_taken_over(opened: Opening) -> None:
+    one, other = opened("one"), opened("two")
+    one.add(promise("a"))
+    one.add(promise("b"))
+    one.begin(1000, 2, 30)
+    assert one.extend(["a", "c"], 1020, 30) == ["c"]
+    assert other.recover(1049) == 1
+    assert (state_of(one, "a"), state_of(one, "b")) == ("running", "queued")
+
+
+def test_late_answer_counts_as_long_as_nobody_has_taken_over(store: KeptCallsFile) -> None:
+    store.add(promise())
+    store.begin(1000, 1, 30)
+    assert store.answer("a", ANSWER, 1, 5000)
+
+
+def test_call_that_must_not_be_repeated_is_dead_when_its_gateway_is(opened: Opening) -> None:
+    gone, heir = opened("gone"), opened("heir")
+    gone.add(promise(request=stored_request(is_repeatable=False)))
+    gone.begin(1000, 1, 30)
+    assert heir.recover(1030) == 1
+    kept = heir.get("a")
+    assert kept is not None
+    assert (kept.state, kept.ended, kept.last_failed_at) == ("dead", INTERRUPTED, 1030)
+    assert heir.recover(1030) == 0
+    assert heir.requeue(Wanted(), 1031, 1) == ["a"]  # an operator may
+
+
+# again
+
+
+def test_dead_letters_are_queued_at_a_pace_the_oldest_first(store: KeptCallsFile) -> None:
+    for number in (2, 0, 1):
+        store.add(letter(str(number), received_at=1000.0 + number))
+    store.add(promise("waiting", due_at=9999.0))
+    assert store.requeue(Wanted(), 2000, 0.5) == ["0", "1", "2"]
+    assert [ids(store.begin(now, 9, 30)) for now in (2000, 2000.4, 2000.5, 2001)] == [["0"], [], ["1"], ["2"]]
+
+
+def test_second_requeue_waits_behind_the_first(store: KeptCallsFile) -> None:
+    for number in range(4):
+        store.add(letter(str(number), received_at=1000.0 + number))
+    store.requeue(Wanted(until=1001.0), 2000, 0.5)
+    store.requeue(Wanted(), 2000, 0.5)
+    assert [call.due_at for call in store.find(Wanted(), 9, None)] == [2001.0, 2000.5, 2000.5, 2000.0]
+
+
+def test_deadline_of_what_is_asked_again_is_lifted(store: KeptCallsFile) -> None:
+    store.add(letter(purpose="later", deadline_at=1100.0))
+    store.requeue(Wanted(), 9999, 1)
+    (call,) = store.begin(9999, 1, 30)
+    assert call.deadline_at is None
+
+
+def test_of_two_who_requeue_at_once_one_gets_each(opened: Opening) -> None:
+    first = opened()
+    for number in range(40):
+        first.add(letter(str(number)))
+    got: list[list[str]] = []
+    barrier = threading.Barrier(2)
+
+    def press(store: KeptCallsFile) -> None:
+        barrier.wait()
+        got.append(store.requeue(Wanted(), 2000, 0))
+        got.append(ids(store.begin(2000, 100, 30)))
+
+    threads = [threading.Thread(target=press, args=(opened(name),)) for name in ("one", "two")]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(len(each) for each in got) == [0, 0, 40, 40]
+
+
+# who is to be told
+
+
+def test_webhook_is_owed_when_it_is_over_until_it_was_told(store: KeptCallsFile) -> None:
+    store.add(promise("a", webhook="done"))
+    store.add(promise("b", webhook="done"))
+    store.add(letter("c"))
+    assert store.untold("done", 9) == []
+    store.begin(1000, 9, 30)
+    store.answer("a", ANSWER, 1, 1001)
+    store.bury("b", FAILED, 1001)
+    assert [(call.id, call.webhook) for call in store.untold("done", 9)] == [("a", "done"), ("b", "done")]
+    assert ids(store.untold("done", 1)) == ["a"]
+    store.told("a", "answered")
+    assert ids(store.untold("done", 9)) == ["b"]
+    assert store.untold("other", 9) == []
+
+
+def test_webhook_is_owed_anew_what_has_another_end(store: KeptCallsFile) -> None:
+    store.add(letter("a", webhook="done"))
+    store.told("a", "dead")
+    for end in ("dead", "answered"):
+        store.requeue(Wanted(), 1001, 0)
+        assert store.untold("done", 9) == []
+        store.begin(1001, 9, 30)
+        store.bury("a", FAILED, 1002) if end == "dead" else store.answer("a", ANSWER, 1, 1002)
+        assert ids(store.untold("done", 9)) == ([] if end == "dead" else ["a"])
+
+
+# found
+
+
+def test_found_are_the_newest_first_page_by_page_without_bodies(store: KeptCallsFile) -> None:
+    for number in range(5):
+        store.add(letter(str(number), received_at=1000.0 + number // 2))
+    page = store.find(Wanted(), 2, None)
+    assert ids(page) == ["4", "3"]
+    assert ids(store.find(Wanted(), 2, "3")) == ["2", "1"]
+    assert ids(store.find(Wanted(), 2, "1")) == ["0"]
+    assert store.find(Wanted(), 2, "0") == store.find(Wanted(), 2, "gone") == []
+    assert {(call.request.body, call.ended and call.ended.body) for call in page} == {(None, None)}
+
+
+def test_found_is_what_is_wanted(store: KeptCallsFile) -> None:
+    store.add(letter("a", 1.0))
+    store.add(letter("b", 2.0, request=stored_request(route="other")))
+    store.add(letter("c", 3.0, ended=Ended(kind="rate_limit", detail="429")))
+    store.add(promise("d", 4.0))
+    wanted = [
+        Wanted(purpose="later"), Wanted(state="dead"), Wanted(route="other"), Wanted(kind="rate_limit"),
+        Wanted(since=3.0), Wanted(until=2.0), Wanted(ids=("a", "c", "x")), Wanted(ids=()),
+        Wanted(state="dead", since=2.0, kind="server_error"),
+    ]  # fmt: skip
+    found = ["".join(ids(store.find(each, 9, None))) for each in wanted]
+    assert found == ["d", "cba", "b", "c", "dc", "ba", "ca", "", "b"]
+
+
+def test_any_number_of_ids_can_be_asked_for(store: KeptCallsFile) -> None:
+    store.add(letter("7"))
+    assert ids(store.find(Wanted(ids=[str(number) for number in range(50_000)]), 9, None)) == ["7"]
+
+
+def test_stats_count_and_weigh_what_is_there(store: KeptCallsFile) -> None:
+    store.add(letter("a", 5.0, request=stored_request(b"x" * 10_000)))
+    store.add(promise("b", 7.0))
+    store.add(promise("c", 3.0))
+    store.begin(1000, 1, 30)
+    before = store.stats()
+    assert before.count == {"letter/dead": 1, "later/queued": 1, "later/running": 1}
+    assert before.oldest_at == 3.0
+    assert 10_000 < before.size < 15_000
+    store.answer("b", msgspec.structs.replace(ANSWER, body=b"y" * 5_000), 1, 1001)
+    assert 4_500 < store.stats().size - before.size < 5_500
+    store.begin(1000, 1, 30)
+    store.delete(Wanted())
+    assert store.stats().count == {"later/running": 1}
+    store.answer("c", ANSWER, 1, 1001)
+    store.delete(Wanted())
+    assert store.stats() == Found(count={}, size=0)
+
+
+# gone
+
+
+def test_deleted_is_what_is_wanted_but_not_what_runs(store: KeptCallsFile) -> None:
+    store.add(promise("runs"))
+    store.begin(1000, 1, 30)
+    for number in range(3):
+        store.add(letter(str(number), received_at=float(number)))
+    assert store.delete(Wanted(until=1.0)) == 2
+    assert ids(store.find(Wanted(), 9, None)) == ["runs", "2"]
+    assert store.delete(Wanted(ids=("runs", "2"))) == 1
+    assert state_of(store, "runs") == "running"
+
+
+def test_call_that_was_begun_since_it_was_looked_at_is_not_deleted(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = opened("one"), opened("two")
+    one.add(promise())
+    one.add(letter("b"))
+    looked = one._rows
+
+    def look_slowly(*arguments: Any) -> list[Any]:
+        found = looked(*arguments)
+        other.begin(1000, 9, 30)
+        return found
+
+    monkeypatch.setattr(one, "_rows", look_slowly)
+    assert one.delete(Wanted()) == 1
+    assert ids(other.find(Wanted(), 9, None)) == ["a"]
+
+
+def test_nothing_of_what_was_deleted_is_left_in_the_files(store: KeptCallsFile, tmp_path: Path) -> None:
+    for number in range(120):
+        store.add(letter(str(number), request=stored_request(b"who shot the sheriff? " * (1 + number * 3))))
+    assert b"sheriff" in on_the_disk(tmp_path)
+    size = (tmp_path / "calls.db").stat().st_size
+    assert store.delete(Wanted()) == 120
+    assert b"sheriff" not in on_the_disk(tmp_path)
+    assert (tmp_path / "calls.db").stat().st_size < size / 5
+
+
+def test_sweep_deletes_what_is_too_old(store: KeptCallsFile) -> None:
+    store.add(promise("answered"))
+    store.begin(1000, 1, 30)
+    store.answer("answered", ANSWER, 1, 1001)
+    store.add(letter("dead", 1000.0))
+    store.add(promise("waits", 1000.0, deadline_at=9999.0))
+    store.add(promise("late", 1000.0, deadline_at=1900.0))
+    store.add(promise("runs", 1000.0, due_at=0.0))
+    store.begin(1001, 1, 30)
+    assert store.sweep(1060, 60, 999, 1 << 40) == 0
+    assert store.sweep(1061, 60, 999, 1 << 40) == 1
+    assert state_of(store, "answered") is None
+    assert store.sweep(1998, 60, 999, 1 << 40) == 0
+    assert store.sweep(1999, 60, 999, 1 << 40) == 2
+    assert sorted(ids(store.find(Wanted(), 9, None))) == ["runs", "waits"]
+
+
+def test_sweep_deletes_the_oldest_letters_until_the_rest_fits(store: KeptCallsFile) -> None:
+    store.add(promise("waits", 0.0, request=stored_request(b"x" * 50_000)))
+    for number in range(5):
+        store.add(letter(str(number), 1000.0 + number, request=stored_request(b"x" * 10_000)))
+    assert store.sweep(1000, 60, 9999, 60_000) == 0
+    assert store.sweep(1000, 60, 9999, 35_000) == 2
+    assert ids(store.find(Wanted(), 9, None)) == ["4", "3", "2", "waits"]
+    assert store.sweep(1000, 60, 9999, 1) == 3
+
+
+def test_sweep_takes_turns_with_others(store: KeptCallsFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_guard.store.kept_calls._AT_ONCE", 3)
+    for number in range(5):
+        store.add(letter(str(number), 1000.0 + number))
+    assert [store.sweep(9999, 60, 60, 1) for _ in range(3)] == [3, 2, 0]
+
+
+# bodies that are encrypted, or not kept
+
+
+def test_encrypted_bodies_cannot_be_read_on_the_disk(opened: Opening, tmp_path: Path) -> None:
+    store = opened(bodies=sealed(NEW))
+    store.add(letter())
+    store.add(promise("b", ended=FAILED))
+    store.begin(1000, 1, 30)
+    store.answer("b", ANSWER, 1, 1001)
+    assert not any(text in on_the_disk(tmp_path) for text in (b"sky blue", b"chatcmpl-1", b'{"error": "broken"}'))
+
+
+def test_promises_are_encrypted_where_there_is_a_key(opened: Opening, tmp_path: Path) -> None:
+    store = opened(bodies=sealed(NEW, rule="plain"))
+    store.add(promise())
+    assert b"sky blue" not in on_the_disk(tmp_path)
+    store.add(letter("b"))
+    assert b"sky blue" in on_the_disk(tmp_path)
+
+
+def test_old_key_still_opens_what_it_has_sealed(opened: Opening) -> None:
+    opened(bodies=sealed(OLD)).add(promise("a"))
+    both = opened(bodies=sealed(NEW, OLD))
+    both.add(promise("b"))
+    assert [call.request.body for call in both.begin(1000, 9, 30)] == [BODY, BODY]
+    new = opened(bodies=sealed(NEW)).get("b")
+    assert new is not None
+    assert new.request.body == BODY
+
+
+def test_what_another_key_has_sealed_waits_for_it(opened: Opening) -> None:
+    opened(bodies=sealed(OLD)).add(promise("sealed"))
+    stranger = opened("two", sealed(NEW))
+    stranger.add(promise("own"))
+    assert ids(stranger.begin(1000, 9, 30)) == ["own"]
+    kept = stranger.get("sealed")
+    assert kept is not None
+    assert (kept.is_readable, kept.request.body, kept.state) == (False, None, "queued")
+    assert ids(opened("one", sealed(OLD)).begin(1000, 9, 30)) == ["sealed"]
+
+
+def test_promise_that_nobody_has_the_key_to_is_dead_from_its_deadline_on(opened: Opening) -> None:
+    opened(bodies=sealed(OLD)).add(promise("sealed", deadline_at=1100.0, webhook="done"))
+    stranger = opened("two", sealed(NEW))
+    stranger.add(promise("own", deadline_at=1100.0))
+    stranger.sweep(1099, 1e9, 1e9, 1 << 40)
+    assert state_of(stranger, "sealed") == "queued"
+    stranger.sweep(1101, 1e9, 1e9, 1 << 40)
+    assert (state_of(stranger, "sealed"), state_of(stranger, "own")) == ("dead", "queued")
+    assert ids(stranger.untold("done", 9)) == ["sealed"]
+    assert opened("one", sealed(OLD)).requeue(Wanted(), 2000, 0) == ["sealed"]
+
+
+def test_letter_that_cannot_be_read_here_is_not_queued(opened: Opening) -> None:
+    opened(bodies=sealed(OLD)).add(letter())
+    stranger = opened("two", PLAIN)
+    assert stranger.requeue(Wanted(), 2000, 1) == []
+    stranger.adopt(sealed(NEW, OLD))
+    assert stranger.requeue(Wanted(), 2000, 1) == ["a"]
+
+
+def test_bodies_that_are_not_to_be_kept_are_not(opened: Opening, tmp_path: Path) -> None:
+    store = opened(bodies=Bodies("none", None))
+    store.add(letter())
+    assert b"sky blue" not in on_the_disk(tmp_path)
+    kept = store.get("a")
+    assert kept is not None
+    assert (kept.request.body, kept.ended and kept.ended.body) == (None, None)
+    assert store.requeue(Wanted(), 2000, 1) == []
+
+
+def test_promise_is_kept_whole_until_it_is_dead_where_letters_are_not(opened: Opening) -> None:
+    store = opened(bodies=Bodies("none", None))
+    store.add(promise())
+    (call,) = store.begin(1000, 1, 30)
+    assert call.request.body == BODY
+    store.bury("a", FAILED, 1001)
+    kept = store.get("a")
+    assert kept is not None
+    assert (kept.request.body, kept.ended and kept.ended.body) == (None, None)
+
+
+def test_encryption_without_a_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="no key"):
+        Bodies("encrypted", None)
+
+
+def test_damaged_body_is_told_and_holds_up_no_other(opened: Opening, tmp_path: Path) -> None:
+    store = opened(bodies=sealed(NEW))
+    store.add(promise("a"))
+    store.add(promise("b", due_at=1001.0))
+    other = sqlite3.connect(tmp_path / "calls.db")
+    other.execute("UPDATE bodies SET content = zeroblob(100) WHERE call = 1")
+    other.commit()
+    other.close()
+    with pytest.raises(Unreadable, match="a/request: it was damaged"):
+        store.get("a")
+    assert ids(store.begin(1001, 9, 30)) == ["b"]
+    (dead,) = store.find(Wanted(state="dead"), 9, None)
+    assert dead.ended is not None
+    assert (dead.id, dead.ended.kind) == ("a", "damaged")
+    assert store.delete(Wanted(ids=("a",))) == 1
+
+
+def test_body_of_one_call_cannot_be_passed_off_as_anothers(opened: Opening, tmp_path: Path) -> None:
+    store = opened(bodies=sealed(NEW))
+    store.add(letter("a"))
+    store.add(letter("b"))
+    other = sqlite3.connect(tmp_path / "calls.db")
+    other.execute("UPDATE bodies SET content = (SELECT content FROM bodies WHERE call = 2 AND part = 'request')")
+    other.commit()
+    other.close()
+    with pytest.raises(Unreadable, match="damaged or changed"):
+        store.get("a")
+
+
+def test_row_of_somebody_elses_hand_is_told_with_its_id(store: KeptCallsFile, tmp_path: Path) -> None:
+    store.add(letter())
+    other = sqlite3.connect(tmp_path / "calls.db")
+    other.execute("UPDATE calls SET request = 'no JSON'")
+    other.commit()
+    other.close()
+    with pytest.raises(StoreError, match=r"^a: "):
+        store.get("a")
+    assert store.delete(Wanted()) == 1

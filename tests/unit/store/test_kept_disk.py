@@ -1,0 +1,126 @@
+"""Kept calls on a disk that is full, slow, or gone: a real one, of a few megabytes, where that can be made."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llm_guard.store.errors import DiskFullError, StoreError
+from llm_guard.store.kept import KeptCall, Wanted
+from llm_guard.store.kept_bodies import Bodies
+from llm_guard.store.kept_calls import KeptCallsFile
+from tests.fakes.kept import ANSWER, BODY, letter, promise, stored_request
+from tests.fakes.small_disk import fill, small_disk
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[KeptCallsFile]:
+    kept = KeptCallsFile(lambda: tmp_path, "one", Bodies("plain", None))
+    yield kept
+    kept.close()
+
+
+@pytest.fixture(name="small_disk")
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path) as disk:
+        yield disk
+
+
+def large(number: int) -> KeptCall:
+    return letter(f"large-{number}", 1000.0 + number, request=stored_request(b"x" * 60_000))
+
+
+def test_full_disk_takes_nothing_but_lets_all_be_read_deleted_and_then_goes_on(small_disk: Path) -> None:
+    store = KeptCallsFile(lambda: small_disk, "one", Bodies("plain", None))
+    try:
+        number = 0
+        with pytest.raises(DiskFullError, match="make room"):  # noqa: PT012  # nobody knows which it is
+            for number in range(1000):
+                store.add(large(number))
+        assert number > 50
+        junk = fill(small_disk)
+        with pytest.raises(DiskFullError):
+            store.add(large(number))
+        store.close()
+        kept = store.get("large-7")
+        assert kept is not None
+        assert kept.request.body == b"x" * 60_000
+        assert len(store.find(Wanted(), 1000, None)) == store.stats().count["letter/dead"] == number
+        assert store.delete(Wanted(ids=("large-7", "large-8"))) == 2
+        assert store.sweep(1000, 60, 9999, 5 * 60_000) > number - 10
+        os.unlink(junk)
+        store.add(large(number))
+        assert store.get(f"large-{number}") is not None
+        assert (small_disk / "calls.reserve").stat().st_size == 8 * 1024**2
+    finally:
+        store.close()
+
+
+def test_disk_that_is_full_of_others_things_tells_so_from_the_beginning(small_disk: Path) -> None:
+    fill(small_disk)
+    store = KeptCallsFile(lambda: small_disk, "one", Bodies("plain", None))
+    with pytest.raises(DiskFullError):
+        store.add(letter())
+    os.unlink(small_disk / "junk")
+    store.add(letter())
+    assert store.get("a") is not None
+    store.close()
+
+
+def test_without_its_reserve_a_full_disk_says_so_when_something_is_deleted(small_disk: Path) -> None:
+    store = KeptCallsFile(lambda: small_disk, "one", Bodies("plain", None))
+    store.add(promise())
+    store.add(letter("b"))
+    os.unlink(small_disk / "calls.reserve")
+    junk = fill(small_disk)
+    with pytest.raises(DiskFullError):
+        store.delete(Wanted(ids=("b",)))
+    os.unlink(junk)
+    assert store.delete(Wanted(ids=("b",))) == 1
+    store.close()
+
+
+def test_lock_that_another_process_holds_is_waited_for_and_then_told(
+    store: KeptCallsFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_guard.store.database._BUSY_S", 0.01)
+    store.add(promise())
+    other = sqlite3.connect(tmp_path / "calls.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for write in (
+        lambda: store.add(letter("b")),
+        lambda: store.begin(1000, 1, 30),
+        lambda: store.delete(Wanted()),
+        lambda: store.sweep(1e9, 0, 0, 0),
+    ):
+        with pytest.raises(StoreError, match="locked"):
+            write()
+    kept = store.get("a")
+    assert kept is not None
+    assert kept.request.body == BODY
+    other.execute("ROLLBACK")
+    other.close()
+    (begun,) = store.begin(1000, 1, 30)
+    assert store.answer(begun.id, ANSWER, 1, 1001)
+
+
+def test_broken_file_is_moved_aside_and_what_comes_is_kept(store: KeptCallsFile, tmp_path: Path) -> None:
+    (tmp_path / "calls.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match="not a database"):
+        store.get("a")
+    with pytest.raises(StoreError, match="not a database"):
+        store.stats()
+    store.add(letter())
+    assert store.get("a") is not None
+    assert (tmp_path / "calls.db.broken-1").read_bytes().startswith(b"no database")
+
+
+def test_folder_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = KeptCallsFile(lambda: tmp_path / "file" / "state", "one", Bodies("plain", None))
+    with pytest.raises(StoreError):
+        store.add(letter())

@@ -1,0 +1,62 @@
+"""The key in the config's `store`: the rest is read like any other section."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from llm_guard.config import parse_config
+from llm_guard.config.lasting import sealing_keys
+from tests.unit.test_config import BASE, MODELS, problem
+
+KEY = base64.b64encode(bytes(range(32))).decode()
+ASK = "store.key: must be 32 random bytes, as `openssl rand -base64 32` prints them; "
+
+
+def test_key_is_32_bytes_in_either_base64() -> None:
+    raw = b"\xfb\xff" * 16
+    assert sealing_keys(base64.b64encode(raw).decode()) == (raw,)
+    assert sealing_keys(base64.urlsafe_b64encode(raw).decode()) == (raw,)
+    assert sealing_keys(f"{KEY},{base64.b64encode(raw).decode()}") == (bytes(range(32)), raw)
+
+
+def test_key_comes_from_a_variable_and_unset_there_is_none() -> None:
+    text = BASE + MODELS + 'store: {key: "${STORE_KEY:-}"}'
+    assert parse_config(text, env={"STORE_KEY": KEY}).store.key == KEY
+    assert parse_config(text, env={}).store.key is None
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("correct-horse-battery-staple", "it is not"),
+        (base64.b64encode(b"short").decode(), "it is not"),
+        (base64.b64encode(bytes(range(33))).decode(), "it is not"),
+        (KEY[:-1], "it is not"),
+        (f"{KEY},", "the 2. of them is not"),
+        (f"{KEY},{KEY[:-5]}", "the 2. of them is not"),
+    ],
+)
+def test_key_that_is_none_is_told_and_not_quoted(key: str, said: str) -> None:
+    told = problem(MODELS + "store:\n  key: ${STORE_KEY}", STORE_KEY=key)
+    assert told == f"6: {ASK}{said}"
+
+
+def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_guard.config.lasting.find_spec", lambda name: None)
+    told = problem(MODELS + f"store:\n  key: {KEY}")
+    assert told == (
+        "6: store.key: needs the package cryptography, which is not installed: pip install 'llm-guard[encryption]'"
+    )
+    assert parse_config(BASE + MODELS).store.key is None
+
+
+def test_bodies_that_are_to_be_encrypted_need_a_key() -> None:
+    told = problem(MODELS + "store:\n  dead_letters: {bodies: encrypted}")
+    assert told == (
+        "6: store.dead_letters.bodies: cannot be encrypted: set store.key to what `openssl rand -base64 32` prints, "
+        "by a variable"
+    )
+    config = parse_config(BASE + MODELS + f"store: {{key: {KEY}, dead_letters: {{bodies: encrypted}}}}")
+    assert config.store.dead_letters.bodies == "encrypted"

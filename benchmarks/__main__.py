@@ -1,5 +1,5 @@
-"""`python -m benchmarks [all|scenarios|compare|relay|ops|soak|storm|fuzz|classification [FILE]]`: measures, and writes
-`benchmarks/results/`.
+"""`python -m benchmarks [all|scenarios|compare|relay|ops|lasting|soak|storm|fuzz|classification [FILE]]`: measures, and
+writes `benchmarks/results/`.
 
 Exits 1 when a promise does not hold. `soak` and `fuzz`, which take minutes, are no part of `all`."""
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import classification, fuzz, ops, relay, report, soak
+from benchmarks import classification, fuzz, lasting, ops, relay, report, soak
 from benchmarks.compare import measure as comparison
 from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
@@ -54,8 +54,8 @@ def main(context: click.Context) -> None:
 @_seconds
 def everything(seconds: float = scenarios.LONGEST_S) -> None:
     """Every part but the soak and the fuzzing, one after the other."""
-    broken = [*_scenarios(seconds), *_compare(), *_relay(), *_ops(), *storms.run_all(click.echo), *_classification()]
-    _end(broken)
+    measured = [*_scenarios(seconds), *_compare(), *_relay(), *_ops(), *_lasting()]
+    _end([*measured, *storms.run_all(click.echo), *_classification()])
 
 
 @main.command("scenarios")
@@ -111,6 +111,13 @@ def relay_streams() -> None:
 def operate(rounds: int) -> None:
     """What the operator's side costs, on and looked at, beside as much of it off as can be."""
     _end(_ops(rounds))
+
+
+@main.command("lasting")
+@click.option("--rounds", type=click.IntRange(1), default=lasting.ROUNDS, show_default=True)
+def lasting_alone(rounds: int) -> None:
+    """What cache, letters and lesser answers cost the calls that do not use them: two minutes."""
+    _end(_lasting(rounds))
 
 
 @main.command("soak")
@@ -181,6 +188,12 @@ def _ops(rounds: int = ops.ROUNDS) -> Iterable[str]:
     operated = ops.run(click.echo, ops.Plan(rounds))
     report.write_ops(operated)
     return operated.broken
+
+
+def _lasting(rounds: int = lasting.ROUNDS) -> Iterable[str]:
+    lasted = lasting.run(click.echo, lasting.Plan(rounds))
+    report.write_lasting(lasted)
+    return lasted.broken
 
 
 def _classification(file: Path | None = None) -> Iterable[str]:

@@ -1,14 +1,12 @@
 """What the operator's side costs the calls: everything on and looked at, against as much off as can be.
 
-Two gateways of one config but for its `ops` section, each alone on one processor while it is measured, in turns, in one
-run. A ratio is taken in each round: what the machine does to all of them in a round is no difference between them.
+Two gateways of one config but for its `ops` section, each alone on one processor while it is measured, in turns.
 """
 
 from __future__ import annotations
 
 import json
 import queue
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ from benchmarks.compare import ways
 from benchmarks.compare.load import Calls, as_fast_as_possible
 from benchmarks.processes import Way, started
 from benchmarks.rig import gateway
+from benchmarks.turns import PerRound, calls_per_s, cpu_s_per_call, in_turns, ratio
 
 BARE, KEPT, WATCHED = "as much off as can be", "on, and nobody looks", "on, and looked at"
 PROMISED_SHARE = 0.95
@@ -68,10 +67,9 @@ class Operated:
     """That those who looked have got, by path."""
     errors: tuple[str, ...]
 
-    def ratio(self, figure: Mapping[str, tuple[float, ...]], way: str) -> tuple[float, float, float]:
+    def ratio(self, figure: PerRound, way: str) -> tuple[float, float, float]:
         """To `BARE`: the median over rounds, the lowest and the highest."""
-        found = [one / bare for one, bare in zip(figure[way], figure[BARE], strict=True)]
-        return statistics.median(found), min(found), max(found)
+        return ratio(figure, way, BARE)
 
     @property
     def broken(self) -> list[str]:
@@ -98,7 +96,7 @@ def run(say: Callable[[str], None], plan: Plan | None = None) -> Operated:
     with _gateways() as guarded:
         for way in guarded.values():
             as_fast_as_possible(way, _CONNECTIONS, _WARM_UP_S)
-        for turn, name in _turns(plan.rounds):
+        for turn, name in in_turns((BARE, KEPT, WATCHED), plan.rounds):
             say(f"ops: {name}, round {turn + 1}/{plan.rounds}")
             with _watchers(guarded[name], name == WATCHED, answers, errors):
                 calls = as_fast_as_possible(guarded[name], _CONNECTIONS, plan.seconds)
@@ -115,20 +113,11 @@ def sum_up(
     return Operated(
         plan.rounds,
         plan.seconds,
-        {name: tuple(len(each.latencies_s) / each.seconds for each in turns) for name, turns in found.items()},
-        {name: tuple(each.cpu_s / len(each.latencies_s) for each in turns) for name, turns in found.items()},
+        calls_per_s(found),
+        cpu_s_per_call(found),
         dict(answers),
         tuple(errors),
     )
-
-
-def _turns(rounds: int) -> Iterator[tuple[int, str]]:
-    """Who comes second finds the machine as the first has left it: they change places."""
-    names = [BARE, KEPT, WATCHED]
-    for turn in range(rounds):
-        at = turn % len(names)
-        for name in (*names[at:], *names[:at]):
-            yield turn, name
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Results of relay, ops, soak and classification as JSON and as pages, in `benchmarks/results/`."""
+"""Results of relay, ops, lasting, soak and classification as JSON and as pages, in `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import platform
 import statistics
 from pathlib import Path
 
-from benchmarks import classification, ops
+from benchmarks import classification, lasting, ops
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
 from benchmarks.soak_picture import draw_soak
 
 RESULTS = Path(__file__).parent / "results"
 
+_LASTING_INTRO = """# What it costs to keep answers and calls
+
+Three gateways on one processor, in turns: one with all of it off; one on which another model has a cache, dead letters,
+answers later, lesser answers and a probed upstream, none of which these calls use; and one that answers all of these
+calls from its cache, in memory."""
 _OPS_INTRO = """\
 # What the operator's side costs
 
@@ -75,17 +80,37 @@ def write_ops(operated: ops.Operated) -> None:
         f"Calls a second with all of it on, and looked at: **{share:.3f}** of those with as much of it off as can be "
         f"({low:.3f} to {high:.3f} over {operated.rounds} rounds). Promised: at least {ops.PROMISED_SHARE}."
     )
-    lines += ["", "| | calls/s | of the first | CPU per call | of the first |", "|---|---:|---:|---:|---:|"]
-    for way in operated.calls_per_s:
-        cells = []
-        for figure, scale, unit in ((operated.calls_per_s, 1, ""), (operated.cpu_s_per_call, 1e6, " µs")):
-            ratio, least, most = operated.ratio(figure, way)
-            cells.append(f"{statistics.median(figure[way]) * scale:,.{0 if scale == 1 else 1}f}{unit}")
-            cells.append("" if way == ops.BARE else f"{ratio:.3f} ({least:.3f}, {most:.3f})")
-        lines.append(f"| {way} | {' | '.join(cells)} |")
+    lines += ["", *_costs(operated)]
     seen = ", ".join(f"{path} {count} times" for path, count in operated.answers.items())
     lines += ["", f"Looked at: {seen}.", *(f"- Failed: {error}" for error in operated.errors)]
     (RESULTS / "ops.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
+
+
+def write_lasting(lasted: lasting.Lasted) -> None:
+    """lasting.json and lasting.md."""
+    _write_json("lasting", {"machine": machine(), "lasting": lasted.as_dict()})
+    cost, low, high = lasted.ratio(lasted.cpu_s_per_call, lasting.ELSEWHERE)
+    lines = [_LASTING_INTRO, ""]
+    lines.append(
+        f"CPU of a call that uses none of it, while others do: **{cost:.3f}** of one where all is off ({low:.3f} to "
+        f"{high:.3f} over {lasted.rounds} rounds). Promised: at most {lasting.PROMISED_CPU}."
+    )
+    lines += ["", *_costs(lasted), *(f"- Failed: {error}" for error in lasted.errors)]
+    (RESULTS / "lasting.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
+
+
+def _costs(measured: ops.Operated | lasting.Lasted) -> list[str]:
+    """A line a way; the first is what the others are compared with."""
+    lines = ["| | calls/s | of the first | CPU per call | of the first |", "|---|---:|---:|---:|---:|"]
+    first = next(iter(measured.calls_per_s))
+    for way in measured.calls_per_s:
+        cells = []
+        for figure, scale, unit in ((measured.calls_per_s, 1, ""), (measured.cpu_s_per_call, 1e6, " µs")):
+            ratio, least, most = measured.ratio(figure, way)
+            cells.append(f"{statistics.median(figure[way]) * scale:,.{0 if scale == 1 else 1}f}{unit}")
+            cells.append("" if way == first else f"{ratio:.3f} ({least:.3f}, {most:.3f})")
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return lines
 
 
 def write_soak(soak: Soak) -> None:

@@ -13,6 +13,7 @@ from benchmarks.compare import ways
 from benchmarks.compare.load import Calls
 from benchmarks.ops import BARE, KEPT, OFF, ON, WATCHED, Operated, Plan, sum_up
 from benchmarks.ops_watchers import PAGES
+from benchmarks.turns import in_turns
 from llm_guard.config import Config, parse_config
 
 FEED = Path(__file__).parents[3] / "llm_guard/ops/dashboard/feed.js"
@@ -75,7 +76,7 @@ def test_looks_that_failed_are_told() -> None:
 
 
 def test_each_turn_begins_with_another() -> None:
-    turns = list(ops._turns(3))
+    turns = list(in_turns((BARE, KEPT, WATCHED), 3))
     assert sorted(turns) == sorted((turn, name) for turn in range(3) for name in (BARE, KEPT, WATCHED))
     assert [turns[3 * turn][1] for turn in range(3)] == [BARE, KEPT, WATCHED]
 

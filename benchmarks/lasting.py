@@ -1,0 +1,122 @@
+"""What the features that outlive a call cost the calls that do not use them; and what a cached answer costs.
+
+Gateways of one config but for these features, each alone on one processor while it is measured, in turns.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.compare import ways
+from benchmarks.compare.load import Calls, as_fast_as_possible
+from benchmarks.processes import Way, started
+from benchmarks.rig import gateway
+from benchmarks.turns import PerRound, calls_per_s, cpu_s_per_call, in_turns, ratio
+
+OFF, ELSEWHERE, HITS = "all off", "on for other models", "cached answers"
+PROMISED_CPU = 1.02
+"""Of a call that uses none of it, while others do; in the CPU time of one where all is off."""
+
+NONE = '  dead_letter: "off"\n  answer_later: {when: "off"}\n'
+OTHERS = """
+  kept:
+    deployments: [{upstream: probed}]
+    cache: {ttl: 5m, stale_while_revalidate: 1m, stale_if_error: 1h}
+    dead_letter: always
+    answer_later: {when: on_failure}
+    degraded: {answer: "Please come back later."}
+"""
+PROBED = '\n  probed: {dialect: openai, base_url: "{provider}/v1", probe: {path: /health, interval: 1s}}'
+CACHED = "    cache: {ttl: 1h}\n"
+
+ROUNDS = 8
+_CONNECTIONS = 64
+_WARM_UP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    rounds: int = ROUNDS
+    seconds: float = 5.0
+    """Of a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lasted:
+    """A finished run: by way, one value a round."""
+
+    rounds: int
+    seconds: float
+    calls_per_s: Mapping[str, tuple[float, ...]]
+    cpu_s_per_call: Mapping[str, tuple[float, ...]]
+    errors: tuple[str, ...]
+
+    def ratio(self, figure: PerRound, way: str) -> tuple[float, float, float]:
+        """To `OFF`: the median over rounds, the lowest and the highest."""
+        return ratio(figure, way, OFF)
+
+    @property
+    def broken(self) -> list[str]:
+        """What was promised and did not hold, and what failed."""
+        cost, _, _ = self.ratio(self.cpu_s_per_call, ELSEWHERE)
+        told = f"CPU of a call that uses none of it: {cost:.3f} of one where all is off, against {PROMISED_CPU}"
+        return [*([told] if cost > PROMISED_CPU else []), *self.errors]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        ratios = {
+            name: {way: self.ratio(figure, way) for way in (ELSEWHERE, HITS)}
+            for name, figure in (("calls_per_s", self.calls_per_s), ("cpu_s_per_call", self.cpu_s_per_call))
+        }
+        return {**asdict(self), "promised_cpu": PROMISED_CPU, "ratios": ratios}
+
+
+def configs() -> dict[str, str]:
+    """By way, without the folder of what is kept."""
+    upstreams, rest = ways.CONFIG.split("\ndefaults:\n")
+    elsewhere = f"{upstreams}{PROBED}\ndefaults:\n{rest.rstrip()}\n{OTHERS.lstrip(chr(10))}"
+    return {
+        OFF: ways.CONFIG.replace("\ndefaults:\n", f"\ndefaults:\n{NONE}"),
+        ELSEWHERE: elsewhere,
+        HITS: ways.CONFIG.replace("\ndefaults:\n", f"\ndefaults:\n  {CACHED.lstrip()}"),
+    }
+
+
+def run(say: Callable[[str], None], plan: Plan | None = None) -> Lasted:
+    """Measures."""
+    plan = plan or Plan()
+    found: dict[str, list[Calls]] = {OFF: [], ELSEWHERE: [], HITS: []}
+    errors: list[str] = []
+    with _gateways() as guarded:
+        for way in guarded.values():
+            as_fast_as_possible(way, _CONNECTIONS, _WARM_UP_S)
+        for turn, name in in_turns(tuple(found), plan.rounds):
+            say(f"lasting: {name}, round {turn + 1}/{plan.rounds}")
+            calls = as_fast_as_possible(guarded[name], _CONNECTIONS, plan.seconds)
+            found[name].append(calls)
+            if calls.failed:
+                errors.append(f"{name}: {calls.failed} calls failed ({calls.complaint})")
+    return sum_up(plan, found, errors)
+
+
+def sum_up(plan: Plan, found: Mapping[str, Sequence[Calls]], errors: Sequence[str]) -> Lasted:
+    """The figures of finished turns."""
+    return Lasted(plan.rounds, plan.seconds, calls_per_s(found), cpu_s_per_call(found), tuple(errors))
+
+
+@contextmanager
+def _gateways() -> Iterator[dict[str, Way]]:
+    with ExitStack() as stack:
+        provider = stack.enter_context(started("benchmarks.relay_peers", "provider", "0"))
+        running = {}
+        for name, config in configs().items():
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            own = stack.enter_context(gateway(f"{config}\nops: {{store: {folder}}}\n", provider.url))
+            running[name] = Way(name, own.url, own.process)
+        yield running

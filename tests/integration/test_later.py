@@ -208,7 +208,7 @@ async def test_webhook_hears_that_it_is_over(tmp_path: Path) -> None:
             _,
         ):
             kept_id = await promise(stand)
-            await eventually(lambda: len(got) == 1)
+            await eventually(lambda: stand.app.errands.counts.told["team", "failed"] == 1)
             stand.app.errands.adopt(stand.app.config)  # else it is tried again in two seconds
             await eventually(lambda: len(got) == 2)
             headers, content = got[1]

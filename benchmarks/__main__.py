@@ -116,7 +116,7 @@ def operate(rounds: int) -> None:
 @main.command("lasting")
 @click.option("--rounds", type=click.IntRange(1), default=lasting.ROUNDS, show_default=True)
 def lasting_alone(rounds: int) -> None:
-    """What cache, letters and lesser answers cost the calls that do not use them: two minutes."""
+    """What cache, letters and lesser answers cost the calls that do not use them: five minutes."""
     _end(_lasting(rounds))
 
 

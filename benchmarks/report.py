@@ -17,9 +17,9 @@ RESULTS = Path(__file__).parent / "results"
 
 _LASTING_INTRO = """# What it costs to keep answers and calls
 
-Three gateways on one processor, in turns: one with all of it off; one on which another model has a cache, dead letters,
-answers later, lesser answers and a probed upstream, none of which these calls use; and one that answers all of these
-calls from its cache, in memory."""
+Three gateways on one processor, in turns, fresh in each round: one with all of it off; one on which another model has a
+cache, dead letters, answers later, lesser answers and a probed upstream, none of which these calls use; and one that
+answers all of these calls from its cache, in memory."""
 _OPS_INTRO = """\
 # What the operator's side costs
 

@@ -5,11 +5,11 @@ client_connection    one of them: requests in their order, the end of each step
 request_parser       their bytes as requests
 request              a request's head, checked, and its body as it comes
 reply                what the client gets: an answer, or one that is broken off
-server               admit, receive, identify
-refusals             the gateway's own words
+server               admit, receive, identify; serving is the config by which it does
+refusals, answers    the gateway's own words, and how they are written
 waiting              a client that waits is told so
 first_resort         an answer before anybody is asked, by answer_cache and replay; else one request for all who ask the
-                     same: flight (its task), tape (what has come of it), following (each who gets it)
+                     same: flight (its task), tape (what has come of it, a recording), following (each who gets it)
 body                 a large body: looked at as it passes (json_scan, form_scan, coding), kept in a file (stored_body)
 model_field, asked   what a body asks for: its model found, and renamed
 headers              which headers travel, and which do not
@@ -26,6 +26,8 @@ opening              an answer, read until it is known to be good
 stream_view          what is seen of a stream, and what may be passed on
 relay                after commit: copies bytes, watches
 recovery             a stream that goes on where another has died
+last_resort          nobody has answered: an answer from before, a promise, a lesser one (when soon: degraded), a letter
+keeping              who keeps calls beyond their clients, as an interface
 tunnel               a WebSocket after its upgrade: bytes both ways
 record               the end that always runs: counters, and one line (call_line), kept for a while (timelines)
 tracing              a call's place in a trace

@@ -98,7 +98,8 @@ async def test_every_page_that_changes_anything_wants_a_reason_and_leaves_a_trac
             entries = [each for each in await get(stand.url, "audit") if each["why"] == f"to test {name}"]
             assert [(each["who"], bool(each["what"])) for each in entries] == [("ann from 127.0.0.1", True)], name
             assert len(await get(stand.url, "audit")) > before
-            assert f"to test {name}" in [each["why"] for each in await changed(stand)]
+            operators = [each["why"] for each in await changed(stand) if each["who"] != "engines"]
+            assert operators[-1] == f"to test {name}"
 
 
 async def test_question_with_a_body_changes_nothing() -> None:

@@ -106,6 +106,7 @@ class App:
             lambda subject: look_at(subject, self._connections),
             self.gateway.deployments,
             table.pool.down,
+            self.gateway.end_hints,
             self._clock,
             self._draw,
         )

@@ -105,7 +105,8 @@ def check(path: Path) -> None:
     rows = [("model", "asks", "then", "attempt", "total", "attempts")]
     for name, model in config.models.items():
         asks = ", ".join(f"{each.upstream}/{each.model or name}" for each in model.deployments)
-        limits = f"{model.timeout.attempt:g}s", f"{model.timeout.total:g}s", str(model.retry.max_attempts)
+        attempt_s = model.timeout.attempt_s(is_client_timeout_known=False)
+        limits = f"{attempt_s:g}s", f"{model.timeout.total:g}s", str(model.retry.max_attempts)
         rows.append((name, asks, ", ".join(model.fallbacks) or "-", *limits))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:

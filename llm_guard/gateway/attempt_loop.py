@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from math import inf
 
 from llm_guard.call import Attempt, Call, GaveUp, Leave, Served
 from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
-from llm_guard.gateway.entrance import Entrance, Full, Shut, deployment_key
+from llm_guard.gateway.entrance import Entrance, Full, Shut, credential_of
 from llm_guard.gateway.race import Beside, Opener, Race, more_useful
 from llm_guard.gateway.settle import settle, settle_host
 from llm_guard.gateway.way import Way
 from llm_guard.outcome import Failure, Refusal, Scope, Signal
-from llm_guard.policy.bench import Bench
+from llm_guard.policy.bench import Bench, deployment_key
 from llm_guard.policy.deadline import attempt_ends_at, first_token_s, reserve_s
 from llm_guard.policy.hedge import HedgeDelays
 from llm_guard.policy.itinerary import Stop
@@ -73,11 +74,12 @@ class AttemptLoop:
     async def _resume(self, way: Way, target: Target, failure: Failure) -> Served | GaveUp:
         """As `run`, from where that has left off: the answer of `target` has died with this failure."""
         stop = next(each for each in way.line.all() if way.target(each) is target)
+        way.tried_since = self._clock.now()  # the time before a fallback to another model begins again
         step = self._decide(way, stop, failure)
         if isinstance(step, GiveUp):
             return GaveUp(failure, None, step.why)
-        # Whoever has just lost a stream is asked again after those that have not.
-        step = _after_others(step) if way.line.others(stop) else step
+        # A deployment that has just lost a stream comes after those that have not.
+        step = _after_others(step) if way.preferred(stop) else step
         return await self._ask(way, failure, self._take(way, stop, step))
 
     def adopt(self, deployments: Iterable[Deployment]) -> None:
@@ -105,10 +107,8 @@ class AttemptLoop:
         """An attempt that begins now, with its limits."""
         call, target, now = way.call, way.route.targets[stop.place], self._clock.now()
         timeouts, commit_by = target.timeouts, call.commit_by
-        first_s = timeouts.first_token
-        if timeouts.learned is not None:
-            first_s = first_token_s(timeouts, target.deployment.first_tokens, now)
-        limit_s = first_s if call.is_stream else timeouts.attempt
+        first_s = first_token_s(timeouts, target.deployment.first_tokens, now)
+        limit_s = first_s if call.is_stream else timeouts.attempt_s(is_client_timeout_known=call.decide_by < inf)
         left_s = commit_by - now
         ends_by = commit_by
         if left_s < 2 * limit_s:  # else this attempt leaves the next one time enough by itself
@@ -132,8 +132,7 @@ class AttemptLoop:
 
     def _beside(self, way: Way, stop: Stop) -> Beside | None:
         """A second attempt on another deployment of the same model, or on the same one, if there are tokens for it."""
-        others = [each for each in way.free(stop) if each.alias == stop.alias]
-        second = others[0] if others else stop
+        second = way.free_peer(stop) or stop
         hedging, leave, now = way.route.hedging, way.try_enter(second), self._clock.now()
         if leave is None:
             return None
@@ -174,16 +173,19 @@ class AttemptLoop:
 
     def _decide(self, way: Way, stop: Stop, failure: Failure) -> Step:
         call, target, now = way.call, way.target(stop), self._clock.now()
-        others, budgets = way.line.others(stop), way.budgets(stop)
+        others, preferred, budgets = way.line.others(stop), way.preferred(stop), way.budgets(stop)
         step = _other_manner(call, failure) or next_step(
             failure,
             retries_done=stop.retries,
             settings=target.retry,
             previous_s=stop.previous_s,
             has_next=bool(others),
-            has_free_next=bool(others) and bool(way.free(stop)),
-            has_other_model=any(each.alias != stop.alias for each in others),
+            has_peer=bool(preferred),
+            has_free_peer=way.has_free(preferred),
+            has_other_model=any(other.alias != stop.alias for other in others),
+            fallback_at=way.fallback_at(stop) if target.retry.fallback_after else inf,
             is_repeatable=call.is_repeatable,
+            has_timed_out_again=_has_timed_out_again(call, failure),
             can_spend=all(budget.can_spend(now) for budget in budgets),
             failure_share=budgets[0].recent.failure_share(now),
             now=now,
@@ -201,7 +203,8 @@ class AttemptLoop:
         if target.model is None or wait_s is None or failure.kind.scope is Scope.CALL:
             return
         if isinstance(step, FallBack) or wait_s > target.retry.max_delay:
-            self._bench.note_wait(deployment_key(call, target), failure, now)
+            key = deployment_key(credential_of(call, target), target.model)
+            self._bench.note_wait(key, failure, target.retry.max_retry_after, now)
 
 
 def _following(way: Way, stop: Stop) -> Latency | None:
@@ -216,6 +219,15 @@ def _following(way: Way, stop: Stop) -> Latency | None:
 def _decisive(first: Attempt, told: Failure) -> Failure:
     """Of a race that was lost: what the first attempt itself has come to, unless another's failure ended both."""
     return told if told.kind.is_final or first.failure is None else first.failure
+
+
+def _has_timed_out_again(call: Call, failure: Failure) -> bool:
+    """Whether this is the second exchange that a default limit has ended: an answer that takes longer than that would
+    be paid for each time, and never arrive. A limit that was configured says when a deployment hangs."""
+    if failure.limit not in ("attempt", "first_token"):
+        return False
+    ended = [each for each in call.attempts if each.failure is not None and each.failure.limit == failure.limit]
+    return len(ended) > 1 and not any(each.target.timeouts.is_configured(failure.limit) for each in ended)
 
 
 def _other_manner(call: Call, failure: Failure) -> Retry | None:

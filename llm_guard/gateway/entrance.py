@@ -13,7 +13,7 @@ from llm_guard.call import Call, Leave
 from llm_guard.clock import Alarm, Clock
 from llm_guard.deployment import Hold
 from llm_guard.outcome import Failure, Signal
-from llm_guard.policy.bench import Bench, Benched, Key, as_of
+from llm_guard.policy.bench import Bench, Benched, Key, as_of, deployment_key, quota_key
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.line import Slot, Ticket
 from llm_guard.routes import Target
@@ -65,14 +65,18 @@ class Entrance:
         self._clock = clock
         self._alarms: dict[Gate, tuple[float, Alarm]] = {}
 
-    def try_enter(self, call: Call, target: Target, *, is_last: bool, turn: Turn | None = None) -> Leave | Shut | Full:
-        """Leave to ask a target now. `is_last`: there is no other; `turn`: it has come already.
+    def try_enter(
+        self, call: Call, target: Target, *, hint_patience_s: float, turn: Turn | None = None
+    ) -> Leave | Shut | Full:
+        """Leave to ask a target now. `hint_patience_s`: cooldowns for a provider's hint up to this long do not stop the
+        call, which waits out such hints itself (see `way.hint_patience_s`); `turn`: it has come already.
 
         Where the answer is not leave, the turn is given back.
         """
         now = self._clock.now()
         gate = turn.gate if turn is not None else gate_of(call, target, now)
-        found = self._admitted(call, target, gate, turn.ticket.slot if turn is not None else None, now, is_last)
+        slot = turn.ticket.slot if turn is not None else None
+        found = self._admitted(call, target, gate, slot, now, hint_patience_s)
         if turn is not None and not isinstance(found, Leave):
             self.give_back(turn)
         return found
@@ -83,7 +87,7 @@ class Entrance:
         deployment = target.deployment
         return (
             deployment.hold is None
-            and self._resting(call, target, now, is_last=False) is None
+            and cooldown_of(self._bench, call, target, 0.0, now) is None
             and max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
             and gate_of(call, target, now).wait_s(now, call.priority) == 0.0
         )
@@ -135,13 +139,14 @@ class Entrance:
         self.advance(gate)
 
     def _admitted(
-        self, call: Call, target: Target, gate: Gate, slot: Slot | None, now: float, is_last: bool
+        self, call: Call, target: Target, gate: Gate, slot: Slot | None, now: float, hint_patience_s: float
     ) -> Leave | Shut | Full:
         deployment = target.deployment
         if deployment.hold is not None:
             return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
-        rest = None if self._bench.is_empty(now) else self._resting(call, target, now, is_last=is_last)
+        rest = cooldown_of(self._bench, call, target, hint_patience_s, now)
         if rest is not None:
+            self._bench.note_stopped(cooldown_keys(call, target))
             refused_s = max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now))
             if rest.until - now >= refused_s:
                 return Shut("benched", rest.until - now, as_of(rest, now))
@@ -160,18 +165,27 @@ class Entrance:
             has_place = gate.wait_s(now, call.priority) is not None
             return Full(gate.drain_s(now, call.priority), has_place=has_place)
         deployment.gates.in_flight += 1
+        if not self._bench.is_empty(now) and target.model is not None:
+            self._bench.note_sent(cooldown_keys(call, target), now)
         return Leave(permit, host, gate, slot, deployment.breaker.state, self.advance)
 
-    def _resting(self, call: Call, target: Target, now: float, *, is_last: bool) -> Benched | None:
-        """Whether its credential rests, or it rests itself and there is another, or nobody would have waited for it."""
-        if target.model is None:  # files and the like cost nothing, and have permissions of their own
-            return None
-        if (rest := self._bench.find((credential_of(call, target),), now)) is not None:
-            return rest
-        rest = self._bench.find((deployment_key(call, target),), now)
-        # A call that has a fallback benches a deployment for a wait that one without would have slept out.
-        is_obeyed = rest is not None and (not is_last or (rest.failure.retry_after_s or 0.0) > target.retry.max_delay)
-        return rest if is_obeyed else None
+
+def cooldown_keys(call: Call, target: Target) -> tuple[Key, Key, Key]:
+    """Keys of the cooldowns that can stop a call: of the credential, of the model's quota, of the deployment's hint."""
+    credential, model = credential_of(call, target), target.model or ""
+    return credential, quota_key(credential, model), deployment_key(credential, model)
+
+
+def cooldown_of(bench: Bench, call: Call, target: Target, hint_patience_s: float, now: float) -> Benched | None:
+    """The cooldown that stops a call, if any; see `Entrance.try_enter`."""
+    if bench.is_empty(now) or target.model is None:
+        return None  # files and the like cost nothing, and have permissions of their own
+    credential = credential_of(call, target)
+    stop = bench.find(credential, target.model, now)
+    if stop is not None:
+        return stop
+    stop = bench.find_hint(deployment_key(credential, target.model), now)
+    return stop if stop is not None and (stop.failure.retry_after_s or 0.0) > hint_patience_s else None
 
 
 def shut_by(hold: Hold, guess_s: float, now: float) -> Shut:
@@ -197,8 +211,3 @@ def credential_of(call: Call, target: Target) -> Key:
     upstream = deployment.upstream
     key = upstream.key_digest if upstream.api_key is not None else call.key_digest
     return ("credential", upstream.name, upstream.base_url, key, call.account_digest)
-
-
-def deployment_key(call: Call, target: Target) -> Key:
-    """A provider counts what it limits by model and by account."""
-    return ("deployment", *credential_of(call, target), target.model or "")

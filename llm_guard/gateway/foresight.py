@@ -12,9 +12,9 @@ from typing import Literal
 
 from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, credential_of, deployment_key, shut_by
-from llm_guard.gateway.way import order_of
-from llm_guard.policy.bench import Bench, Benched, as_of
+from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, cooldown_of, shut_by
+from llm_guard.gateway.way import hint_patience_s, order_of
+from llm_guard.policy.bench import Bench, as_of
 from llm_guard.policy.gate import Forecast
 from llm_guard.routes import Route, Target
 
@@ -42,7 +42,8 @@ def foresee(call: Call, route: Route, bench: Bench, clock: Clock, draw: Callable
     waits: dict[int, float] = {}
     for place in tuple(left):
         target = route.targets[place]
-        obstacle = found[place] = obstacle_of(call, target, bench, now, is_last=len(left) == 1)
+        others = [route.targets[other] for other in left if other != place]
+        obstacle = found[place] = obstacle_of(call, target, bench, now, _hint_patience_s(call, target, others, now))
         if isinstance(obstacle, Full) and _may_wait(obstacle, call, target, now):
             waits[place] = obstacle.wait_s
         elif obstacle is not None:
@@ -57,13 +58,13 @@ def foresee(call: Call, route: Route, bench: Bench, clock: Clock, draw: Callable
     return [Foreseen(route.targets[place], turn(place), obstacle) for place, obstacle in found.items()]
 
 
-def obstacle_of(call: Call, target: Target, bench: Bench, now: float, *, is_last: bool) -> Shut | Full | None:
+def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patience_s: float) -> Shut | Full | None:
     """What `Entrance.try_enter` would say instead of giving leave; None: it would give it."""
     deployment = target.deployment
     if deployment.hold is not None:
         return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
     host_s, breaker_s = deployment.host.retry_after_s(now), deployment.breaker.retry_after_s(now)
-    rest = _rest(call, target, bench, now, is_last=is_last)
+    rest = cooldown_of(bench, call, target, hint_patience_s, now)
     if rest is not None and rest.until - now >= max(host_s, breaker_s):
         return Shut("benched", rest.until - now, as_of(rest, now))
     if rest is not None:
@@ -82,15 +83,13 @@ def forecast_of(target: Target, now: float, priority: int) -> Forecast:
     return _FREE if gate is None else gate.forecast(now, priority)
 
 
-def _rest(call: Call, target: Target, bench: Bench, now: float, *, is_last: bool) -> Benched | None:
-    if target.model is None:
-        return None
-    rests = bench.snapshot(now)
-    if (rest := rests.get(credential_of(call, target))) is not None:
-        return rest
-    rest = rests.get(deployment_key(call, target))
-    is_obeyed = rest is not None and (not is_last or (rest.failure.retry_after_s or 0.0) > target.retry.max_delay)
-    return rest if is_obeyed else None
+def _hint_patience_s(call: Call, target: Target, others: list[Target], now: float) -> float:
+    """As `Way` has it for a call that has not been sent yet."""
+    if not others:
+        return target.retry.max_delay
+    fallback_after_s = min(target.retry.fallback_after, (call.commit_by - now) / 2)
+    has_preferred = not target.retry.fallback_after or any(other.alias == target.alias for other in others)
+    return hint_patience_s(target.retry, has_preferred, fallback_after_s)
 
 
 def _may_wait(obstacle: Full, call: Call, target: Target, now: float) -> bool:

@@ -115,7 +115,8 @@ class Race:
         settle_host(attempt, leave, signal if failure.is_before_sending else Signal.HEALTHY, self._clock)
         settle(attempt, leave, signal, self._clock)
         if failure.kind.scope is Scope.CREDENTIAL and attempt.target.model is not None:
-            self._bench.note_refusal(credential_of(call, attempt.target), failure, self._clock.now())
+            credential = credential_of(call, attempt.target)
+            self._bench.note_refusal(credential, attempt.target.model, failure, self._clock.now())
 
     def _answer(self, call: Call, attempt: Attempt, leave: Leave, opened: Opened) -> None:
         now = self._clock.now()
@@ -125,7 +126,7 @@ class Race:
             call.first_token_at = now
         settle_host(attempt, leave, _HEALTHY, self._clock)
         if attempt.target.model is not None:
-            self._bench.note_success(credential_of(call, attempt.target), now)
+            self._bench.note_success(credential_of(call, attempt.target), attempt.target.model, attempt.started_at, now)
         if opened.rate is not None:
             leave.gate.note_hint(opened.rate, now)
             leave.advance(leave.gate)

@@ -182,7 +182,8 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
             if view is not None:
                 limit.set_idle(timeouts.idle, call.deadline_at, "total")
             else:
-                limit.set(*earlier(served.attempt.started_at + timeouts.attempt, "attempt", call.deadline_at))
+                attempt_s = timeouts.attempt_s(is_client_timeout_known=False)
+                limit.set(*earlier(served.attempt.started_at + attempt_s, "attempt", call.deadline_at))
             passed = opened.held
             while True:
                 if passed and not reply.push(passed):

@@ -6,6 +6,7 @@ Owns the listener's side of a call, and the gateway's own refusals. Does not own
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from random import Random
 
 import structlog
@@ -120,6 +121,13 @@ class Gateway:
     def let_in(self) -> None:
         """An operator has changed something at the gates: whoever waits and may pass now does."""
         self._loop.adopt(self.table.deployments())
+
+    def end_hints(self, deployments: Iterable[Deployment]) -> None:
+        """A light probe has found these well: their providers' hints to stay away are over, and one call goes first."""
+        now = self._clock.now()
+        for deployment in deployments:
+            self.bench.expire(self.bench.hints(deployment.upstream.name, deployment.model), now)
+        self.let_in()
 
     @property
     def running(self) -> int:

@@ -118,10 +118,11 @@ def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool
 
 
 def _hold(attempt: Attempt, gate: Gate, now: float) -> None:
-    """A wait that was asked for twice with no answer in between is not one large request's: everybody keeps it."""
+    """Holds all calls for a provider's hint. One that comes twice with no answer in between is not about one large
+    request."""
     wait_s = attempt.failure.retry_after_s if attempt.failure is not None else None
     if wait_s is not None and wait_s >= _WORTH_HOLDING_S and gate.rate_limited_in_a_row >= 2:
-        gate.hold(now + wait_s)
+        gate.hold(now + min(wait_s, attempt.target.retry.max_retry_after))
 
 
 def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 from llm_guard.call import Attempt, Call, Exchange, FileBody, Opened
 from llm_guard.clock import Clock, TimeLimit
@@ -17,7 +18,7 @@ from llm_guard.gateway.connections import Connections, UpstreamError
 from llm_guard.gateway.opening import read_to_commit
 from llm_guard.gateway.tracing import pass_on
 from llm_guard.outcome import Failure, FailureKind, Limit
-from llm_guard.policy.deadline import TimeoutSettings, earlier
+from llm_guard.policy.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings, earlier
 
 
 class Upstreams:
@@ -103,7 +104,8 @@ class _Limits:
 
     def on_unary(self) -> None:
         if self._latest_name != "attempt":
-            self._set(self._attempt.started_at + self._timeouts.attempt, "attempt")
+            limit_s = self._timeouts.attempt_s(is_client_timeout_known=self._call.decide_by < inf)
+            self._set(self._attempt.started_at + limit_s, "attempt")
 
     def renew(self) -> None:
         """The call may take longer than was known when the limit was set."""
@@ -155,9 +157,9 @@ def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: 
     """The failure of an exchange that ran out of time; `name` is the limit's."""
     said = {
         "connect": f"no connection within {timeouts.connect:g} s",
-        "first_token": f"no first token within {timeouts.first_token:g} s",
+        "first_token": f"no first token within {timeouts.first_token or FIRST_TOKEN_S:g} s",
         "idle": f"silent for {timeouts.idle:g} s in the middle of the stream",
-        "attempt": f"no complete answer within {timeouts.attempt:g} s",
+        "attempt": f"no complete answer within {timeouts.attempt or ATTEMPT_S:g} s",
         "total": "the time of the whole call, or the client's patience, is used up",
     }
     limit: Limit = name  # type: ignore[assignment]  # TimeLimit carries the name we gave it

@@ -6,13 +6,14 @@ Owns who is asked next, and every wait of a call: for a backoff, or for its turn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from llm_guard.call import Call, Leave, Skipped
 from llm_guard.clock import Clock
 from llm_guard.deployment import Down
 from llm_guard.gateway.entrance import Entrance, Full, Shut, Turn
+from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Candidate, arranged
 from llm_guard.policy.deadline import can_finish
 from llm_guard.policy.itinerary import Itinerary, Stop, WaitedFor
@@ -30,7 +31,7 @@ class _Wait:
 class Way:
     """From deployment to deployment, until one has answered well or nobody is left."""
 
-    __slots__ = ("_clock", "_entrance", "call", "left_out", "line", "route", "waited_for")
+    __slots__ = ("_clock", "_entrance", "call", "left_out", "line", "route", "tried_since", "waited_for")
 
     def __init__(self, call: Call, route: Route, entrance: Entrance, clock: Clock, draw: Callable[[], float]) -> None:
         self.call = call
@@ -39,6 +40,8 @@ class Way:
         """Why deployments were not asked."""
         self.waited_for: WaitedFor = ""
         """What the call has waited for, if it has, before the one that may be asked now."""
+        self.tried_since = clock.now()
+        """When the call was first tried, or its stream died."""
         self._entrance = entrance
         self._clock = clock
         targets = route.targets
@@ -61,6 +64,8 @@ class Way:
         while stops := self.line.next():
             waits: list[_Wait] = []
             for stop in stops:
+                if waits and self._waits_for_own_model(waits, stop):
+                    break
                 found = self._try(stop)
                 if isinstance(found, Leave):
                     if waits:
@@ -77,19 +82,56 @@ class Way:
                     return wait.stop, leave
         return None
 
-    def free(self, stop: Stop) -> tuple[Stop, ...]:
-        """The others that would let the call in at once."""
-        now = self._clock.now()
-        return tuple(
-            other
-            for other in self.line.others(stop)
-            if other.not_before <= now and self._entrance.is_free(self.call, self.target(other))
-        )
+    def preferred(self, stop: Stop) -> tuple[Stop, ...]:
+        """The others that may be tried before a wait for this one: of the same model, or all of them where the model
+        has no `fallback_after`."""
+        return self.line.peers(stop) if self.target(stop).retry.fallback_after else self.line.others(stop)
+
+    def has_free(self, stops: tuple[Stop, ...]) -> bool:
+        """Whether one of them would let the call in at once."""
+        return next(self._free(stops), None) is not None
+
+    def free_peer(self, stop: Stop) -> Stop | None:
+        """Another deployment of the same model that would let the call in at once."""
+        return next(self._free(self.line.peers(stop)), None)
+
+    def fallback_at(self, stop: Stop) -> float:
+        """From this instant on a fallback to another model is preferred to a wait for this one."""
+        half_s = (self.call.commit_by - self.tried_since) / 2
+        return self.tried_since + min(self.target(stop).retry.fallback_after, half_s)
 
     def try_enter(self, stop: Stop) -> Leave | None:
         """Leave to ask a deployment beside another, at once."""
-        found = self._entrance.try_enter(self.call, self.target(stop), is_last=False)
+        found = self._entrance.try_enter(self.call, self.target(stop), hint_patience_s=0.0)
         return found if isinstance(found, Leave) else None
+
+    def _free(self, stops: tuple[Stop, ...]) -> Iterator[Stop]:
+        now = self._clock.now()
+        for stop in stops:
+            if stop.not_before <= now and self._entrance.is_free(self.call, self.target(stop)):
+                yield stop
+
+    def _waits_for_own_model(self, waits: list[_Wait], stop: Stop) -> bool:
+        """Whether the call waits for one of the deployments before `stop` rather than fall back to its model."""
+        first = waits[0].stop
+        if stop.alias == first.alias or not self.target(first).retry.fallback_after:
+            return False
+        return self._clock.now() + min(wait.seconds for wait in waits) <= self.fallback_at(first)
+
+    def _may_fall_back(self, stop: Stop) -> bool:
+        """Whether a fallback to another model is left, and is for later."""
+        if not self.target(stop).retry.fallback_after:
+            return False
+        return any(other.alias != stop.alias for other in self.line.others(stop))
+
+    def _hint_patience_s(self, stop: Stop) -> float:
+        """The longest hint of a provider that the call waits out, instead of leaving the deployment out."""
+        target = self.target(stop)
+        if not self.line.has_others():
+            return target.retry.max_delay
+        return hint_patience_s(
+            target.retry, bool(self.preferred(stop)), max(0.0, self.fallback_at(stop) - self._clock.now())
+        )
 
     def _try(self, stop: Stop) -> Leave | _Wait | None:
         """Leave, or what to wait for; None: it is asked no more."""
@@ -112,8 +154,8 @@ class Way:
         return False
 
     def _ask_entrance(self, stop: Stop, turn: Turn | None) -> Leave | _Wait | None:
-        target, is_last = self.route.targets[stop.place], not self.line.has_others()
-        found = self._entrance.try_enter(self.call, target, is_last=is_last, turn=turn)
+        target, patience_s = self.route.targets[stop.place], self._hint_patience_s(stop)
+        found = self._entrance.try_enter(self.call, target, hint_patience_s=patience_s, turn=turn)
         if isinstance(found, Leave):
             if stop.retries and _is_owed(stop):
                 stop.is_paid = try_spend_all(self.budgets(stop), self._clock.now())
@@ -136,10 +178,13 @@ class Way:
         if not wait.is_for_turn:
             await self._clock.sleep(wait.seconds)
             return None
-        until = self._clock.now() + self._patience_s(wait.stop)
-        turn = await self._entrance.wait_turn(self.call, self.target(wait.stop), until)
+        now = self._clock.now()
+        until = now + self._patience_s(wait.stop)
+        is_interim = now < (fallback_at := self.fallback_at(wait.stop)) < until and self._may_fall_back(wait.stop)
+        turn = await self._entrance.wait_turn(self.call, self.target(wait.stop), fallback_at if is_interim else until)
         if isinstance(turn, Full):
-            self._leave_out(wait.stop, turn)
+            if not (is_interim and turn.has_place):
+                self._leave_out(wait.stop, turn)
             return None
         if not self._is_worth_asking(wait.stop, self._clock.now()):
             self._entrance.give_back(turn)
@@ -172,6 +217,12 @@ class Way:
     def _drop(self, stop: Stop, why: str) -> None:
         self.call.skipped.append(Skipped(self.target(stop).deployment.label, why))
         self.line.drop(stop)
+
+
+def hint_patience_s(settings: RetrySettings, has_preferred: bool, until_fallback_s: float) -> float:
+    """The longest hint that a call waits out where another deployment is left: none if that one is preferred to a wait;
+    `until_fallback_s` is how long it waits at most before it falls back to another model."""
+    return 0.0 if has_preferred else min(settings.max_delay, until_fallback_s)
 
 
 def _is_owed(stop: Stop) -> bool:

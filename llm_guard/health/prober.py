@@ -55,13 +55,16 @@ class Prober:
         new_look: Callable[[Subject], Look],
         deployments: Callable[[], Iterable[Deployment]],
         down: Down,
+        end_hints: Callable[[Iterable[Deployment]], None],
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
-        """`deployments`: all that calls may go to, at any moment; `down`: where calls read who is down."""
+        """`deployments`: all that calls may go to, at any moment; `down`: where calls read which of them are down;
+        `end_hints`: called with those that a probe has found well (`Gateway.end_hints`)."""
         self._new_look = new_look
         self._deployments = deployments
         self._down = down
+        self._end_hints = end_hints
         self._clock = clock
         self._draw = draw
         self._watched: dict[Key, _Watched] = {}
@@ -267,9 +270,12 @@ class Prober:
             return
         for host in {each.host for each in self._deployments() if each.upstream.name == subject.upstream.name}:
             self._half_open(host, upstream=subject.upstream.name)
+        deployments = self._of(subject)
+        if sight.finding == "ok":
+            self._end_hints(deployments)
         if may_end_opening(subject.kind, sight, failures_before):
-            for each in self._of(subject):
-                self._half_open(each.breaker, deployment=each.label)
+            for deployment in deployments:
+                self._half_open(deployment.breaker, deployment=deployment.label)
 
     def _half_open(self, breaker: Breaker, **whose: str) -> None:
         transition = breaker.note_probe(True, self._clock.now())

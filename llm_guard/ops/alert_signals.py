@@ -157,7 +157,7 @@ class Signals:
         if self.rules.credential_benched is None:
             return
         ours = {
-            each.credential[:4]: each.upstream.name
+            each.credential[1:4]: each.upstream.name
             for group in by_label.values()
             for each in group
             if each.credential is not None
@@ -165,7 +165,7 @@ class Signals:
         rests: dict[str, tuple[float, str]] = dict.fromkeys(ours.values(), (0.0, ""))
         bench = self._gateway.bench
         for key, benched in bench.snapshot(now).items() if not bench.is_empty(now) else ():
-            if (name := ours.get(key[:4])) is not None:
+            if key[0] in ("credential", "quota") and (name := ours.get(key[1:4])) is not None:
                 rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category))
         for name, (rest_s, category) in rests.items():
             yield "credential_benched", name, judge_credential(name, rest_s, category)

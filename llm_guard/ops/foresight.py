@@ -201,7 +201,7 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
         connect_s=timeouts.connect,
         first_token_s=first_token_s(timeouts, deployment.first_tokens, now),
         idle_s=timeouts.idle,
-        attempt_s=timeouts.attempt,
+        attempt_s=timeouts.attempt_s(is_client_timeout_known=False),
         max_attempts=target.retry.max_attempts,
         hedge_after_s=hedge_delay_s(hedging.settings, latency, now) if hedging and call.is_repeatable else None,
         budget=BudgetOutlook(budget.tokens, budget.ratio),

@@ -11,7 +11,7 @@ from typing import Literal
 
 from llm_guard.outcome import FailureKind
 from llm_guard.policy.retry_budget import BudgetSettings
-from llm_guard.policy.units import Count, Factor, OptionalSeconds, Seconds, Spread
+from llm_guard.policy.units import Count, Factor, OptionalSeconds, Pause, Seconds, Spread
 
 IMMEDIATE_S = 0.05
 """The first retry after a flap waits no longer than this."""
@@ -57,6 +57,12 @@ class RetrySettings:
     """Waits grow with the share of attempts that failed lately, up to twice as long."""
     multiplier: Factor = 2.0
     max_delay: Seconds = 30.0
+    max_retry_after: Seconds = 60.0
+    """How long a provider's hint (Retry-After) keeps calls away at most. Then one call goes first; if it is refused
+    with a hint, that one is obeyed in turn."""
+    fallback_after: Pause = 5.0
+    """How long a call is tried with its own model, from its beginning to the end of the next wait, before a fallback to
+    another model is preferred; at most half of the time that the call has. 0: at once."""
     jitter: Spread = 0.3
     immediate_first: bool = True
     budget: BudgetSettings = field(default_factory=BudgetSettings)

@@ -1,17 +1,21 @@
-"""Who is left alone for a while, because asking again would only tell us the same.
+"""Cooldowns: deployments and credentials that are not sent requests for a while, because the provider said so.
 
-Owns which failures bench whom, and for how long. Does not own breakers, which judge health: a credential without
-balance, or a deployment that said when to come back, is not ill.
+Owns which failures begin a cooldown, how far it reaches and how it ends. Does not own breakers, which judge health: a
+credential without balance, or a deployment that named a time to come back, is not ill.
 
-A bench is a caller's lever on everybody else: what one call can provoke must not put a shared credential to rest. A
-missing permission is about what was asked for, and a 401 right after a success is not about the key. A quota that
-names a time is often one model's window for the day (Gemini, Groq): then the deployment rests for that time
-(`note_wait`), and the credential no longer than without it.
+A cooldown stops every call, so it is narrow, short and verified:
+
+- A spent quota first stops one model of one credential; many providers count quotas by model. The whole credential is
+  stopped for a refused key, or when a second model reports a spent quota with no success in between.
+- A provider's hint is obeyed up to a cap. What a single call can provoke must not stop a shared credential: a missing
+  permission is about the request, and a 401 right after a success is not about the key.
+- At its end one call goes first. The cooldown is over when that call succeeds, or is not refused within `PROBE_S`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -20,93 +24,203 @@ from llm_guard.outcome import Failure
 Key = tuple[str, ...]
 
 CREDENTIAL_S = 30.0
-"""How long a credential rests that was refused twice in a row."""
-MAX_S = 86_400.0
+"""Cooldown of a refused key or a spent quota."""
+PROBE_S = 2.0
+"""After a cooldown one call goes first. Providers refuse fast: a call that is not refused for so long was accepted, and
+an answer that takes minutes must not keep the others out."""
 
-# One refusal may be a caller's doing (a tool that wants a key of its own is answered 401 too).
+# One refusal may be caused by a caller (a tool that needs a key of its own is answered 401 too).
 _REFUSALS_IN_A_ROW = 2
 _REFUSED_KEY = "auth"
-_OF_THE_CREDENTIAL = frozenset({_REFUSED_KEY, "quota_exhausted"})
-# Callers' own keys are benched too, each for itself: without a bound anybody could fill the memory.
+_SPENT = "quota_exhausted"
+# A cooldown that no call has met for so long after its end is over without a first call.
+_FORGOTTEN_S = 30.0
+# Callers' own keys have cooldowns too: without a bound any caller could fill the memory.
 _CAPACITY = 4096
+_MOST_MODELS = 64
 _MOST_KEPT_BYTES = 1 << 14
 _HEADERS_OF_THE_BODY = ("content-type", "content-encoding")
 
 
 @dataclass(frozen=True, slots=True)
 class Benched:
-    """Left alone until the monotonic instant `until`, for the sake of `failure`."""
+    """A cooldown until the monotonic instant `until`, because of `failure`."""
 
     until: float
     failure: Failure
+    since: float = 0.0
 
 
 @dataclass(slots=True)
 class _Entry:
     refusals: int = 0
+    """Refused keys since the last success."""
     accepted_at: float = -inf
+    spent: dict[str, int] | None = None
+    """Spent quotas in a row, by model."""
+    spent_last: str | None = None
+    """The model that reported a spent quota last; None: none since the last success of any model."""
     benched: Benched | None = None
+    probed_at: float = -inf
+    """When a call was last let through although the cooldown was not over."""
 
 
 class Bench:
-    """Credentials and deployments that rest. Bounded: the one not heard of for longest is forgotten first."""
+    """Cooldowns by key. Bounded: the one unused for longest is forgotten first."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._last_until = -inf
 
     def is_empty(self, now: float) -> bool:
-        """Surely nobody rests now: then no key need be built to `find` that out."""
-        return now >= self._last_until
+        """True if there is surely no cooldown now: then no key need be built for `find`."""
+        return now >= self._last_until + _FORGOTTEN_S
 
-    def find(self, keys: tuple[Key, ...], now: float) -> Benched | None:
-        """The longest rest that any of `keys` has now."""
-        rests = [rest for key in keys if (rest := self._rest(key, now)) is not None]
-        return max(rests, key=lambda rest: rest.until, default=None)
+    def find(self, credential: Key, model: str, now: float) -> Benched | None:
+        """The cooldown, if any, that stops a call for `model` with this credential. Its `until` is > `now`."""
+        stops = [
+            self._stop(credential, now, may_probe=self._is_unspent(credential, model)),
+            self._stop(quota_key(credential, model), now),
+        ]
+        return max((stop for stop in stops if stop is not None), key=lambda stop: stop.until, default=None)
 
-    def note_refusal(self, credential: Key, failure: Failure, now: float) -> None:
-        """The provider refused a credential (`Scope.CREDENTIAL`)."""
+    def find_hint(self, deployment: Key, now: float) -> Benched | None:
+        """The cooldown, if any, that a provider's hint put on a deployment. Its `until` is > `now`."""
+        return self._stop(deployment, now)
+
+    def note_sent(self, keys: Iterable[Key], now: float) -> None:
+        """A call with these keys was let through. At the end of a cooldown it is the one that goes first; a later one
+        shows that the first was not refused."""
+        for key in keys:
+            entry = self._entries.get(key)
+            if entry is None or entry.benched is None:
+                continue
+            if entry.probed_at < entry.benched.until:
+                entry.probed_at = now
+            else:
+                entry.benched = None
+
+    def note_stopped(self, keys: Iterable[Key]) -> None:
+        """A call with these keys was stopped: a key in use is kept, whatever flood of others there is."""
+        for key in keys:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+
+    def note_refusal(self, credential: Key, model: str, failure: Failure, now: float) -> None:
+        """The provider refused a credential (`Scope.CREDENTIAL`) in a call for `model`."""
         category = failure.kind.category
-        if category not in _OF_THE_CREDENTIAL:
-            return
-        entry = self._entry(credential)
-        if category == _REFUSED_KEY and now - entry.accepted_at < CREDENTIAL_S:
-            return
-        entry.refusals += 1
-        if entry.refusals >= _REFUSALS_IN_A_ROW:
-            self._put(entry, now + CREDENTIAL_S, failure)
+        if category == _REFUSED_KEY:
+            self._note_refused_key(self._entry(credential), failure, now)
+        elif category == _SPENT:
+            self._note_spent(credential, model, failure, now)
 
-    def note_wait(self, deployment: Key, failure: Failure, now: float) -> None:
-        """A deployment asked for a wait, `failure.retry_after_s`, that the call could not afford."""
+    def note_wait(self, deployment: Key, failure: Failure, cap_s: float, now: float) -> None:
+        """A deployment sent a hint, `failure.retry_after_s`, that is longer than the call could wait. It is obeyed for
+        at most `cap_s`."""
         if failure.retry_after_s is not None:
-            self._put(self._entry(deployment), now + min(MAX_S, failure.retry_after_s), failure)
+            self._put(self._entry(deployment), now + min(cap_s, failure.retry_after_s), failure, now)
 
-    def note_success(self, credential: Key, now: float) -> None:
-        """The provider accepted a credential."""
+    def note_success(self, credential: Key, model: str, started_at: float, now: float) -> None:
+        """The provider served a call for `model` that was sent at `started_at`: what began before that is over."""
         entry = self._entry(credential)
         entry.refusals = 0
         entry.accepted_at = now
+        entry.spent_last = None
+        if entry.spent:
+            entry.spent.pop(model, None)
+        if not self.is_empty(now):
+            for key in (credential, quota_key(credential, model), deployment_key(credential, model)):
+                self._end(key, started_at)
+
+    def lift(self, keys: Iterable[Key]) -> list[Key]:
+        """Ends the cooldowns of these keys, whatever is left of them; returns those that had one."""
+        return [key for key in keys if self._end(key, inf)]
+
+    def expire(self, keys: Iterable[Key], now: float) -> None:
+        """Brings the cooldowns of these keys to their end: from now on one call may go first."""
+        for key in keys:
+            entry = self._entries.get(key)
+            if entry is not None and entry.benched is not None and entry.benched.until > now:
+                entry.benched = replace(entry.benched, until=now)
+
+    def hints(self, upstream: str, model: str | None) -> list[Key]:
+        """Keys of the cooldowns that an upstream's hints put on its deployments; `model` None: on all of them."""
+        return [
+            key
+            for key, entry in self._entries.items()
+            if entry.benched is not None and key[0] == "deployment" and key[2] == upstream and model in (None, key[-1])
+        ]
 
     def snapshot(self, now: float) -> dict[Key, Benched]:
-        """Who rests now."""
-        return {
-            key: entry.benched
-            for key, entry in self._entries.items()
-            if entry.benched is not None and entry.benched.until > now
-        }
+        """The cooldowns that stop calls now."""
+        if self.is_empty(now):
+            return {}
+        stops = ((key, self._current(entry, now)) for key, entry in self._entries.items())
+        return {key: stop for key, stop in stops if stop is not None}
 
-    def _rest(self, key: Key, now: float) -> Benched | None:
+    # how one ends
+
+    def _stop(self, key: Key, now: float, *, may_probe: bool = False) -> Benched | None:
         entry = self._entries.get(key)
-        if entry is None or entry.benched is None or entry.benched.until <= now:
+        if entry is None or (stop := self._current(entry, now)) is None:
             return None
-        # While it rests nothing else is heard of it: a flood of other keys must not push it out.
-        self._entries.move_to_end(key)
-        return entry.benched
+        if may_probe and now >= max(stop.since, entry.probed_at) + PROBE_S:
+            return None
+        return stop
 
-    def _put(self, entry: _Entry, until: float, failure: Failure) -> None:
-        # A shorter rest must not cut a longer one short (litellm issue 40130).
+    @staticmethod
+    def _current(entry: _Entry, now: float) -> Benched | None:
+        """The cooldown as it is now: past its end it lasts for the others while one call goes first."""
+        benched = entry.benched
+        if benched is None or now < benched.until:
+            return benched
+        ends_at = entry.probed_at + PROBE_S
+        is_probed = benched.until <= entry.probed_at < benched.until + _FORGOTTEN_S
+        return replace(benched, until=ends_at) if is_probed and now < ends_at else None
+
+    def _is_unspent(self, credential: Key, model: str) -> bool:
+        """Whether a cooldown of the whole credential is for a spent quota that `model` has not reported: another
+        model's quota may be left, and only a call can tell."""
+        entry = self._entries.get(credential)
+        if entry is None or entry.benched is None or entry.benched.failure.kind.category != _SPENT:
+            return False
+        return model not in (entry.spent or ())
+
+    def _end(self, key: Key, before: float) -> bool:
+        """Ends a cooldown that began at or before that instant."""
+        entry = self._entries.get(key)
+        if entry is None or entry.benched is None or entry.benched.since > before:
+            return False
+        entry.benched = None
+        return True
+
+    # how one begins
+
+    def _note_refused_key(self, entry: _Entry, failure: Failure, now: float) -> None:
+        if now - entry.accepted_at < CREDENTIAL_S:
+            return
+        entry.refusals += 1
+        if entry.refusals >= _REFUSALS_IN_A_ROW:
+            self._put(entry, now + CREDENTIAL_S, failure, now)
+
+    def _note_spent(self, credential: Key, model: str, failure: Failure, now: float) -> None:
+        entry = self._entry(credential)
+        is_second_model = entry.spent_last not in (None, model)
+        entry.spent_last = model
+        spent = entry.spent = entry.spent or {}
+        if len(spent) >= _MOST_MODELS and model not in spent:  # callers choose the names under a pattern
+            spent.clear()
+        spent[model] = spent.get(model, 0) + 1
+        if spent[model] >= _REFUSALS_IN_A_ROW:
+            self._put(self._entry(quota_key(credential, model)), now + CREDENTIAL_S, failure, now)
+        if is_second_model:
+            self._put(entry, now + CREDENTIAL_S, failure, now)
+
+    def _put(self, entry: _Entry, until: float, failure: Failure, now: float) -> None:
+        # A shorter cooldown must not cut a longer one short (litellm issue 40130).
         if entry.benched is None or until > entry.benched.until:
-            entry.benched = Benched(until, _for_others(failure))
+            entry.benched = Benched(until, _for_others(failure), now)
+            entry.probed_at = -inf
             self._last_until = max(self._last_until, until)
 
     def _entry(self, key: Key) -> _Entry:
@@ -120,13 +234,23 @@ class Bench:
         return entry
 
 
+def quota_key(credential: Key, model: str) -> Key:
+    """One model of a credential: providers count quotas by model and account."""
+    return ("quota", *credential[1:], model)
+
+
+def deployment_key(credential: Key, model: str) -> Key:
+    """A model with one credential, as a provider's hint concerns it."""
+    return ("deployment", *credential, model)
+
+
 def as_of(benched: Benched, now: float) -> Failure:
-    """The failure to tell a client that is not served because of it, with the wait that is left."""
+    """The failure for a client that is not served because of a cooldown, with the wait that is left."""
     return replace(benched.failure, retry_after_s=benched.until - now)
 
 
 def _for_others(failure: Failure) -> Failure:
-    """The failure as it may be told to other calls: an answer's words, not its ids, dates and cookies."""
+    """The failure as other calls may see it: the body of the answer, without its ids, dates and cookies."""
     answer = failure.answer
     if answer is None:
         return failure

@@ -7,17 +7,24 @@ own the timer (`clock.TimeLimit`) nor what is done once time is up (`policy.next
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from llm_guard.outcome import Limit
 from llm_guard.policy.latency import Latency, known
-from llm_guard.policy.units import Factor, Seconds
+from llm_guard.policy.units import Factor, OptionalSeconds, Seconds
+
+ATTEMPT_S = 600.0
+"""The attempt limit where none is configured and the client's own timeout is unknown: what the official SDKs wait."""
+FIRST_TOKEN_S = 120.0
+"""The first_token limit where none is configured, until the deployment's own p99 asks for more."""
+_LEARNED_FACTOR = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedSettings:
     """A first_token limit learned from the deployment's own p99; the configured one stays the longest."""
 
-    factor: Factor = 3.0
+    factor: Factor = _LEARNED_FACTOR
     """The limit in units of p99."""
     min: Seconds = 1.0
     """The shortest limit, in seconds."""
@@ -29,16 +36,30 @@ class TimeoutSettings:
 
     connect: Seconds = 5.0
     """TCP and TLS."""
-    first_token: Seconds = 30.0
-    """Streams: request sent to first useful event."""
+    first_token: OptionalSeconds = None
+    """Streams: request sent to first useful event. None: `FIRST_TOKEN_S`, or three times the deployment's own p99 where
+    that is longer: models that think for minutes before their first token are slow, not broken."""
     idle: Seconds = 30.0
     """Streams: longest silence between chunks."""
-    attempt: Seconds = 120.0
-    """Unary: one exchange, to the last byte of the answer."""
+    attempt: OptionalSeconds = None
+    """Unary: one exchange, to the last byte of the answer. None: as long as the client waits by its own headers, or
+    `ATTEMPT_S`: an exchange that is cut while the provider works on it is paid for and lost."""
     total: Seconds = 600.0
     """The call: all attempts, waits and the whole stream."""
     learned: LearnedSettings | None = None
     """None: first_token is as configured."""
+
+    def attempt_s(self, *, is_client_timeout_known: bool) -> float:
+        """The attempt limit in seconds; infinite where only the client's own timeout counts."""
+        if self.attempt is not None:
+            return self.attempt
+        return inf if is_client_timeout_known else ATTEMPT_S
+
+    def is_configured(self, limit: Limit | None) -> bool:
+        """Whether the limit of that name was chosen for the model; the other limits have fixed defaults."""
+        return (limit != "attempt" or self.attempt is not None) and (
+            limit != "first_token" or self.first_token is not None or self.learned is not None
+        )
 
 
 def deadline_at(now: float, total_s: float, client_timeout_s: float | None) -> float:
@@ -57,13 +78,14 @@ def first_token_s(settings: TimeoutSettings, latency: Latency, now: float) -> fl
     A deployment that is cut more often than once in a hundred times has no known p99, so a limit learned too
     short returns to the configured one by itself.
     """
-    learned = settings.learned
-    if learned is None:
-        return settings.first_token
-    p99_s = known(latency.quantile(0.99, now))
-    if p99_s is None:
-        return settings.first_token
-    return min(settings.first_token, max(learned.min, learned.factor * p99_s))
+    configured, learned = settings.first_token, settings.learned
+    longest_s = FIRST_TOKEN_S if configured is None else configured
+    if learned is not None:
+        p99_s = known(latency.quantile(0.99, now))
+        return longest_s if p99_s is None else min(longest_s, max(learned.min, learned.factor * p99_s))
+    if configured is None and latency.longest_s * _LEARNED_FACTOR > FIRST_TOKEN_S:
+        return max(FIRST_TOKEN_S, _LEARNED_FACTOR * (known(latency.quantile(0.99, now)) or 0.0))
+    return longest_s
 
 
 def attempt_ends_at(now: float, limit_s: float, deadline_at: float, reserve_s: float) -> float:

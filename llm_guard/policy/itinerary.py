@@ -55,6 +55,10 @@ class Itinerary:
         """All but this one."""
         return tuple([each for each in self._stops if each is not stop])
 
+    def peers(self, stop: Stop) -> tuple[Stop, ...]:
+        """The others of the same model."""
+        return tuple([other for other in self._stops if other is not stop and other.alias == stop.alias])
+
     def has_others(self) -> bool:
         """More than one has not been dropped."""
         return len(self._stops) > 1
@@ -66,14 +70,14 @@ class Itinerary:
         self._current = stop
 
     def fall_back(self, stop: Stop, step: FallBack, now: float) -> None:
-        """Asks the others first, and this one again after them, if ever."""
+        """Asks the others first, and this one again after them, or after those of its own model, if ever."""
         self._current = None
         self._stops.remove(stop)
         if step.to_other_model:
-            self._stops = [each for each in self._stops if each.alias != stop.alias]
+            self._stops = [other for other in self._stops if other.alias != stop.alias]
         if step.back_after_s is not None:
             self._await(stop, step.back_after_s, step.is_hint, now)
-            self._stops.append(stop)
+            self._stops.insert(len(self._stops) if step.is_last else self._end_of_peers(stop), stop)
 
     def drop(self, stop: Stop) -> None:
         """Asks it no more."""
@@ -85,6 +89,11 @@ class Itinerary:
         did_stand = self._current is not None and len(self._stops) > 1
         self._current = None
         return did_stand
+
+    def _end_of_peers(self, stop: Stop) -> int:
+        """The place after the first stops of the same model."""
+        stops = self._stops
+        return next((place for place, other in enumerate(stops) if other.alias != stop.alias), len(stops))
 
     @staticmethod
     def _await(stop: Stop, wait_s: float, is_hint: bool, now: float) -> None:

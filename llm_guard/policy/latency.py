@@ -48,7 +48,7 @@ class Latency:
     that was cut before the median says nothing (the twin of a hedged call that answered at once) and is left out.
     """
 
-    __slots__ = ("_finished", "_recent", "_unsorted")
+    __slots__ = ("_finished", "_recent", "_unsorted", "longest_s")
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, float]] = deque()
@@ -57,11 +57,15 @@ class Latency:
         """So many of the newest have not been sorted in, because nobody has asked since."""
         self._finished: list[float] = []
         """The finite ones of all others, sorted."""
+        self.longest_s = 0.0
+        """The longest whole exchange so far; it does not age."""
 
     def note(self, duration_s: float, now: float) -> None:
         """An exchange ended by itself."""
         self._recent.append((now, duration_s))
         self._unsorted += 1
+        if duration_s > self.longest_s:
+            self.longest_s = duration_s
         if len(self._recent) > CAPACITY:
             self._drop_oldest()
 

@@ -13,9 +13,9 @@ from llm_guard.policy.backoff import RetrySettings, delay_s
 from llm_guard.policy.repeat import may_have_executed
 
 _SLOW = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECT_TIMEOUT})
-"""Who has let a call wait for nothing is asked again only when there is nobody else."""
+"""After these the same deployment is retried only if no other is left."""
 _BUSY = frozenset({FailureKind.RATE_LIMIT, FailureKind.OVERLOADED})
-"""Who has no room now is asked again after those that have."""
+"""After these, deployments that have room are tried first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class FallBack:
     """After this wait the same one may be asked again, if no other has served the call; None: it may not."""
     is_hint: bool = False
     """The upstream asked for that wait."""
+    is_last: bool = False
+    """The same one comes after deployments of other models too, not only after those of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,12 @@ def next_step(
     settings: RetrySettings,
     previous_s: float | None,
     has_next: bool,
-    has_free_next: bool,
+    has_peer: bool,
+    has_free_peer: bool,
     has_other_model: bool,
+    fallback_at: float,
     is_repeatable: bool,
+    has_timed_out_again: bool,
     can_spend: bool,
     failure_share: float,
     now: float,
@@ -67,10 +72,12 @@ def next_step(
 ) -> Step:
     """Decides after `failure`, with `retries_done` retries of this deployment behind it.
 
-    `has_next`: another deployment can be asked, now or later; `has_free_next`: now; `has_other_model`: one of another
-    model. `is_repeatable`: the call may be sent again although it may have been executed. `can_spend`: the retry
-    budgets have a token. `previous_s`, `failure_share` and `u` as in `backoff.delay_s`. A wait always ends before
-    `deadline_at`, and no kind is retried or sent elsewhere against its row in `outcome.FailureKind`.
+    `has_next`: another deployment can be asked, now or later; `has_peer`: one that may be preferred at once, as a rule
+    one of the same model; `has_free_peer`: one of those has room now; `has_other_model`: one of another model, which is
+    preferred to a wait that ends after `fallback_at`. `is_repeatable`: the call may be sent again although it may have
+    been executed. `has_timed_out_again`: providers have worked on it twice for longer than the default limits.
+    `can_spend`: the retry budgets have a token. `previous_s`, `failure_share` and `u` as in `backoff.delay_s`. A wait
+    always ends before `deadline_at`, and no kind is retried or sent elsewhere against its row in `outcome.FailureKind`.
     """
     kind = failure.kind
     is_for_other_model = kind.category in settings.fallback_on and has_other_model
@@ -80,12 +87,12 @@ def next_step(
         return GiveUp("deadline")
     if not is_repeatable and may_have_executed(failure):
         return GiveUp("it may have been executed")
+    if has_timed_out_again:
+        return GiveUp("it timed out twice")
     if is_for_other_model and not kind.can_fall_back:
         return FallBack(to_other_model=True)
     if kind is FailureKind.RETIRED and retries_done == 0:
         return Retry(0.0)  # on another connection, whatever the rules: the request was never read (gRPC A6)
-    has_next = has_next and kind.can_fall_back
-
     retry = retries_done + 1
     asked_s = failure.retry_after_s
     own_s, wait_s = (
@@ -103,9 +110,13 @@ def next_step(
     is_hint = wait_s > own_s
     obstacle = _obstacle(failure, retry, settings, can_spend, now + wait_s >= deadline_at)
     if obstacle is not None:
-        return FallBack() if has_next else GiveUp(obstacle)
-    if has_next and (is_hint or kind in _SLOW or (kind in _BUSY and has_free_next)):
-        return FallBack(back_after_s=wait_s, is_hint=is_hint)
+        return FallBack() if has_next and kind.can_fall_back else GiveUp(obstacle)
+    is_late = has_other_model and now + wait_s > fallback_at
+    is_slow = kind in _SLOW
+    prefers_peer = has_peer and (is_hint or is_slow or (kind in _BUSY and has_free_peer))
+    if kind.can_fall_back and (prefers_peer or is_late or (is_slow and has_other_model)):
+        is_last = is_slow or is_late or settings.fallback_after == 0
+        return FallBack(back_after_s=wait_s, is_hint=is_hint, is_last=is_last)
     return Retry(wait_s, is_hint)
 
 

@@ -148,6 +148,10 @@ def open_stream() -> Opened:
     return Opened(200, "OK", (("content-type", "text/event-stream"),), b"data: {}\n\n", exchange)
 
 
+CHOSEN_TIMEOUTS = TimeoutSettings(first_token=30.0, attempt=120.0)
+"""Limits as a config names them; with those of no config an exchange that times out is sent again once at most."""
+
+
 def new_target(
     label: str = "openai/gpt-4",
     *,
@@ -174,7 +178,7 @@ def new_target(
     breaker = breaker or BreakerSettings(early_probes=False)
     deployment = Deployment(label, upstream, model, Breaker(breaker), budget, host or Breaker(breaker), Gates(capacity))
     return Target(
-        deployment, alias, model, timeouts or TimeoutSettings(), retry, capacity.queue_wait, weight=weight, group=group
+        deployment, alias, model, timeouts or CHOSEN_TIMEOUTS, retry, capacity.queue_wait, weight=weight, group=group
     )
 
 

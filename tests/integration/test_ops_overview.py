@@ -232,7 +232,7 @@ async def test_deployment_whose_own_credential_rests_is_degraded() -> None:
         assert credential is not None
         for key in (credential, ("credential", "one", "", "a caller's", "")):
             for _ in range(2):
-                stand.app.gateway.bench.note_refusal(key, Failure(FailureKind.AUTH, "no"), SystemClock().now())
+                stand.app.gateway.bench.note_refusal(key, "m", Failure(FailureKind.AUTH, "no"), SystemClock().now())
         seen = await snapshot(stand)
         assert seen.credentials_benched == 2
         assert [each.deployment for each in seen.deployments if each.health == "degraded"] == ["paid/ours", "paid"]

@@ -9,85 +9,111 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.bench import CREDENTIAL_S, MAX_S, Bench, Key, as_of
+from llm_guard.policy.bench import CREDENTIAL_S, PROBE_S, Bench, Key, deployment_key, quota_key
 
-CREDENTIALS: list[Key] = [("credential", "a"), ("credential", "b")]
-DEPLOYMENTS: list[Key] = [("deployment", "a", "x"), ("deployment", "a", "y")]
-ALL = tuple(CREDENTIALS + DEPLOYMENTS)
+MODELS = ["x", "y"]
+CREDENTIALS: list[Key] = [("credential", "a")]
+CAP_S = 60.0
 
 credentials = st.sampled_from(CREDENTIALS)
-deployments = st.sampled_from(DEPLOYMENTS)
+models = st.sampled_from(MODELS)
 refusals = st.sampled_from([FailureKind.AUTH, FailureKind.QUOTA_EXHAUSTED, FailureKind.PERMISSION])
-asked = st.none() | st.sampled_from([0.25, 5.0, 60.0, 3600.0, 1e6])
+hints = st.none() | st.sampled_from([0.25, 5.0, 60.0, 3600.0, 1e6])
 
 
 class BenchWalk(RuleBasedStateMachine):
-    rests_given: ClassVar[int] = 0
-    shorter_rests_ignored: ClassVar[int] = 0
+    cooldowns: ClassVar[int] = 0
+    probes: ClassVar[int] = 0
 
     @initialize()
     def begin(self) -> None:
         self.now = 1000.0
         self.bench = Bench()
-        self.until: dict[Key, float] = {}
-        self.refused: dict[Key, int] = {}
-        self.accepted_at: dict[Key, float] = {}
+        self.quiet_since = self.now
+        """Since then nothing was refused."""
 
-    @rule(seconds=st.sampled_from([0.0, 0.25, 4.0, 30.0, 1000.0]))
+    @rule(seconds=st.sampled_from([0.25, 1.0, 5.0, 30.0, 60.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(key=credentials, kind=refusals, asked_s=asked)
-    def refuse(self, key: Key, kind: FailureKind, asked_s: float | None) -> None:
-        before = self.until_of(key)
-        self.bench.note_refusal(key, Failure(kind, "refused", asked_s), self.now)
-        is_recent = self.now - self.accepted_at.get(key, 0.0) < CREDENTIAL_S
-        if kind is FailureKind.PERMISSION or (kind is FailureKind.AUTH and is_recent):
-            assert self.until_of(key) == before
+    @rule()
+    def wait_for_the_end_of_one(self) -> None:
+        self.now = min((stop.until for stop in self.bench.snapshot(self.now).values()), default=self.now)
+
+    @rule(key=credentials, model=models, kind=refusals, hint_s=hints)
+    def refuse(self, key: Key, model: str, kind: FailureKind, hint_s: float | None) -> None:
+        self.bench.note_refusal(key, model, Failure(kind, "refused", hint_s), self.now)
+        self.quiet_since = self.now
+
+    @rule(key=credentials, model=models, hint_s=hints)
+    def send_a_hint(self, key: Key, model: str, hint_s: float | None) -> None:
+        failure = Failure(FailureKind.RATE_LIMIT, "limited", hint_s)
+        self.bench.note_wait(deployment_key(key, model), failure, CAP_S, self.now)
+        self.quiet_since = self.now
+
+    @rule(key=credentials, model=models, took_s=st.sampled_from([0.0, 1.0, 5.0]))
+    def call(self, key: Key, model: str, took_s: float) -> None:
+        """One that is let through succeeds; what began before it was sent is over."""
+        keys = (key, quota_key(key, model), deployment_key(key, model))
+        if self.is_stopped(key, model):
             return
-        self.refused[key] = self.refused.get(key, 0) + 1
-        if self.refused[key] >= 2:
-            self.rests(key, CREDENTIAL_S)
+        self.bench.note_sent(keys, self.now)
+        if self.is_stopped(key, model):
+            BenchWalk.probes += 1
+        sent_at, self.now = self.now, self.now + took_s
+        self.bench.note_success(key, model, sent_at, self.now)
+        assert not self.is_stopped(key, model)
 
-    @rule(key=credentials)
-    def accept(self, key: Key) -> None:
-        before = self.until_of(key)
-        self.bench.note_success(key, self.now)
-        self.refused[key], self.accepted_at[key] = 0, self.now
-        assert self.until_of(key) == before
-
-    @rule(key=deployments, asked_s=asked)
-    def ask_for_a_wait(self, key: Key, asked_s: float | None) -> None:
-        self.bench.note_wait(key, Failure(FailureKind.RATE_LIMIT, "limited", asked_s), self.now)
-        if asked_s is not None:
-            self.rests(key, min(asked_s, MAX_S))
+    @rule(key=credentials, model=models)
+    def lift(self, key: Key, model: str) -> None:
+        keys = (key, quota_key(key, model), deployment_key(key, model))
+        lifted = self.bench.lift(keys)
+        assert set(lifted) <= set(keys)
+        assert not self.is_stopped(key, model)
 
     @invariant()
-    def each_rests_until_the_latest_instant_that_was_named_for_it(self) -> None:
+    def no_cooldown_is_longer_than_the_cap_or_outlives_its_refusals(self) -> None:
         if not hasattr(self, "bench"):
             return
-        resting = {key: until for key, until in self.until.items() if until > self.now}
-        assert {key: rest.until for key, rest in self.bench.snapshot(self.now).items()} == resting
-        longest = self.bench.find(ALL, self.now)
-        assert self.bench.is_empty(self.now) == (longest is None)
-        assert (longest.until if longest else None) == max(resting.values(), default=None)
-        if longest is not None:
-            assert 0 < (as_of(longest, self.now).retry_after_s or 0) <= MAX_S
+        stops = self.bench.snapshot(self.now)
+        BenchWalk.cooldowns += len(stops)
+        assert all(self.now < stop.until <= self.now + max(CAP_S, CREDENTIAL_S) for stop in stops.values())
+        for key in CREDENTIALS:
+            for model in MODELS:
+                stop = self.bench.find(key, model, self.now)
+                assert stop is None or stop in stops.values()
+        if self.now - self.quiet_since >= CAP_S + PROBE_S:
+            assert all(self.now - stop.until < PROBE_S for stop in stops.values())
 
-    def rests(self, key: Key, seconds: float) -> None:
-        until = self.now + seconds
-        BenchWalk.rests_given += 1
-        BenchWalk.shorter_rests_ignored += until < self.until.get(key, 0.0)
-        self.until[key] = max(until, self.until.get(key, 0.0))
-
-    def until_of(self, key: Key) -> float | None:
-        rest = self.bench.find((key,), self.now)
-        return rest.until if rest is not None else None
+    def is_stopped(self, key: Key, model: str) -> bool:
+        hint = self.bench.find_hint(deployment_key(key, model), self.now)
+        return hint is not None or self.bench.find(key, model, self.now) is not None
 
 
-def test_rest_is_never_shortened_whatever_happens() -> None:
+def test_no_cooldown_shuts_anything_out_for_longer_than_it_may() -> None:
     run_state_machine_as_test(
-        BenchWalk, settings=settings(derandomize=True, deadline=None, max_examples=150, stateful_step_count=40)
+        BenchWalk, settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40)
     )
-    assert BenchWalk.rests_given > 500
-    assert BenchWalk.shorter_rests_ignored > 50
+    assert BenchWalk.cooldowns > 500
+    assert BenchWalk.probes > 20
+
+
+def test_whatever_was_refused_a_call_a_second_is_soon_served_again() -> None:
+    """The provider is well again: whatever came before, no call that follows another by a second waits for longer."""
+    bench, key = Bench(), CREDENTIALS[0]
+    for kind in (FailureKind.AUTH, FailureKind.QUOTA_EXHAUSTED):
+        for model in MODELS:
+            for _ in range(5):
+                bench.note_refusal(key, model, Failure(kind, "refused"), 0.0)
+                bench.note_wait(deployment_key(key, model), Failure(kind, "limited", 1e6), CAP_S, 0.0)
+    served = []
+    for second in range(100):
+        now = float(second)
+        model = MODELS[second % 2]
+        hint = bench.find_hint(deployment_key(key, model), now)
+        if hint is None and bench.find(key, model, now) is None:
+            keys = (key, quota_key(key, model), deployment_key(key, model))
+            bench.note_sent(keys, now)
+            bench.note_success(key, model, now, now + 0.5)
+            served.append(second)
+    assert served == list(range(60, 100))

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from llm_guard.call import Call, Leave
 from llm_guard.deployment import Deployment, Hold
-from llm_guard.gateway.entrance import Entrance, Full, credential_of, deployment_key, gate_of
+from llm_guard.gateway.entrance import Entrance, Full, credential_of, gate_of
 from llm_guard.gateway.foresight import Foreseen, foresee, obstacle_of
 from llm_guard.gateway.way import Way
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.balance import Balance
-from llm_guard.policy.bench import Bench
+from llm_guard.policy.bench import Bench, deployment_key
 from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.policy.gate import CapacitySettings, Gate
 from llm_guard.policy.rate_hints import RateHint, Window
@@ -122,12 +122,13 @@ class World:
             open_breaker(deployment.host, now)
 
     def _rest(self, target: Target, state: State, now: float) -> None:
+        credential = credential_of(self.call, target)
         if state.rest == "credential":
-            self.bench.note_refusal(credential_of(self.call, target), REFUSED_KEY, now)
-            self.bench.note_refusal(credential_of(self.call, target), REFUSED_KEY, now)
+            self.bench.note_refusal(credential, "m", REFUSED_KEY, now)
+            self.bench.note_refusal(credential, "m", REFUSED_KEY, now)
         elif state.rest:
             rest = SOON if state.rest == "soon" else LATER
-            self.bench.note_wait(deployment_key(self.call, target), rest, now)
+            self.bench.note_wait(deployment_key(credential, "m"), rest, 60.0, now)
 
     def look(self, draw: Callable[[], float]) -> list[Foreseen]:
         return foresee(self.call, self.route, self.bench, self.clock, draw)
@@ -184,11 +185,11 @@ def test_looking_changes_nothing(world: World) -> None:
 
 
 @settings(max_examples=300)
-@given(WORLDS, st.booleans())
-def test_obstacle_is_the_one_that_the_entrance_finds(world: World, is_last: bool) -> None:
+@given(WORLDS, st.sampled_from([0.0, 5.0, 30.0]))
+def test_obstacle_is_the_one_that_the_entrance_finds(world: World, hint_patience_s: float) -> None:
     target = world.targets[0]
-    foreseen = obstacle_of(world.call, target, world.bench, world.clock.now(), is_last=is_last)
-    found = Entrance(world.bench, world.clock).try_enter(world.call, target, is_last=is_last)
+    foreseen = obstacle_of(world.call, target, world.bench, world.clock.now(), hint_patience_s)
+    found = Entrance(world.bench, world.clock).try_enter(world.call, target, hint_patience_s=hint_patience_s)
     assert foreseen == (None if isinstance(found, Leave) else found)
 
 

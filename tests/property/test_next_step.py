@@ -19,8 +19,11 @@ class Facts:
     retries_done: int
     previous_s: float | None
     has_next: bool
-    has_free_next: bool
+    has_peer: bool
+    has_free_peer: bool
     has_other_model: bool
+    fallback_in_s: float
+    has_timed_out_again: bool
     is_repeatable: bool
     can_spend: bool
     now: float
@@ -38,8 +41,11 @@ class Facts:
             settings=self.settings,
             previous_s=self.previous_s,
             has_next=self.has_next,
-            has_free_next=self.has_free_next,
-            has_other_model=self.has_other_model,
+            has_peer=self.has_next and self.has_peer,
+            has_free_peer=self.has_free_peer,
+            has_other_model=self.has_next and self.has_other_model,
+            fallback_at=self.now + self.fallback_in_s,
+            has_timed_out_again=self.has_timed_out_again,
             is_repeatable=self.is_repeatable,
             can_spend=self.can_spend,
             failure_share=0.0,
@@ -68,8 +74,11 @@ facts = st.builds(
     retries_done=st.integers(0, 4),
     previous_s=st.none() | seconds,
     has_next=st.booleans(),
-    has_free_next=st.booleans(),
+    has_peer=st.booleans(),
+    has_free_peer=st.booleans(),
     has_other_model=st.booleans(),
+    fallback_in_s=st.floats(-10, 100),
+    has_timed_out_again=st.booleans(),
     is_repeatable=st.booleans(),
     can_spend=st.booleans(),
     now=st.floats(0, 1e7),
@@ -116,8 +125,9 @@ def test_call_is_given_up_only_when_nobody_else_can_be_asked(given_facts: Facts)
         kind = given_facts.failure.kind
         is_over = given_facts.failure.limit == "total" or given_facts.now >= given_facts.deadline_at
         is_done = not given_facts.is_repeatable and may_have_executed(given_facts.failure)
+        is_done = is_done or given_facts.has_timed_out_again
         assert is_over or is_done or not (given_facts.has_next and kind.can_fall_back)
-        is_for_other_model = kind.label in given_facts.settings.fallback_on
+        is_for_other_model = given_facts.has_next and kind.label in given_facts.settings.fallback_on
         assert is_over or is_done or not (given_facts.has_other_model and is_for_other_model)
 
 
@@ -130,6 +140,16 @@ def test_other_model_is_asked_only_where_there_is_one_and_the_route_says_so(give
         assert given_facts.failure.kind.label in given_facts.settings.fallback_on
         assert not given_facts.failure.kind.can_fall_back
         assert given_facts.now < given_facts.deadline_at
+
+
+@settings(derandomize=True, deadline=None, max_examples=1000)
+@given(facts)
+def test_another_model_is_preferred_only_after_a_timeout_or_where_the_wait_ends_too_late(given_facts: Facts) -> None:
+    alone = replace(given_facts, has_peer=False, has_other_model=True)
+    step = alone.decide()
+    if isinstance(step, FallBack) and step.back_after_s is not None:
+        is_slow = given_facts.failure.kind.category == "timeout"
+        assert is_slow or step.back_after_s > given_facts.fallback_in_s - 1e-6
 
 
 @settings(derandomize=True, deadline=None, max_examples=1000)

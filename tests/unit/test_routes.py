@@ -139,7 +139,7 @@ def test_each_target_keeps_the_rules_of_the_model_it_comes_from() -> None:
     """)
     found = route(routes, "a")
     assert (found.timeouts.total, route(routes, "b").timeouts.total) == (60.0, 600.0)
-    assert [(each.timeouts.attempt, each.retry.max_attempts) for each in found.targets] == [(120.0, 1), (7.0, 2)]
+    assert [(each.timeouts.attempt, each.retry.max_attempts) for each in found.targets] == [(None, 1), (7.0, 2)]
 
 
 def test_upstream_keeps_its_key_to_itself() -> None:

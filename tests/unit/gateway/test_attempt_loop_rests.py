@@ -14,7 +14,7 @@ from llm_guard.policy.bench import CREDENTIAL_S, Bench
 from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.routes import Target
 from tests.fakes.script import OK, SERVER_ERROR, Hang, Outcome, Slow, new_target
-from tests.unit.gateway.plays import Play, evidence, limited, open_breaker, open_this, play, skipped
+from tests.unit.gateway.plays import Play, Stage, evidence, limited, open_breaker, open_this, play, skipped
 
 SPENT = Failure(
     FailureKind.QUOTA_EXHAUSTED, "answered 429 (code insufficient_quota)", answer=Answer(429, "", (), b"spent")
@@ -38,6 +38,13 @@ async def fail(bench: Bench, target: Target, *outcomes: Outcome, **facts: Any) -
     assert len(this.call.attempts) == len(outcomes)
 
 
+async def fail_at(after_s: float, bench: Bench, target: Target, outcome: Outcome) -> None:
+    """The same, so long after the beginning."""
+    this = later(play(outcome, targets=(target,), bench=bench), after_s)
+    await this.gives_up()
+    assert len(this.call.attempts) == 1
+
+
 # credentials
 
 
@@ -55,8 +62,8 @@ async def test_spent_credential_takes_all_its_deployments_out_without_an_attempt
 async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_the_wait_that_is_left() -> None:
     bench = Bench()
     targets = (new_target("a/x", api_key="k"), new_target("a/y", api_key="k"))
-    for _ in range(2):
-        await fail(bench, targets[0], SPENT)
+    for target in targets:
+        await fail(bench, target, SPENT)
     this = later(play(targets=targets, bench=bench), 12.5)
     result = await this.gives_up()
     assert result.failure == replace(SPENT, retry_after_s=CREDENTIAL_S - 12.5)
@@ -168,15 +175,57 @@ async def test_caller_with_a_key_of_its_own_is_limited_alone() -> None:
     assert (await play(targets=(target,), bench=bench, key_digest="mallory").gives_up()).why == "benched"
 
 
-async def test_quota_that_names_a_time_benches_its_model_for_that_long_and_no_other() -> None:
+async def test_quota_that_names_a_time_stops_its_model_up_to_the_cap_and_no_other() -> None:
     bench = Bench()
     day = Failure(FailureKind.QUOTA_EXHAUSTED, "per day and model", 39_043.0)
     targets = [new_target(f"a/{model}", api_key="k") for model in ("x", "y")]
     await fail(bench, targets[0], day)
-    assert (await later(play(targets=(targets[0],), bench=bench), 39_042.0).gives_up()).failure == replace(
-        day, retry_after_s=1.0
-    )
+    stopped = later(play(targets=(targets[0],), bench=bench), 59.0)
+    assert (await stopped.gives_up()).failure == replace(day, retry_after_s=1.0)
     await play(OK, targets=(targets[1],), bench=bench).serves()
+    await later(play(OK, targets=(targets[0],), bench=bench), 60.0).serves()
+
+
+async def test_spent_quota_of_one_model_stops_no_other_model_of_the_credential() -> None:
+    bench = Bench()
+    spent, other = (new_target(f"a/{model}", api_key="k") for model in ("x", "y"))
+    for _ in range(2):
+        await fail(bench, spent, SPENT)
+    for _ in range(20):
+        await play(OK, targets=(other,), bench=bench).serves()
+    assert (await play(targets=(spent,), bench=bench).gives_up()).why == "benched"
+
+
+async def test_after_a_cooldown_one_call_goes_first_and_the_others_follow_it() -> None:
+    stage = Stage(new_target("a/x", api_key="k"), a=[limited(86_400.0), Slow(1.0, OK), OK, OK])
+    refused = await stage.start()
+    assert stage.gave_up(refused).why == "upstream asks to wait longer than max_delay"
+    await stage.pass_s(60.0)
+    first, second = await stage.start(), await stage.start()
+    assert stage.gave_up(second).why == "benched"
+    await stage.pass_s(1.0)
+    assert stage.served(first).attempt.target is stage.targets[0]
+    third, fourth = await stage.start(), await stage.start()
+    assert all(stage.served(call).attempt.ended_at == stage.clock.now() for call in (third, fourth))
+
+
+async def test_call_that_is_not_refused_soon_after_a_cooldown_does_not_keep_the_others_out() -> None:
+    """An answer may take minutes; a refusal does not."""
+    stage = Stage(new_target("a/x", api_key="k"), a=[limited(86_400.0), Slow(100.0, OK), OK, OK])
+    await stage.start()
+    await stage.pass_s(60.0)
+    await stage.start()
+    await stage.pass_s(2.0)
+    later_calls = [await stage.start() for _ in range(2)]
+    assert all(stage.served(call).attempt.ended_at == stage.clock.now() for call in later_calls)
+
+
+async def test_hint_that_comes_again_after_a_cooldown_is_obeyed_again() -> None:
+    bench, target = Bench(), new_target("a/x", api_key="k")
+    for after_s in (0.0, 60.0, 120.0):
+        await fail_at(after_s, bench, target, limited(86_400.0))
+        stopped = later(play(targets=(target,), bench=bench), after_s + 59.9)
+        assert (await stopped.gives_up()).why == "benched"
 
 
 @pytest.mark.parametrize("kind", [FailureKind.INVALID_REQUEST, FailureKind.CONTENT_POLICY, FailureKind.NOT_FOUND])

@@ -47,7 +47,7 @@ async def test_held_deployment_is_not_free_and_takes_nothing_of_anybody() -> Non
     target, clock = held(new_target("a/x", capacity=CapacitySettings(concurrency=1))), ManualClock()
     entrance = Entrance(Bench(), clock)
     assert not entrance.is_free(new_call(target), target)
-    assert not isinstance(entrance.try_enter(new_call(target), target, is_last=True), Leave)
+    assert not isinstance(entrance.try_enter(new_call(target), target, hint_patience_s=30.0), Leave)
     target.deployment.hold = None
     assert entrance.is_free(new_call(target), target)
     assert target.deployment.gates.in_flight == 0

@@ -38,7 +38,7 @@ def begun(target: Target) -> Attempt:
 
 def leave_for(target: Target) -> Leave:
     """As the entrance gives it."""
-    found = Entrance(Bench(), ManualClock()).try_enter(new_call(), target, is_last=True)
+    found = Entrance(Bench(), ManualClock()).try_enter(new_call(), target, hint_patience_s=30.0)
     assert isinstance(found, Leave)
     return found
 
@@ -129,7 +129,7 @@ def test_probe_that_closes_a_breaker_lets_calls_return_by_and_by() -> None:
     target = new_target("a/x", breaker=once)
     settled(target, SERVER_ERROR, clock=clock)
     clock.advance(40.0)
-    probe = Entrance(Bench(), clock).try_enter(new_call(), target, is_last=True)
+    probe = Entrance(Bench(), clock).try_enter(new_call(), target, hint_patience_s=30.0)
     assert isinstance(probe, Leave)
     gate = probe.gate
     assert gate.snapshot(clock.now()).limit is None

@@ -52,6 +52,8 @@ class Stand:
     news: list[ProbeView] = field(default_factory=list)
     heard: list[ProbeView] = field(default_factory=list)
     draws: list[float] = field(default_factory=list)
+    found_well: list[str] = field(default_factory=list)
+    """Deployments whose hints a probe has ended."""
     clock: SteppedClock = field(default_factory=SteppedClock)
     table: RouteTable = field(init=False)
     prober: Prober = field(init=False)
@@ -63,6 +65,7 @@ class Stand:
             lambda subject: _Played(self, subject),
             lambda: self.table.deployments(),
             self.table.pool.down,
+            lambda deployments: self.found_well.extend(deployment.label for deployment in deployments),
             self.clock,
             lambda: self.draws.pop(0) if self.draws else 0.0,
         )
@@ -266,6 +269,12 @@ async def test_who_has_subscribed_hears_of_each_look_until_he_does_not_want_to()
         end()
         await stand.clock.pass_s(20)
         assert len(stand.heard) == 3
+
+
+async def test_probe_that_finds_an_upstream_well_ends_the_hints_of_its_deployments() -> None:
+    async with probing(b=FAILED) as stand:
+        await stand.clock.pass_s(1)
+        assert set(stand.found_well) == {"a/m"}
 
 
 async def test_calls_are_told_who_is_down() -> None:

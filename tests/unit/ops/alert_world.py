@@ -125,7 +125,7 @@ class World:
 
     def refuse_credential(self, *key: str) -> None:
         for _ in range(2):
-            self.gateway.bench.note_refusal(key, Failure(FailureKind.AUTH, "refused"), self.clock.now())
+            self.gateway.bench.note_refusal(key, "m", Failure(FailureKind.AUTH, "refused"), self.clock.now())
 
 
 def open_breaker(breaker: Breaker, now: float) -> None:

@@ -190,9 +190,10 @@ async def test_credentials_that_rest_are_counted_by_upstream_and_resting_deploym
     refused = Failure(FailureKind.AUTH, "answered 401")
     for key in ("one", "two"):
         for _ in range(2):
-            stand.gateway.bench.note_refusal(("credential", "a", "http://one.test/v1", key, ""), refused, 1000.0)
+            stand.gateway.bench.note_refusal(("credential", "a", "http://one.test/v1", key, ""), "x", refused, 1000.0)
     limited = Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=60.0)
-    stand.gateway.bench.note_wait(("deployment", "credential", "b", "http://one.test/v1", "", "", "x"), limited, 1000.0)
+    hinted = ("deployment", "credential", "b", "http://one.test/v1", "", "", "x")
+    stand.gateway.bench.note_wait(hinted, limited, 60.0, 1000.0)
     found = await stand.scraped()
     assert found("benched_credentials", upstream="a") == 2
     assert found("benched_credentials", upstream="b") == found("benched_credentials", upstream="credential") == 0

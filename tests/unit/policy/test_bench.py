@@ -3,11 +3,13 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import Answer, Failure, FailureKind
-from llm_guard.policy.bench import CREDENTIAL_S, MAX_S, Bench, Benched, Key, as_of
+from llm_guard.policy.bench import CREDENTIAL_S, PROBE_S, Bench, Benched, Key, as_of, deployment_key, quota_key
 
-KEY: Key = ("credential", "openai")
-OTHER: Key = ("credential", "azure")
-PLACE: Key = ("deployment", "openai", "gpt-4")
+KEY: Key = ("credential", "openai", "https://api.openai.com/v1", "digest", "")
+OTHER: Key = ("credential", "azure", "https://azure/openai/v1", "digest", "")
+PLACE = deployment_key(KEY, "gpt-4")
+QUOTA = quota_key(KEY, "gpt-4")
+CAP_S = 60.0
 BODY = b'{"error": {"code": "insufficient_quota"}}'
 SPENT = Failure(FailureKind.QUOTA_EXHAUSTED, "answered 429 (code insufficient_quota)")
 WRONG_KEY = Failure(FailureKind.AUTH, "answered 401 (status 401)")
@@ -17,135 +19,280 @@ def limited(asked_s: float | None, detail: str = "answered 429") -> Failure:
     return Failure(FailureKind.RATE_LIMIT, detail, asked_s)
 
 
-def resting_s(bench: Bench, *keys: Key, now: float = 0.0) -> float | None:
-    """Seconds left of the longest rest."""
-    rest = bench.find(keys, now)
-    return rest.until - now if rest is not None else None
+def left_s(bench: Bench, now: float = 0.0, *, model: str = "gpt-4", credential: Key = KEY) -> float | None:
+    """Seconds left of the longest cooldown of a credential for a model."""
+    stop = bench.find(credential, model, now)
+    return stop.until - now if stop is not None else None
+
+
+def hint_left_s(bench: Bench, now: float = 0.0) -> float | None:
+    stop = bench.find_hint(PLACE, now)
+    return stop.until - now if stop is not None else None
+
+
+def refuse(bench: Bench, failure: Failure, *instants: float, model: str = "gpt-4") -> None:
+    for now in instants:
+        bench.note_refusal(KEY, model, failure, now)
+
+
+def serve(bench: Bench, now: float, *, model: str = "gpt-4", credential: Key = KEY) -> None:
+    """A call that was sent then, and answered at once."""
+    bench.note_success(credential, model, now, now)
 
 
 # credentials
 
 
 @pytest.mark.parametrize("failure", [SPENT, WRONG_KEY])
-def test_credential_rests_after_two_refusals_in_a_row(failure: Failure) -> None:
+def test_credential_is_left_alone_after_two_refusals_in_a_row(failure: Failure) -> None:
     bench = Bench()
-    bench.note_refusal(KEY, failure, 0.0)
-    assert bench.find((KEY,), 0.0) is None
-    bench.note_refusal(KEY, failure, 1.0)
-    assert bench.find((KEY,), 1.0) == Benched(1.0 + CREDENTIAL_S, failure)
-    assert bench.find((OTHER,), 1.0) is None
+    refuse(bench, failure, 0.0)
+    assert left_s(bench) is None
+    refuse(bench, failure, 1.0)
+    assert bench.find(KEY, "gpt-4", 1.0) == Benched(1.0 + CREDENTIAL_S, failure, since=1.0)
+    assert left_s(bench, 1.0, credential=OTHER) is None
 
 
-def test_rest_ends_at_its_instant_and_not_before() -> None:
+def test_cooldown_ends_at_its_instant_and_not_before() -> None:
     bench = Bench()
-    for _ in range(2):
-        bench.note_refusal(KEY, SPENT, 0.0)
-    assert bench.find((KEY,), 29.999) is not None
-    assert bench.find((KEY,), 30.0) is None
+    refuse(bench, SPENT, 0.0, 0.0)
+    assert left_s(bench, 29.999) is not None
+    assert left_s(bench, 30.0) is None
 
 
-def test_credential_that_is_still_refused_after_its_rest_rests_again_at_once() -> None:
+def test_credential_that_is_still_refused_after_its_cooldown_is_left_alone_at_once() -> None:
     bench = Bench()
-    for now in (0.0, 0.0, 30.0):
-        bench.note_refusal(KEY, SPENT, now)
-    assert resting_s(bench, KEY, now=30.0) == CREDENTIAL_S
+    refuse(bench, SPENT, 0.0, 0.0, 30.0)
+    assert left_s(bench, 30.0) == CREDENTIAL_S
 
 
-def test_success_in_between_begins_the_count_anew() -> None:
+@pytest.mark.parametrize("failure", [SPENT, WRONG_KEY])
+def test_success_in_between_begins_the_count_again(failure: Failure) -> None:
     bench = Bench()
-    bench.note_refusal(KEY, SPENT, 0.0)
-    bench.note_success(KEY, 1.0)
-    bench.note_refusal(KEY, SPENT, 2.0)
-    assert bench.find((KEY,), 2.0) is None
-    bench.note_refusal(KEY, SPENT, 3.0)
-    assert bench.find((KEY,), 3.0) is not None
+    refuse(bench, failure, 0.0)
+    serve(bench, 1.0)
+    refuse(bench, failure, 40.0)
+    assert left_s(bench, 40.0) is None
+    refuse(bench, failure, 41.0)
+    assert left_s(bench, 41.0) is not None
 
 
 def test_success_of_another_credential_does_not_help() -> None:
     bench = Bench()
-    bench.note_refusal(KEY, SPENT, 0.0)
-    bench.note_success(OTHER, 1.0)
-    bench.note_refusal(KEY, SPENT, 2.0)
-    assert bench.find((KEY,), 2.0) is not None
+    refuse(bench, SPENT, 0.0)
+    serve(bench, 1.0, credential=OTHER)
+    refuse(bench, SPENT, 2.0)
+    assert left_s(bench, 2.0) is not None
 
 
-def test_quota_that_names_a_time_does_not_bench_the_credential_for_it() -> None:
+def test_quota_that_names_a_time_does_not_stop_the_credential_for_it() -> None:
     """It may be one model's window for the day: another model of the same credential must be asked soon."""
     bench = Bench()
-    for _ in range(2):
-        bench.note_refusal(KEY, Failure(FailureKind.QUOTA_EXHAUSTED, "per day", 39_043.0), 0.0)
-    assert resting_s(bench, KEY) == CREDENTIAL_S
+    refuse(bench, Failure(FailureKind.QUOTA_EXHAUSTED, "per day", 39_043.0), 0.0, 0.0)
+    assert left_s(bench) == CREDENTIAL_S
 
 
-def test_missing_permission_is_about_what_was_asked_for_and_benches_nobody() -> None:
-    """A caller can provoke it: it must not take a shared credential from everybody else."""
+def test_missing_permission_is_about_the_request_and_stops_no_credential() -> None:
+    """A caller can provoke it: it must not take a shared credential from all others."""
     bench = Bench()
-    for _ in range(10):
-        bench.note_refusal(KEY, Failure(FailureKind.PERMISSION, "answered 403"), 0.0)
+    refuse(bench, Failure(FailureKind.PERMISSION, "answered 403"), *[0.0] * 10)
     assert bench.snapshot(0.0) == {}
 
 
 def test_key_that_was_accepted_a_moment_ago_is_not_taken_for_a_wrong_one() -> None:
-    """Whoever can provoke two 401 in a row must not bench a key with which others are served."""
+    """A caller that can provoke two 401 in a row must not stop a key with which others are served."""
     bench = Bench()
-    bench.note_success(KEY, 0.0)
-    for _ in range(10):
-        bench.note_refusal(KEY, WRONG_KEY, CREDENTIAL_S - 1)
-    assert bench.find((KEY,), CREDENTIAL_S - 1) is None
-    for _ in range(2):
-        bench.note_refusal(KEY, WRONG_KEY, CREDENTIAL_S)
-    assert bench.find((KEY,), CREDENTIAL_S) is not None
+    serve(bench, 0.0)
+    refuse(bench, WRONG_KEY, *[CREDENTIAL_S - 1] * 10)
+    assert left_s(bench, CREDENTIAL_S - 1) is None
+    refuse(bench, WRONG_KEY, CREDENTIAL_S, CREDENTIAL_S)
+    assert left_s(bench, CREDENTIAL_S) is not None
 
 
 def test_balance_may_be_spent_a_moment_after_a_success() -> None:
     bench = Bench()
-    bench.note_success(KEY, 0.0)
-    for _ in range(2):
-        bench.note_refusal(KEY, SPENT, 0.0)
-    assert bench.find((KEY,), 0.0) is not None
+    serve(bench, 0.0)
+    refuse(bench, SPENT, 0.0, 0.0)
+    assert left_s(bench) is not None
+
+
+# quotas of one model
+
+
+def test_spent_quota_of_one_model_stops_no_other_model() -> None:
+    bench = Bench()
+    refuse(bench, SPENT, *[0.0] * 20)
+    assert left_s(bench) == CREDENTIAL_S
+    assert left_s(bench, model="gpt-5") is None
+
+
+def test_second_model_without_a_success_in_between_stops_the_whole_credential() -> None:
+    bench = Bench()
+    refuse(bench, SPENT, 0.0)
+    refuse(bench, SPENT, 1.0, model="gpt-5")
+    assert left_s(bench, 1.0, model="o3") == CREDENTIAL_S
+
+
+def test_second_model_after_a_success_stops_only_itself() -> None:
+    bench = Bench()
+    refuse(bench, SPENT, 0.0, 0.0)
+    serve(bench, 1.0, model="o3")
+    refuse(bench, SPENT, 2.0, 2.0, model="gpt-5")
+    assert left_s(bench, 3.0) is not None
+    assert left_s(bench, 3.0, model="gpt-5") is not None
+    assert left_s(bench, 3.0, model="o3") is None
+
+
+def test_refused_key_stops_all_models() -> None:
+    bench = Bench()
+    refuse(bench, WRONG_KEY, 0.0, 0.0)
+    assert left_s(bench, model="gpt-5") == CREDENTIAL_S
+    assert left_s(bench, PROBE_S, model="gpt-5") is not None
+
+
+def test_model_that_has_not_reported_a_spent_quota_may_try_the_credential_now_and_then() -> None:
+    """Two models without quota must not keep a third, which has its own, from ever being asked."""
+    bench = Bench()
+    refuse(bench, SPENT, 0.0, 0.0)
+    refuse(bench, SPENT, 0.0, model="gpt-5")
+    assert left_s(bench, PROBE_S - 0.1, model="o3") is not None
+    assert left_s(bench, PROBE_S, model="o3") is None
+    bench.note_sent((KEY,), PROBE_S)
+    assert left_s(bench, PROBE_S, model="o3") is not None
+    assert left_s(bench, PROBE_S, model="gpt-5") is not None
+    serve(bench, PROBE_S, model="o3")
+    assert left_s(bench, PROBE_S, model="o3") is None
+    assert left_s(bench, PROBE_S, model="gpt-4") is not None
+
+
+def test_names_that_callers_make_up_do_not_fill_the_memory() -> None:
+    bench = Bench()
+    for number in range(10_000):
+        refuse(bench, SPENT, 0.0, model=f"gpt-{number}")
+    spent = bench._entries[KEY].spent
+    assert spent is not None
+    assert len(spent) <= 64
 
 
 # deployments
 
 
-def test_deployment_rests_as_long_as_it_asked_for() -> None:
+def test_deployment_is_left_alone_as_long_as_its_hint_says() -> None:
     bench = Bench()
-    bench.note_wait(PLACE, limited(60.0), 0.0)
-    assert bench.find((PLACE,), 59.9) == Benched(60.0, limited(60.0))
-    assert bench.find((PLACE,), 60.0) is None
+    bench.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
+    assert bench.find_hint(PLACE, 49.9) == Benched(50.0, limited(50.0))
+    assert bench.find_hint(PLACE, 50.0) is None
 
 
-def test_deployment_that_asked_for_nothing_does_not_rest() -> None:
+def test_deployment_that_sent_no_hint_is_not_left_alone() -> None:
     bench = Bench()
-    bench.note_wait(PLACE, limited(None), 0.0)
-    assert bench.find((PLACE,), 0.0) is None
+    bench.note_wait(PLACE, limited(None), CAP_S, 0.0)
+    assert bench.find_hint(PLACE, 0.0) is None
 
 
-def test_nobody_rests_for_more_than_a_day() -> None:
+def test_hint_is_obeyed_up_to_the_cap() -> None:
     bench = Bench()
-    bench.note_wait(PLACE, limited(1e9), 0.0)
-    assert resting_s(bench, PLACE) == MAX_S
+    bench.note_wait(PLACE, limited(86_400.0), CAP_S, 0.0)
+    assert hint_left_s(bench) == CAP_S
 
 
-def test_longer_rest_outlasts_a_shorter_one_that_comes_later() -> None:
+def test_longer_cooldown_outlasts_a_shorter_one_that_comes_later() -> None:
     bench = Bench()
-    bench.note_wait(PLACE, limited(600.0, "long"), 0.0)
-    bench.note_wait(PLACE, limited(5.0, "short"), 1.0)
-    rest = bench.find((PLACE,), 1.0)
-    assert rest is not None
-    assert (rest.until, rest.failure.detail) == (600.0, "long")
-    bench.note_wait(PLACE, limited(700.0, "longer"), 1.0)
-    assert resting_s(bench, PLACE, now=1.0) == 700.0
+    bench.note_wait(PLACE, limited(55.0, "long"), CAP_S, 0.0)
+    bench.note_wait(PLACE, limited(5.0, "short"), CAP_S, 1.0)
+    stop = bench.find_hint(PLACE, 1.0)
+    assert stop is not None
+    assert (stop.until, stop.failure.detail) == (55.0, "long")
+    bench.note_wait(PLACE, limited(58.0, "longer"), CAP_S, 1.0)
+    assert hint_left_s(bench, 1.0) == 58.0
 
 
-def test_of_several_rests_the_longest_is_found() -> None:
+def test_of_several_cooldowns_the_longest_is_found() -> None:
     bench = Bench()
-    for _ in range(2):
-        bench.note_refusal(KEY, SPENT, 0.0)
-    bench.note_wait(PLACE, limited(60.0), 0.0)
-    assert resting_s(bench, KEY, PLACE) == resting_s(bench, PLACE, KEY) == 60.0
-    assert resting_s(bench, KEY, PLACE, now=60.0) is None
-    assert bench.find((), 0.0) is None
+    refuse(bench, SPENT, 0.0, 0.0)
+    refuse(bench, WRONG_KEY, 10.0, 10.0)
+    assert left_s(bench, 10.0) == CREDENTIAL_S
+    assert left_s(bench, 10.0, model="gpt-5") == CREDENTIAL_S
+
+
+# how a cooldown ends
+
+
+def resting(hint_s: float = 50.0) -> Bench:
+    bench = Bench()
+    bench.note_wait(PLACE, limited(hint_s), CAP_S, 0.0)
+    return bench
+
+
+def test_one_call_goes_first_and_the_others_wait_for_what_becomes_of_it() -> None:
+    bench = resting()
+    assert hint_left_s(bench, 50.0) is None
+    bench.note_sent((PLACE,), 50.0)
+    assert hint_left_s(bench, 50.0) == PROBE_S
+    bench.note_success(KEY, "gpt-4", 50.0, 50.5)
+    assert hint_left_s(bench, 50.5) is None
+
+
+def test_call_that_goes_first_and_is_refused_begins_the_next_cooldown() -> None:
+    bench = resting()
+    bench.note_sent((PLACE,), 50.0)
+    bench.note_wait(PLACE, limited(20.0), CAP_S, 50.2)
+    assert hint_left_s(bench, 50.2) == pytest.approx(20.0)
+    assert hint_left_s(bench, 71.0) is None
+    bench.note_sent((PLACE,), 71.0)
+    assert hint_left_s(bench, 71.0) == PROBE_S
+
+
+def test_call_that_goes_first_and_never_comes_back_keeps_the_others_out_only_for_a_moment() -> None:
+    bench = resting()
+    bench.note_sent((PLACE,), 50.0)
+    assert hint_left_s(bench, 50.0 + PROBE_S) is None
+    bench.note_sent((PLACE,), 50.0 + PROBE_S)
+    assert hint_left_s(bench, 50.0 + PROBE_S) is None
+
+
+def test_call_that_was_sent_in_spite_of_a_cooldown_does_not_go_first_at_its_end() -> None:
+    bench = resting()
+    bench.note_sent((PLACE,), 49.5)
+    assert hint_left_s(bench, 50.0) is None
+    bench.note_sent((PLACE,), 50.0)
+    assert hint_left_s(bench, 50.0) == PROBE_S
+
+
+def test_success_of_a_call_that_was_sent_before_ends_no_cooldown() -> None:
+    bench = Bench()
+    bench.note_wait(PLACE, limited(50.0), CAP_S, 5.0)
+    bench.note_success(KEY, "gpt-4", 4.9, 6.0)
+    assert hint_left_s(bench, 6.0) == 49.0
+    bench.note_success(KEY, "gpt-4", 5.1, 6.0)
+    assert hint_left_s(bench, 6.0) is None
+
+
+def test_lifted_cooldowns_are_over_and_those_that_there_were_are_returned() -> None:
+    bench = resting()
+    refuse(bench, SPENT, 0.0, 0.0)
+    assert bench.lift([PLACE, QUOTA, OTHER]) == [PLACE, QUOTA]
+    assert (hint_left_s(bench), left_s(bench)) == (None, None)
+    assert bench.lift([PLACE, QUOTA, OTHER]) == []
+
+
+def test_cooldown_that_is_brought_to_its_end_lets_one_call_go_first() -> None:
+    bench = resting()
+    bench.expire([PLACE, OTHER], 10.0)
+    assert hint_left_s(bench, 10.0) is None
+    bench.note_sent((PLACE,), 10.0)
+    assert hint_left_s(bench, 10.0) == PROBE_S
+    bench.expire([PLACE], 11.0)
+    assert hint_left_s(bench, 11.0) == PROBE_S - 1.0
+
+
+def test_hints_of_an_upstream_are_found_for_one_model_or_for_all() -> None:
+    bench = resting()
+    other = deployment_key(OTHER, "gpt-4")
+    bench.note_wait(other, limited(50.0), CAP_S, 0.0)
+    assert bench.hints("openai", None) == bench.hints("openai", "gpt-4") == [PLACE]
+    assert bench.hints("openai", "gpt-5") == []
+    assert bench.hints("azure", None) == [other]
 
 
 # what is told
@@ -163,8 +310,8 @@ def test_answer_is_told_to_others_without_what_belongs_to_one_call() -> None:
     )  # fmt: skip
     answer = Answer(429, "Too Many Requests", headers, BODY)
     bench = Bench()
-    bench.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), 0.0)
-    rest = bench.find((PLACE,), 0.0)
+    bench.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), CAP_S, 0.0)
+    rest = bench.find_hint(PLACE, 0.0)
     assert rest is not None
     assert rest.failure.answer == Answer(429, "Too Many Requests", headers[:2], BODY)
 
@@ -173,8 +320,8 @@ def test_answer_is_told_to_others_without_what_belongs_to_one_call() -> None:
 def test_long_answer_is_not_kept(size: int, is_kept: bool) -> None:
     answer = Answer(429, "", (), b"x" * size)
     bench = Bench()
-    bench.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), 0.0)
-    rest = bench.find((PLACE,), 0.0)
+    bench.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), CAP_S, 0.0)
+    rest = bench.find_hint(PLACE, 0.0)
     assert rest is not None
     assert rest.failure.answer == (answer if is_kept else None)
 
@@ -184,7 +331,7 @@ def test_long_answer_is_not_kept(size: int, is_kept: bool) -> None:
 
 def fill(bench: Bench, count: int, now: float = 0.0) -> None:
     for number in range(count):
-        bench.note_wait(("credential", "openai", str(number)), limited(60.0), now)
+        bench.note_wait(("credential", "openai", str(number)), limited(60.0), CAP_S, now)
 
 
 def test_bench_has_room_for_4096_and_forgets_the_oldest_first() -> None:
@@ -196,19 +343,28 @@ def test_bench_has_room_for_4096_and_forgets_the_oldest_first() -> None:
     assert ("credential", "openai", "904") in resting
 
 
-def test_flood_of_other_keys_does_not_push_out_one_that_is_asked_for() -> None:
-    bench = Bench()
-    bench.note_wait(PLACE, limited(60.0), 0.0)
+def test_flood_of_other_keys_does_not_push_out_one_that_stops_calls() -> None:
+    bench = resting()
     for number in range(20_000):
-        bench.note_refusal(("credential", "openai", str(number)), WRONG_KEY, 0.0)
+        bench.note_refusal(("credential", "openai", str(number)), "gpt-4", WRONG_KEY, 0.0)
         if number % 1000 == 0:
-            assert bench.find((PLACE,), 0.0) is not None
+            assert hint_left_s(bench) is not None
+            bench.note_stopped((KEY, QUOTA, PLACE))
 
 
-def test_snapshot_shows_who_rests_now() -> None:
+def test_snapshot_shows_what_stops_calls_now() -> None:
+    bench = resting()
+    refuse(bench, SPENT, 0.0)
+    serve(bench, 0.0, credential=OTHER)
+    assert bench.snapshot(0.0) == {PLACE: Benched(50.0, limited(50.0))}
+    assert bench.snapshot(50.0) == {}
+    bench.note_sent((PLACE,), 50.0)
+    assert bench.snapshot(50.0) == {PLACE: Benched(50.0 + PROBE_S, limited(50.0))}
+
+
+def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:
     bench = Bench()
-    bench.note_wait(PLACE, limited(60.0), 0.0)
-    bench.note_refusal(KEY, SPENT, 0.0)
-    bench.note_success(OTHER, 0.0)
-    assert bench.snapshot(0.0) == {PLACE: Benched(60.0, limited(60.0))}
-    assert bench.snapshot(60.0) == {}
+    assert bench.is_empty(0.0)
+    bench.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
+    assert not bench.is_empty(50.0)
+    assert bench.is_empty(80.0)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
+from llm_guard.outcome import Limit
 from llm_guard.policy.deadline import (
     LearnedSettings,
     TimeoutSettings,
@@ -30,7 +33,33 @@ def always(duration_s: float) -> Latency:
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    assert TimeoutSettings() == TimeoutSettings(connect=5.0, first_token=30.0, idle=30.0, attempt=120.0, total=600.0)
+    assert TimeoutSettings() == TimeoutSettings(connect=5.0, first_token=None, idle=30.0, attempt=None, total=600.0)
+
+
+def test_attempt_without_a_limit_lasts_as_long_as_the_client_waits() -> None:
+    unconfigured = TimeoutSettings()
+    assert unconfigured.attempt_s(is_client_timeout_known=False) == 600.0
+    assert unconfigured.attempt_s(is_client_timeout_known=True) == inf
+    assert TimeoutSettings(attempt=45.0).attempt_s(is_client_timeout_known=True) == 45.0
+
+
+def test_first_token_without_a_limit_may_take_two_minutes_however_fast_others_were() -> None:
+    assert first_token_s(TimeoutSettings(), Latency(), 0.0) == 120.0
+    assert first_token_s(TimeoutSettings(), always(0.5), 0.0) == 120.0
+
+
+def test_first_token_without_a_limit_may_take_longer_where_it_usually_does() -> None:
+    assert first_token_s(TimeoutSettings(), always(100.0), 0.0) == 300.0
+    assert first_token_s(TimeoutSettings(), taking(*[100.0] * 90, cut=10), 0.0) == 120.0
+    assert first_token_s(TimeoutSettings(), taking(*[1.0] * 600, 100.0), 0.0) == 120.0
+
+
+@pytest.mark.parametrize("limit", ["attempt", "first_token"])
+def test_limit_is_configured_where_the_file_names_it(limit: Limit) -> None:
+    assert not TimeoutSettings().is_configured(limit)
+    assert TimeoutSettings(attempt=45.0, first_token=10.0).is_configured(limit)
+    assert TimeoutSettings(learned=LearnedSettings()).is_configured(limit) == (limit == "first_token")
+    assert TimeoutSettings().is_configured("connect")
 
 
 def test_deadline_is_the_total_from_now() -> None:

@@ -40,18 +40,39 @@ def test_one_that_is_fallen_back_from_is_asked_no_more() -> None:
     assert a.retries == 0
 
 
-def test_one_that_is_put_back_stands_behind_all_others_and_has_not_paid() -> None:
+def test_one_that_is_put_back_stands_behind_those_of_its_model_and_has_not_paid() -> None:
     line, a, b, c = three()
     line.fall_back(a, FallBack(back_after_s=2.0, is_hint=True), now=10.0)
-    assert line.next() == (b, c, a)
+    assert line.next() == (b, a, c)
     assert (a.not_before, a.previous_s, a.retries, a.waited_for, a.is_paid) == (12.0, 2.0, 1, "retry-after", False)
+
+
+def test_one_that_is_put_back_as_the_last_stands_behind_all_others() -> None:
+    line, a, b, c = three()
+    line.fall_back(a, FallBack(back_after_s=2.0, is_last=True), now=10.0)
+    assert line.next() == (b, c, a)
 
 
 def test_those_that_are_put_back_stand_in_the_order_in_which_they_failed() -> None:
     line, a, b, c = three()
     line.fall_back(b, FallBack(back_after_s=0.0), now=10.0)
     line.fall_back(a, FallBack(back_after_s=0.0), now=10.0)
+    assert line.next() == (b, a, c)
+    line.fall_back(b, FallBack(back_after_s=0.0, is_last=True), now=10.0)
+    line.fall_back(a, FallBack(back_after_s=0.0, is_last=True), now=10.0)
     assert line.next() == (c, b, a)
+
+
+def test_one_whose_peers_come_after_another_model_stands_before_that_model() -> None:
+    line, a, b, c = three()
+    line.fall_back(a, FallBack(back_after_s=0.0, is_last=True), now=10.0)
+    line.fall_back(b, FallBack(back_after_s=0.0), now=10.0)
+    assert line.next() == (b, c, a)
+
+
+def test_peers_are_the_others_of_the_same_model() -> None:
+    line, a, b, c = three()
+    assert (line.peers(a), line.peers(b), line.peers(c)) == ((b,), (a,), ())
 
 
 def test_one_that_paid_for_its_last_retry_has_to_pay_for_the_next() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 import pytest
 
@@ -21,8 +22,11 @@ class Facts:
     is_total: bool = False
     retries_done: int = 0
     has_next: bool = False
-    has_free_next: bool = False
+    has_free_peer: bool = False
+    has_only_other_models: bool = False
     has_other_model: bool = False
+    fallback_at: float = inf
+    has_timed_out_again: bool = False
     is_repeatable: bool = True
     is_before_sending: bool = False
     can_spend: bool = True
@@ -39,8 +43,11 @@ class Facts:
             settings=self.settings,
             previous_s=None,
             has_next=self.has_next,
-            has_free_next=self.has_free_next,
+            has_peer=self.has_next and not self.has_only_other_models,
+            has_free_peer=self.has_free_peer,
             has_other_model=self.has_other_model,
+            fallback_at=self.fallback_at,
+            has_timed_out_again=self.has_timed_out_again,
             is_repeatable=self.is_repeatable,
             can_spend=self.can_spend,
             failure_share=self.failure_share,
@@ -63,15 +70,15 @@ def test_retriable_failure_is_retried_before_anyone_else_is_asked(kind: FailureK
 
 @pytest.mark.parametrize("kind", SLOW)
 def test_after_a_timeout_another_comes_first_and_the_same_one_again_after_it(kind: FailureKind) -> None:
-    assert Facts(kind, has_next=True).decide() == FallBack(back_after_s=0.025)
+    assert Facts(kind, has_next=True).decide() == FallBack(back_after_s=0.025, is_last=True)
     assert Facts(kind, has_next=True, retries_done=2).decide() == FallBack()
     assert Facts(kind, has_next=True, can_spend=False).decide() == FallBack()
 
 
 @pytest.mark.parametrize("kind", BUSY)
 def test_who_has_no_room_waits_while_one_that_is_free_is_asked(kind: FailureKind) -> None:
-    assert Facts(kind, has_next=True, has_free_next=True).decide() == FallBack(back_after_s=0.2)
-    assert Facts(kind, has_next=True, has_free_next=False).decide() == Retry(0.2)
+    assert Facts(kind, has_next=True, has_free_peer=True).decide() == FallBack(back_after_s=0.2)
+    assert Facts(kind, has_next=True, has_free_peer=False).decide() == Retry(0.2)
 
 
 def test_request_that_was_never_read_goes_out_again_whatever_the_rules() -> None:
@@ -81,7 +88,7 @@ def test_request_that_was_never_read_goes_out_again_whatever_the_rules() -> None
 
 
 def test_flap_is_retried_in_place_though_another_is_free() -> None:
-    assert Facts(FailureKind.NETWORK, has_next=True, has_free_next=True).decide() == Retry(0.025)
+    assert Facts(FailureKind.NETWORK, has_next=True, has_free_peer=True).decide() == Retry(0.025)
 
 
 def test_wait_grows_with_the_share_of_attempts_that_failed_lately() -> None:
@@ -159,7 +166,56 @@ def test_call_out_of_time_ends_whatever_else_holds() -> None:
     assert Facts(FailureKind.AUTH, deadline_at=99.0, has_next=True).decide() == GiveUp("deadline")
 
 
-# another model
+# another model, and when it is preferred to the one that was asked for
+
+CHEAP = Facts(
+    FailureKind.RATE_LIMIT, has_next=True, has_only_other_models=True, has_other_model=True, fallback_at=105.0
+)
+AT_ONCE = RetrySettings(jitter=0.0, adaptive=False, fallback_after=0.0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RETRIABLE if kind not in SLOW and kind.can_fall_back])
+def test_another_model_is_not_preferred_while_the_wait_for_its_own_ends_in_time(kind: FailureKind) -> None:
+    assert isinstance(replace(CHEAP, kind=kind, has_free_peer=True).decide(), Retry)
+    assert isinstance(replace(CHEAP, kind=kind, asked=4.5).decide(), Retry)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RETRIABLE if kind.can_fall_back and kind is not FailureKind.RETIRED])
+def test_another_model_is_preferred_to_a_wait_that_ends_too_late(kind: FailureKind) -> None:
+    step = replace(CHEAP, kind=kind, asked=5.0).decide()
+    assert step == FallBack(back_after_s=5.25, is_hint=True, is_last=True)
+    assert isinstance(replace(CHEAP, kind=kind, fallback_at=99.0).decide(), FallBack)
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_another_model_is_preferred_after_a_timeout(kind: FailureKind) -> None:
+    assert replace(CHEAP, kind=kind).decide() == FallBack(back_after_s=0.025, is_last=True)
+
+
+def test_another_model_is_asked_once_the_retries_of_its_own_are_spent() -> None:
+    assert replace(CHEAP, retries_done=2).decide() == FallBack()
+    assert replace(CHEAP, can_spend=False).decide() == FallBack()
+
+
+def test_deployment_of_the_same_model_is_preferred_at_once_and_the_busy_one_comes_before_other_models() -> None:
+    busy = replace(CHEAP, has_only_other_models=False, has_free_peer=True)
+    assert busy.decide() == FallBack(back_after_s=0.2, is_last=False)
+
+
+def test_without_fallback_after_another_model_is_as_good_as_another_deployment() -> None:
+    busy = replace(CHEAP, has_only_other_models=False, has_free_peer=True, settings=AT_ONCE, fallback_at=inf)
+    assert busy.decide() == FallBack(back_after_s=0.2, is_last=True)
+    assert isinstance(replace(busy, kind=FailureKind.SERVER_ERROR).decide(), Retry)
+
+
+# what took longer than any limit that was chosen
+
+
+def test_exchange_that_a_default_limit_ends_twice_is_not_sent_a_third_time() -> None:
+    slow = Facts(FailureKind.TIMEOUT, has_next=True, has_other_model=True, has_timed_out_again=True)
+    assert slow.decide() == GiveUp("it timed out twice")
+    assert not isinstance(replace(slow, has_timed_out_again=False).decide(), GiveUp)
+
 
 ANYTHING = RetrySettings(jitter=0.0, adaptive=False, fallback_on=("context_length", "content_policy"))
 NOTHING = RetrySettings(jitter=0.0, adaptive=False, fallback_on=())

@@ -113,7 +113,9 @@ class AttemptLoop:
         ends_by = commit_by
         if left_s < 2 * limit_s:  # else this attempt leaves the next one time enough by itself
             own, following = target.deployment.latency_of(call.is_stream), _following(way, stop)
-            kept_s = reserve_s(left_s, limit_s, own, following, now)
+            # Where no limit was chosen an answer that takes long is right, and cutting it short would lose it.
+            is_chosen = timeouts.is_configured("first_token" if call.is_stream else "attempt")
+            kept_s = reserve_s(left_s, limit_s, own, following, now, 0.0 if is_chosen else own.longest_s)
             ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S if kept_s else 0.0)
         attempt = Attempt(target, now, call.id, way.budgets(stop), call.is_stream, leave.breaker, first_s, ends_by)
         if call.attempts or call.skipped:

@@ -23,8 +23,11 @@ from llm_guard.outcome import Failure
 
 Key = tuple[str, ...]
 
-CREDENTIAL_S = 30.0
-"""Cooldown of a refused key or a spent quota."""
+CREDENTIAL_S = 6.0
+"""Cooldown of a refused key or a spent quota. A call that is refused for either costs nothing, so that one in six
+seconds finds out soon that it is lifted."""
+ACCEPTED_S = 30.0
+"""A key that was accepted this recently is not wrong, whatever 401 a caller provokes."""
 PROBE_S = 2.0
 """After a cooldown one call goes first. Providers refuse fast: a call that is not refused for so long was accepted, and
 an answer that takes minutes must not keep the others out."""
@@ -197,7 +200,7 @@ class Bench:
     # how one begins
 
     def _note_refused_key(self, entry: _Entry, failure: Failure, now: float) -> None:
-        if now - entry.accepted_at < CREDENTIAL_S:
+        if now - entry.accepted_at < ACCEPTED_S:
             return
         entry.refusals += 1
         if entry.refusals >= _REFUSALS_IN_A_ROW:

@@ -96,18 +96,20 @@ def attempt_ends_at(now: float, limit_s: float, deadline_at: float, reserve_s: f
     return min(now + limit_s, deadline_at - reserve_s)
 
 
-def reserve_s(left_s: float, limit_s: float, own: Latency, following: Latency | None, now: float) -> float:
+def reserve_s(
+    left_s: float, limit_s: float, own: Latency, following: Latency | None, now: float, least_s: float = 0.0
+) -> float:
     """Seconds to keep of the `left_s` until the deadline, so that one more attempt would still fit.
 
     They are p95 of `following`, the deployment that would be asked next (it may be the same one), or None when no
     further attempt is allowed. Nothing is kept without that history, nor when the attempt at hand, limited to
-    `limit_s`, would be left with less than its own p99 or less than half of what is left.
+    `limit_s`, would be left with less than its own p99, less than `least_s` or less than half of what is left.
     """
     expected_s = None if following is None else known(following.quantile(0.95, now))
     if expected_s is None:
         return 0.0
     p99_s = known(own.quantile(0.99, now))
-    needed_s = limit_s if p99_s is None else min(limit_s, p99_s)
+    needed_s = limit_s if p99_s is None else min(limit_s, max(p99_s, least_s))
     return expected_s if left_s - expected_s >= max(needed_s, left_s / 2) else 0.0
 
 

@@ -73,7 +73,7 @@ async def test_benched_answer_is_the_providers_own_with_the_wait_that_is_left() 
         assert reply.headers["content-type"] == "application/json"
         assert reply.headers["x-should-retry"] == "false"
         left_ms = int(reply.headers["retry-after-ms"])
-        assert 15_000 < left_ms <= 30_000
+        assert 0 < left_ms <= 6_000
         assert int(reply.headers["retry-after"]) == math.ceil(left_ms / 1000)
         # Ids, cookies and counts were another call's.
         assert not {"x-request-id", "set-cookie", "x-ratelimit-remaining-requests"} & set(reply.headers)

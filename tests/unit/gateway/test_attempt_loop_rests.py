@@ -64,9 +64,9 @@ async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_th
     targets = (new_target("a/x", api_key="k"), new_target("a/y", api_key="k"))
     for target in targets:
         await fail(bench, target, SPENT)
-    this = later(play(targets=targets, bench=bench), 12.5)
+    this = later(play(targets=targets, bench=bench), 2.5)
     result = await this.gives_up()
-    assert result.failure == replace(SPENT, retry_after_s=CREDENTIAL_S - 12.5)
+    assert result.failure == replace(SPENT, retry_after_s=CREDENTIAL_S - 2.5)
     assert (result.refusal, result.why) == (None, "benched")
     assert (this.call.attempts, skipped(this)) == ([], ["a/x", "a/y"])
 

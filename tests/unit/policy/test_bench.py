@@ -3,7 +3,17 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import Answer, Failure, FailureKind
-from llm_guard.policy.bench import CREDENTIAL_S, PROBE_S, Bench, Benched, Key, as_of, deployment_key, quota_key
+from llm_guard.policy.bench import (
+    ACCEPTED_S,
+    CREDENTIAL_S,
+    PROBE_S,
+    Bench,
+    Benched,
+    Key,
+    as_of,
+    deployment_key,
+    quota_key,
+)
 
 KEY: Key = ("credential", "openai", "https://api.openai.com/v1", "digest", "")
 OTHER: Key = ("credential", "azure", "https://azure/openai/v1", "digest", "")
@@ -56,14 +66,14 @@ def test_credential_is_left_alone_after_two_refusals_in_a_row(failure: Failure) 
 def test_cooldown_ends_at_its_instant_and_not_before() -> None:
     bench = Bench()
     refuse(bench, SPENT, 0.0, 0.0)
-    assert left_s(bench, 29.999) is not None
-    assert left_s(bench, 30.0) is None
+    assert left_s(bench, CREDENTIAL_S - 0.001) is not None
+    assert left_s(bench, CREDENTIAL_S) is None
 
 
 def test_credential_that_is_still_refused_after_its_cooldown_is_left_alone_at_once() -> None:
     bench = Bench()
-    refuse(bench, SPENT, 0.0, 0.0, 30.0)
-    assert left_s(bench, 30.0) == CREDENTIAL_S
+    refuse(bench, SPENT, 0.0, 0.0, CREDENTIAL_S)
+    assert left_s(bench, CREDENTIAL_S) == CREDENTIAL_S
 
 
 @pytest.mark.parametrize("failure", [SPENT, WRONG_KEY])
@@ -103,10 +113,10 @@ def test_key_that_was_accepted_a_moment_ago_is_not_taken_for_a_wrong_one() -> No
     """A caller that can provoke two 401 in a row must not stop a key with which others are served."""
     bench = Bench()
     serve(bench, 0.0)
-    refuse(bench, WRONG_KEY, *[CREDENTIAL_S - 1] * 10)
-    assert left_s(bench, CREDENTIAL_S - 1) is None
-    refuse(bench, WRONG_KEY, CREDENTIAL_S, CREDENTIAL_S)
-    assert left_s(bench, CREDENTIAL_S) is not None
+    refuse(bench, WRONG_KEY, *[ACCEPTED_S - 1] * 10)
+    assert left_s(bench, ACCEPTED_S - 1) is None
+    refuse(bench, WRONG_KEY, ACCEPTED_S, ACCEPTED_S)
+    assert left_s(bench, ACCEPTED_S) is not None
 
 
 def test_balance_may_be_spent_a_moment_after_a_success() -> None:
@@ -210,9 +220,9 @@ def test_longer_cooldown_outlasts_a_shorter_one_that_comes_later() -> None:
 def test_of_several_cooldowns_the_longest_is_found() -> None:
     bench = Bench()
     refuse(bench, SPENT, 0.0, 0.0)
-    refuse(bench, WRONG_KEY, 10.0, 10.0)
-    assert left_s(bench, 10.0) == CREDENTIAL_S
-    assert left_s(bench, 10.0, model="gpt-5") == CREDENTIAL_S
+    refuse(bench, WRONG_KEY, 2.0, 2.0)
+    assert left_s(bench, 2.0) == CREDENTIAL_S
+    assert left_s(bench, 2.0, model="gpt-5") == CREDENTIAL_S
 
 
 # how a cooldown ends

@@ -62,6 +62,13 @@ def test_limit_is_configured_where_the_file_names_it(limit: Limit) -> None:
     assert TimeoutSettings().is_configured("connect")
 
 
+def test_nothing_is_reserved_at_the_cost_of_answers_as_long_as_one_before() -> None:
+    own = taking(*[1.0] * 300, 500.0)
+    assert reserve_s(600.0, 600.0, own, always(150.0), 0.0) == 150.0
+    assert reserve_s(600.0, 600.0, own, always(150.0), 0.0, own.longest_s) == 0.0
+    assert reserve_s(600.0, 600.0, own, always(50.0), 0.0, own.longest_s) == 50.0
+
+
 def test_deadline_is_the_total_from_now() -> None:
     assert deadline_at(1000.0, 600.0, None) == 1600.0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.scenario_coverage import COVERAGE, Coverage
 from benchmarks.storm import breakers, budgets, costs, frontier, jitter, metastable, pictures, spread, throttle
+from benchmarks.storm import recovery as outages
 from benchmarks.storm.frontier import Point
 from benchmarks.storm.row import Row, Verdict
 from benchmarks.storm.spread import Spread
@@ -42,7 +43,9 @@ _SECTIONS = (
         "good answers a second around an outage, with and without protection",
         "Calls come at random (Poisson) to a provider that serves 300 a second in order of arrival; a client waits 1 "
         "s; the provider does nothing for 10 s. *Back* is the second after the outage from which on 95 % of calls are "
-        "answered well, to the end of the run. Three figures: at 140, 200 and 280 calls a second. open_for is 5 s.",
+        "answered well, to the end of the run. Three figures: at 140, 200 and 280 calls a second. The last rows are "
+        "the worst of outages of 2, 5, 8, 16, 60 and 600 s at 0.5, 5, 50 and 200 calls a second, with the default "
+        "settings and neither retries nor another deployment; a request that hangs is given up after 10 s.",
     ),
     _Section(
         "Do retries come as a herd?",
@@ -91,9 +94,11 @@ def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
     found = spread.run(seed)
     say("storm 5/5: recovery after an outage")
     courses = metastable.run(say, seed)
+    recoveries = outages.run(outages.matrix())
     rows = [
         *metastable.rows(courses),
         metastable.whenever(seed),
+        *outages.rows(recoveries),
         *jitter.formula_rows(), *jitter.herd_rows(herds), *jitter.contention_rows(contentions),
         *breakers.rows(trips), *throttle.rows(),
         *budgets.rows(points), *spread.rows(found),

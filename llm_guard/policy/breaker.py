@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.outcome import Signal
+from llm_guard.policy.breaker_settings import BreakerSettings, Sensitivity
 from llm_guard.policy.evidence import Run, Window, is_run_evidence, is_share_significant
-from llm_guard.policy.opening import Looks, Opening
+from llm_guard.policy.opening import Opening
 from llm_guard.policy.transition import BreakerMode, BreakerState, History, Transition
-from llm_guard.policy.units import Count, OptionalCount, OptionalSeconds, Pause, Ratio, Seconds
+
+__all__ = ["Breaker", "BreakerSettings", "BreakerSnapshot", "Permit", "Sensitivity"]
 
 # A member of an Enum takes as long to look up as all the rest of a test (CPython 3.11: 50 ns).
 _NO_EVIDENCE = Signal.NO_EVIDENCE
@@ -30,48 +32,6 @@ _UNHEALTHY = Signal.UNHEALTHY
 
 _AUTOMATIC: tuple[BreakerState, ...] = ("closed", "open", "half_open")
 _PASSING: tuple[BreakerState, ...] = ("closed", "forced_closed", "metrics_only", "disabled")
-
-
-@dataclass(frozen=True, slots=True)
-class BreakerSettings:
-    """Durations in seconds.
-
-    Two minima hold for each rate, and the stricter wins: `min_calls`, and as many as make the share significant
-    (`evidence.is_share_significant`: at a failure_rate of 0.5 it takes 204 calls of which 60 % fail, 36 of 80 %,
-    12 of 100 %).
-    """
-
-    consecutive_failures: Count = 5
-    """In a row, where they are no chance at the rate observed otherwise (`evidence.is_run_evidence`)."""
-    failure_rate: Ratio = 0.5
-    """At this share of failed calls it opens, and above."""
-    slow_call: OptionalSeconds = None
-    """A call is slow when it took longer than this; None: none is."""
-    slow_call_rate: Ratio = 0.8
-    """At this share of slow calls, failed or not, it opens, and above."""
-    window: Seconds = 60.0
-    window_calls: OptionalCount = None
-    """Only so many of the window's calls count, the last ones. Once there are that many, `min_calls` or not, the
-    share alone decides, because no more evidence can come: few open it by chance (of 10, at 20 % random failures,
-    once in some 120 calls)."""
-    min_calls: Count = 20
-    """Calls in the window before a rate is looked at."""
-    open_for: Seconds = 30.0
-    """The first opening of an outage; later ones are an eighth of the outage so far, if that is longer."""
-    max_open_for: Seconds = 300.0
-    open_jitter: Ratio = 0.1
-    """By up to this share of itself an opening is shorter, so that breakers that opened together part."""
-    early_probes: bool = True
-    """In an outage's first opening one call is let through after 250 ms, 1 s, 4 s and so on: it may have been a blip,
-    and half a minute of refusals would be the longer outage. Where a share of failures opened it, not a run, every
-    250 ms: it answers some of its calls even now."""
-    half_open_calls: Count = 1
-    """Probes out at the same time."""
-    success_threshold: Count = 1
-    slow_start: Pause = 10.0
-    """Once closed again, calls return by and by (`policy.limiter`), for so long; 0s: all at once."""
-    state: BreakerMode = "auto"
-    """auto: by the evidence; all else is an operator's word."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +62,8 @@ class BreakerSnapshot:
     """When it opened first since it was last closed; None while it is not open or half-open."""
     opened_at: float | None
     """When it opened last; None likewise."""
+    why: str | None
+    """What opened or forced it, e.g. `5 failures in a row`; None while it is closed, or as the config sets it."""
     probe_at: float | None
     """From when on the next call is let through, a light probe apart; None likewise."""
     generation: int
@@ -116,14 +78,15 @@ class Breaker:
     """A circuit breaker on monotonic time; `settings` may be replaced at any moment.
 
     Every change of state begins a new generation; what permits of an earlier one report is ignored. A probe
-    is a lease as long as the opening before it (at least 1 s): one that is never settled frees its place when
-    the lease ends (a real router sat half-open for six days on one lost probe). A probe that outlives its
-    lease is still evidence if the generation is still its own, so that answers slower than `open_for` can
-    close the circuit.
+    is a lease of 1 s to 3.5 s (`Opening.lease_s`): one that is never settled frees its place when the lease
+    ends (a real router sat half-open for six days on one lost probe). A probe that outlives its lease can
+    still close the circuit, so that slow answers can. Its failure counts only if no newer probe is in flight:
+    it may have been sent long before the provider came back.
     """
 
     __slots__ = (
-        "_generation", "_leases", "_opening", "_run", "_settings", "_state", "_successes", "_window", "history",
+        "_generation", "_leases", "_opening", "_run", "_settings", "_state", "_successes", "_why", "_window",
+        "history",
     )  # fmt: skip
 
     def __init__(self, settings: BreakerSettings, phase: float = 0.0) -> None:
@@ -137,6 +100,7 @@ class Breaker:
         self._opening = Opening(phase)
         self._leases: dict[Permit, float] = {}
         self._successes = 0
+        self._why: str | None = None
 
     @property
     def settings(self) -> BreakerSettings:
@@ -170,7 +134,7 @@ class Breaker:
         if len(self._leases) >= self._settings.half_open_calls:
             return None
         permit = Permit(self._generation, True)
-        self._leases[permit] = now + max(1.0, self._opening.length_s)
+        self._leases[permit] = now + self._opening.lease_s(now)
         return permit
 
     def settle(
@@ -185,21 +149,24 @@ class Breaker:
         permit.is_settled = True
         if permit.generation != self._generation:
             return None
-        if permit.is_probe:
-            self._leases.pop(permit, None)
+        is_overdue = permit.is_probe and self._leases.pop(permit, 0.0) <= now
         if signal is _NO_EVIDENCE or self._state == "disabled":
             return None
         settings = self._settings
         is_slow = settings.slow_call is not None and duration_s is not None and duration_s > settings.slow_call
-        if permit.is_probe:
-            return self._judge_probe(permit, signal, is_slow, now)
         is_failure = signal is _UNHEALTHY
+        if permit.is_probe:
+            if is_overdue and (is_failure or is_slow) and self._live_leases(now):
+                return None
+            return self._judge_probe(permit, signal, is_slow, now)
         self._window.add(is_failure, is_slow, now, settings.window, settings.window_calls)
         if is_failure:
             self._run.add_failure()
         else:
             permit.end, permit.settled_at = self._run.end(), now
-        return self._conclude(now) if is_failure or is_slow else None
+        # `min_calls` may be reached by a success. The statistical rules need a new failure: no success adds evidence.
+        is_worth_a_look = is_failure or is_slow or settings.sensitivity == "literal"
+        return self._conclude(now) if is_worth_a_look else None
 
     def take_back(self, permit: Permit, now: float) -> Transition | None:
         """What was settled as healthy has failed after all: a stream that began well, and died. Once for a permit.
@@ -263,12 +230,16 @@ class Breaker:
             failure_share=window.failures / window.calls if window.calls else 0.0,
             outage_at=opening.outage_at,
             opened_at=opening.began_at if is_out else None,
+            why=self._why,
             probe_at=opening.probe_at() if is_out else None,
             generation=self._generation,
-            leases=sum(ends_at > now for ends_at in self._leases.values()),
+            leases=self._live_leases(now),
             transitions=self.history.entered(),
             latest=self.history.latest(),
         )
+
+    def _live_leases(self, now: float) -> int:
+        return sum(ends_at > now for ends_at in self._leases.values())
 
     def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:
         if signal is _UNHEALTHY:
@@ -293,11 +264,12 @@ class Breaker:
 
     def _outage(self, now: float) -> str | None:
         """Why it answers nothing any more, or None."""
-        settings = self._settings
-        is_evidence = is_run_evidence(
-            self._run, settings.consecutive_failures, self._window, settings.failure_rate, now
+        settings, run = self._settings, self._run
+        is_evidence = run.length >= settings.consecutive_failures and (
+            settings.sensitivity == "literal"
+            or is_run_evidence(run, settings.consecutive_failures, self._window, settings.failure_rate, now)
         )
-        return f"{self._run.length} failures in a row" if is_evidence else None
+        return f"{run.length} failures in a row" if is_evidence else None
 
     def _brownout(self) -> str | None:
         """Why what it answers is not worth asking for, or None."""
@@ -309,10 +281,11 @@ class Breaker:
         return None
 
     def _is_too_many(self, count: int, limit: float) -> bool:
-        calls, most_calls = self._window.calls, self._settings.window_calls or inf
-        if calls < min(self._settings.min_calls, most_calls) or count / calls < limit:
+        settings, calls = self._settings, self._window.calls
+        most_calls = settings.window_calls or inf
+        if calls < min(settings.min_calls, most_calls) or count / calls < limit:
             return False
-        return calls >= most_calls or is_share_significant(count, calls, limit)
+        return settings.sensitivity == "literal" or calls >= most_calls or is_share_significant(count, calls, limit)
 
     def _under(self, mode: BreakerMode) -> BreakerState:
         """The state that a mode leads to from here."""
@@ -321,12 +294,15 @@ class Breaker:
         return self._state if self._state in _AUTOMATIC else "closed"
 
     def _change(self, after: BreakerState, now: float, why: str, *, is_brownout: bool = False) -> Transition:
-        before = self._state
+        before, chosen = self._state, self._settings
         self._enter(after)
         if after == "open":
-            chosen = self._settings
-            looks: Looks = "never" if not chosen.early_probes else "often" if is_brownout else "seldom"
-            self._opening.begin(now, chosen.open_for, chosen.max_open_for, chosen.open_jitter, looks)
+            self._opening.begin(
+                now, chosen.open_for, chosen.max_open_for, chosen.open_jitter,
+                has_early_probes=chosen.early_probes, is_brownout=is_brownout,
+            )  # fmt: skip
+        if before == "closed" or after not in _AUTOMATIC:
+            self._why = why
         transition = Transition(before, after, now, why)
         self.history.note(transition)
         return transition
@@ -343,3 +319,4 @@ class Breaker:
             self._run = Run(self._run.recent_rate if self._opening.is_brownout else 0.0)
             self._window = Window()
             self._opening.end()
+            self._why = None

@@ -172,11 +172,11 @@ class Gate:
         slot.is_back = True
         in_flight = self._in_flight
         self._in_flight = in_flight - 1
+        self._limiter.note(outcome, slot.entered_at, now, latency_s, in_flight)
         if outcome == "ignored":
             return is_waited_for
         used_s = now - slot.entered_at
         self._use_s = used_s if self._use_s is None else self._use_s + _USE_SHARE * (used_s - self._use_s)
-        self._limiter.note(outcome, slot.entered_at, now, latency_s, in_flight)
         if outcome == "rate_limited":
             self.rate_limited_in_a_row += 1
             if self._settings.pacing:
@@ -196,7 +196,7 @@ class Gate:
 
     def ramp(self, now: float, seconds: float) -> None:
         """Its breaker has just closed: a slow start, for so long at most."""
-        self._limiter.ramp(now, seconds)
+        self._limiter.ramp(now, seconds, self._in_flight)
 
     def snapshot(self, now: float) -> GateSnapshot:
         pace = self._pacer.snapshot(now)

@@ -16,13 +16,19 @@ Ending = Literal["ok", "overloaded", "rate_limited", "failed", "ignored"]
 """How the use of a slot ended; `ignored`: the client left, which is evidence of nothing."""
 
 RAMP_START = 2
-"""Calls in flight with which a ramp begins."""
+"""Calls in flight with which a ramp begins at least."""
+RAMP_SHARE = 1 / 4
+"""Share of the calls usually in flight with which a ramp begins. From 2, answers of 2 s at 200 calls/s would need 16 s
+to reach the 400 in flight that carry them, and the queue would overflow meanwhile."""
 
 _FIRST_LIMIT = 20.0
 _DROP = 0.9
 _TOLERANCE = 1.5
 _SMOOTHING = 0.2
 _LONG_S = 600.0
+# Memory of how many calls are usually in flight. A pause, such as an outage, counts as a second.
+_USUAL_S = 10.0
+_LONGEST_PAUSE_S = 1.0
 # Their plain mean is the first idea of what is usual.
 _FIRST_ANSWERS = 100
 
@@ -64,7 +70,7 @@ class Limiter:
 
     __slots__ = (
         "_answered_at", "_answers", "_decreased_at", "_limit", "_long_s", "_ramp", "_ramp_began_at", "_ramp_until",
-        "_short_s", "settings",
+        "_short_s", "_succeeded_at", "_usual_in_flight", "settings",
     )  # fmt: skip
 
     def __init__(self, settings: LimiterSettings) -> None:
@@ -78,6 +84,8 @@ class Limiter:
         self._ramp = RAMP_START
         self._ramp_began_at = -inf
         self._ramp_until = -inf
+        self._usual_in_flight = 0.0
+        self._succeeded_at = -inf
 
     def limit(self, now: float) -> int | None:
         """Calls that may be in flight, >= 1; None: no limit."""
@@ -94,17 +102,25 @@ class Limiter:
                 return inf
         return self._ramp_until if now < self._ramp_until and in_flight >= self._ramp else -inf
 
-    def ramp(self, now: float, seconds: float) -> None:
-        """Begins with two in flight, and one more for every success, for `seconds`: it doubles once per round
-        trip (RFC 5681, slow start), so that a deployment that has just come back is not knocked over."""
-        self._ramp = RAMP_START
+    def ramp(self, now: float, seconds: float, in_flight: int) -> None:
+        """Limits the calls in flight for `seconds`: to a quarter of the usual number, two at least, and one more for
+        every success. That doubles once per round trip (RFC 5681, slow start), so that a deployment that has just come
+        back is not knocked over. The `in_flight` calls from before do not count: they may hang until they time out."""
+        self._ramp = in_flight + max(RAMP_START, int(self._usual_in_flight * RAMP_SHARE))
         self._ramp_began_at = now
         self._ramp_until = now + seconds
 
     def note(self, ending: Ending, entered_at: float, now: float, latency_s: float | None, in_flight: int) -> None:
         """A call ended that entered at `entered_at`; `in_flight` still counts it."""
-        if ending == "ok" and entered_at >= self._ramp_began_at and now < self._ramp_until:
-            self._ramp += 1
+        if now < self._ramp_until:
+            if entered_at < self._ramp_began_at:
+                self._ramp -= 1
+            elif ending == "ok":
+                self._ramp += 1
+        elif ending == "ok":
+            passed_s = min(_LONGEST_PAUSE_S, now - self._succeeded_at)
+            self._usual_in_flight += passed_s / _USUAL_S * (in_flight - self._usual_in_flight)
+            self._succeeded_at = now
         if self.settings.concurrency != "adaptive":
             return
         if ending == "overloaded" or (ending in ("ok", "failed") and self._is_slow(latency_s)):

@@ -1,83 +1,85 @@
-"""How long a breaker stays open, and when it looks again.
+"""How long a breaker refuses calls before it lets the next probe through.
 
-Owns the lengths of an outage's openings. Does not own when one begins or what ends it (`policy.breaker`).
+Owns the lengths of an outage's openings and of its probes' leases. Does not own when an opening begins or what ends the
+outage (`policy.breaker`).
 """
 
 from __future__ import annotations
 
 from math import sqrt
-from typing import Literal
 
-Looks = Literal["never", "seldom", "often"]
-"""When to look early whether an outage is over: after 250 ms, 1 s, 4 s and so on; or every 250 ms, where it answers
-some of its calls even now."""
-
-# An opening is this share of the outage so far: a recovery is then noticed within an eighth of what it ended.
+# With early probes an opening lasts this long, plus a share of the outage so far, up to a longest one. A recovery after
+# D seconds is noticed within 0.8 s + D / 20, and within 3.5 s however long the outage was, so that slow start fits into
+# the 10 s after which 95 % of the calls are served again. An outage of 8 s costs 8 probes, one of 10 minutes 190.
+_EARLY_S = 0.8
+_EARLY_SHARE = 1 / 20
+# The first is for blips. In a brownout each probe may be one that is answered.
+_FIRST_S = 0.25
+_LONGEST_EARLY_S = 3.5
+# A shorter lease would send a second probe to a provider that answers in a second.
+_SHORTEST_LEASE_S = 1.0
+# Without early probes an opening is this share of the outage so far.
 _SHARE_OF_OUTAGE = 1 / 8
-# When to look whether an outage was no more than a blip: so soon after it began, then each time so much later.
-_EARLY_S = 0.25
-_LATER_TIMES = 4.0
-# Multiples of it, modulo 1, spread more evenly than chance would from the first few on (Knuth, vol. 3, 6.4).
+# Multiples of it, modulo 1, spread more evenly than random draws (Knuth, vol. 3, 6.4).
 _GOLDEN = (sqrt(5) - 1) / 2
 
 
 class Opening:
-    """The openings of one breaker, on monotonic time; one outage is one opening after the other, until `end`.
+    """The openings of one breaker, on monotonic time. An outage is a sequence of openings; `end` ends it.
 
-    Early probes are due in the first of an outage alone. One that fails changes nothing about its end.
+    Each opening is followed by a probe; a probe that fails begins the next opening.
     """
 
-    __slots__ = ("_count", "_early_s", "_looks", "_phase", "began_at", "length_s", "outage_at")
+    __slots__ = ("_count", "_phase", "began_at", "is_brownout", "length_s", "outage_at")
 
     def __init__(self, phase: float) -> None:
         """`phase`, 0 <= phase < 1: where the jitter's sequence begins."""
         self.outage_at: float | None = None
         """When the first opening of the present outage began; None outside one."""
+        self.is_brownout = False
+        """A share of the calls opened it, not a run of failures: some calls are answered even now."""
         self.began_at = 0.0
         self.length_s = 0.0
-        self._looks: Looks = "never"
-        self._early_s: float | None = None
-        """How long after the outage began the next early probe is due; None: only the opening's end counts."""
         self._phase = phase
         self._count = 0
 
-    def begin(self, now: float, open_s: float, max_open_s: float, jitter: float, looks: Looks) -> None:
-        """Opens, or goes on with the opening in which an early probe has failed, as often as it has looked so far.
+    def begin(
+        self, now: float, open_s: float, max_open_s: float, jitter: float, *, has_early_probes: bool, is_brownout: bool
+    ) -> None:
+        """Opens for a time that grows with the outage, shortened by up to the share `jitter` of itself.
 
-        It lasts `open_s`, or an eighth of the outage so far, at most `max_open_s` (an `open_s` above it stays as it
-        is), shortened by up to the share `jitter` of itself.
+        With early probes: 800 ms (the first and in a brownout 250 ms) and a twentieth of the outage so far, at most
+        3.5 s, at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
+        `max_open_s` (a longer `open_s` wins). `is_brownout` counts when the outage begins.
         """
+        at_least_s = _EARLY_S
         if self.outage_at is None:
             self.outage_at = now
-            self._looks = looks
-            self._early_s = None if looks == "never" else _EARLY_S
-        elif self._early_s is not None and not self.is_over(now):
-            while self.outage_at + self._early_s <= now:
-                self._early_s = self._early_s + _EARLY_S if self._looks == "often" else self._early_s * _LATER_TIMES
-            return
+            self.is_brownout = is_brownout
+            at_least_s = _FIRST_S
+        if has_early_probes:
+            length_s = min(self._early_s(_FIRST_S if self.is_brownout else at_least_s, now), open_s)
         else:
-            self._early_s = None
-        grown_s = min((now - self.outage_at) * _SHARE_OF_OUTAGE, max_open_s)
+            length_s = max(open_s, min((now - self.outage_at) * _SHARE_OF_OUTAGE, max_open_s))
         draw = (self._phase + self._count * _GOLDEN) % 1.0
         self.began_at = now
-        self.length_s = max(open_s, grown_s) * (1 - jitter * draw)
+        self.length_s = length_s * (1 - jitter * draw)
         self._count += 1
 
     def end(self) -> None:
-        """The outage is over."""
+        """Ends the outage."""
         self.outage_at = None
-
-    @property
-    def is_brownout(self) -> bool:
-        """The present outage is none in which nothing is answered."""
-        return self.outage_at is not None and self._looks == "often"
-
-    def is_over(self, now: float) -> bool:
-        return now >= self.began_at + self.length_s
+        self.is_brownout = False
 
     def probe_at(self) -> float:
-        """When the opening ends, or an early probe is due before that."""
-        ends_at = self.began_at + self.length_s
-        if self._early_s is None or self.outage_at is None:
-            return ends_at
-        return min(ends_at, self.outage_at + self._early_s)
+        """The instant from which a probe may pass."""
+        return self.began_at + self.length_s
+
+    def lease_s(self, now: float) -> float:
+        """How long a probe that is sent now keeps the next one back, if it does not return: 1 s to 3.5 s, growing with
+        the outage. It does not depend on the settings: a call that hangs must not delay the recovery."""
+        return max(_SHORTEST_LEASE_S, self._early_s(_EARLY_S, now))
+
+    def _early_s(self, at_least_s: float, now: float) -> float:
+        outage_s = 0.0 if self.outage_at is None else now - self.outage_at
+        return min(at_least_s + outage_s * _EARLY_SHARE, _LONGEST_EARLY_S)

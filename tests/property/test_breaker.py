@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings, BreakerSnapshot, Permit
+from llm_guard.policy.breaker import Breaker, BreakerSettings, BreakerSnapshot, Permit, Sensitivity
 from llm_guard.policy.transition import BreakerMode, BreakerState, Transition
 
 quarters = st.integers(0, 40).map(lambda n: n / 4)
@@ -29,6 +29,7 @@ modes: st.SearchStrategy[BreakerMode] = st.sampled_from(get_args(BreakerMode))
 durations = st.sampled_from([None, 0.25, 1.0, 1.25])
 breaker_settings = st.builds(
     BreakerSettings,
+    sensitivity=st.sampled_from(get_args(Sensitivity)),
     consecutive_failures=st.integers(1, 5),
     failure_rate=st.sampled_from([0.25, 0.5, 1.0]),
     slow_call=st.sampled_from([None, 1.0]),
@@ -48,10 +49,6 @@ breaker_settings = st.builds(
 EXACT = 1e-9
 AUTOMATIC = ("closed", "open", "half_open")
 PASSING = ("closed", "forced_closed", "metrics_only", "disabled")
-# When early probes are due, since the outage began; the longest first opening here is of 32 s.
-EARLY_S = (0.25, 1.0, 4.0, 16.0)
-OFTEN_S = tuple(0.25 * place for place in range(1, 129))
-"""The same where it still answers some of its calls."""
 
 
 class BreakerWalk(RuleBasedStateMachine):
@@ -62,10 +59,10 @@ class BreakerWalk(RuleBasedStateMachine):
     slow_probes: ClassVar[int] = 0
     ended_early: ClassVar[int] = 0
     full_windows: ClassVar[int] = 0
-    early_failed: ClassVar[int] = 0
-    early_skipped: ClassVar[int] = 0
-    early_closed: ClassVar[Counter[float]] = Counter()
-    next_after_early: ClassVar[int] = 0
+    early_failed: ClassVar[Counter[str]] = Counter()
+    early_closed: ClassVar[Counter[int]] = Counter()
+    overdue_ignored: ClassVar[int] = 0
+    opened_literally: ClassVar[Counter[str]] = Counter()
 
     @initialize(chosen=breaker_settings, phase=st.sampled_from([0.0, 0.25, 0.96875]))
     def begin(self, chosen: BreakerSettings, phase: float) -> None:
@@ -80,8 +77,8 @@ class BreakerWalk(RuleBasedStateMachine):
         self.successes = 0
         # The opening, as far as there is one.
         self.outage_at = self.opened_at = self.ends_at = self.length_s = 0.0
-        self.early_at: list[float] = []
-        self.had_early = False
+        self.is_brownout = False
+        self.why: str | None = None
 
     def seen(self) -> BreakerSnapshot:
         return self.breaker.snapshot(self.now)
@@ -90,8 +87,8 @@ class BreakerWalk(RuleBasedStateMachine):
         """As long as told, and on to the next point of the grid: what is jittered falls between two."""
         self.now = ceil((self.now + self.breaker.retry_after_s(self.now)) * 1024) / 1024
 
-    def probe_at(self) -> float:
-        return min([self.ends_at, *self.early_at])
+    def lease_s(self) -> float:
+        return min(3.5, max(1.0, 0.8 + (self.now - self.outage_at) / 20))
 
     def live_leases(self) -> int:
         generation = self.seen().generation
@@ -105,7 +102,7 @@ class BreakerWalk(RuleBasedStateMachine):
             assert permit is not None
             assert not permit.is_probe
             assert after == before
-        elif before.state == "forced_open" or (before.state == "open" and self.now < self.probe_at()):
+        elif before.state == "forced_open" or (before.state == "open" and self.now < self.ends_at):
             assert permit is None
             assert after == before
         else:
@@ -117,7 +114,7 @@ class BreakerWalk(RuleBasedStateMachine):
             return None
         assert permit.generation == after.generation
         if permit.is_probe:
-            self.lease_ends[permit] = self.now + max(1.0, self.length_s)
+            self.lease_ends[permit] = self.now + self.lease_s()
             assert self.live_leases() <= self.breaker.settings.half_open_calls
         self.out.append(permit)
         return permit
@@ -130,13 +127,16 @@ class BreakerWalk(RuleBasedStateMachine):
         after = self.seen()
         self.out.remove(permit)
         self.done.append(permit)
-        self.lease_ends.pop(permit, None)
+        is_overdue = self.lease_ends.pop(permit, 0.0) <= self.now
         if permit.generation != before.generation:
             type(self).stragglers_settled += 1
             assert (transition, after) == (None, before)
         elif signal is Signal.NO_EVIDENCE:
             assert transition is None
             assert replace(after, leases=before.leases) == before
+        elif permit.is_probe and is_overdue and (is_failure or is_slow) and self.live_leases():
+            type(self).overdue_ignored += 1
+            assert (transition, after) == (None, before)
         elif permit.is_probe:
             type(self).slow_probes += is_slow and not is_failure
             self.successes += not is_failure and not is_slow
@@ -149,7 +149,16 @@ class BreakerWalk(RuleBasedStateMachine):
         else:
             self.run = self.run + 1 if is_failure else 0
             assert after.consecutive_failures == self.run
-            assert is_failure or is_slow or after.state == before.state
+            is_literal = chosen.sensitivity == "literal"
+            assert is_literal or is_failure or is_slow or after.state == before.state
+            if is_literal and before.state == "closed":
+                is_enough = after.calls >= min(chosen.min_calls, chosen.window_calls or chosen.min_calls)
+                is_run = self.run >= chosen.consecutive_failures
+                is_share = is_enough and after.failure_share >= chosen.failure_rate
+                slow_share = after.slow_calls / after.calls
+                is_slow_share = is_enough and chosen.slow_call is not None and slow_share >= chosen.slow_call_rate
+                assert (after.state == "open") == (is_run or is_share or is_slow_share)
+                type(self).opened_literally["run" if is_run else "share" if is_share or is_slow_share else ""] += 1
             assert after.state in (before.state, "open")
             assert before.state == "closed" or after.state == before.state
             if before.state == "closed" and chosen.window_calls is not None and after.calls >= chosen.window_calls:
@@ -166,24 +175,19 @@ class BreakerWalk(RuleBasedStateMachine):
             self.open(is_new_outage=before.state == "closed", is_brownout="in a row" not in transition.why)
 
     def open(self, is_new_outage: bool, is_brownout: bool) -> None:
-        """The model of it. A probe that fails before the end of an outage's first opening, where that one has early
-        probes, only passes those that have come due; all else begins an opening, no longer than the settings and the
-        outage give, and shorter by no more than the jitter."""
+        """The model: how long an opening lasts by the settings and the outage, shortened by the jitter."""
         chosen = self.breaker.settings
-        if self.had_early and not is_new_outage and self.now < self.ends_at:
-            due = [at for at in self.early_at if at <= self.now]
-            type(self).early_failed += 1
-            type(self).early_skipped += len(due) > 1
-            self.early_at = self.early_at[len(due) :]
-            return
-        self.outage_at = self.now if is_new_outage else self.outage_at
-        eighth = (self.now - self.outage_at) / 8
-        longest = max(chosen.open_for, min(eighth, chosen.max_open_for))
-        type(self).openings_grown += longest > chosen.open_for
-        type(self).next_after_early += self.had_early and not is_new_outage
-        self.had_early = is_new_outage and chosen.early_probes
-        due_s = OFTEN_S if is_brownout else EARLY_S
-        self.early_at = [self.now + early_s for early_s in due_s] if self.had_early else []
+        if is_new_outage:
+            self.outage_at, self.is_brownout = self.now, is_brownout
+            self.why = self.breaker.history.latest()[-1].why
+        outage_s = self.now - self.outage_at
+        if chosen.early_probes:
+            least_s = 0.25 if is_new_outage or self.is_brownout else 0.8
+            longest = min(least_s + outage_s / 20, 3.5, chosen.open_for)
+            type(self).early_failed["new" if is_new_outage else "brownout" if self.is_brownout else "outage"] += 1
+        else:
+            longest = max(chosen.open_for, min(outage_s / 8, chosen.max_open_for))
+            type(self).openings_grown += longest > chosen.open_for
         draw = (self.phase + self.openings * ((sqrt(5) - 1) / 2)) % 1.0
         self.openings += 1
         self.opened_at = self.now
@@ -226,28 +230,17 @@ class BreakerWalk(RuleBasedStateMachine):
         self.open_it()
 
     @precondition(lambda self: self.seen().state == "closed")
-    @rule(failures=st.sampled_from([3, 2, 1, 0]), late_s=st.sampled_from([0.0, 0.0, 0.5]))
-    def an_outage_turns_out_to_be_a_blip(self, failures: int, late_s: float) -> None:
-        """As many early probes fail, each `late_s` after it began; the next are good. Long enough for each of them."""
+    @rule(failures=st.sampled_from([3, 2, 1, 0]))
+    def an_outage_turns_out_to_be_a_blip(self, failures: int) -> None:
+        """As many early probes fail; the next are good."""
         self.breaker.settings = replace(self.breaker.settings, open_for=32.0, early_probes=True)
         self.open_it()
-        end = self.ends_at
+        for _ in range(failures):
+            self.a_probe_comes_back_with_news(Signal.UNHEALTHY, None)
         while self.seen().state != "closed":
-            self.now = self.early_at[0]
-            early_s = self.now - self.outage_at
-            permit = self.acquire()
-            assert permit is not None
-            assert permit.is_probe
-            if failures:
-                failures -= 1
-                self.now += late_s
-                self.settle(permit, Signal.UNHEALTHY)
-                assert self.ends_at == end
-                continue
-            self.settle(permit, Signal.HEALTHY)
-            while self.seen().state == "half_open":
-                self.a_probe_comes_back_with_news(Signal.HEALTHY, None)
-            type(self).early_closed[early_s] += 1
+            self.a_probe_comes_back_with_news(Signal.HEALTHY, None)
+        assert self.now - self.outage_at < 4 + self.breaker.settings.success_threshold
+        type(self).early_closed[failures] += 1
 
     @precondition(lambda self: self.seen().state == "closed" and self.breaker.settings.window_calls is not None)
     @rule()
@@ -264,8 +257,10 @@ class BreakerWalk(RuleBasedStateMachine):
         raise AssertionError("it stayed closed at its limit")
 
     @precondition(lambda self: self.seen().state in ("open", "half_open"))
-    @rule(passed_s=st.sampled_from([100.0, 400.0]))
-    def a_recovery_fails_late(self, passed_s: float) -> None:
+    @rule(passed_s=st.sampled_from([100.0, 400.0]), early_probes=st.booleans())
+    def a_recovery_fails_late(self, passed_s: float, early_probes: bool) -> None:
+        chosen = replace(self.breaker.settings, early_probes=early_probes, open_for=2.0, max_open_for=16.0)
+        self.breaker.settings = chosen
         self.now += passed_s
         self.wait()
         permit = self.acquire()
@@ -297,17 +292,17 @@ class BreakerWalk(RuleBasedStateMachine):
         assert permit is not None
         self.settle(permit, Signal.HEALTHY, 1.25)
 
-    @precondition(lambda self: self.seen().state in ("closed", "open"))
-    @rule(passed_s=st.sampled_from([0.75, 3.0, 3.75, 15.75, 31.0, 100.0, 400.0]))
-    def an_early_probe_fails_late(self, passed_s: float) -> None:
-        """So late that others came due meanwhile, or that the opening is over."""
-        if self.seen().state == "closed":
-            self.open_it()
-        self.now = max(self.now, self.early_at[0] if self.early_at else self.now)
-        permit = self.acquire()
-        self.now += passed_s
-        if permit is not None:
-            self.settle(permit, Signal.UNHEALTHY)
+    @precondition(lambda self: self.seen().state in ("open", "half_open"))
+    @rule(signal=signals, duration_s=durations)
+    def a_probe_outlives_its_lease(self, signal: Signal, duration_s: float | None) -> None:
+        """Another is in flight by then."""
+        self.wait()
+        overdue = self.acquire()
+        self.now += 4.0
+        self.wait()
+        self.acquire()
+        if overdue is not None:
+            self.settle(overdue, signal, duration_s)
 
     @rule(mode=modes)
     def an_operator_says_so(self, mode: BreakerMode) -> None:
@@ -346,7 +341,7 @@ class BreakerWalk(RuleBasedStateMachine):
     @rule()
     def waiting_as_told_is_always_enough(self) -> None:
         wait_s = self.breaker.retry_after_s(self.now)
-        assert 0 <= wait_s <= max(1.0, self.length_s) + EXACT
+        assert 0 <= wait_s <= max(self.lease_s(), self.length_s) + EXACT
         if wait_s > 0:
             assert self.acquire() is None
         self.wait()
@@ -409,10 +404,11 @@ class BreakerWalk(RuleBasedStateMachine):
         assert sum(seen.transitions.values()) == seen.generation
         assert seen.state == "half_open" or seen.leases == 0
         if seen.outage_at is not None:
-            assert (seen.outage_at, seen.opened_at) == (self.outage_at, self.opened_at)
+            assert (seen.outage_at, seen.opened_at, seen.why) == (self.outage_at, self.opened_at, self.why)
+        assert seen.state != "closed" or seen.why is None
         if seen.state == "open":
-            assert abs((seen.probe_at or 0.0) - self.probe_at()) < EXACT
-            wait_s = max(0.0, self.probe_at() - self.now)
+            assert abs((seen.probe_at or 0.0) - self.ends_at) < EXACT
+            wait_s = max(0.0, self.ends_at - self.now)
             assert abs(self.breaker.retry_after_s(self.now) - wait_s) < EXACT
 
     def teardown(self) -> None:
@@ -434,8 +430,8 @@ def test_breaker_holds_on_every_walk() -> None:
     assert BreakerWalk.slow_probes > 0
     assert BreakerWalk.ended_early > 3
     assert BreakerWalk.full_windows > 3
-    assert BreakerWalk.early_failed > 10
-    assert BreakerWalk.early_skipped > 0
-    assert BreakerWalk.next_after_early > 3
+    assert min(BreakerWalk.early_failed[when] for when in ("new", "brownout", "outage")) > 3
     assert BreakerWalk.early_closed.total() > 10
     assert len(BreakerWalk.early_closed) > 1
+    assert BreakerWalk.overdue_ignored > 3
+    assert min(BreakerWalk.opened_literally[by] for by in ("run", "share")) > 3

@@ -48,21 +48,31 @@ def test_limit_moves_by_the_law_and_within_its_bounds(
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
-@given(st.integers(1, 50), st.lists(st.booleans(), max_size=60), st.sampled_from([None, 3, 40]))
+@given(
+    st.integers(1, 50),
+    st.integers(0, 30),
+    st.lists(st.sampled_from(["ok", "failed", "an old one ends"]), max_size=60),
+    st.sampled_from([None, 3, 40]),
+)
 def test_ramp_never_lets_more_in_than_two_and_the_successes(
-    seconds: int, walk: list[bool], concurrency: int | None
+    seconds: int, old: int, walk: list[str], concurrency: int | None
 ) -> None:
+    """Beside what has been in flight since before, whatever becomes of it."""
     law = Limiter(LimiterSettings(concurrency))
-    law.ramp(0.0, float(seconds))
+    law.ramp(0.0, float(seconds), old)
     successes = 0
-    for i, is_ok in enumerate(walk):
+    for i, event in enumerate(walk):
         now = i / 2
         limit = law.limit(now)
         if now >= seconds:
             assert limit == concurrency
         else:
-            expected = 2 + successes
+            expected = old + 2 + successes
             assert limit == (expected if concurrency is None else min(expected, concurrency))
             assert law.opens_at(expected, now) > now
-        law.note("ok" if is_ok else "failed", now, now, 0.1, 1)
-        successes += is_ok
+        if event != "an old one ends":
+            law.note("ok" if event == "ok" else "failed", now, now, 0.1, 1)
+            successes += event == "ok"
+        elif old:
+            law.note("ok", -1.0, now, 0.1, 1)
+            old -= 1

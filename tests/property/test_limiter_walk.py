@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from llm_guard.policy.limiter import RAMP_START, Ending, Limiter, LimiterSettings
+from llm_guard.policy.limiter import RAMP_SHARE, RAMP_START, Ending, Limiter, LimiterSettings
 
 chosen_settings = st.builds(
     LimiterSettings,
@@ -37,8 +37,9 @@ class LimiterWalk(RuleBasedStateMachine):
         self.limiter = Limiter(chosen)
         self.now = 100.0
         self.out: list[float] = []
-        self.ramp: tuple[float, int] | None = None
-        """When it ends, and what it has grown to."""
+        self.most_in_flight = 0
+        self.ramp: tuple[float, float, int] | None = None
+        """When it began and ends, and the most that its limit may have grown to."""
 
     def limit(self) -> int | None:
         return self.limiter.limit(self.now)
@@ -59,6 +60,7 @@ class LimiterWalk(RuleBasedStateMachine):
             limit = self.limit()
             assert limit is None or len(self.out) < limit, "one too many was let in"
             self.out.append(self.now)
+            self.most_in_flight = max(self.most_in_flight, len(self.out))
 
     @precondition(lambda self: self.limiter.settings.concurrency == "adaptive")
     @rule(ending=st.sampled_from(["ok", "overloaded"]))
@@ -76,8 +78,10 @@ class LimiterWalk(RuleBasedStateMachine):
         entered_at = self.out.pop(pick % len(self.out))
         before = self.limit()
         self.limiter.note(ending, entered_at, self.now, latency_s, len(self.out) + 1)
-        if ending == "ok" and self.ramp is not None:
-            self.ramp = (self.ramp[0], self.ramp[1] + 1)
+        if self.ramp is not None:
+            began_at, ends_at, most = self.ramp
+            change = -1 if entered_at < began_at else 1 if ending == "ok" else 0
+            self.ramp = (began_at, ends_at, most + change)
         after = self.limit()
         if before is not None and after is not None:
             type(self).met["lowered"] += after < before
@@ -87,8 +91,10 @@ class LimiterWalk(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 10.0]))
     def its_breaker_has_closed(self, seconds: float) -> None:
-        self.limiter.ramp(self.now, seconds)
-        self.ramp = (self.now + seconds, RAMP_START) if seconds else None
+        in_flight = len(self.out)
+        self.limiter.ramp(self.now, seconds, in_flight)
+        most = in_flight + max(RAMP_START, int(self.most_in_flight * RAMP_SHARE))
+        self.ramp = (self.now, self.now + seconds, most) if seconds else None
 
     @rule(chosen=chosen_settings)
     def the_config_is_reloaded(self, chosen: LimiterSettings) -> None:
@@ -97,12 +103,12 @@ class LimiterWalk(RuleBasedStateMachine):
     @invariant()
     def limit_is_within_its_bounds(self) -> None:
         limit, chosen = self.limit(), self.limiter.settings
-        is_ramping = self.ramp is not None and self.now < self.ramp[0]
+        is_ramping = self.ramp is not None and self.now < self.ramp[1]
         if is_ramping:
             type(self).met["ramping"] += 1
             assert self.ramp is not None
             assert limit is not None
-            assert 1 <= limit <= self.ramp[1]
+            assert 1 <= limit <= self.ramp[2]
         elif chosen.concurrency == "adaptive":
             assert limit is not None
             assert chosen.min_concurrency <= limit <= chosen.max_concurrency

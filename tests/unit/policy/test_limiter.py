@@ -4,6 +4,7 @@ import heapq
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
+from typing import get_args
 
 import pytest
 
@@ -189,7 +190,7 @@ def test_limit_finds_what_a_server_can_do() -> None:
 
 def test_ramp_begins_with_two_and_adds_one_for_every_success() -> None:
     law = Limiter(LimiterSettings())
-    law.ramp(10.0, 5.0)
+    law.ramp(10.0, 5.0, 0)
     assert law.limit(10.0) == RAMP_START == 2
     assert law.opens_at(1, 10.0) == -inf
     assert law.opens_at(2, 10.0) == 15.0
@@ -203,14 +204,67 @@ def test_ramp_begins_with_two_and_adds_one_for_every_success() -> None:
 
 def test_call_from_before_the_outage_does_not_speed_up_the_ramp() -> None:
     law = Limiter(LimiterSettings())
-    law.ramp(10.0, 5.0)
+    law.ramp(10.0, 5.0, 1)
     law.note("ok", 9.0, 11.0, 2.0, 2)
     assert law.limit(11.0) == 2
 
 
+def test_ramp_begins_with_a_quarter_of_what_was_usually_in_flight() -> None:
+    """From 2 a busy deployment with slow answers would refuse calls for as long as the ramp lasts."""
+    law = Limiter(LimiterSettings())
+    now = busy(law, 400)
+    law.ramp(now + 600.0, 10.0, 0)
+    assert 90 <= (law.limit(now + 600.0) or 0) <= 100
+
+
+def busy(law: Limiter, in_flight: int, seconds: int = 60) -> float:
+    """A past in which as many calls are in flight, and ten a second succeed; the instant after it."""
+    for i in range(seconds * 10):
+        law.note("ok", i / 10 - 1.0, i / 10, 1.0, in_flight)
+    return float(seconds)
+
+
+def test_usual_number_in_flight_is_that_of_the_last_ten_seconds() -> None:
+    law = Limiter(LimiterSettings())
+    now = busy(law, 400)
+    for i in range(300):
+        law.note("ok", now, now + i / 10, 1.0, 40)
+    law.ramp(now + 30.0, 10.0, 0)
+    assert 10 <= (law.limit(now + 30.0) or 0) <= 16
+
+
+def test_failures_a_long_outage_and_a_ramp_do_not_change_what_is_usual() -> None:
+    law = Limiter(LimiterSettings())
+    now = busy(law, 400)
+    law.ramp(now, 10.0, 0)
+    start = law.limit(now)
+    for i in range(90):
+        law.note("ok", now, now + i / 10, 1.0, 5)
+    for i in range(600):
+        law.note("failed", now, now + 10 + i, 1.0, 5)
+    law.ramp(now + 700, 10.0, 0)
+    assert law.limit(now + 700) == start
+    law.note("ok", now + 600, now + 711, 1.0, 1)
+    law.ramp(now + 711, 10.0, 0)
+    assert (law.limit(now + 711) or 0) > 80, "one answer after a pause is one answer"
+
+
+def test_calls_that_hang_from_before_the_ramp_take_none_of_its_places() -> None:
+    law = Limiter(LimiterSettings())
+    law.ramp(10.0, 5.0, 300)
+    assert law.limit(10.0) == 302
+    assert law.opens_at(301, 10.0) == -inf
+    assert law.opens_at(302, 10.0) == 15.0
+    for i, ending in enumerate(get_args(Ending)):
+        law.note(ending, 3.0, 11.0, None, 302 - i)
+        assert law.limit(11.0) == 301 - i, "its place is gone with it"
+    law.note("ok", 10.5, 11.0, None, 297)
+    assert law.limit(11.0) == 298
+
+
 def test_ramp_doubles_once_per_round_trip() -> None:
     law = Limiter(LimiterSettings())
-    law.ramp(0.0, 10.0)
+    law.ramp(0.0, 10.0, 0)
     for trip in range(1, 5):
         for _ in range(law.limit(float(trip)) or 0):
             law.note("ok", trip - 0.5, float(trip), 0.5, 1)
@@ -219,16 +273,16 @@ def test_ramp_doubles_once_per_round_trip() -> None:
 
 def test_ramp_does_not_raise_the_limit() -> None:
     law = Limiter(LimiterSettings(concurrency=1))
-    law.ramp(0.0, 10.0)
+    law.ramp(0.0, 10.0, 0)
     assert law.limit(0.0) == 1
     assert law.opens_at(1, 0.0) == inf
 
 
 def test_second_ramp_begins_anew() -> None:
     law = Limiter(LimiterSettings())
-    law.ramp(0.0, 10.0)
+    law.ramp(0.0, 10.0, 0)
     law.note("ok", 0.0, 1.0, None, 1)
-    law.ramp(2.0, 10.0)
+    law.ramp(2.0, 10.0, 0)
     assert law.snapshot(2.0).limit == 2
     assert law.snapshot(2.0).ramp_until == 12.0
     assert law.snapshot(12.0).ramp_until is None

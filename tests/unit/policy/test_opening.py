@@ -1,4 +1,4 @@
-"""How long openings last and what early probes change, alone, within the breaker, and under traffic."""
+"""How long openings last and when probes pass: alone, within the breaker, and under traffic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from llm_guard.outcome import Signal
 from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
-from llm_guard.policy.opening import Looks, Opening
+from llm_guard.policy.opening import Opening
 from llm_guard.policy.transition import BreakerMode, Transition
 
 HEALTHY, UNHEALTHY, NO_EVIDENCE = Signal.HEALTHY, Signal.UNHEALTHY, Signal.NO_EVIDENCE
@@ -22,16 +22,18 @@ EARLY = BreakerSettings(open_jitter=0.0)
 AT = 1000.0
 
 
-def begun(open_s: float = 30.0, *, looks: Looks = "seldom") -> Opening:
+def begin(
+    opening: Opening, now: float, *, early: bool = True, brownout: bool = False, open_s: float = 30.0, jitter: float = 0
+) -> float:
+    """An opening begins, the first or after a failed probe; how long it lasts."""
+    opening.begin(now, open_s, 300.0, jitter, has_early_probes=early, is_brownout=brownout)
+    return opening.probe_at() - now
+
+
+def begun(*, early: bool = True, brownout: bool = False) -> Opening:
     opening = Opening(0.0)
-    opening.begin(AT, open_s, 300.0, 0.0, looks)
+    begin(opening, AT, early=early, brownout=brownout)
     return opening
-
-
-def fail(opening: Opening, now: float) -> float:
-    """A probe fails; when the next is due, from the beginning on."""
-    opening.begin(now, 30.0, 300.0, 0.0, looks="seldom")
-    return opening.probe_at() - AT
 
 
 def acquire(breaker: Breaker, now: float) -> Permit:
@@ -56,7 +58,7 @@ def opened(settings: BreakerSettings = EARLY, phase: float = 0.0) -> Breaker:
 
 
 def probes_until(breaker: Breaker, last_s: float) -> list[float]:
-    """When each probe was let through, as seconds since it opened; all fail at once, and somebody asks each 1/64 s."""
+    """When each probe passes, in seconds since the opening; each fails at once, and a call comes every 1/64 s."""
     probed = []
     for tick in range(1, int(last_s * 64) + 1):
         now = AT + tick / 64
@@ -67,175 +69,150 @@ def probes_until(breaker: Breaker, last_s: float) -> list[float]:
     return probed
 
 
-def test_early_probes_are_due_after_250_ms_and_then_each_four_times_later() -> None:
-    opening = begun(open_s=300.0)
-    due_s = [opening.probe_at() - AT]
-    for _ in range(5):
-        due_s.append(fail(opening, AT + due_s[-1]))
-    assert due_s == [0.25, 1.0, 4.0, 16.0, 64.0, 256.0]
-
-
-def test_end_of_the_opening_comes_before_a_later_early_probe() -> None:
-    opening = begun(open_s=3.0)
-    assert fail(opening, AT + 1.5) == 3.0
-    assert begun(open_s=0.125).probe_at() == AT + 0.125
-
-
-def test_nothing_is_early_unless_asked_for() -> None:
-    opening = begun(looks="never")
-    assert opening.probe_at() == AT + 30.0
-    assert fail(opening, AT + 1.0) == 31.0
-    assert opening.began_at == AT + 1.0
-
-
-def test_early_probe_that_fails_changes_nothing_about_the_end() -> None:
-    opening = begun()
-    for now in (AT + 0.25, AT + 1.0, AT + 29.999):
-        fail(opening, now)
-        assert (opening.began_at, opening.length_s, opening.outage_at) == (AT, 30.0, AT)
-        assert not opening.is_over(AT + 29.999)
-        assert opening.is_over(AT + 30.0)
-
-
-def test_settings_of_a_failed_early_probe_do_not_change_the_opening_either() -> None:
-    opening = begun()
-    opening.begin(AT + 0.25, 2.0, 2.0, 0.5, looks="never")
-    assert (opening.began_at, opening.length_s, opening.probe_at()) == (AT, 30.0, AT + 1.0)
-
-
 @pytest.mark.parametrize(
-    ("ended_s", "next_s"),
-    [(0.26, 1.0), (0.999, 1.0), (1.0, 4.0), (3.999, 4.0), (4.0, 16.0), (15.5, 16.0), (16.0, 30.0), (29.9, 30.0)],
+    ("outage_s", "length_s"),
+    [(0.25, 0.8125), (2.0, 0.9), (8.0, 1.2), (16.0, 1.6), (50.0, 3.3), (54.0, 3.5), (600.0, 3.5), (1e6, 3.5)],
 )
-def test_slow_early_probe_skips_those_that_came_due_while_it_was_out(ended_s: float, next_s: float) -> None:
-    assert fail(begun(), AT + ended_s) == next_s
+def test_openings_with_early_probes_are_800_ms_and_a_twentieth_of_the_outage_up_to_three_and_a_half_seconds(
+    outage_s: float, length_s: float
+) -> None:
+    assert begin(begun(), AT + outage_s) == pytest.approx(length_s)
 
 
-def test_early_probe_that_fails_after_the_end_begins_the_next_opening() -> None:
-    opening = begun()
-    assert fail(opening, AT + 45.0) == 75.0
-    assert (opening.began_at, opening.outage_at) == (AT + 45.0, AT)
-    assert [opening.is_over(AT + now_s) for now_s in (45.0, 74.999, 75.0)] == [False, False, True]
-
-
-def test_only_the_first_opening_of_an_outage_has_early_probes() -> None:
-    opening = begun()
-    assert fail(opening, AT + 30.0) == 60.0
-    assert fail(opening, AT + 60.0) == 90.0
+def test_first_early_probe_of_each_outage_is_due_after_250_ms() -> None:
+    opening = Opening(0.0)
+    assert begin(opening, AT) == 0.25
+    assert begin(opening, AT + 0.25) > 0.8
     opening.end()
-    assert opening.outage_at is None
-    opening.begin(AT + 100.0, 30.0, 300.0, 0.0, looks="seldom")
-    assert opening.probe_at() == AT + 100.25
+    assert (opening.outage_at, opening.is_brownout) == (None, False)
+    assert begin(opening, AT + 100.0) == 0.25
 
 
-@pytest.mark.parametrize(("failed_s", "length_s"), [(30.0, 30.0), (240.0, 30.0), (400.0, 50.0), (4000.0, 300.0)])
-def test_openings_after_early_probes_grow_with_the_outage_as_without_them(failed_s: float, length_s: float) -> None:
-    early, plain = begun(), begun(looks="never")
-    for now in (AT + 0.25, AT + 1.0):
-        fail(early, now)
-    for opening in (early, plain):
-        fail(opening, AT + failed_s)
-        assert (opening.began_at, opening.length_s) == (AT + failed_s, length_s)
-
-
-def test_brownout_is_looked_at_every_quarter_of_a_second_until_its_opening_is_over() -> None:
-    opening = begun(2.0, looks="often")
+@pytest.mark.parametrize("outage_s", [0.0, 0.25, 8.0, 60.0])
+def test_brownout_is_probed_at_intervals_of_250_ms_and_a_twentieth_of_it(outage_s: float) -> None:
+    opening = begun(brownout=True)
     assert opening.is_brownout
-    assert [fail(opening, AT + at) for at in (0.25, 0.5, 1.1, 1.8)] == [0.5, 0.75, 1.25, 2.0]
-    assert fail(opening, AT + 2.0) == 32.0
+    assert opening.probe_at() == AT + 0.25
+    assert begin(opening, AT + outage_s) == pytest.approx(0.25 + outage_s / 20)
+    assert opening.is_brownout, "a probe that fails does not make it an outage"
     assert not begun().is_brownout
 
 
-def test_jitter_is_drawn_for_each_opening_and_not_for_early_probes() -> None:
-    early, plain = Opening(0.25), Opening(0.25)
-    lengths: list[list[float]] = [[], []]
-    looks: tuple[Looks, Looks] = ("seldom", "never")
-    for opening, drawn, look in zip((early, plain), lengths, looks, strict=True):
-        opening.begin(AT, 32.0, 300.0, 0.5, look)
-        if look == "seldom":
-            fail(opening, AT + 0.25)
-            fail(opening, AT + 1.0)
-        drawn.append(opening.length_s)
-        for now in (AT + 40.0, AT + 80.0, AT + 120.0):
-            opening.begin(now, 32.0, 300.0, 0.5, look)
-            drawn.append(opening.length_s)
-    assert lengths[0] == lengths[1]
-    assert lengths[0][0] == 28.0
-    assert len(set(lengths[0])) == 4
+@pytest.mark.parametrize(("failed_s", "length_s"), [(30.0, 30.0), (240.0, 30.0), (400.0, 50.0), (4000.0, 300.0)])
+def test_openings_without_early_probes_last_open_for_or_an_eighth_of_the_outage(
+    failed_s: float, length_s: float
+) -> None:
+    opening = begun(early=False)
+    assert opening.length_s == 30.0
+    assert begin(opening, AT + failed_s, early=False) == length_s
+    assert (opening.began_at, opening.outage_at) == (AT + failed_s, AT)
 
 
-def test_breaker_probes_early_in_the_first_opening_and_at_the_end_of_each() -> None:
-    assert probes_until(opened(), 125.0) == [0.25, 1.0, 4.0, 16.0, 30.0, 60.0, 90.0, 120.0]
+def test_no_opening_with_early_probes_is_longer_than_open_for() -> None:
+    opening = Opening(0.0)
+    assert [begin(opening, AT + at, open_s=0.125) for at in (0.0, 0.125, 60.0)] == [0.125] * 3
+    assert begin(opening, AT + 600.0, open_s=3.0) == 3.0
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_jitter_shortens_each_opening_by_another_share(early: bool) -> None:
+    opening = Opening(0.25)
+    plain = begun(early=early)
+    shares = [begin(opening, AT, early=early, jitter=0.5) / plain.length_s]
+    for i in range(1, 6):
+        now = AT + 40.0 * i
+        shares.append(begin(opening, now, early=early, jitter=0.5) / begin(plain, now, early=early))
+    assert shares[0] == 0.875
+    assert all(0.5 < share <= 1 for share in shares)
+    assert len({round(share, 6) for share in shares}) == 6
+
+
+@pytest.mark.parametrize(("outage_s", "lease_s"), [(0.25, 1.0), (4.0, 1.0), (40.0, 2.8), (70.0, 3.5), (1e6, 3.5)])
+@pytest.mark.parametrize("early", [True, False])
+def test_lease_of_a_probe_grows_with_the_outage_from_one_second_to_three_and_a_half(
+    early: bool, outage_s: float, lease_s: float
+) -> None:
+    assert begun(early=early).lease_s(AT + outage_s) == pytest.approx(lease_s)
+
+
+def test_breaker_probes_during_the_whole_outage_at_growing_intervals() -> None:
+    probed = probes_until(opened(), 600.0)
+    assert probed[:4] == [0.25, 1.0625, 1.921875, 2.828125]
+    intervals = [after - before for before, after in pairwise(probed)]
+    assert intervals == sorted(intervals)
+    assert max(intervals) == 3.5
+    assert [sum(at <= outage_s for at in probed) for outage_s in (2, 8, 60, 600)] == [3, 8, 32, 186]
+
+
+@pytest.mark.parametrize("outage_s", [0.3, 1.0, 2.0, 8.0, 60.0, 600.0, 3600.0])
+def test_recovery_is_noticed_within_800_ms_and_a_twentieth_of_the_outage(outage_s: float) -> None:
+    breaker = opened()
+    probes_until(breaker, outage_s)
+    assert breaker.retry_after_s(AT + outage_s) <= min(3.5, 0.8 + 0.05 * outage_s)
 
 
 def test_breaker_without_early_probes_probes_at_the_end_of_each_opening_only() -> None:
     assert probes_until(opened(replace(EARLY, early_probes=False)), 125.0) == [30.0, 60.0, 90.0, 120.0]
 
 
-def test_later_openings_of_a_breaker_with_early_probes_grow_up_to_the_longest() -> None:
-    settings = replace(EARLY, open_for=2.0, max_open_for=4.0)
-    probed = probes_until(opened(settings), 80.0)
-    assert probed[:5] == [0.25, 1.0, 2.0, 4.0, 6.0]
-    waits = [after - before for before, after in pairwise(probed[3:])]
-    assert waits == sorted(waits)
-    assert (waits[0], waits[-1]) == (2.0, 4.0)
-    late = probes_until(opened(replace(settings, early_probes=False)), 80.0)
-    assert late == probed[2:]
+def test_probes_of_breakers_that_opened_together_do_not_stay_together() -> None:
+    breakers = [opened(BreakerSettings(), phase) for phase in (0.0, 0.3, 0.6)]
+    for breaker in breakers:
+        for _ in range(8):
+            now = breaker.snapshot(AT).probe_at or 0.0
+            probe(breaker, UNHEALTHY, now)
+    assert len({breaker.snapshot(AT).probe_at for breaker in breakers}) == 3
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_no_more_early_probes_are_out_at_once_than_may_be_half_open(at_once: int) -> None:
+def test_no_more_early_probes_are_in_flight_than_may_be_half_open(at_once: int) -> None:
     breaker = opened(replace(EARLY, half_open_calls=at_once))
     permits = [breaker.try_acquire(AT + 0.25) for _ in range(50)]
     granted = [permit for permit in permits if permit is not None]
     assert len(granted) == at_once
     assert all(permit.is_probe for permit in granted)
-    assert [breaker.try_acquire(AT + later_s) for later_s in (0.5, 1.0, 4.0, 16.0, 30.0)] == [None] * 5
-    breaker.settle(granted[0], UNHEALTHY, AT + 0.5)
-    assert breaker.try_acquire(AT + 0.999) is None
-    assert breaker.try_acquire(AT + 1.0) is not None
+    assert [breaker.try_acquire(AT + later_s) for later_s in (0.5, 1.0, 1.24)] == [None] * 3
+    breaker.settle(granted[0], UNHEALTHY, AT + 1.24)
+    assert breaker.try_acquire(AT + 2.1) is None
+    assert breaker.try_acquire(AT + 2.11) is not None
 
 
-@pytest.mark.parametrize("due_s", [0.25, 1.0, 4.0, 16.0])
-def test_good_early_probe_closes_at_once_with_an_empty_window(due_s: float) -> None:
-    breaker = opened()
-    transition = None
-    for early_s in (0.25, 1.0, 4.0, 16.0):
-        transition = probe(breaker, HEALTHY if early_s == due_s else UNHEALTHY, AT + early_s)
-        if early_s == due_s:
-            break
-    assert transition == Transition("half_open", "closed", AT + due_s, "probes succeeded")
-    seen = breaker.snapshot(AT + due_s)
-    assert (seen.calls, seen.consecutive_failures, seen.outage_at, seen.probe_at) == (0, 0, None, None)
-    assert breaker.retry_after_s(AT + due_s) == 0.0
-
-
-def test_outage_after_a_blip_has_early_probes_of_its_own() -> None:
+def test_good_early_probe_closes_at_once_with_an_empty_window() -> None:
     breaker = opened()
     probe(breaker, UNHEALTHY, AT + 0.25)
-    probe(breaker, HEALTHY, AT + 1.0)
+    assert probe(breaker, HEALTHY, AT + 1.5) == Transition("half_open", "closed", AT + 1.5, "probes succeeded")
+    seen = breaker.snapshot(AT + 1.5)
+    assert (seen.calls, seen.consecutive_failures, seen.outage_at, seen.probe_at) == (0, 0, None, None)
+    assert breaker.retry_after_s(AT + 1.5) == 0.0
+
+
+def test_outage_after_a_blip_begins_with_a_short_interval_again() -> None:
+    breaker = opened()
+    probe(breaker, UNHEALTHY, AT + 0.25)
+    probe(breaker, HEALTHY, AT + 1.5)
     for _ in range(5):
         breaker.settle(acquire(breaker, AT + 50.0), UNHEALTHY, AT + 50.0)
     assert breaker.retry_after_s(AT + 50.0) == 0.25
     assert breaker.snapshot(AT + 50.0).outage_at == AT + 50.0
 
 
-def test_enough_good_probes_are_needed_early_too_and_one_failure_keeps_the_end() -> None:
+def test_enough_good_probes_are_needed_early_too() -> None:
     breaker = opened(replace(EARLY, success_threshold=3))
     assert probe(breaker, HEALTHY, AT + 0.25) is None
     assert probe(breaker, HEALTHY, AT + 0.5) is None
     assert probe(breaker, UNHEALTHY, AT + 0.75) is not None
-    assert breaker.retry_after_s(AT + 0.75) == 0.25
-    assert [probe(breaker, HEALTHY, AT + 1.0) is None for _ in range(3)] == [True, True, False]
+    assert breaker.retry_after_s(AT + 0.75) == pytest.approx(0.8375)
+    assert [probe(breaker, HEALTHY, AT + 2.0) is None for _ in range(3)] == [True, True, False]
 
 
-def test_slow_answer_to_an_early_probe_keeps_the_end_of_the_opening() -> None:
+def test_slow_answer_to_an_early_probe_begins_the_next_opening() -> None:
     breaker = opened(replace(EARLY, slow_call=2.0))
     permit = acquire(breaker, AT + 0.25)
     transition = breaker.settle(permit, HEALTHY, AT + 5.25, duration_s=5.0)
     assert transition == Transition("half_open", "open", AT + 5.25, "a probe was slow")
-    assert breaker.retry_after_s(AT + 5.25) == 10.75
-    assert breaker.snapshot(AT + 5.25).opened_at == AT
+    assert breaker.retry_after_s(AT + 5.25) == pytest.approx(1.0625)
+    seen = breaker.snapshot(AT + 5.25)
+    assert (seen.outage_at, seen.opened_at) == (AT, AT + 5.25)
 
 
 def test_cancelled_early_probe_returns_its_permit() -> None:
@@ -246,57 +223,70 @@ def test_cancelled_early_probe_returns_its_permit() -> None:
     assert probe(breaker, HEALTHY, AT + 0.3) is not None
 
 
-def test_lost_early_probe_frees_its_place_when_its_lease_ends() -> None:
+def test_probes_that_hang_are_followed_by_others_in_bounded_time() -> None:
+    """None returns, for ten minutes: first one a second, then one every 3.5 s."""
     breaker = opened()
-    acquire(breaker, AT + 0.25)
-    assert breaker.retry_after_s(AT + 10.25) == 20.0
-    assert breaker.try_acquire(AT + 30.24) is None
-    assert breaker.try_acquire(AT + 30.25) is not None
+    sent = [tick / 64 for tick in range(600 * 64) if breaker.try_acquire(AT + tick / 64) is not None]
+    intervals = [after - before for before, after in pairwise(sent)]
+    assert (min(intervals), max(intervals)) == (1.0, 3.5)
+    assert intervals == sorted(intervals)
+    assert len(sent) == 186
 
 
-def test_wait_that_is_told_ends_at_the_very_instant_of_the_next_probe() -> None:
-    breaker, now, told = opened(), AT, []
-    for _ in range(6):
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_probe_that_hung_before_the_recovery_does_not_reopen_while_a_newer_one_is_in_flight(is_slow: bool) -> None:
+    breaker = opened(replace(EARLY, slow_call=60.0))
+    hung = acquire(breaker, AT + 1.0)
+    newer = acquire(breaker, AT + 2.0)
+    signal = HEALTHY if is_slow else UNHEALTHY
+    assert breaker.settle(hung, signal, AT + 2.5, duration_s=61.0 if is_slow else None) is None
+    assert breaker.try_acquire(AT + 2.5) is None
+    assert breaker.settle(newer, HEALTHY, AT + 2.75) is not None
+    assert breaker.state == "closed"
+
+
+def test_probe_that_outlived_its_lease_reopens_if_no_newer_one_is_in_flight() -> None:
+    breaker = opened()
+    hung = acquire(breaker, AT + 1.0)
+    lost = acquire(breaker, AT + 2.0)
+    assert breaker.settle(hung, UNHEALTHY, AT + 3.0) == Transition("half_open", "open", AT + 3.0, "a probe failed")
+    assert breaker.settle(lost, HEALTHY, AT + 3.0) is None
+
+
+def test_probe_that_fails_within_its_lease_reopens_though_another_is_in_flight() -> None:
+    breaker = opened(replace(EARLY, half_open_calls=2))
+    first, _ = acquire(breaker, AT + 1.0), acquire(breaker, AT + 1.0)
+    assert breaker.settle(first, UNHEALTHY, AT + 1.5) is not None
+    assert breaker.state == "open"
+
+
+def test_retry_after_ends_at_the_instant_of_the_next_probe() -> None:
+    breaker, now = opened(), AT
+    for _ in range(60):
         wait_s = breaker.retry_after_s(now)
-        told.append(wait_s)
-        assert breaker.retry_after_s(now + wait_s / 2) == wait_s / 2
+        assert breaker.retry_after_s(now + wait_s / 2) == pytest.approx(wait_s / 2)
         assert breaker.try_acquire(now + wait_s - 1 / 1024) is None
-        now += wait_s
+        now = breaker.snapshot(now).probe_at or 0.0
         assert breaker.retry_after_s(now) == 0.0
-        assert breaker.snapshot(now).probe_at == now
         probe(breaker, UNHEALTHY, now)
-    assert told == [0.25, 0.75, 3.0, 12.0, 14.0, 30.0]
+    assert breaker.retry_after_s(now) == 3.5
 
 
-def test_early_probe_that_nobody_asks_for_stays_due() -> None:
+def test_probe_stays_due_until_a_call_comes() -> None:
     breaker = opened()
     assert breaker.retry_after_s(AT + 7.0) == 0.0
     assert breaker.state == "open"
     probe(breaker, UNHEALTHY, AT + 7.0)
-    assert breaker.retry_after_s(AT + 7.0) == 9.0
+    assert breaker.retry_after_s(AT + 7.0) == pytest.approx(1.15)
 
 
-def test_phase_moves_the_end_of_the_first_opening_but_not_its_early_probes() -> None:
-    breaker = opened(BreakerSettings(open_jitter=0.5), phase=0.5)
-    assert probes_until(breaker, 23.0) == [0.25, 1.0, 4.0, 16.0, 22.5]
-
-
-def test_opening_that_has_begun_keeps_its_early_probes_through_a_reload() -> None:
+def test_opening_that_has_begun_keeps_its_length_through_a_reload_and_the_next_does_not() -> None:
     breaker = opened()
     breaker.settings = replace(EARLY, early_probes=False, open_for=2.0)
-    assert probes_until(breaker, 35.0) == [0.25, 1.0, 4.0, 16.0, 30.0, 33.75]
+    assert probes_until(breaker, 5.0) == [0.25, 2.25, 4.25]
     breaker = opened(replace(EARLY, early_probes=False))
     breaker.settings = EARLY
-    assert probes_until(breaker, 35.0) == [30.0]
-
-
-def test_next_outage_after_a_reload_goes_by_the_new_settings() -> None:
-    breaker = opened()
-    breaker.settings = replace(EARLY, early_probes=False)
-    probe(breaker, HEALTHY, AT + 0.25)
-    for _ in range(5):
-        breaker.settle(acquire(breaker, AT + 1.0), UNHEALTHY, AT + 1.0)
-    assert breaker.retry_after_s(AT + 1.0) == 30.0
+    assert probes_until(breaker, 33.0) == [30.0, 32.3125]
 
 
 @pytest.mark.parametrize("mode", ["forced_open", "forced_closed", "metrics_only", "disabled"])
@@ -315,15 +305,16 @@ def test_operators_word_ends_early_probes_with_the_outage(mode: BreakerMode) -> 
     assert (breaker.state, breaker.snapshot(AT + 31.0).outage_at) == ("closed", None)
     for _ in range(5):
         breaker.settle(acquire(breaker, AT + 40.0), UNHEALTHY, AT + 40.0)
-    assert probes_until(breaker, 60.0) == [40.25, 41.0, 44.0, 56.0]
+    assert breaker.retry_after_s(AT + 40.0) == 0.25
 
 
-def test_good_light_probe_comes_before_the_early_ones_and_a_failure_then_keeps_the_end() -> None:
+def test_good_light_probe_comes_before_the_early_ones() -> None:
     breaker = opened()
     breaker.note_probe(True, AT + 0.125)
-    probe(breaker, UNHEALTHY, AT + 2.0)
-    assert breaker.snapshot(AT + 2.0).opened_at == AT
-    assert breaker.retry_after_s(AT + 2.0) == 2.0
+    probe(breaker, UNHEALTHY, AT + 0.125)
+    seen = breaker.snapshot(AT + 0.125)
+    assert (seen.outage_at, seen.opened_at) == (AT, AT + 0.125)
+    assert breaker.retry_after_s(AT + 0.125) == pytest.approx(0.80625)
 
 
 # Under traffic: attempts of 20 ms; whoever failed comes back after 0.2, 0.4 and 0.8 s, if he retries at all.
@@ -408,8 +399,8 @@ def test_blips_of_half_a_second_open_it_until_the_first_early_probe(shift_s: flo
     assert max(spans) < 0.3
 
 
-def test_opening_by_chance_in_a_brownout_costs_seconds_instead_of_half_a_minute() -> None:
-    """The first five calls fail, then 40 %: four early probes in ten fail, and all of them once in forty."""
+def test_opening_by_chance_in_a_brownout_costs_a_second_instead_of_half_a_minute() -> None:
+    """The first five calls fail, then 40 %: so do four early probes in ten."""
 
     def refused_s(seed: int, early_probes: bool) -> float:
         dice, now, lost_s = random.Random(seed), AT, 0.0
@@ -422,16 +413,16 @@ def test_opening_by_chance_in_a_brownout_costs_seconds_instead_of_half_a_minute(
         return lost_s
 
     early, plain = (sorted(refused_s(seed, is_on) for seed in range(200)) for is_on in (True, False))
-    assert early[100] == 0.25
-    assert sum(early) / 200 < 4
+    assert early[100] < 1.1
+    assert sum(early) / 200 < 1.2
     assert sum(plain) / 200 > 40
 
 
-@pytest.mark.parametrize(("open_for", "most"), [(1.0, 23), (2.0, 21)])
+@pytest.mark.parametrize("open_for", [1.0, 2.0, 30.0])
 @pytest.mark.parametrize("shift_s", [0.0, 0.7, 3.3, 5.9])
 @pytest.mark.parametrize("phase", [0.0, 0.4, 0.8])
 def test_outage_of_eight_seconds_lets_few_attempts_through_and_its_end_is_noticed(
-    open_for: float, most: int, shift_s: float, phase: float
+    open_for: float, shift_s: float, phase: float
 ) -> None:
     """50 calls/s, 400 in the outage, each with up to three retries; at most 0.06 attempts per call are wanted."""
     begins_at = 60 + shift_s
@@ -443,7 +434,7 @@ def test_outage_of_eight_seconds_lets_few_attempts_through_and_its_end_is_notice
         until=80,
         retries=3,
     )
-    assert sum(begins_at <= now < ends_at for now in seen.attempts) <= most
+    assert sum(begins_at <= now < ends_at for now in seen.attempts) <= 24
     assert seen.transitions[0].at - begins_at < 0.3
     assert seen.transitions[-1].after == "closed"
-    assert ends_at <= seen.transitions[-1].at < ends_at + open_for + 0.05
+    assert ends_at <= seen.transitions[-1].at < ends_at + min(open_for, 1.2) + 0.05

@@ -1,0 +1,69 @@
+"""The settings of a circuit breaker, and what each of them means.
+
+Owns no behaviour (`policy.breaker`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_guard.policy.transition import BreakerMode
+from llm_guard.policy.units import Count, OptionalCount, OptionalSeconds, Pause, Ratio, Seconds
+
+Sensitivity = Literal["statistical", "literal"]
+"""How much evidence opens a breaker: more than chance explains, or exactly the configured numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSettings:
+    """Durations in seconds."""
+
+    sensitivity: Sensitivity = "statistical"
+    """`statistical`: the numbers below are minima, and failures must also be more than chance
+    (`evidence.is_run_evidence`, `evidence.is_share_significant`), because retries cure random failures and an open
+    breaker does not. `literal`: the numbers alone decide, and random failures open it now and then: at 40 % five in a
+    row come every 160 calls."""
+    consecutive_failures: Count = 5
+    """Failures in a row that open it. `literal`: at any pace. `statistical`: they must also fill a quarter of a second
+    of the usual traffic (5 at up to 20 calls/s, 13 at 50, 25 at 100, 101 at 400), and be improbable at the share that
+    fails anyway (at 10 calls/s 11 where 20 % fail, 19 where 40 % do)."""
+    failure_rate: Ratio = 0.5
+    """Share of failed calls in the window from which on it opens. `literal`: as soon as there are `min_calls`.
+    `statistical`: once a share of 0.9 times this one is ruled out (less than once in 10,000): at 0.5 this takes 12
+    calls of which all fail, 39 of which 80 % fail, 205 of which 60 % fail, 460 of which 55 % fail (more than
+    a window of 60 s holds below 8 calls/s)."""
+    slow_call: OptionalSeconds = None
+    """A call that took longer than this is slow; None: no call is."""
+    slow_call_rate: Ratio = 0.8
+    """Share of slow calls, failed or not, from which on it opens, by the same rules as `failure_rate`: `statistical`
+    takes 29 calls of which all are slow, 95 of which 90 % are."""
+    window: Seconds = 60.0
+    window_calls: OptionalCount = None
+    """Only the last calls count, at most this many. Once there are that many the share alone decides, as in `literal`,
+    because no more evidence can come; few open it by chance (of 10, at 20 % random failures, once in some 120
+    calls)."""
+    min_calls: Count = 20
+    """Calls in the window from which on a share counts. `statistical` may need more, see `failure_rate`."""
+    open_for: Seconds = 30.0
+    """How long calls are refused before one is let through as a probe, and after each probe that fails. With
+    `early_probes` only the longest such time."""
+    max_open_for: Seconds = 300.0
+    """Without `early_probes` the time grows to an eighth of the outage so far, up to this. Unused with them."""
+    open_jitter: Ratio = 0.1
+    """Each such time is shorter by up to this share, so that breakers that opened together do not probe together."""
+    early_probes: bool = True
+    """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 800 ms and a
+    twentieth of the outage so far, at most 3.5 s or `open_for`; where a share of failures opened it, of 250 ms and a
+    twentieth. A recovery is noticed at once after a blip, and within 3.5 s after any outage. False: only `open_for`
+    and `max_open_for` count."""
+    half_open_calls: Count = 1
+    """Probes in flight at the same time. One that does not return holds its place for 1 s to 3.5 s, longer the longer
+    the outage: then the next is let through, and the first to succeed counts."""
+    success_threshold: Count = 1
+    """Probes that must succeed to close it."""
+    slow_start: Pause = 10.0
+    """After it closed, calls in flight grow from a quarter of those before the outage, by one for each success
+    (`policy.limiter`), for this long at most; 0s: no limit."""
+    state: BreakerMode = "auto"
+    """auto: by the evidence; all else is an operator's word."""

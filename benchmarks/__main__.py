@@ -153,12 +153,14 @@ def storm() -> None:
 
 
 @main.command("storm-matrix")
-@click.option("--length", "lengths", multiple=True, type=float, help="Of the storm, in seconds.")
+@click.option("--length", "lengths", multiple=True, type=float, help="Storm length in seconds.")
 @click.option("--rate", "rates", multiple=True, type=float, help="Calls a second.")
-@click.option("--error", "errors", multiple=True, type=click.Choice(cells.ERRORS), help="What the storm answers.")
-@click.option("--hint", "hints", multiple=True, help="Its Retry-After, or none.")
+@click.option(
+    "--error", "errors", multiple=True, type=click.Choice(cells.ERRORS), help="Error that the provider answers."
+)
+@click.option("--hint", "hints", multiple=True, help="Retry-After of the errors, or none.")
 @click.option("--part", type=click.Choice(("storms", "fallbacks", "slow")), help="This part alone.")
-@click.option("--processes", type=click.IntRange(1), help="At once; one for each processor without it.")
+@click.option("--processes", type=click.IntRange(1), help="Default: one per processor.")
 def storm_by_cell(
     lengths: tuple[float, ...],
     rates: tuple[float, ...],
@@ -169,7 +171,8 @@ def storm_by_cell(
 ) -> None:
     """Storms of every length, rate and kind against the whole gateway, on a virtual clock: a quarter of an hour.
 
-    Options choose cells, each may be given more than once; then nothing is written."""
+    With options only the cells that match all of them are measured, and nothing is written. An option may be repeated.
+    """
     if not (lengths or rates or errors or hints or part):
         matrix = storm_matrix.run(click.echo, processes)
         storm_matrix_report.write(matrix, report.RESULTS, report.machine())

@@ -1,11 +1,12 @@
-"""Does the gateway come back after a storm of errors, of any length and at any rate?
+"""Storms of errors, of many lengths and at many rates: does the gateway serve again afterwards?
 
 Each cell of the matrix is a run of the whole gateway on a virtual clock (`benchmarks.virtual`).
 
-cells      what varies, and the provider of one cell
-measure    what is measured in one cell
+cells      the cells, and the provider of each
+measure    figures of one cell
 fallbacks  random errors before a fallback to another model
 slow       right answers that take minutes
-run        all of it, on all processors
-report     JSON, page and picture
+run        all measurements, on all processors
+report     JSON and page
+picture    heat map
 """

@@ -1,4 +1,4 @@
-"""The cells of the storm matrix: what varies, and the provider that storms."""
+"""The cells of the storm matrix, and the provider that storms."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ANSWER_S = 0.2
 SLOW_ANSWER_S = 2.0
 
 HINT_CAP_S = 60.0
-"""A hint holds for so long at most."""
+"""Longest time for which the gateway has to obey a Retry-After."""
 BEFORE_S = 20.0
-"""Good service before the storm."""
+"""Time of good service before the storm."""
 GRACE_S = 10.0
-"""From the end of the storm and of the last hint to the first call that counts."""
+"""Time from the end of the storm and of its last hint to the first call that counts."""
 WINDOW_S = 60.0
-"""Calls that arrive in it count."""
+"""Length of the window whose arrivals count."""
 
 STORMY, NEIGHBOUR = "model-a", "model-b"
 _ERROR_TAKES_S = 0.05
@@ -56,7 +56,7 @@ class Cell:
     """Retry-After of the storm's errors; None: they have none."""
     answer_s: float = ANSWER_S
     share: float = 1.0
-    """Of the requests that the storm hits."""
+    """Share of the requests that fail during the storm."""
 
     @property
     def name(self) -> str:
@@ -67,22 +67,22 @@ class Cell:
 
     @property
     def dialect(self) -> DialectName:
-        """529 is Anthropic's."""
+        """The dialect whose providers send this error: 529 is Anthropic's."""
         return "anthropic" if self.error == "529" else "openai"
 
     @property
     def config(self) -> str:
-        """Shipped defaults."""
+        """The gateway's config: shipped defaults."""
         return _CONFIG.format(dialect=self.dialect, base="" if self.dialect == "anthropic" else "v1")
 
     @property
     def has_neighbour(self) -> bool:
-        """A second model of the same key is called too."""
+        """Whether a second model of the same key is called too."""
         return self.error == "quota"
 
     @property
     def well_at(self) -> float:
-        """When the storm ends."""
+        """End of the storm, in seconds from the beginning of the run."""
         return BEFORE_S + self.length_s
 
     @property
@@ -94,12 +94,12 @@ class Cell:
 
     @property
     def rounds(self) -> int:
-        """At low rates several runs with other seeds are counted together: 60 s have too few calls."""
+        """Number of runs, with different seeds, that are counted together: at low rates 60 s have too few calls."""
         return 6 if self.rate_per_s < 1 else 2 if self.rate_per_s < 20 else 1
 
 
 def cells() -> Iterator[Cell]:
-    """The matrix, and some cells with slow answers or a storm that hits some requests only."""
+    """The matrix, then some cells with slow answers, and some with a storm that hits half of the requests."""
     for error, hint_s, length_s, rate in product(ERRORS, HINTS_S, LENGTHS_S, RATES_PER_S):
         yield Cell(length_s, rate, error, hint_s)
     for error, hint_s, length_s, rate in product(ERRORS, (None, 30), (16.0, 60.0), (5.0, 50.0)):
@@ -116,9 +116,8 @@ class StormyProvider:
         self._cell = cell
         self._draw = draw
         self._limits = {model: _Limit(cell.rate_per_s) for model in (STORMY, NEIGHBOUR)}
-        self.storm_answers = 0
         self.last_hint_at = 0.0
-        """When the last error with a Retry-After was answered."""
+        """Time of the last error of the storm."""
 
     def answer(self, request: Request) -> Answer:
         cell, model = self._cell, request.model

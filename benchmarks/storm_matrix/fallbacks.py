@@ -38,7 +38,7 @@ models:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """How the wanted model fails."""
+    """An error that the wanted model answers at random."""
 
     error: ErrorName
     hint_s: int | None
@@ -46,7 +46,7 @@ class Flaw:
 
     @property
     def dialect(self) -> DialectName:
-        """529 is Anthropic's."""
+        """The dialect whose providers send this error: 529 is Anthropic's."""
         return "anthropic" if self.error == "529" else "openai"
 
     @property
@@ -62,9 +62,9 @@ class Substitution:
     flaw: Flaw
     calls: int
     served: float
-    """Share of calls, by whichever model."""
+    """Share of calls served by either model."""
     by_fallback: float
-    """Share of calls that the other model has answered."""
+    """Share of calls answered by the other model."""
     p99_s: float
     requests_per_call: float
 
@@ -99,14 +99,14 @@ class Substitution:
 
 
 def flaws() -> Iterator[Flaw]:
-    """All that are measured."""
+    """Every error, hint and rate that is measured."""
     errors: tuple[ErrorName, ...] = ("429", "529", "503")
     for error, hint_s, rate in product(errors, (1, None), RATES_PER_S):
         yield Flaw(error, hint_s, rate)
 
 
 def measure(flaw: Flaw, seed: int = 7) -> Substitution:
-    """Five minutes of calls."""
+    """Plays five minutes of calls."""
     config = _CONFIG.format(dialect=flaw.dialect, base="" if flaw.dialect == "anthropic" else "v1")
     load = Load(_WANTED, flaw.rate_per_s, SECONDS, dialect=flaw.dialect)
     played = play(config, _Flawed(flaw, Random(f"provider {seed}")), [load], seed=seed)

@@ -1,4 +1,4 @@
-"""What is measured in one cell of the storm matrix."""
+"""Measures one cell of the storm matrix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMISED_REFUSED = 0.05
 """Share of the requests after the storm that are answered 429, at most."""
 PROMISED_NEIGHBOUR = 0.99
 
-_TOLD = 60
+_REASON_CHARS = 60
 
 
 @dataclass(slots=True)
@@ -35,23 +35,23 @@ class Storm:
 
     cell: Cell
     calls: int = 0
-    """That arrived in the window after the storm."""
+    """Calls that arrived in the window after the storm."""
     served: int = 0
     storm_calls: int = 0
-    """To the stormy model, while the storm lasted."""
+    """Calls to the stormy model during the storm."""
     storm_requests: int = 0
-    """That the provider was sent for them."""
+    """Requests for the stormy model that reached the provider during the storm."""
     after_requests: int = 0
-    """Since the end of the storm, to the stormy model."""
+    """Requests for the stormy model since the end of the storm."""
     after_refused: int = 0
-    """Of these, answered 429."""
+    """Those of `after_requests` that were answered 429."""
     neighbour_calls: int = 0
-    """To the other model, while the storm lasted and after it."""
+    """Calls to the other model during the storm and after it."""
     neighbour_served: int = 0
     latencies_s: list[float] = field(default_factory=list)
-    """Of calls served in the window."""
+    """Latencies of the calls served in the window."""
     lost_to: Counter[str] = field(default_factory=Counter)
-    """What the calls in the window got that were not served."""
+    """How the calls in the window ended that were not served."""
 
     @property
     def served_share(self) -> float:
@@ -59,7 +59,7 @@ class Storm:
 
     @property
     def requests_per_call(self) -> float:
-        """While the storm lasted."""
+        """Requests that reached the provider during the storm, per call."""
         return self.storm_requests / self.storm_calls if self.storm_calls else 0.0
 
     @property
@@ -68,12 +68,12 @@ class Storm:
 
     @property
     def neighbour_share(self) -> float | None:
-        """None: there is no other model."""
+        """Share of the other model's calls that were served; None without another model."""
         return self.neighbour_served / self.neighbour_calls if self.neighbour_calls else None
 
     @property
     def p99_s(self) -> float | None:
-        """Of the calls served in the window; None: there are none."""
+        """99th percentile of `latencies_s`; None without any."""
         return percentile(self.latencies_s, 0.99)
 
     @property
@@ -113,7 +113,7 @@ def measure(cell: Cell, seed: int = 7) -> Storm:
 
 
 def window_of(cell: Cell, last_hint_at: float) -> tuple[float, float]:
-    """When the calls arrive that count."""
+    """Begin and end of the arrivals that count, in seconds from the beginning of the run."""
     begins_at = max(cell.well_at, last_hint_at + min(cell.hint_s or 0.0, HINT_CAP_S)) + GRACE_S
     return begins_at, begins_at + WINDOW_S
 
@@ -140,14 +140,14 @@ def count(storm: Storm, played: Played, window: tuple[float, float]) -> None:
 
 
 def reason(call: ClientCall) -> str:
-    """What a call got in place of an answer, without the figures in it."""
+    """The error that a call got, without the figures in it."""
     text = call.code.partition('"message":')[2].strip(' "') or call.code
     words = ["#" if any(map(str.isdigit, word)) else word for word in text.split()]
-    return f"{call.outcome} {call.status or ''}: {' '.join(words)}"[:_TOLD]
+    return f"{call.outcome} {call.status or ''}: {' '.join(words)}"[:_REASON_CHARS]
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """The smallest value that at least `share` of all do not exceed; None of none."""
+    """The smallest value that at least `share` of all do not exceed; None without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 

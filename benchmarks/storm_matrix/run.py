@@ -18,7 +18,7 @@ from llm_guard.app import calm_collector
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Everything that is measured."""
+    """All measurements."""
 
     storms: list[Storm]
     substitutions: list[Substitution]
@@ -45,7 +45,7 @@ def run(say: Callable[[str], None], processes: int | None = None) -> Matrix:
 
 
 def run_fallbacks(say: Callable[[str], None]) -> list[Substitution]:
-    """Random errors before a fallback to another model."""
+    """Measures random errors before a fallback to another model."""
     found = []
     for flaw in fallbacks.flaws():
         found.append(fallbacks.measure(flaw))
@@ -54,7 +54,7 @@ def run_fallbacks(say: Callable[[str], None]) -> list[Substitution]:
 
 
 def run_slow(say: Callable[[str], None]) -> list[Slowness]:
-    """Right answers that take minutes."""
+    """Measures right answers that take minutes."""
     found = []
     for case in slow.CASES:
         found.append(slow.measure(case))
@@ -63,7 +63,7 @@ def run_slow(say: Callable[[str], None]) -> list[Slowness]:
 
 
 def run_cells(say: Callable[[str], None], chosen: Sequence[Cell], processes: int | None = None) -> list[Storm]:
-    """Measures cells, the longest first; returns them in their own order."""
+    """Measures cells, the costliest first; returns them in the order of `chosen`."""
     workers = min(processes or os.cpu_count() or 1, len(chosen))
     if workers <= 1:
         return list(_counted(say, map(measure.measure, chosen), len(chosen)))
@@ -90,7 +90,7 @@ def chosen_cells(
 
 
 def line(storm: Storm) -> str:
-    """One cell in words."""
+    """One cell as a line of text."""
     other = "" if storm.neighbour_share is None else f", other model {storm.neighbour_share:.1%}"
     p99 = "-" if storm.p99_s is None else f"{storm.p99_s:.1f} s"
     why = f" [{storm.lost_to.most_common(1)[0][0]}]" if storm.lost_to else ""

@@ -26,18 +26,18 @@ models:
 
 @dataclass(frozen=True, slots=True)
 class SlowCase:
-    """Calls of which some, or all, are answered slowly."""
+    """Calls to one model, some or all of which are answered slowly."""
 
     name: str
     is_stream: bool
     answer: Callable[[int], Answer]
-    """To the slow call of this number, from 0."""
+    """Answer to the slow call of this number, from 0."""
     quick_per_slow: int = 0
     """Quick calls of the same model between two slow ones."""
     quick_first: int = 0
     """Quick calls before the first slow one."""
     patience_s: float | None = None
-    """That clients state in their headers."""
+    """Timeout that clients state in their headers; None: not stated."""
 
     def is_slow(self, number: int) -> bool:
         """Whether the call of this number is answered slowly."""
@@ -46,7 +46,7 @@ class SlowCase:
 
     @property
     def calls(self) -> int:
-        """Quick and slow ones."""
+        """Number of calls, quick and slow."""
         return self.quick_first + COUNT * (self.quick_per_slow + 1)
 
 
@@ -57,9 +57,9 @@ class Slowness:
     case: SlowCase
     slow: int
     slow_lost: int
-    """Not answered well."""
+    """Slow calls that were not answered well."""
     slow_repeated: int
-    """Sent more than once."""
+    """Slow calls that were sent more than once."""
     quick_lost: int
     quick_repeated: int
     lost_to: dict[str, int]
@@ -83,7 +83,7 @@ class Slowness:
 
 
 def _unary(number: int) -> Answer:
-    """150 to 500 s, in no order."""
+    """Takes 150 to 500 s, in no order."""
     return answers.right("openai", _MODEL, 150.0 + 350.0 * (number * 79 % COUNT) / (COUNT - 1))
 
 
@@ -113,7 +113,7 @@ CASES = (
 
 
 def measure(case: SlowCase, rate_per_s: float = 2.0, seed: int = 7) -> Slowness:
-    """Calls that come evenly, each answered well if it is waited for."""
+    """Plays evenly spaced calls; the provider answers each of them well, in its time."""
     load = Load(
         _MODEL, rate_per_s, case.calls / rate_per_s, arrivals="even", is_stream=case.is_stream,
         patience_s=case.patience_s,

@@ -1,4 +1,4 @@
-"""Open-loop clients: calls arrive whatever becomes of those before, and each notes what it got."""
+"""Open-loop clients: calls arrive at their times, whatever becomes of those before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llm_guard.gateway.request import Request
 from llm_guard.gateway.server import Gateway
 
 Outcome = Literal["served", "refused", "broken", "left"]
-"""refused: the answer is an error; broken: an answer of status 200 that was not whole; left: the client gave up."""
+"""refused: an error status; broken: status 200 but cut, or no answer; left: the client disconnected."""
 
 _PATHS: dict[DialectName, str] = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 _KEYS: dict[DialectName, list[tuple[bytes, bytes]]] = {
@@ -39,10 +39,11 @@ class Load:
     dialect: DialectName = "openai"
     is_stream: bool = False
     patience_s: float | None = None
-    """The client says so in its headers as the SDKs do, and leaves after it. None: it says nothing, and stays."""
+    """Client timeout: stated in the headers as the SDKs do, and a silence of this length makes the client disconnect.
+    None: not stated, and the client waits for ever."""
 
     def times(self, random: Random) -> Iterator[float]:
-        """When calls arrive, earliest first."""
+        """Arrival times of the calls, ascending."""
         gap_s = 1.0 / self.rate_per_s
         at = self.begins_at + (random.expovariate(self.rate_per_s) if self.arrivals == "poisson" else gap_s / 2)
         while at < self.ends_at:
@@ -60,12 +61,12 @@ class ClientCall:
     ended_at: float = -1.0
     outcome: Outcome = "left"
     status: int = 0
-    """0: no answer."""
+    """HTTP status; 0 without an answer."""
     deployment: str = ""
-    """That has answered; "" where the answer is the gateway's own."""
+    """Deployment that answered; "" where the answer is the gateway's own."""
     attempts: int = 0
     code: str = ""
-    """Of an error: the beginning of its body."""
+    """Beginning of an error's body."""
 
     @property
     def took_s(self) -> float:
@@ -73,7 +74,7 @@ class ClientCall:
 
 
 def fields_of(load: Load, number: int, length: int) -> list[tuple[bytes, bytes]]:
-    """The headers of a request."""
+    """Headers of a request, as parsed by the listener."""
     fields = [
         (b"host", b"gateway"),
         (b"content-type", b"application/json"),
@@ -87,14 +88,14 @@ def fields_of(load: Load, number: int, length: int) -> list[tuple[bytes, bytes]]
 
 
 def body_of(load: Load) -> bytes:
-    """A request of one short message."""
+    """Body of a request: one short message."""
     most = '"max_tokens":16,' if load.dialect == "anthropic" else ""
     stream = '"stream":true,' if load.is_stream else ""
     return f'{{"model":"{load.model}",{most}{stream}"messages":[{{"role":"user","content":"say a word"}}]}}'.encode()
 
 
 async def call_once(gateway: Gateway, load: Load, body: bytes, call: ClientCall) -> None:
-    """Serves one call, and notes in `call` what its client got, but for the time."""
+    """Serves one call; fills in `call`, except its times."""
     request = Request("POST", _PATHS[load.dialect], "1.1", fields_of(load, call.number, len(body)))
     request.feed(body)
     request.complete()
@@ -144,11 +145,11 @@ class _Wire:
     def __init__(self) -> None:
         self.status = 0
         self.first = b""
-        """What the client got first: the head, and what came with it."""
+        """First write of the gateway: the head, and what was sent with it."""
         self.last = b""
-        """The end of what it got, long enough for the event that ends a stream."""
+        """End of the bytes received, long enough for a stream's terminal event."""
         self.is_closed = False
-        """In the middle of an answer."""
+        """Whether the gateway closed the connection in the middle of an answer."""
         self.has_left = False
         self.task: asyncio.Task[None] | None = None
         self.patience_s = 0.0
@@ -171,7 +172,7 @@ class _Wire:
         return True
 
     async def wait_room(self) -> None:
-        """There is always room."""
+        """Returns at once: the client reads without delay."""
 
     def take_over(self, inbox: Inbox) -> None:
         raise NotImplementedError("nothing is upgraded here")
@@ -183,12 +184,12 @@ class _Wire:
         self.is_closed = True
 
     def lose_patience(self) -> None:
-        """The client has waited for too long, and leaves."""
+        """Disconnects the client after too long a silence."""
         self.has_left = True
         cast("asyncio.Task[None]", self.task).cancel()
 
     def header(self, name: bytes) -> str:
-        """A header of the answer; "" without it."""
+        """Value of a header of the answer; "" without it."""
         head = self.first.partition(b"\r\n\r\n")[0]
         _, found, rest = head.partition(b"\r\n" + name + b": ")
         return rest.partition(b"\r\n")[0].decode() if found else ""

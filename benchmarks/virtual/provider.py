@@ -1,4 +1,4 @@
-"""What a provider is sent and answers, in place of the HTTP client.
+"""A scripted provider in place of the HTTP client.
 
 `ScriptedConnections` stands where `gateway.connections.Connections` does, below `gateway.upstream`: the gateway's own
 time limits, classification and stream reading work on what it returns.
@@ -30,30 +30,30 @@ class Request:
     origin: str
     model: str
     call: int
-    """Number of the client's call."""
+    """Number of the client's call; -1 if the header was lost."""
     is_stream: bool = False
     status: int | None = None
-    """What it was answered with; None: the connection was cut before that."""
+    """Status of the answer; None: the connection was closed before that."""
     ended_at: float | None = None
     is_cut: bool = False
-    """The gateway closed the connection before the answer was whole."""
+    """Whether the gateway closed the connection before the answer was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How one request is answered."""
+    """Answer to one request."""
 
     status: int
     headers: Headers
     body: bytes = b""
     delay_s: float = 0.0
-    """Until the head."""
+    """Time from the request to the head of the answer."""
     pieces: tuple[tuple[float, bytes], ...] = ()
-    """A stream's: each after so many seconds from the one before."""
+    """Pieces of a stream: (seconds since the one before, bytes)."""
 
 
 class Provider(Protocol):
-    """A provider: a function of time, of what is sent, and of its own random draws."""
+    """A provider: a function of time, of the request, and of its own random draws."""
 
     def answer(self, request: Request) -> Answer: ...
 
@@ -68,7 +68,7 @@ _read = msgspec.json.Decoder(_Sent).decode
 
 @dataclass
 class Log:
-    """Every request that was sent, oldest first."""
+    """Every request that reached the provider, oldest first."""
 
     requests: list[Request] = field(default_factory=list)
 
@@ -111,7 +111,7 @@ class ScriptedConnections(Connections):
 
 
 class ScriptedExchange:
-    """An answer as it comes. Has the surface of `call.Exchange`."""
+    """An answer as it arrives. Has the surface of `call.Exchange`."""
 
     __slots__ = ("_blocks", "_request", "_since", "headers", "reason", "status")
 

@@ -24,7 +24,7 @@ from llm_guard.routes import compile_routes
 
 @dataclass(frozen=True)
 class Act:
-    """What happens to the gateway at an instant, in seconds from the beginning: an operator's reset, a reload."""
+    """A change of the gateway during a run, such as an operator's reset. Time in seconds from the beginning."""
 
     at: float
     act: Callable[[Gateway], None]
@@ -32,14 +32,14 @@ class Act:
 
 @dataclass(frozen=True)
 class Played:
-    """What clients got and what the provider was sent, oldest first."""
+    """Calls as their clients saw them and requests as the provider saw them, oldest first."""
 
     calls: list[ClientCall]
     requests: list[Request]
 
 
 def play(config: str, provider: Provider, loads: Sequence[Load], *, acts: Sequence[Act] = (), seed: int = 7) -> Played:
-    """Runs until every call has ended. The same arguments give the same result."""
+    """Runs until every call has ended and every act is done. The same arguments give the same result."""
     with _quiet():
         return run_virtual(lambda clock: _play(config, provider, loads, acts, seed, clock))
 
@@ -50,8 +50,6 @@ async def _play(
     loop, began_at = asyncio.get_running_loop(), clock.now()
     log, calls = Log(), list[ClientCall]()
     gateway = _gateway(config, ScriptedConnections(provider, log, lambda: clock.now() - began_at), clock, seed)
-    for act in acts:
-        loop.call_at(began_at + act.at, act.act, gateway)
     running: set[asyncio.Task[None]] = set()
     errors: list[BaseException] = []
 
@@ -79,7 +77,11 @@ async def _play(
             await asyncio.sleep(began_at + at - clock.now())
             begin(load, body)
 
-    await asyncio.gather(*[arrive(load, place) for place, load in enumerate(loads)])
+    async def perform(act: Act) -> None:
+        await asyncio.sleep(act.at)
+        act.act(gateway)
+
+    await asyncio.gather(*[arrive(load, place) for place, load in enumerate(loads)], *map(perform, acts))
     while running:
         await asyncio.wait(running)
     if errors:
@@ -88,7 +90,7 @@ async def _play(
 
 
 def _gateway(config: str, connections: ScriptedConnections, clock: VirtualClock, seed: int) -> Gateway:
-    """As `app.App` builds it, without what serves operators and watches upstreams beside their calls."""
+    """Builds a gateway as `app.App` does, without the operator side, the prober and deferred calls."""
     parsed = parse_config(config)
     random = Random(f"gateway {seed}")
     return Gateway(
@@ -103,7 +105,7 @@ def _gateway(config: str, connections: ScriptedConnections, clock: VirtualClock,
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Log lines are made, as ever, and go nowhere."""
+    """Discards log lines; the gateway still builds them."""
     before = structlog.get_config() if structlog.is_configured() else None
     structlog.configure(processors=[_drop])
     LEVELS.override("llm_guard.gateway.record", "warning")

@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests tools bench soak fuzz compiled compiled-package compiled-tests lock \
-	clean
+.PHONY: run demo test check lint types imports tests tools bench soak storm-matrix fuzz compiled compiled-package \
+	compiled-tests lock clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -61,6 +61,10 @@ bench: $(VENV)/ready-dev
 # Five minutes of a thousand streams; `make bench` is without it.
 soak: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks soak
+
+# A quarter of an hour of storms on a virtual clock; `make bench` is without it.
+storm-matrix: $(VENV)/ready-dev
+	$(BIN)/python -m benchmarks storm-matrix
 
 # A quarter of an hour of nearly right inputs; what breaks a target is kept in tests/data/fuzz, where `make test` runs it.
 fuzz: $(VENV)/ready-dev

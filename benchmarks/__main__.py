@@ -1,7 +1,7 @@
-"""`python -m benchmarks [all|scenarios|compare|relay|ops|lasting|soak|storm|fuzz|classification [FILE]]`: measures, and
-writes `benchmarks/results/`.
+"""`python -m benchmarks [all|scenarios|compare|relay|ops|lasting|soak|storm|storm-matrix|fuzz|classification [FILE]]`:
+measures, and writes `benchmarks/results/`.
 
-Exits 1 when a promise does not hold. `soak` and `fuzz`, which take minutes, are no part of `all`."""
+Exits 1 when a promise does not hold. `soak`, `storm-matrix` and `fuzz`, which take minutes, are no part of `all`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ from benchmarks.scenarios import report as scenario_report
 from benchmarks.scenarios import run as scenarios
 from benchmarks.scenarios.catalogue import SCENARIOS
 from benchmarks.storm import report as storms
+from benchmarks.storm_matrix import cells
+from benchmarks.storm_matrix import report as storm_matrix_report
+from benchmarks.storm_matrix import run as storm_matrix
+from benchmarks.storm_matrix.fallbacks import Substitution
+from benchmarks.storm_matrix.measure import Storm
+from benchmarks.storm_matrix.slow import Slowness
 from compiling.build import ROOT, TARGET, BuildError, build
 from tests.fuzz.targets import TARGETS
 
@@ -53,7 +59,7 @@ def main(context: click.Context) -> None:
 @main.command("all")
 @_seconds
 def everything(seconds: float = scenarios.LONGEST_S) -> None:
-    """Every part but the soak and the fuzzing, one after the other."""
+    """Every part but the soak, the storm matrix and the fuzzing, one after the other."""
     measured = [*_scenarios(seconds), *_compare(), *_relay(), *_ops(), *_lasting()]
     _end([*measured, *storms.run_all(click.echo), *_classification()])
 
@@ -144,6 +150,42 @@ def fuzz_targets(minutes: float, only: tuple[str, ...], seed: int | None) -> Non
 def storm() -> None:
     """The policies against thousands of clients, simulated."""
     _end(storms.run_all(click.echo))
+
+
+@main.command("storm-matrix")
+@click.option("--length", "lengths", multiple=True, type=float, help="Storm length in seconds.")
+@click.option("--rate", "rates", multiple=True, type=float, help="Calls a second.")
+@click.option(
+    "--error", "errors", multiple=True, type=click.Choice(cells.ERRORS), help="Error that the provider answers."
+)
+@click.option("--hint", "hints", multiple=True, help="Retry-After of the errors, or none.")
+@click.option("--part", type=click.Choice(("storms", "fallbacks", "slow")), help="This part alone.")
+@click.option("--processes", type=click.IntRange(1), help="Default: one per processor.")
+def storm_by_cell(
+    lengths: tuple[float, ...],
+    rates: tuple[float, ...],
+    errors: tuple[str, ...],
+    hints: tuple[str, ...],
+    part: str | None,
+    processes: int | None,
+) -> None:
+    """Storms of every length, rate and kind against the whole gateway, on a virtual clock: a quarter of an hour.
+
+    With options only the cells that match all of them are measured, and nothing is written. An option may be repeated.
+    """
+    if not (lengths or rates or errors or hints or part):
+        matrix = storm_matrix.run(click.echo, processes)
+        storm_matrix_report.write(matrix, report.RESULTS, report.machine())
+        _end(matrix.broken)
+    chosen = storm_matrix.chosen_cells(lengths, rates, errors, hints) if part in (None, "storms") else []
+    measured: list[Storm | Substitution | Slowness] = [
+        *(storm_matrix.run_cells(click.echo, chosen, processes) if chosen else []),
+        *(storm_matrix.run_fallbacks(click.echo) if part == "fallbacks" else []),
+        *(storm_matrix.run_slow(click.echo) if part == "slow" else []),
+    ]
+    if not measured:
+        raise click.UsageError("no cell has these values")
+    _end([promise for each in measured for promise in each.broken], is_written=False)
 
 
 @main.command("classification")

@@ -83,8 +83,8 @@ class Recorder:
         model.attempts_made += len(call.attempts)
         trace_id = call.trace.trace_id if call.trace is not None else 0
         model.call_duration.note_call(now - call.started_at, call.id, trace_id, wall)
-        if call.refusal is not None and call.refusal.by is not None:
-            model.refusals[call.refusal.by] += 1
+        if (refused_by := call.refused_by) is not None:
+            model.refusals[refused_by] += 1
         if call.usage.input:
             model.tokens["input"] += call.usage.input
         if call.usage.output:

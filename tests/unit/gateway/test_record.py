@@ -19,7 +19,7 @@ from llm_guard.gateway.record import Recorder, overhead_s
 from llm_guard.log import LEVELS
 from llm_guard.ops.call_metrics import call_metrics
 from llm_guard.ops.exposition import Format
-from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
+from llm_guard.outcome import Answer, Failure, FailureKind, GaveUp, Refusal
 from llm_guard.policy.trace_context import TraceContext
 from llm_guard.routes import Target
 from tests.fakes.clock import ManualClock
@@ -157,6 +157,26 @@ def test_refusal_is_counted_by_who_refused(records: Records) -> None:
     assert records("refusals_total", model="gpt-4", by="breaker") == 1
     assert records("overhead_seconds_count", model="gpt-4") is None
     assert (line["refused_by"], line["why"], line["attempts"]) == ("breaker", "all open", [])
+
+
+@pytest.mark.parametrize(
+    ("end", "by", "outcome"),
+    [
+        (GaveUp(SERVER_ERROR, None, "benched", is_cooldown=True), "cooldown", "server_error"),
+        (GaveUp(Failure(FailureKind.TIMEOUT, "late", limit="total"), None, "deadline"), "deadline", "timeout"),
+        (GaveUp(Failure(FailureKind.TIMEOUT, "slow", limit="attempt"), None, "no retry"), None, "timeout"),
+        (GaveUp(SERVER_ERROR, None, "no retry"), None, "server_error"),
+    ],
+)
+def test_failure_that_the_gateway_has_decided_on_is_a_refusal_too(
+    records: Records, end: GaveUp, by: str | None, outcome: str
+) -> None:
+    call = new_call(new_target())
+    call.give_up(end)
+    line = records.whole_call(call)
+    assert records("calls_total", model="gpt-4", outcome=outcome) == 1
+    assert (line.get("refused_by"), line["gave_up"]) == (by, end.why)
+    assert records("refusals_total", model="gpt-4", by=by or "") == (1 if by else None)
 
 
 def test_answer_of_ours_for_upstreams_that_failed_is_no_refusal_by_anybody(records: Records) -> None:

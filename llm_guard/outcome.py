@@ -17,6 +17,9 @@ RefusedBy = Literal["breaker", "limit", "cooldown", "deadline", "auth", "drain",
 """Value of the `x-llm-guard-refused-by` header. `cooldown`: the provider named a wait or refused the credential, and
 the answer is its stored error; `drain`: the gateway goes away; `hold`: an operator holds all that are left."""
 
+GATEWAYS_DOING: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "hold", "deadline")
+"""Refusals that no other request would have avoided; the rest are callers' mistakes, and the gateway's shutdown."""
+
 
 class Signal(Enum):
     """What an outcome tells a breaker."""

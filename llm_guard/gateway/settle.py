@@ -121,7 +121,7 @@ def _hold(attempt: Attempt, gate: Gate, now: float) -> None:
     """A wait that was asked for twice with no answer in between is not one large request's: everybody keeps it."""
     wait_s = attempt.failure.retry_after_s if attempt.failure is not None else None
     if wait_s is not None and wait_s >= _WORTH_HOLDING_S and gate.rate_limited_in_a_row >= 2:
-        gate.hold(now + wait_s)
+        gate.hold(now + wait_s, now)
 
 
 def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:

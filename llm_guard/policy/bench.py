@@ -12,7 +12,8 @@ names a time is often one model's window for the day (Gemini, Groq): then the de
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from llm_guard.outcome import Failure
@@ -39,6 +40,7 @@ class Benched:
 
     until: float
     failure: Failure
+    since: float = field(default=-inf, compare=False)
 
 
 @dataclass(slots=True)
@@ -74,12 +76,12 @@ class Bench:
             return
         entry.refusals += 1
         if entry.refusals >= _REFUSALS_IN_A_ROW:
-            self._put(entry, now + CREDENTIAL_S, failure)
+            self._put(entry, now + CREDENTIAL_S, failure, now)
 
     def note_wait(self, deployment: Key, failure: Failure, now: float) -> None:
         """A deployment asked for a wait, `failure.retry_after_s`, that the call could not afford."""
         if failure.retry_after_s is not None:
-            self._put(self._entry(deployment), now + min(MAX_S, failure.retry_after_s), failure)
+            self._put(self._entry(deployment), now + min(MAX_S, failure.retry_after_s), failure, now)
 
     def note_success(self, credential: Key, now: float) -> None:
         """The provider accepted a credential."""
@@ -103,10 +105,18 @@ class Bench:
         self._entries.move_to_end(key)
         return entry.benched
 
-    def _put(self, entry: _Entry, until: float, failure: Failure) -> None:
+    def lift(self, keys: Iterable[Key], now: float) -> list[Key]:
+        """Ends the rests of `keys`; returns those that had one."""
+        lifted = [key for key in keys if self._rest(key, now) is not None]
+        for key in lifted:
+            self._entries[key].benched = None
+            self._entries[key].refusals = 0
+        return lifted
+
+    def _put(self, entry: _Entry, until: float, failure: Failure, now: float) -> None:
         # A shorter rest must not cut a longer one short (litellm issue 40130).
         if entry.benched is None or until > entry.benched.until:
-            entry.benched = Benched(until, _for_others(failure))
+            entry.benched = Benched(until, _for_others(failure), now)
             self._last_until = max(self._last_until, until)
 
     def _entry(self, key: Key) -> _Entry:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from llm_guard.policy.limiter import Ending, Limiter, LimiterSettings
 from llm_guard.policy.line import Line, Slot, Ticket
@@ -49,6 +50,10 @@ class GateSnapshot:
     """Calls a second; None: unlimited as far as is known."""
     held_until: float | None
     """Nothing passes before this instant; None: not held."""
+    rate_cause: Literal["rate_limits", "headers"] | None
+    rate_since: float | None
+    held_since: float | None
+    is_probing: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +195,13 @@ class Gate:
         if self._settings.pacing:
             self._pacer.note_hint(hint, self._in_flight, now)
 
-    def hold(self, until: float) -> None:
+    def hold(self, until: float, now: float = -inf) -> None:
         """Nobody passes before that instant: the deployment asked everybody to wait (Retry-After)."""
-        self._pacer.hold(until)
+        self._pacer.hold(until, now)
+
+    def reset_pace(self, now: float) -> None:
+        """Forgets the rate and the hold."""
+        self._pacer = Pacer(now)
 
     def ramp(self, now: float, seconds: float) -> None:
         """Its breaker has just closed: a slow start, for so long at most."""
@@ -200,7 +209,10 @@ class Gate:
 
     def snapshot(self, now: float) -> GateSnapshot:
         pace = self._pacer.snapshot(now)
-        return GateSnapshot(self._limiter.limit(now), self._in_flight, self._line.counts(), pace.rate, pace.held_until)
+        return GateSnapshot(
+            self._limiter.limit(now), self._in_flight, self._line.counts(), pace.rate, pace.held_until,
+            pace.rate_cause, pace.rate_since, pace.held_since, False,
+        )  # fmt: skip
 
     def _opens_at(self, now: float) -> float:
         """From when on the next may pass; an instant in the past: now; inf: when somebody is out."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from llm_guard.policy.pace_evidence import Background, Recent
 from llm_guard.policy.rate_hints import RateHint, Window
@@ -46,6 +47,11 @@ class PacerSnapshot:
     """Nothing goes before this instant; None: not held."""
     next_at: float
     """From when on the next call may go; an instant in the past: now."""
+    rate_cause: Literal["rate_limits", "headers"] | None
+    """What set the rate; None: there is none."""
+    rate_since: float | None
+    """When the rate was set first."""
+    held_since: float | None
 
 
 class Pacer:
@@ -66,12 +72,12 @@ class Pacer:
     """
 
     __slots__ = (
-        "_background", "_bound_until", "_cut_at", "_early_until", "_grown_s", "_held_until", "_hint_rate",
-        "_hint_until", "_next_at", "_rate", "_recent", "_seen", "_top",
+        "_background", "_bound_until", "_cut_at", "_early_until", "_grown_s", "_held_since", "_held_until",
+        "_hint_rate", "_hint_until", "_next_at", "_rate", "_rate_since", "_recent", "_seen", "_top",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
-        self._held_until = -inf
+        self._held_until = self._held_since = self._rate_since = -inf
         self._next_at = -inf
         self._rate: float | None = None
         self._top = 0.0
@@ -146,8 +152,9 @@ class Pacer:
         self._hint_until = now + _HINT_S
         self._set_hint_rate(lowest, now)
 
-    def hold(self, until: float) -> None:
+    def hold(self, until: float, now: float = -inf) -> None:
         """Nothing goes before `until`; a shorter hold does not cut a longer one short."""
+        self._held_since = max(self._held_since, now) if self._held_until <= now else self._held_since
         self._held_until = max(self._held_until, until)
 
     def release(self) -> None:
@@ -159,7 +166,17 @@ class Pacer:
         self._forget(now)
         rate, held_until = self._lower(), self._held_until if self._held_until > now else None
         next_at = -inf if rate is None else self._next_at - BURST_S
-        return PacerSnapshot(rate, held_until, next_at if held_until is None else held_until)
+        cause: Literal["rate_limits", "headers"] | None = None
+        if rate is not None:
+            cause = "rate_limits" if rate is self._rate else "headers"
+        return PacerSnapshot(
+            rate,
+            held_until,
+            next_at if held_until is None else held_until,
+            cause,
+            None if cause is None else self._rate_since,
+            None if held_until is None or self._held_since == -inf else self._held_since,
+        )
 
     def _lower(self) -> float | None:
         if self._rate is None or self._hint_rate is None:
@@ -212,6 +229,8 @@ class Pacer:
         # Of what goes the background is not accepted. The cut is deeper then: it must lead below the limit, or what
         # comes from the limit is taken for background for ever.
         self._top = accepted * _CUT / (1 - background) if background else accepted
+        if self._rate is None:
+            self._rate_since = now
         self._rate = max(LOWEST_RATE, self._top * _CUT)
         self._grown_s = 0.0
         self._cut_at = self._bound_until = now
@@ -246,6 +265,8 @@ class Pacer:
         return seen.price
 
     def _set_hint_rate(self, hinted: float | None, now: float) -> None:
+        if self._hint_rate is None and self._rate is None:
+            self._rate_since = now
         self._hint_rate = hinted
         rate = self._lower()
         if rate is not None:

@@ -34,6 +34,7 @@ def of_force(force: Force, moment: Moment) -> Restriction:
         moment.iso(force.until),
         _by_word(force.until, "reset"),
         0,
+        False,
         Lift("POST", "/admin/breakers/reset", body, "The breaker follows the evidence again, from closed."),
         None,
     )
@@ -57,6 +58,7 @@ def of_config_force(deployment: Deployment) -> Restriction:
         None,
         "It ends when the config says another state.",
         0,
+        False,
         lift,
         None,
     )
@@ -74,6 +76,7 @@ def of_hold(label: str, hold: Hold, moment: Moment) -> Restriction:
         moment.iso(hold.until),
         _by_word(hold.until, "returned"),
         0,
+        False,
         Lift("POST", "/admin/deployments/return", {"deployment": label}, "It gets calls again, gradually."),
         None,
     )
@@ -102,6 +105,7 @@ def of_deadline(model: str, tally: Tally, timed_out: int, since: float, moment: 
         None,
         "Each call has its own deadline; this entry goes a minute after the last such call.",
         0,
+        False,
         Lift("POST", _RELOAD, {}, effect),
         None,
     )
@@ -120,6 +124,7 @@ def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Mome
         None,
         "One more is taken whenever one of them is answered or given up.",
         waiting,
+        False,
         Lift("POST", _RELOAD, {}, effect),
         None,
     )
@@ -137,6 +142,7 @@ def of_drain(since: float | None, moment: Moment) -> Restriction:
         None,
         "It ends with the process.",
         0,
+        False,
         None,
         "a shutdown cannot be taken back: start another gateway, and send calls there",
     )
@@ -160,6 +166,7 @@ def _mode(mode: ModeView, model: str | None) -> Restriction:
         mode.until,
         _by_word(mode.until, "left to the rule") if is_word else "It ends when calls are answered again.",
         0,
+        False,
         lift,
         None,
     )

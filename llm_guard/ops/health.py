@@ -116,7 +116,8 @@ class Health:
         for name in tuple(self._models):
             calls, refused = self._history.refusals(name)
             all_calls += calls
-            all_refused.update(refused)
+            for by, count in refused.items():
+                all_refused[by] += count
             verdict = judge_refusals(calls, refused)
             if verdict.health != "healthy":
                 suffering[name] = verdict

@@ -102,14 +102,14 @@ class History:
         return Lately(news, max(STEP_S, self._clock.now() - self._minute[0].at))
 
     def refusals(self, name: str) -> tuple[int, dict[str, int]]:
-        """A model's calls of the last minute, and those of them that the gateway refused, by what. Cheaper than
-        `model`: of most models nothing was refused."""
-        counts = self._counters.models.get(name)
-        if counts is None or not counts.refusals:
-            then = self._minute[0].models.get(name, NOTHING).calls
-            return (sum(counts.calls.values()) - then if counts is not None else 0), {}
-        lately = self.model(name).tally
-        return lately.calls, lately.refused_by
+        """A model's calls of the last minute, and those of them that the gateway refused, by what. It costs a fraction
+        of `model`."""
+        then, counts = self._minute[0].models.get(name, NOTHING), self._counters.models.get(name)
+        if counts is None:
+            return 0, {}
+        before = then.refused or (0,) * len(GATEWAYS_DOING)
+        found = {by: counts.refusals.get(by, 0) - was for by, was in zip(GATEWAYS_DOING, before, strict=True)}
+        return sum(counts.calls.values()) - then.calls, {by: count for by, count in found.items() if count}
 
     def refused_since(self, name: str, by: RefusedBy) -> float:
         """The instant of the last look before the first of a model's refusals that the last minute has seen."""

@@ -13,7 +13,6 @@ from llm_guard.ops.deployment_restrictions import Moment
 from llm_guard.ops.forces import Force
 from llm_guard.ops.lasting_views import DegradedView, ModeView
 from llm_guard.ops.restriction_views import Lift, LiftBody, Restriction
-from llm_guard.ops.tally import Tally
 
 _RELOAD = "/admin/config/reload"
 
@@ -91,7 +90,7 @@ def of_modes(view: DegradedView) -> Iterator[Restriction]:
             yield _mode(each, each.model)
 
 
-def of_deadline(model: str, tally: Tally, timed_out: int, since: float, moment: Moment) -> Restriction:
+def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Moment) -> Restriction:
     """Calls of the last minute that the deadline has ended."""
     effect = "Reads the config file, in which a longer timeout.total of the model must stand by then."
     return Restriction(
@@ -99,7 +98,7 @@ def of_deadline(model: str, tally: Tally, timed_out: int, since: float, moment: 
         None,
         model,
         None,
-        f"{timed_out} of {tally.calls} calls within a minute had no answer by their deadline: timeout.total, the "
+        f"{timed_out} of {calls} calls within a minute had no answer by their deadline: timeout.total, the "
         "client's own timeout, or the wait of a degraded mode is too short for the answer",
         moment.iso(since),
         None,

@@ -51,6 +51,7 @@ _FAILURES = frozenset(
 
 _REFUSED_BY: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "deadline")
 """A hold is left out: it is an operator's decision, and shown as such."""
+_NONE_REFUSED = [0] * len(_REFUSED_BY)
 
 
 class Signals:
@@ -115,7 +116,7 @@ class Signals:
             if self.rules.success_rate is not None and outcomes is not None:
                 yield from _known("success_rate", label, judge_success(label, outcomes, self.rules.success_rate))
             calls, refused = model.refusals(counts, now)
-            if self.rules.calls_refused is not None:
+            if self.rules.calls_refused is not None and counts.refusals:  # of most models nothing was ever refused
                 yield "calls_refused", label, judge_refusals(label, calls, refused, self._refused)
             for what, trend in model.latencies(counts, now):
                 if self.rules.latency is not None and label != NO_ALIAS:  # a list, or a file of a gigabyte
@@ -201,7 +202,7 @@ class _Model:
 
     def __init__(self, settings: LatencySettings, refused: CallsRefusedSettings, now: float) -> None:
         self.success = _Success()
-        self._ended = Gains(refused.over, (0,) * (1 + len(_REFUSED_BY)), now)
+        self._ended = Gains(refused.over, (0, *_NONE_REFUSED), now)
         self._first_tokens = Trend(settings.over, settings.memory)
         self._whole = Trend(settings.over, settings.memory)
 
@@ -212,7 +213,8 @@ class _Model:
 
     def refusals(self, counts: ModelCounts, now: float) -> tuple[int, dict[str, int]]:
         """The calls that ended lately, and those of them that the gateway refused, by what."""
-        refused = (counts.refusals.get(by, 0) for by in _REFUSED_BY)
+        refusals = counts.refusals
+        refused = [refusals.get(by, 0) for by in _REFUSED_BY] if refusals else _NONE_REFUSED
         calls, *gained = self._ended.note((sum(counts.calls.values()), *refused), now)
         return calls, dict(zip(_REFUSED_BY, gained, strict=True))
 

@@ -143,6 +143,7 @@ def _shut(seen: BreakerSnapshot, kind: Kind, deployment: Deployment, lift: Lift,
         if is_open
         else "One call is let through now; the breaker closes if it succeeds.",
         0,
+        False,
         lift,
         None,
     )
@@ -170,6 +171,7 @@ def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, momen
         None,
         "It rises while calls wait for it and are accepted, and is forgotten when it restricts no call any more.",
         _waiting(paced),
+        False,
         _reset(deployment, "pace", "The learned rate, and a wait that its provider has named, are forgotten."),
         None,
     )
@@ -189,6 +191,7 @@ def _held(deployment: Deployment, held: Sequence[GateSnapshot], of: int, moment:
         moment.iso(until),
         "Calls are sent again then.",
         _waiting(held),
+        False,
         _reset(deployment, "pace", "The wait, and the learned rate, are forgotten."),
         None,
     )
@@ -208,6 +211,7 @@ def _ramping(deployment: Deployment, full: Sequence[GateSnapshot], moment: Momen
         moment.iso(None if since is None else since + longest_s),
         f"Each success lets one more in; all are let in after {longest_s:g} s.",
         _waiting(full),
+        False,
         _reset(deployment, "slow_start", "All its calls return at once."),
         None,
     )
@@ -234,6 +238,7 @@ def _full(
         None,
         "A waiting call is let in whenever one of those in flight ends.",
         _waiting(full),
+        False,
         lift,
         None,
     )
@@ -254,6 +259,7 @@ def _cooling(deployment: Deployment, benched: Sequence[Benched], is_own: bool, m
         moment.iso(last.until),
         "Calls are sent again then.",
         0,
+        not is_own,
         _reset(deployment, "cooldown", "The next call is sent to it, whatever its provider has said."),
         None,
     )
@@ -272,6 +278,7 @@ def _cooling_credential(upstream: str, benched: Sequence[Benched], is_own: bool,
         moment.iso(last.until),
         "Calls are sent again then.",
         0,
+        not is_own,
         Lift("POST", RESET, {"upstream": upstream, "what": ["credential_cooldown"]}, _EVERY_MODEL),
         None,
     )

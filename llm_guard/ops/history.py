@@ -101,6 +101,16 @@ class History:
         """What was counted since the last minute began."""
         return Lately(news, max(STEP_S, self._clock.now() - self._minute[0].at))
 
+    def refusals(self, name: str) -> tuple[int, dict[str, int]]:
+        """A model's calls of the last minute, and those of them that the gateway refused, by what. It costs a fraction
+        of `model`."""
+        then, counts = self._minute[0].models.get(name, NOTHING), self._counters.models.get(name)
+        if counts is None:
+            return 0, {}
+        before = then.refused or (0,) * len(GATEWAYS_DOING)
+        found = {by: counts.refusals.get(by, 0) - was for by, was in zip(GATEWAYS_DOING, before, strict=True)}
+        return sum(counts.calls.values()) - then.calls, {by: count for by, count in found.items() if count}
+
     def refused_since(self, name: str, by: RefusedBy) -> float:
         """The instant of the last look before the first of a model's refusals that the last minute has seen."""
         place, marks = GATEWAYS_DOING.index(by), list(self._minute)

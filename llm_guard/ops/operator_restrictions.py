@@ -13,7 +13,6 @@ from llm_guard.ops.deployment_restrictions import Moment
 from llm_guard.ops.forces import Force
 from llm_guard.ops.lasting_views import DegradedView, ModeView
 from llm_guard.ops.restriction_views import Lift, LiftBody, Restriction
-from llm_guard.ops.tally import Tally
 
 _RELOAD = "/admin/config/reload"
 
@@ -34,6 +33,7 @@ def of_force(force: Force, moment: Moment) -> Restriction:
         moment.iso(force.until),
         _by_word(force.until, "reset"),
         0,
+        False,
         Lift("POST", "/admin/breakers/reset", body, "The breaker follows the evidence again, from closed."),
         None,
     )
@@ -57,6 +57,7 @@ def of_config_force(deployment: Deployment) -> Restriction:
         None,
         "It ends when the config says another state.",
         0,
+        False,
         lift,
         None,
     )
@@ -74,6 +75,7 @@ def of_hold(label: str, hold: Hold, moment: Moment) -> Restriction:
         moment.iso(hold.until),
         _by_word(hold.until, "returned"),
         0,
+        False,
         Lift("POST", "/admin/deployments/return", {"deployment": label}, "It gets calls again, gradually."),
         None,
     )
@@ -88,7 +90,7 @@ def of_modes(view: DegradedView) -> Iterator[Restriction]:
             yield _mode(each, each.model)
 
 
-def of_deadline(model: str, tally: Tally, timed_out: int, since: float, moment: Moment) -> Restriction:
+def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Moment) -> Restriction:
     """Calls of the last minute that the deadline has ended."""
     effect = "Reads the config file, in which a longer timeout.total of the model must stand by then."
     return Restriction(
@@ -96,12 +98,13 @@ def of_deadline(model: str, tally: Tally, timed_out: int, since: float, moment: 
         None,
         model,
         None,
-        f"{timed_out} of {tally.calls} calls within a minute had no answer by their deadline: timeout.total, the "
+        f"{timed_out} of {calls} calls within a minute had no answer by their deadline: timeout.total, the "
         "client's own timeout, or the wait of a degraded mode is too short for the answer",
         moment.iso(since),
         None,
         "Each call has its own deadline; this entry goes a minute after the last such call.",
         0,
+        False,
         Lift("POST", _RELOAD, {}, effect),
         None,
     )
@@ -120,6 +123,7 @@ def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Mome
         None,
         "One more is taken whenever one of them is answered or given up.",
         waiting,
+        False,
         Lift("POST", _RELOAD, {}, effect),
         None,
     )
@@ -137,6 +141,7 @@ def of_drain(since: float | None, moment: Moment) -> Restriction:
         None,
         "It ends with the process.",
         0,
+        False,
         None,
         "a shutdown cannot be taken back: start another gateway, and send calls there",
     )
@@ -160,6 +165,7 @@ def _mode(mode: ModeView, model: str | None) -> Restriction:
         mode.until,
         _by_word(mode.until, "left to the rule") if is_word else "It ends when calls are answered again.",
         0,
+        False,
         lift,
         None,
     )

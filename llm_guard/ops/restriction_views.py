@@ -56,6 +56,8 @@ class Restriction(Struct, frozen=True):
     """How it ends by itself."""
     waiting: int
     """Calls that wait for it now."""
+    is_callers: bool
+    """It is of keys or accounts that callers bring, not of the upstream's own key."""
     lift: Lift | None
     """null: no request does, see `why_no_lift`."""
     why_no_lift: str | None

@@ -72,7 +72,10 @@ class Restrictions:
             found += self._own(deployment, latest, moment)
             gates = len(deployment.gates.all())
             await pauses.after(_LOOKS_OF_A_DEPLOYMENT + gates // _GATES_A_LOOK)
-        return [*found, *self._shared(deployments, moment)]
+        for each in self._shared(deployments, moment):
+            found.append(each)
+            await pauses.after(_LOOKS_OF_A_DEPLOYMENT)
+        return found
 
     def of(self, aim: Aim) -> list[Restriction]:
         """What restricts these deployments, or this upstream, alone."""
@@ -103,10 +106,10 @@ class Restrictions:
             yield of_operators.of_deferred_queue(waiting, self._most_deferred, self._full_since, moment)
         yield from of_operators.of_modes(self._degraded.view())
         for model in tuple(self._running.counters.models):
-            tally = self._history.model(model).tally
-            if timed_out := tally.refused_by.get("deadline", 0):
+            calls, refused = self._history.refusals(model)
+            if timed_out := refused.get("deadline", 0):
                 since = self._history.refused_since(model, "deadline")
-                yield of_operators.of_deadline(model, tally, timed_out, since, moment)
+                yield of_operators.of_deadline(model, calls, timed_out, since, moment)
 
     def _said(self, moment: Moment) -> Iterator[Restriction]:
         """What operators have decided."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,6 +46,8 @@ class Scene:
     """The URL of the operator's side."""
     ask: Callable[[], Awaitable[Reply]]
     """The call that is refused, once more."""
+    config: tuple[Path, str] | None = None
+    """A config file, and what an operator writes into it before the restriction is lifted."""
 
 
 Scenes = Callable[[Path], AbstractAsyncContextManager[Scene]]
@@ -57,8 +59,8 @@ class Case:
     scene: Scenes
 
 
-def scene_of(stand: Stand, ask: Callable[[], Awaitable[Reply]] | None = None) -> Scene:
-    return Scene(stand, stand.url, ask or (lambda: CHAT.ask(stand.url)))
+def scene_of(stand: Stand) -> Scene:
+    return Scene(stand, stand.url, lambda: CHAT.ask(stand.url))
 
 
 def one(**rules: Any) -> dict[str, Any]:
@@ -176,7 +178,7 @@ async def deadline(folder: Path) -> AsyncIterator[Scene]:
     async with ScriptedProvider(SLOWLY) as provider:
         path.write_text(config_text(provider.url, timeout={"total": "100ms"}))
         async with running(path) as stand:
-            yield scene_of(stand, rewritten(path, config_text(provider.url), stand))
+            yield replace(scene_of(stand), config=(path, config_text(provider.url)))
 
 
 @asynccontextmanager
@@ -187,7 +189,7 @@ async def deferred_queue(folder: Path) -> AsyncIterator[Scene]:
         path.write_text(small)
         async with running(path) as stand:
             assert (await defer(stand)).status == 202
-            yield scene_of(stand, rewritten(path, large, stand, defer))
+            yield Scene(stand, stand.url, lambda: defer(stand), (path, large))
 
 
 @asynccontextmanager
@@ -222,19 +224,6 @@ async def asking(stand: Stand, count: int) -> AsyncIterator[None]:
 
 async def defer(stand: Stand) -> Reply:
     return await ask(stand.url, CHAT.path, CHAT.body(), ASYNC)
-
-
-def rewritten(
-    path: Path, text: str, stand: Stand, send: Callable[[Stand], Awaitable[Reply]] = lambda stand: CHAT.ask(stand.url)
-) -> Callable[[], Awaitable[Reply]]:
-    """A call; after the first one the operator has put this text into the config file."""
-
-    async def sent() -> Reply:
-        reply = await send(stand)
-        await asyncio.to_thread(path.write_text, text)
-        return reply
-
-    return sent
 
 
 def deferring(url: str, folder: Path, waiting: int) -> str:
@@ -284,6 +273,9 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind:
         if (lift := found["lift"]) is None:
             assert found["why_no_lift"]
             return
+        if scene.config is not None:
+            path, text = scene.config
+            await asyncio.to_thread(path.write_text, text)
         await change(scene.admin, lift["path"].removeprefix("/admin/"), **lift["body"])
         served = await scene.ask()
         assert served.status in (200, 202), served.text
@@ -311,6 +303,46 @@ async def refusals(scene: Scene, by: RefusedBy) -> float:
 async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:
     (found,) = [each for each in await get(scene.admin, "restrictions") if each["kind"] == kind]
     return dict(found)
+
+
+# health, and the alert
+
+LASTING: set[Kind] = set(CASES) - {"degraded_mode", "deferred_queue", "drain"}
+"""They refuse every call; the mode gives lesser answers, a promise is one kind of call, and a shutdown is announced."""
+
+
+@pytest.mark.parametrize("kind", sorted(LASTING))
+async def test_nothing_is_healthy_while_most_calls_are_refused(kind: Kind, tmp_path: Path) -> None:
+    async with CASES[kind].scene(tmp_path) as scene:
+        for _ in range(20):
+            await scene.ask()
+        seen = await get(scene.admin, "metrics")
+        (gpt,) = (each for each in seen["models"] if each["model"] == "gpt")
+        (one,) = (each for each in seen["deployments"] if each["deployment"] == "one/gpt")
+        assert gpt["health"] != "healthy"
+        assert f" by {CASES[kind].by}" in gpt["why"][0]
+        assert gpt["traffic"]["refused_rate"] > 0.5
+        assert one["health"] != "healthy"
+        assert any(f" by {CASES[kind].by}" in why for why in one["why"])
+        assert seen["health"] != "healthy"
+        summary = await get(scene.admin, "health")
+        assert summary["health"] == seen["health"]
+        assert any("the gateway refused" in why for why in summary["why"])
+
+
+async def test_refused_calls_are_an_alert_within_seconds() -> None:
+    async with facing([whole(429, LIMITED, {"retry-after": "50"})]) as (stand, _):
+        for _ in range(20):
+            await CHAT.ask(stand.url)
+        async with asyncio.timeout(5):
+            while not (found := [each for each in await firing(stand) if each["alert"] == "calls_refused"]):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert (found[0]["subject"], found[0]["severity"]) == ("gpt", "warning")
+        assert "the gateway refused 19 of 20 calls within 10 s: 19 by cooldown" in found[0]["summary"]
+
+
+async def firing(stand: Stand) -> list[dict[str, Any]]:
+    return list((await get(stand.url, "alerts"))["firing"])
 
 
 # what a reset says

@@ -186,3 +186,20 @@ def test_refusals_began_after_the_last_step_that_saw_none() -> None:
     past.call("gpt", 1)
     assert past.history.refused_since("gpt", "breaker") == past.clock.now()
     assert past.history.refused_since("gpt", "deadline") == began_at
+
+
+def test_refusals_of_the_last_minute_are_those_of_the_models_tally() -> None:
+    past = Past()
+    assert past.history.refusals("gpt") == (0, {})
+    past.counters.models["gpt"].refusals["breaker"] = 4
+    past.call("gpt", 10)
+    past.step(6)
+    past.counters.models["gpt"].refusals["limit"] = 2
+    past.call("gpt", 3)
+    for _ in range(12):
+        lately = past.history.model("gpt").tally
+        assert past.history.refusals("gpt") == (lately.calls, lately.refused_by)
+        past.step()
+    assert past.history.refusals("gpt") == (3, {"limit": 2})
+    past.step()
+    assert past.history.refusals("gpt") == (0, {})

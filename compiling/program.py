@@ -23,7 +23,7 @@ HOT = (
     "gateway.settle", "gateway.stream_view", "gateway.timelines", "gateway.upstream", "gateway.upstream_connection",
     "gateway.upstream_exchange", "gateway.waiting", "gateway.way",
     "policy.bench", "policy.breaker", "policy.breaker_settings", "policy.caller", "policy.deadline", "policy.evidence",
-    "policy.gate", "policy.hedge", "policy.itinerary", "policy.latency", "policy.limiter", "policy.line",
+    "policy.gate", "policy.hedge", "policy.hold", "policy.itinerary", "policy.latency", "policy.limiter", "policy.line",
     "policy.opening", "policy.pacer", "policy.rate_hints", "policy.recent", "policy.repeat", "policy.retry_budget",
     "policy.transition",
 )  # fmt: skip

@@ -127,6 +127,8 @@ class Gateway:
         now = self._clock.now()
         for deployment in deployments:
             self.bench.expire(self.bench.hints(deployment.upstream.name, deployment.model), now)
+            for gate in deployment.gates.all():
+                gate.end_hold(now)
         self.let_in()
 
     @property

@@ -122,7 +122,7 @@ def _hold(attempt: Attempt, gate: Gate, now: float) -> None:
     request."""
     wait_s = attempt.failure.retry_after_s if attempt.failure is not None else None
     if wait_s is not None and wait_s >= _WORTH_HOLDING_S and gate.rate_limited_in_a_row >= 2:
-        gate.hold(now + min(wait_s, attempt.target.retry.max_retry_after), now)
+        gate.hold(now + min(wait_s, attempt.target.retry.max_retry_after))
 
 
 def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:

@@ -293,6 +293,7 @@ class Pacer:
         self._streak = 0
 
     def _stop(self, now: float) -> None:
+        self._looked_at_rate = self._rate
         self._rate = PROBE_RATE
         self._next_at = min(self._next_at, now + 1 / PROBE_RATE)
         self._bound_until = now

@@ -51,7 +51,7 @@ _MOST_RISE = 1.2
 _CUTS_IN_A_ROW = 3
 _MOST_PAUSE_S = 15.0
 # An opening goes too far, and takes so long to settle: its 429s are not by chance.
-_SETTLE_S = 20.0
+_SETTLE_S = 60.0
 # More calls than that were accepted in a look: it is no small quota.
 _NOT_SMALL = 16
 
@@ -293,6 +293,7 @@ class Pacer:
         self._streak = 0
 
     def _stop(self, now: float) -> None:
+        self._looked_at_rate = self._rate
         self._rate = PROBE_RATE
         self._next_at = min(self._next_at, now + 1 / PROBE_RATE)
         self._bound_until = now

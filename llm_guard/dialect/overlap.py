@@ -20,7 +20,7 @@ UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u2e80-\uabff\uf900-\ufaff\uff
 QUOTES = "\"'\u00b4\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u300c\u300d\u300e\u300f"
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
 _SAME = {**dict.fromkeys(map(ord, QUOTES), '"'), **dict.fromkeys(map(ord, _DASHES), "-")}
-_CACHED_MOST = 4096
+_CACHED_MOST = 1 << 16
 
 
 class _Folding(dict[int, str]):

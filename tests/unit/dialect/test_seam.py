@@ -219,6 +219,39 @@ def test_long_text_that_begins_again_and_differs_diverges(new: str) -> None:
     assert diverges(LONG, new)
 
 
+def test_repetition_that_may_have_begun_in_two_places_diverges() -> None:
+    words = " ".join(f"word{number}" for number in range(150))
+    sent = f"{words} and first. {words} and second"
+    assert diverges(sent, f"{words} and second and third")
+
+
+def test_refrain_behind_a_text_that_does_not_repeat_is_no_repetition() -> None:
+    sent = "A song.\n\nRow, row, row your boat,\nGently d"
+    new = "own the stream.\nLife is but a dream.\n\nRow, row, row your boat,\nGently down the creek."
+    assert diverges(sent, new)
+
+
+def test_preamble_is_a_line_or_two() -> None:
+    assert joined("instruction", SENT, f"Sure.\n\nHere it is:\n{anchor(SENT)}ible.") == SENT + "ible."
+    assert diverges(SENT, f"Sure.\nOkay.\nHere it is:\n{anchor(SENT)}ible.")
+
+
+def test_line_never_breaks_between_letters() -> None:
+    sent = "alpha beta\ngamma delta\nepsilon zeta eta"
+    assert diverges(sent, sent + "\ntheta iota")
+
+
+def test_mark_that_an_earlier_paragraph_may_owe_ends_the_text() -> None:
+    sent = 'He said "well.\n\n' + SENT
+    joint = seam("instruction", sent)
+    assert joint.feed(f'"{anchor(sent)}ible."') + joint.end() == "ible."
+    assert joint.has_diverged
+
+
+def test_anchor_begins_with_a_word_and_no_quotation_mark() -> None:
+    assert anchor('He wrote to them all, "calls go elsewhere until it the').startswith("all, ")
+
+
 def test_text_is_held_no_longer_than_its_head() -> None:
     joint = seam("instruction", LONG)
     assert held(joint, "y" * (MOST_HEAD - 1))

@@ -7,6 +7,8 @@ And how a stream goes on where another has died:
 
 continuation        what has been told, and how the next stream is joined to it
 seam                where one text goes on from another
+instructed          where a text goes on that an instruction requested: overlap says what proves it, lead and wrapping
+                    what a model puts before and around it
 tally               what each of a call's streams has cost, and how its events are joined
 chat_*, messages_*, responses_*    what that is in each format; continuation_requests asks for the rest
 prefill             which providers take the beginning of an answer

@@ -49,7 +49,7 @@ async def relay(
     if served.opened.exchange is None:
         await _send(call, served, reply, last_resort)
         return
-    recovery = call.recovery = _recovery_of(call, served)
+    recovery = call.recovery = _recovery_of(call, served, clock)
     try:
         failure = await _follow(call, served, reply, clock)
         while failure is not None and recovery is not None and recovery.may_go_on(served, failure):
@@ -236,9 +236,9 @@ def _judge(view: StreamView, broken: Failure | None, upstream: Upstream) -> Fail
 # after one that died
 
 
-def _recovery_of(call: Call, served: Served) -> Recovery | None:
+def _recovery_of(call: Call, served: Served, clock: Clock) -> Recovery | None:
     try:
-        return recovery_of(call, served)
+        return recovery_of(call, served, clock)
     except Exception as error:  # noqa: BLE001  # a bug of ours must not cost the stream, nor its slot
         _internal(error, call)
         return None

@@ -103,7 +103,7 @@ class Pacer:
     """
 
     __slots__ = (
-        "_accepted", "_background", "_bound_until", "_cut_at", "_early_until", "_grown_s",
+        "_accepted", "_accepted_before", "_background", "_bound_until", "_cut_at", "_early_until", "_grown_s",
         "_hint_rate", "_hint_since", "_hint_until", "_is_unconfirmed", "_look_after", "_looked_at_rate",
         "_next_at", "_opened_at",
         "_phase", "_phase_at", "_probe_at", "_rate", "_recent", "_row", "_row_at", "_seen", "_since", "_streak", "_top",
@@ -125,6 +125,7 @@ class Pacer:
         self._is_unconfirmed = False
         self._look_after = _FIRST_LOOK
         self._streak = 0
+        self._accepted_before = 0
         self._looked_at_rate: float | None = None
         self._top = 0.0
         self._grown_s = 0.0
@@ -145,6 +146,8 @@ class Pacer:
         self._forget(now)
         if now - self._probe_at >= _SURE_S:
             self._open(now, PROBE_RATE)
+        elif self._phase == "quota" and self._rate is not None and self._is_confirmed(self._rate):
+            self._look(self._rate, now)
         rate = self._lower()
         at = -inf if rate is None else self._next_at - BURST_S
         if at > now and rate is self._rate:
@@ -214,8 +217,7 @@ class Pacer:
         if self._phase == "stopped" or (self._phase == "steady" and self._is_unconfirmed):
             self._open(now, self._rate)
         elif self._phase == "quota" and self._streak >= self._look_after:
-            self._looked_at_rate = self._rate
-            self._open(now, self._probed_rate(self._rate))
+            self._look(self._rate, now)
         elif self._looked_at_rate is not None and self._rate < PROBE_RATE:
             self._rate *= 2
             self._next_at = min(self._next_at, now + 1 / self._rate)
@@ -288,6 +290,7 @@ class Pacer:
 
     def _begin(self, phase: _Phase, now: float) -> None:
         self._phase, self._phase_at = phase, now
+        self._accepted_before = self._recent.accepted
         self._is_unconfirmed = False
         self._probe_at = inf
         self._streak = 0
@@ -325,10 +328,24 @@ class Pacer:
     def _probed_rate(self, rate: float) -> float:
         return PROBE_RATE if self._is_unconfirmed else min(PROBE_RATE, 2 * rate)
 
+    def _went(self) -> int:
+        """Calls of this phase that met no 429 so far."""
+        return self._recent.accepted - self._accepted_before
+
+    def _is_confirmed(self, rate: float) -> bool:
+        """Whether enough calls of this phase were accepted. Answers may take minutes: what went `_SURE_S` ago, and did not
+        come back with a 429, was accepted."""
+        return self._went() - rate * _SURE_S >= self._look_after
+
+    def _look(self, rate: float, now: float) -> None:
+        """Looks whether a small quota has grown."""
+        self._looked_at_rate = rate
+        self._open(now, self._probed_rate(rate))
+
     def _end_look(self, now: float) -> bool:
         """A look whether a small quota has grown met a 429. Whether it is small still."""
         before, self._looked_at_rate = self._looked_at_rate, None
-        if before is None or self._streak >= _NOT_SMALL:
+        if before is None or self._went() >= _NOT_SMALL:
             return False
         rate = max(before, min((self._rate or 0.0) / 2, self._accepted.rate(now) * _CUT, _MOST_RISE * before))
         self._look_after = min(4 * self._look_after, _MOST_LOOK)

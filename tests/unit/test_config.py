@@ -174,7 +174,7 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
             "defaults: {zzz: 1}",
             f"defaults.zzz: unknown key; known: {RULES}",
         ),
-        ("defaults: {stream: {recover: true}}", "defaults.stream.recover: must be off, continue or restart"),
+        ("defaults: {stream: {recover: true}}", "defaults.stream.recover: must be off, auto, continue or restart"),
         (
             "defaults: {stream: {hold_back: {tokens: 0}}}",
             "defaults.stream.hold_back.tokens: not a count: 0; write a whole number of at least 1",

@@ -27,6 +27,8 @@ _GUESSED_USE_S = 1.0
 _USE_SHARE = 0.1
 # After a hold so many that wait are let go at once.
 _FEW = 4
+# After a hold calls go so much faster than they came: the last of them still goes within `queue_wait`.
+_CATCH_UP = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +215,11 @@ class Gate:
             return is_waited_for
         if outcome == "ok":
             self.rate_limited_in_a_row = 0
-        has_ended = self._hold.note_answer(slot.entered_at)
+        held_since = self._hold.since
         if self._settings.pacing:
             self._pacer.note_accepted(slot.entered_at, now)
-        if has_ended:
-            self._open_after_hold(now)
+        if held_since is not None and self._hold.note_answer(slot.entered_at):
+            self._open_after_hold(now - held_since, now)
         return is_waited_for
 
     def note_hint(self, hint: RateHint, now: float) -> None:
@@ -268,15 +270,18 @@ class Gate:
 
     def _grant(self, now: float) -> Slot:
         self._in_flight += 1
-        if self._hold.is_active and self._hold.take(now):
-            self._open_after_hold(now)
+        if (held_since := self._hold.since) is not None and self._hold.take(now):
+            self._open_after_hold(now - held_since, now)
         self._pacer.take(now)
         return Slot(now)
 
-    def _open_after_hold(self, now: float) -> None:
-        """Many calls that waited for the same instant must not all go at once."""
-        if self._settings.pacing and self._line.length > _FEW:
-            self._pacer.open_slowly(now)
+    def _open_after_hold(self, held_s: float, now: float) -> None:
+        """Many calls that waited for the same instant must not all go at once, nor much faster than they came."""
+        count = self._line.length
+        if not self._settings.pacing or count <= _FEW:
+            return
+        came_per_s = count / max(1.0, min(held_s, self._settings.queue_wait))
+        self._pacer.open_slowly(now, inf if count >= self._settings.queue else _CATCH_UP * came_per_s)
 
     def _has_place(self, priority: int) -> bool:
         if self._line.length < self._settings.queue:

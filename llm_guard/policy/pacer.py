@@ -103,10 +103,10 @@ class Pacer:
     """
 
     __slots__ = (
-        "_accepted", "_accepted_before", "_background", "_bound_until", "_cut_at", "_early_until", "_grown_s",
-        "_hint_rate", "_hint_since", "_hint_until", "_is_unconfirmed", "_look_after", "_looked_at_rate",
-        "_next_at", "_opened_at",
-        "_phase", "_phase_at", "_probe_at", "_rate", "_recent", "_row", "_row_at", "_seen", "_since", "_streak", "_top",
+        "_accepted", "_accepted_before", "_background", "_bound_until", "_ceiling", "_cut_at", "_early_until",
+        "_grown_s", "_hint_rate", "_hint_since", "_hint_until", "_is_unconfirmed", "_look_after",
+        "_looked_at_rate", "_next_at", "_opened_at", "_phase", "_phase_at", "_probe_at", "_rate", "_recent",
+        "_row", "_row_at", "_seen", "_since", "_streak", "_top",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -122,6 +122,7 @@ class Pacer:
         self._phase_at = now
         self._probe_at = inf
         self._opened_at = -inf
+        self._ceiling = _MOST_RATE
         self._is_unconfirmed = False
         self._look_after = _FIRST_LOOK
         self._streak = 0
@@ -222,11 +223,13 @@ class Pacer:
             self._rate *= 2
             self._next_at = min(self._next_at, now + 1 / self._rate)
 
-    def open_slowly(self, now: float) -> None:
-        """Calls have waited for something else, and would all go at once: slow start, unless there is a rate."""
+    def open_slowly(self, now: float, ceiling: float) -> None:
+        """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,
+        and the usual growth from there on. Does nothing if there is a rate."""
         if self._rate is None:
             self._since = now
             self._open(now, PROBE_RATE)
+            self._ceiling = min(_MOST_RATE, max(PROBE_RATE, ceiling))
 
     def note_hint(self, hint: RateHint, in_flight: int, now: float) -> None:
         """What an answer's headers say. Only a window that is nearly used up binds: less than 5 % of it is left, or
@@ -311,6 +314,7 @@ class Pacer:
         self._background.begin()
         self._recent.restart(now)
         self._begin("opening", now)
+        self._ceiling = _MOST_RATE
         self._opened_at = now
 
     def _back_off(self, now: float) -> None:
@@ -333,8 +337,8 @@ class Pacer:
         return self._recent.accepted - self._accepted_before
 
     def _is_confirmed(self, rate: float) -> bool:
-        """Whether enough calls of this phase were accepted. Answers may take minutes: what went `_SURE_S` ago, and did not
-        come back with a 429, was accepted."""
+        """Whether enough calls of this phase were accepted. Answers may take minutes: a call counts that went `_SURE_S`
+        ago and has not come back with a 429."""
         return self._went() - rate * _SURE_S >= self._look_after
 
     def _look(self, rate: float, now: float) -> None:
@@ -393,7 +397,11 @@ class Pacer:
         waited_s = max(0.0, until - max(now, self._bound_until))
         self._bound_until = max(self._bound_until, until)
         if self._phase == "opening" and rate >= PROBE_RATE:
-            self._rate = min(_MOST_RATE, rate * 2 ** (waited_s / _DOUBLE_S))
+            self._rate = min(self._ceiling, rate * 2 ** (waited_s / _DOUBLE_S))
+            if self._rate >= self._ceiling:
+                self._top = self._rate
+                self._grown_s = _REGAIN_S
+                self._begin("steady", now)
 
     def _take_early(self, now: float) -> None:
         if self._grown_s < _EARLY_S:

@@ -123,8 +123,23 @@ def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
     now = 10.2
     while (next_at := gate.advance(now)) is not None:
         now = next_at
-    assert now < 16.2
+    assert 17 < now < 20  # they came at 50 a second, and go a quarter faster
     assert len(told) == 500
+
+
+def test_overflowing_line_opens_as_fast_as_answers_allow() -> None:
+    """How many came is not known then."""
+    gate = Gate(CapacitySettings(queue=100), 0.0)
+    gate.hold(10.0)
+    tickets = [gate.join(1, lambda: None) for _ in range(100)]
+    gate.advance(10.0)
+    assert tickets[0] is not None
+    assert tickets[0].slot is not None
+    gate.exit(tickets[0].slot, 10.2, "ok", 0.2)
+    now = 10.2
+    while (next_at := gate.advance(now)) is not None:
+        now = next_at
+    assert now < 15
 
 
 def test_reset_forgets_a_hold_and_its_look() -> None:

@@ -10,7 +10,19 @@ import json
 import re
 from typing import Any
 
-from llm_guard.dialect.sse import END, MALFORMED, NOTHING, TOKEN, Event, Mark, Reader, Usage
+from llm_guard.dialect.sse import (
+    END,
+    KEEP_ALIVE,
+    MALFORMED,
+    NOTHING,
+    PROGRESS,
+    TOKEN,
+    Event,
+    Mark,
+    Reader,
+    Usage,
+    has_content,
+)  # fmt: skip
 from llm_guard.outcome import Refusal
 
 NEEDS_MODEL = frozenset({
@@ -26,6 +38,8 @@ _TYPE_OF_STATUS = {
 _DONE = b"[DONE]"
 # Only what is not empty matters. Text cannot fake these: its quotes are escaped.
 _TELLING_IN_CHAT = re.compile(rb'"(?:finish_reason|usage|error)"(?!: ?(?:null|""))')
+_STATUS_OF_RESPONSE = frozenset({"response.created", "response.queued", "response.in_progress"})
+"""They open a stream, and say nothing that a later one would not repeat."""
 _LAST_OF_RESPONSE = re.compile(rb"response\.(?:completed|failed|incomplete)")
 # The generation was broken off by the server: OpenRouter; DeepSeek; Z.ai; vLLM and SGLang.
 _BROKEN_OFF = ("error", "insufficient_system_resource", "network_error", "abort")
@@ -47,6 +61,7 @@ class ChatReader:
 
     expects_json = True
     heeds_done = True
+    expects_progress = True
 
     def __init__(self, choices: int) -> None:
         self._awaited = choices
@@ -68,8 +83,10 @@ class ChatReader:
                 index = choice.get("index")
                 if not self._has_finished():  # a server could go on counting for ever
                     self._finished.add(index if isinstance(index, int) else 0)
+        is_token = any(_says_something(choice) for choice in choices)
         return Mark(
-            is_token=any(_says_something(choice) for choice in choices),
+            is_token=is_token,
+            is_progress=is_token or any(_is_sampled(choice) for choice in choices),
             is_end=self._has_finished(),
             usage=usage_in(chunk) or usage_in(_dict(chunk.get("x_groq"))),
         )
@@ -92,6 +109,7 @@ class ResponsesReader:
 
     expects_json = True
     heeds_done = True
+    expects_progress = True
 
     def read(self, event: Event) -> Mark:
         if not event.data or event.data == _DONE:
@@ -104,8 +122,10 @@ class ResponsesReader:
             # A failed response is a documented end, which clients look for.
             return Mark(error=event.data, is_heard=bool(body.get("error")) or kind == "response.failed")
         if kind in ("response.completed", "response.incomplete"):
-            return Mark(is_token=True, is_end=True, usage=usage_in(_dict(body.get("response"))))
-        return TOKEN if kind.endswith((".delta", ".done", ".partial_image")) else NOTHING
+            return Mark(is_token=True, is_progress=True, is_end=True, usage=usage_in(_dict(body.get("response"))))
+        if not kind or kind in _STATUS_OF_RESPONSE or KEEP_ALIVE.fullmatch(kind) or _is_empty(body):
+            return NOTHING
+        return TOKEN if kind.endswith((".delta", ".done", ".partial_image")) else PROGRESS
 
     def is_dull(self, block: bytes) -> bool:
         return block.find(b"error") < 0 and _LAST_OF_RESPONSE.search(block) is None
@@ -122,6 +142,7 @@ class OtherReader:
 
     expects_json = False
     heeds_done = True
+    expects_progress = True
 
     def read(self, event: Event) -> Mark:
         if event.data == _DONE:
@@ -131,7 +152,8 @@ class OtherReader:
             return _unreadable(event, TOKEN)
         if (error := _error(event, chunk, [])) is not None:
             return Mark(error=error, is_heard=bool(chunk.get("error")))
-        return Mark(is_token=bool(event.data), usage=usage_in(chunk))
+        is_token = bool(event.data) and not KEEP_ALIVE.fullmatch(_kind(event, chunk)) and not _is_empty(chunk)
+        return Mark(is_token=is_token, is_progress=is_token, usage=usage_in(chunk))
 
     def is_dull(self, block: bytes) -> bool:
         return b"error" not in block and b"usage" not in block and _DONE not in block
@@ -180,8 +202,17 @@ def error_event(refusal: Refusal, request_id: str) -> bytes:
 def _says_something(choice: dict[str, Any]) -> bool:
     if choice.get("finish_reason") or choice.get("text"):
         return True
-    delta = _dict(choice.get("delta"))
-    return any(value for name, value in delta.items() if name != "role")
+    return has_content(_dict(choice.get("delta")))
+
+
+def _is_empty(body: dict[str, Any]) -> bool:
+    """Whether this is a delta that adds nothing."""
+    return "delta" in body and not has_content(body["delta"])
+
+
+def _is_sampled(choice: dict[str, Any]) -> bool:
+    """Whether a chunk without text shows that tokens were sampled: vLLM sends the first bytes of a character so."""
+    return bool(choice.get("token_ids")) or has_content(choice.get("logprobs"))
 
 
 def _error(event: Event, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> bytes | None:

@@ -15,6 +15,7 @@ MAX_EVENT_BYTES = 1 << 20
 """An event longer than this is passed on as it comes; only its beginning is read."""
 
 _HEAD_BYTES = 4096
+_LABELS = frozenset({"format", "index", "role", "type"})
 _CUT_END_BYTES = 3
 _BOM = b"\xef\xbb\xbf"
 # Written out twice: of a repeated group re does not learn the first characters, and takes 2.5 us for an event, not 0.9.
@@ -51,6 +52,9 @@ class Mark:
 
     is_token: bool = False
     """Something the client was waiting for: text, a tool call, reasoning, an end; not a ping, a role or a header."""
+    is_progress: bool = False
+    """The model or one of its tools is at work: a block begins, a search runs. Every token is progress as well; a ping,
+    a header and an empty delta are not."""
     is_end: bool = False
     """After it the dialect owes nothing more."""
     error: bytes | None = None
@@ -61,9 +65,12 @@ class Mark:
     is_malformed: bool = False
 
 
+KEEP_ALIVE = re.compile(r"(?:\w+[.-])?(?:ping|keep[-_.]?alive|heart[-_.]?beat)", re.IGNORECASE)
+"""The names that servers and proxies give to events that keep a connection open and say nothing."""
 NOTHING = Mark()
-TOKEN = Mark(is_token=True)
-END = Mark(is_token=True, is_end=True)
+PROGRESS = Mark(is_progress=True)
+TOKEN = Mark(is_token=True, is_progress=True)
+END = Mark(is_token=True, is_progress=True, is_end=True)
 MALFORMED = Mark(is_malformed=True)
 
 
@@ -74,6 +81,8 @@ class Reader(Protocol):
     """Whether the data of every event ought to be a JSON object."""
     heeds_done: bool
     """Whether its clients take `[DONE]` for the end of a stream."""
+    expects_progress: bool
+    """Whether a stream without progress for minutes is dead, whatever keeps its connection open."""
 
     def read(self, event: Event) -> Mark:
         """The meaning of one event; never raises."""
@@ -97,8 +106,8 @@ class StreamWatch:
 
     __slots__ = (
         "_enough", "_is_oversize", "_pending", "_reader",
-        "error", "garbled", "has_ended", "has_enough", "has_token", "is_cut", "is_error_heard", "malformed", "tokens",
-        "usage",
+        "error", "garbled", "has_ended", "has_enough", "has_token", "is_cut", "is_error_heard", "is_in_comment",
+        "malformed", "seeks_progress", "tokens", "usage",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
@@ -124,6 +133,10 @@ class StreamWatch:
         self.is_cut = False
         """It has said `[DONE]` and is not done. From there on nothing may be passed on, or clients would take what they
         have for the whole (vLLM says so after an error)."""
+        self.is_in_comment = False
+        """Inside a comment too long to hold: it is passed on as it comes."""
+        self.seeks_progress = False
+        """Set to have events read until one shows progress, which resets it. Dull ones are not read otherwise."""
         self.usage = Usage()
 
     def feed(self, chunk: bytes) -> bytes:
@@ -147,7 +160,7 @@ class StreamWatch:
         block = bytes(pending) + chunk[:boundary]
         pending.clear()
         if self._is_oversize:
-            self._is_oversize = False
+            self._is_oversize = self.is_in_comment = False
             end = _END_OF_EVENT.search(block)
             at = end.end() if end else len(block)
             passed = block[:at] + self._look(block[at:])
@@ -159,6 +172,11 @@ class StreamWatch:
     def may_end(self) -> bool:
         """Whether the stream may end here: its dialect owes nothing more."""
         return self.has_ended or self._reader.ends_unmarked()
+
+    @property
+    def expects_progress(self) -> bool:
+        """Whether a stream of this format without progress for minutes is dead."""
+        return self._reader.expects_progress
 
     @property
     def missing_end(self) -> bytes:
@@ -187,6 +205,8 @@ class StreamWatch:
             if len(self._pending) <= MAX_EVENT_BYTES + _CUT_END_BYTES or not self._read(bytes(self._pending)):
                 return comments
             self._is_oversize = True
+            self.is_in_comment = self._pending.startswith(b":")
+        self.seeks_progress = self.seeks_progress and self.is_in_comment
         # The last bytes may be the first half of a boundary.
         passed = comments + self._pending[:-_CUT_END_BYTES]
         del self._pending[:-_CUT_END_BYTES]
@@ -204,11 +224,14 @@ class StreamWatch:
     def _look(self, block: bytes) -> bytes:
         """Reads whole events; returns those that may be passed on."""
         reader = self._reader
-        if self.has_enough and reader.is_dull(block) and (not reader.expects_json or _is_plain(block)):
+        is_dull = self.has_enough and reader.is_dull(block) and (not reader.expects_json or _is_plain(block))
+        if is_dull and not self.seeks_progress:
             return block
         for start, end in _spans(block):
             if not self._read(block[start:end]):
                 return block[:start]
+            if is_dull and not self.seeks_progress:
+                break
         return block
 
     def _read(self, raw: bytes) -> bool:
@@ -225,6 +248,7 @@ class StreamWatch:
 
     def _note(self, mark: Mark) -> None:
         # Behind the first token not every event is read: what is counted there would depend on how bytes arrive.
+        self.seeks_progress = self.seeks_progress and not mark.is_progress
         self.malformed += mark.is_malformed and not self.has_token
         self.tokens += (mark.is_token or mark.is_end) and not self.has_ended
         self.has_token = self.tokens > 0
@@ -254,6 +278,15 @@ def split_before(block: bytes, data: bytes) -> tuple[bytes, bytes]:
         if _event(block[start:end]).data == data:
             return block[:start], block[start:]
     return block, b""
+
+
+def has_content(value: object, depth: int = 8) -> bool:
+    """Whether a delta's value adds anything. Labels alone, such as the index of a tool call, add nothing."""
+    if isinstance(value, dict) and depth:
+        return any(name not in _LABELS and has_content(part, depth - 1) for name, part in value.items())
+    if isinstance(value, list) and depth:
+        return any(has_content(part, depth - 1) for part in value)
+    return bool(value)
 
 
 def _spans(block: bytes) -> Iterator[tuple[int, int]]:

@@ -170,7 +170,7 @@ def _begin(call: Call, served: Served, reply: Reply) -> None:
 
 
 async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failure | None:
-    timeouts, opened = served.attempt.target.timeouts, served.opened
+    opened = served.opened
     view, exchange = opened.view, opened.exchange
     assert exchange is not None  # noqa: S101  # the caller has it
     watch = view.watch if view is not None else None
@@ -179,17 +179,15 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
     broken: Failure | None = None
     try:
         async with limit:
-            if view is not None:
-                limit.set_idle(timeouts.idle, call.deadline_at, "total")
-            else:
-                limit.set(*earlier(served.attempt.started_at + timeouts.attempt, "attempt", call.deadline_at))
+            _set_limit(limit, call, served)
             passed = opened.held
             while True:
                 if passed and not reply.push(passed):
                     is_writing = True
+                    limit.hold()
                     await reply.connection.wait_room()
                     is_writing = False
-                    limit.touch()
+                    limit.go_on()
                 if watch is not None and watch.has_ended and not is_ending:
                     is_ending = True
                     limit.set(clock.now() + ENDING_S, "ending")
@@ -199,7 +197,7 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                 if not chunk:
                     break
                 limit.touch()
-                passed = view.feed(chunk) if view is not None else chunk
+                passed = _feed(view, chunk, limit) if view is not None else chunk
     except TimeoutError:
         broken = _CLIENT_STALLED if is_writing else _out_of_time(limit, served)
     except UpstreamError as error:
@@ -209,6 +207,28 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
         if broken is None and (rest := view.rest()):
             await reply.write(rest)
     return broken
+
+
+def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
+    timeouts, view = served.attempt.target.timeouts, served.opened.view
+    if view is None:
+        limit.set(*earlier(served.attempt.started_at + timeouts.attempt, "attempt", call.deadline_at))
+        return
+    limit.set_idle(timeouts.idle, call.deadline_at, "total")
+    if view.watch is not None and view.watch.expects_progress:
+        limit.set_stall(timeouts.stall)
+
+
+def _feed(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
+    """What may be passed on of a chunk. Progress in it postpones the stall limit, where that is due."""
+    watch = view.watch if limit.is_progress_due else None
+    if watch is None:
+        return view.feed(chunk)
+    watch.seeks_progress = True
+    passed = view.feed(chunk)
+    if not watch.seeks_progress:
+        limit.progress()
+    return passed
 
 
 def _out_of_time(limit: TimeLimit, served: Served) -> Failure | None:

@@ -1,6 +1,6 @@
 """How long a call, and each step of it, may take.
 
-Owns the five timeouts, how the deadline is split over attempts, and which of two instants comes first. Does not
+Owns the six timeouts, how the deadline is split over attempts, and which of two instants comes first. Does not
 own the timer (`clock.TimeLimit`) nor what is done once time is up (`policy.next_step`).
 """
 
@@ -33,6 +33,8 @@ class TimeoutSettings:
     """Streams: request sent to first useful event."""
     idle: Seconds = 30.0
     """Streams: longest silence between chunks."""
+    stall: Seconds = 180.0
+    """Streams, after the first token: longest time without a useful event, however many keep-alives come."""
     attempt: Seconds = 120.0
     """Unary: one exchange, to the last byte of the answer."""
     total: Seconds = 600.0

@@ -146,6 +146,7 @@ class Thorough:
         self._inner = inner
         self.expects_json = inner.expects_json
         self.heeds_done = inner.heeds_done
+        self.expects_progress = inner.expects_progress
 
     def read(self, event: Event) -> Mark:
         return self._inner.read(event)
@@ -217,6 +218,34 @@ def test_no_mark_is_hidden_by_the_fast_path(name: str, data: st.DataObject) -> N
     _, chunks = data.draw(cut_streams(name))
     enough = data.draw(st.integers(1, 4))
     assert fed(reader(name), chunks, enough) == fed(Thorough(reader(name)), chunks, enough)
+
+
+def sought(by: Reader, chunks: list[bytes], every: int) -> tuple[Shown, bytes, bool]:
+    """As `fed`, with progress sought from each `every`-th chunk on, and whether that of the last search was found."""
+    watch = StreamWatch(by)
+    passed = b""
+    for count, chunk in enumerate(chunks):
+        watch.seeks_progress |= count % every == 0
+        passed += watch.feed(chunk)
+    return shown(watch), passed, not watch.seeks_progress
+
+
+@pytest.mark.parametrize("name", objects)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), every=st.integers(1, 3))
+def test_search_for_progress_changes_neither_marks_nor_bytes(name: str, data: st.DataObject, every: int) -> None:
+    _, chunks = data.draw(cut_streams(name))
+    assert sought(reader(name), chunks, every)[:2] == fed(reader(name), chunks)
+
+
+@pytest.mark.parametrize("name", objects)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_progress_is_found_however_the_stream_is_split(name: str, data: st.DataObject) -> None:
+    stream, chunks = data.draw(cut_streams(name))
+    whole = sought(reader(name), [stream], 1)
+    assert sought(reader(name), chunks, len(chunks)) == whole
+    assert sought(Thorough(reader(name)), [stream], 1) == whole
 
 
 @settings(max_examples=200, deadline=None)

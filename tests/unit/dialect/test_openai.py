@@ -7,7 +7,7 @@ import pytest
 
 from llm_guard.dialect import openai
 from llm_guard.dialect.openai import ChatReader, OtherReader, ResponsesReader, stream_reader
-from llm_guard.dialect.sse import END, MALFORMED, NOTHING, TOKEN, Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.dialect.sse import END, MALFORMED, NOTHING, PROGRESS, TOKEN, Event, Mark, Reader, StreamWatch, Usage
 from llm_guard.outcome import Refusal
 
 
@@ -57,6 +57,9 @@ def test_path_says_how_its_stream_is_read(path: str, reader: type) -> None:
         chunk(choice(role="assistant", content="", refusal=None)),
         chunk(choice(content="")),
         chunk(choice()),
+        chunk(choice(tool_calls=[{"index": 0, "type": "function", "function": {"arguments": ""}}])),
+        chunk(choice(content=[{"type": "thinking", "thinking": [{"type": "text", "text": ""}]}])),
+        chunk(choice(reasoning_details=[{"type": "reasoning.text", "text": "", "format": "unknown", "index": 0}])),
         event({"choices": [], "prompt_filter_results": [{"prompt_index": 0}]}),
         event({"id": "", "object": ""}),
         event({"choices": None}),
@@ -74,13 +77,26 @@ def test_chat_header_is_no_token(data: Event) -> None:
         {"content": "x"},
         {"role": "assistant", "content": "x"},
         {"reasoning_content": "hm"},
-        {"tool_calls": [{"index": 0}]},
+        {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "f", "arguments": ""}}]},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]},
+        {"content": " "},
         {"refusal": "no"},
         {"audio": {"id": "1"}},
     ],
 )
 def test_anything_said_in_a_chat_is_a_token(said: dict[str, Any]) -> None:
     assert chat(chunk(choice(**said))) == TOKEN
+
+
+@pytest.mark.parametrize("sampled", [{"token_ids": [5]}, {"logprobs": {"content": [{"token": "x", "logprob": -0.1}]}}])
+def test_chunk_of_a_sampled_token_without_text_is_progress(sampled: dict[str, Any]) -> None:
+    assert chat(chunk({**choice(content=""), **sampled})) == PROGRESS
+    assert chat(chunk({**choice(content=""), **dict.fromkeys(sampled)})) == NOTHING
+
+
+def test_deep_delta_is_a_token_and_raises_nothing() -> None:
+    deep = b'{"choices": [{"delta": {"a": ' + b"[" * 900 + b"]" * 900 + b"}}]}"
+    assert chat(event(deep)) == TOKEN
 
 
 def test_text_of_a_legacy_completion_is_a_token() -> None:
@@ -268,7 +284,7 @@ def response(kind: str, name: str | None = None, **more: Any) -> Mark:
 @pytest.mark.parametrize("kind", ["response.completed", "response.incomplete"])
 def test_response_ends_with_its_usage(kind: str) -> None:
     mark = response(kind, response={"usage": {"input_tokens": 1, "output_tokens": 2}, "error": None})
-    assert mark == Mark(is_token=True, is_end=True, usage=Usage(1, 2))
+    assert mark == Mark(is_token=True, is_progress=True, is_end=True, usage=Usage(1, 2))
 
 
 @pytest.mark.parametrize("kind", ["response.failed", "error"])
@@ -284,18 +300,27 @@ def test_response_error_may_come_without_a_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_token"),
+    ("kind", "mark"),
     [
-        ("response.created", False),
-        ("response.in_progress", False),
-        ("response.output_item.added", False),
-        ("response.output_text.delta", True),
-        ("response.reasoning_summary_text.delta", True),
-        ("response.output_item.done", True),
+        ("response.created", NOTHING),
+        ("response.in_progress", NOTHING),
+        ("keepalive", NOTHING),
+        ("response.heartbeat", NOTHING),
+        ("response.output_item.added", PROGRESS),
+        ("response.web_search_call.searching", PROGRESS),
+        ("response.output_text.delta", TOKEN),
+        ("response.reasoning_summary_text.delta", TOKEN),
+        ("response.output_item.done", TOKEN),
     ],
 )
-def test_response_headers_are_no_tokens(kind: str, is_token: bool) -> None:
-    assert response(kind, response={"error": None, "usage": None}) == (TOKEN if is_token else NOTHING)
+def test_response_headers_are_no_tokens(kind: str, mark: Mark) -> None:
+    assert response(kind, response={"error": None, "usage": None}) == mark
+    assert response(kind, name="", response={"error": None, "usage": None}) == mark
+
+
+@pytest.mark.parametrize("delta", ["", None, {"stdout": "", "stderr": ""}])
+def test_empty_delta_of_a_response_is_nothing(delta: object) -> None:
+    assert response("response.output_text.delta", delta=delta) == NOTHING
 
 
 def test_kind_is_in_the_data_where_the_event_has_no_name() -> None:
@@ -316,6 +341,9 @@ def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
     assert OtherReader().read(event({"type": "speech.audio.delta"})).is_token
     assert OtherReader().read(event(b"\x00\x01")) == TOKEN
     assert OtherReader().read(event(b"", "ping")) == NOTHING
+    assert OtherReader().read(event(b"{}", "ping")) == NOTHING
+    assert OtherReader().read(event({"type": "keepalive"})) == NOTHING
+    assert OtherReader().read(event({"type": "transcript.text.delta", "delta": ""})) == NOTHING
     assert OtherReader().read(event(b"[DONE]")) == END
     assert watch(OtherReader(), b"").may_end
 

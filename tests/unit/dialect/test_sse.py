@@ -7,6 +7,7 @@ from llm_guard.dialect.sse import (
     MALFORMED,
     MAX_EVENT_BYTES,
     NOTHING,
+    PROGRESS,
     TOKEN,
     Event,
     Mark,
@@ -21,6 +22,7 @@ class Notes:
     """A reader that keeps its events and says of each what the test has planned for its data."""
 
     expects_json = False
+    expects_progress = True
     heeds_done = False
 
     def __init__(self, marks: dict[bytes, Mark] | None = None, dull: bytes | None = None) -> None:
@@ -288,6 +290,19 @@ def test_text_of_an_error_is_not_garbled() -> None:
     assert (watch.error, watch.garbled) == (b"boom", 0)
     watch.feed(b"error: boom\n\nevent: errors\ndata: boom\n\n")
     assert watch.garbled == 1
+
+
+def test_dull_events_are_read_while_progress_is_sought_and_no_longer() -> None:
+    notes = Notes({b"t": TOKEN, b"work": PROGRESS}, dull=b"dull")
+    watch = StreamWatch(notes)
+    watch.feed(b"data: t\n\n")
+    watch.seeks_progress = True
+    seeks = []
+    for block in (b"data: dull\n\n", b": dull\n\ndata: work\n\ndata: dull\n\n"):
+        watch.feed(block)
+        seeks.append(watch.seeks_progress)
+    assert seeks == [True, False]
+    assert [event.data for event in notes.events] == [b"t", b"dull", b"work"]
 
 
 def test_nothing_is_garbled_where_no_json_is_expected() -> None:

@@ -40,6 +40,8 @@ _DONE = b"[DONE]"
 _TELLING_IN_CHAT = re.compile(rb'"(?:finish_reason|usage|error)"(?!: ?(?:null|""))')
 _STATUS_OF_RESPONSE = frozenset({"response.created", "response.queued", "response.in_progress"})
 """They open a stream, and say nothing that a later one would not repeat."""
+_OTHER_CHOICE = re.compile(rb'"index"\s*:\s*[1-9]')
+_MOST_CHOICES = 1024
 _LAST_OF_RESPONSE = re.compile(rb"response\.(?:completed|failed|incomplete)")
 # The generation was broken off by the server: OpenRouter; DeepSeek; Z.ai; vLLM and SGLang.
 _BROKEN_OFF = ("error", "insufficient_system_resource", "network_error", "abort")
@@ -49,29 +51,33 @@ _TYPE_IN_EVENT = re.compile(rb'"type"\s*:\s*"([a-z_.]+)"')
 def stream_reader(path: str, choices: int) -> Reader:
     """The reader for a stream that answers `path`; `choices` is the request's `n`, at least 1."""
     if path.endswith("/completions"):
-        return ChatReader(choices)
+        return ChatReader(choices, is_chat=path.endswith("/chat/completions"))
     if "/responses" in path:
         return ResponsesReader()
     return OtherReader()
 
 
 class ChatReader:
-    """Chat and legacy completions: a finish_reason for every choice is the end; `[DONE]` alone proves nothing
-    (vLLM sends one after an error)."""
+    """Chat and legacy completions: a finish_reason for every choice is the end. `[DONE]` alone proves nothing (vLLM
+    sends one after an error), nor does a finish_reason while another choice has begun and not finished."""
 
     expects_json = True
     heeds_done = True
     expects_progress = True
 
-    def __init__(self, choices: int) -> None:
+    def __init__(self, choices: int, *, is_chat: bool = True) -> None:
+        """`choices`: as many as were asked for. A legacy completion of several prompts has as many for each of them."""
         self._awaited = choices
+        self._is_chat = is_chat
+        self._begun: set[int] = set()
         self._finished: set[int] = set()
         self._is_done = False
 
     def read(self, event: Event) -> Mark:
         if event.data == _DONE:
             self._is_done = True
-            return END if self._finished else NOTHING  # a server may answer fewer choices than `n`
+            # A server may answer fewer choices than `n`.
+            return END if self._finished and self._begun <= self._finished else NOTHING
         chunk = _object(event)
         if chunk is None:
             return _unreadable(event, MALFORMED if event.is_whole else TOKEN)
@@ -79,10 +85,7 @@ class ChatReader:
         if (error := _error(event, chunk, choices)) is not None:
             return Mark(error=error, is_heard=bool(chunk.get("error")))
         for choice in choices:
-            if choice.get("finish_reason"):  # it is "" in every chunk of some servers behind Model Studio
-                index = choice.get("index")
-                if not self._has_finished():  # a server could go on counting for ever
-                    self._finished.add(index if isinstance(index, int) else 0)
+            self._note_choice(choice)
         is_token = any(_says_something(choice) for choice in choices)
         return Mark(
             is_token=is_token,
@@ -92,7 +95,11 @@ class ChatReader:
         )
 
     def is_dull(self, block: bytes) -> bool:
-        return _TELLING_IN_CHAT.search(block) is None
+        if self._is_chat:
+            can_begin = self._awaited > 1 and len(self._begun) < self._awaited
+        else:
+            can_begin = self._begun != {0} or _OTHER_CHOICE.search(block) is not None
+        return not can_begin and _TELLING_IN_CHAT.search(block) is None
 
     def ends_unmarked(self) -> bool:
         return False
@@ -100,8 +107,20 @@ class ChatReader:
     def missing_end(self) -> bytes:
         return b"data: [DONE]\n\n" if self._has_finished() and not self._is_done else b""
 
+    def _note_choice(self, choice: dict[str, Any]) -> None:
+        index = choice.get("index")
+        index = index if isinstance(index, int) else 0
+        most = self._awaited if self._is_chat else _MOST_CHOICES  # a server could go on counting for ever
+        if len(self._begun) < most:
+            self._begun.add(index)
+        # It is "" in every chunk of some servers behind Model Studio.
+        if choice.get("finish_reason") and len(self._finished) < most:
+            self._finished.add(index)
+
     def _has_finished(self) -> bool:
-        return len(self._finished) >= self._awaited
+        if len(self._finished) < self._awaited:
+            return False
+        return self._begun <= self._finished or (self._is_chat and self._awaited == 1)
 
 
 class ResponsesReader:

@@ -61,6 +61,32 @@ async def test_stream_of_two_choices_is_not_over_with_the_first() -> None:
         assert not reply.is_whole
 
 
+async def test_choice_that_has_begun_and_not_finished_is_cut_though_done_is_said() -> None:
+    second = CHAT.token.replace(b'"index": 0', b'"index": 1')
+    script: list[Step] = [
+        stream_head(),
+        chunk(CHAT.token),
+        Pause(0.02),
+        chunk(second),
+        Pause(0.02),
+        chunk(CHAT.end),
+        END,
+    ]
+    async with facing(script) as (stand, _):
+        reply = await CHAT.ask(stand.url, stream=True, n=2)
+        assert DONE not in reply.body
+        assert not reply.is_whole
+        (call,) = await stand.calls()
+        assert call["outcome"] == "truncated"
+
+
+async def test_fewer_choices_than_were_asked_for_are_a_whole_answer() -> None:
+    async with facing(CHAT.good_stream) as (stand, _):
+        reply = await CHAT.ask(stand.url, stream=True, n=2)
+        assert reply.is_whole
+        assert reply.body == CHAT.stream_bytes
+
+
 async def test_events_that_cannot_be_read_are_counted() -> None:
     garbage = b"data: {not json\n\n"
     script: list[Step] = [stream_head(), chunk(CHAT.token), Pause(0.02), chunk(garbage * 2), chunk(CHAT.end), END]

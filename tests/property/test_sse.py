@@ -33,6 +33,10 @@ chat_chunks = st.builds(
     st.lists(choices, max_size=2),
     st.sampled_from([{}, {}, {"usage": None}, {"usage": TOKENS}, {"error": None}]),
 )
+legacy_choices = st.builds(
+    lambda index, text, finish: {"choices": [{"index": index, "text": text, "finish_reason": finish}]},
+    st.integers(0, 3), texts, finishes,
+)  # fmt: skip
 errors = st.builds(lambda text: {"error": {"message": text, "code": 500}}, texts)
 legacy_chunks = st.builds(lambda text: {"choices": [{"index": 0, "text": text, "finish_reason": None}]}, texts)
 responses = st.one_of(
@@ -68,6 +72,7 @@ between = st.sampled_from([
 ])  # fmt: skip
 objects = {
     "chat": st.one_of(chat_chunks, chat_chunks, legacy_chunks, errors),
+    "legacy": st.one_of(legacy_choices, legacy_choices, errors),
     "responses": st.one_of(responses, responses, errors),
     "other": st.one_of(chat_chunks, errors),
     "messages": messages,
@@ -76,7 +81,12 @@ objects = {
 
 
 def reader(name: str) -> Reader:
-    paths = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "other": "/v1/audio/speech"}
+    paths = {
+        "chat": "/v1/chat/completions",
+        "legacy": "/v1/completions",
+        "responses": "/v1/responses",
+        "other": "/v1/audio/speech",
+    }
     if name in paths:
         return openai.stream_reader(paths[name], 2 if name == "chat" else 1)
     return anthropic.stream_reader("/v1/messages" if name == "messages" else "/v1/complete", 1)

@@ -122,6 +122,52 @@ def test_chat_of_two_choices_ends_when_both_have_finished() -> None:
     assert ChatReader(2).read(chunk(choice(0, "stop"), choice(1, "length"))).is_end
 
 
+def test_done_behind_fewer_choices_than_were_asked_for_is_the_end() -> None:
+    reader = ChatReader(3)
+    reader.read(chunk(choice(0, content="x"), choice(1, content="y")))
+    assert not reader.read(chunk(choice(0, "stop"), choice(1, "stop"))).is_end
+    assert reader.read(event(b"[DONE]")) == END
+
+
+@pytest.mark.parametrize("choices", [2, 3])
+def test_done_before_a_choice_that_has_begun_is_finished_is_no_end(choices: int) -> None:
+    reader = ChatReader(choices)
+    reader.read(chunk(choice(0, content="x")))
+    reader.read(chunk(choice(1, role="assistant")))
+    reader.read(chunk(choice(0, "stop")))
+    assert reader.read(event(b"[DONE]")) == NOTHING
+
+
+def text(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": index, "text": text, "finish_reason": finish}]}
+
+
+def test_legacy_completion_of_several_prompts_ends_when_all_that_have_begun_are_finished() -> None:
+    reader = ChatReader(1, is_chat=False)
+    for one in (text(0, "x"), text(1, "y"), text(0, "", "stop"), text(2, "z"), text(2, "", "length")):
+        assert not reader.read(event(one)).is_end
+    assert reader.read(event(text(1, "", "stop"))).is_end
+
+
+def test_choice_that_begins_late_is_seen_on_the_fast_path() -> None:
+    stream = b"".join(
+        b"data: " + json.dumps(each).encode() + b"\n\n" for each in (text(0, "x"), text(1, "y"), text(0, "", "stop"))
+    )
+    assert not watch(stream_reader("/v1/completions", 1), stream + b"data: [DONE]\n\n").may_end
+    late = chunk(choice(0, content="x")), chunk(choice(1, content="y")), chunk(choice(0, "stop"))
+    stream = b"".join(b"data: " + each.data + b"\n\n" for each in late)
+    assert not watch(ChatReader(2), stream + b"data: [DONE]\n\n").may_end
+    assert not watch(ChatReader(3), stream + b"data: [DONE]\n\n").may_end
+
+
+def test_choices_without_end_are_not_all_kept() -> None:
+    for reader in (ChatReader(2), ChatReader(1, is_chat=False)):
+        for index in range(3000):
+            reader.read(event(text(index, "x", "stop")))
+        assert len(reader._begun) <= 1024
+        assert len(reader._finished) <= 1024
+
+
 def test_done_alone_proves_nothing() -> None:
     seen = watch(ChatReader(1), b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n')
     assert (seen.has_token, seen.has_ended, seen.may_end) == (True, False, False)

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from llm_guard.dialect.sse import (
+    FILLER,
     KEEP_ALIVE,
     MALFORMED,
     NOTHING,
@@ -59,8 +60,10 @@ class MessagesReader:
         kind = event.name or body.get("type")
         if kind == "error":
             return Mark(error=event.data)
-        if not isinstance(kind, str) or KEEP_ALIVE.fullmatch(kind) or _is_empty(body):
+        if not isinstance(kind, str):
             return NOTHING
+        if KEEP_ALIVE.fullmatch(kind) or _is_empty(body):
+            return FILLER
         if kind == "message_start":
             message = body.get("message")
             return Mark(usage=usage_in(message) if isinstance(message, dict) else None)
@@ -93,7 +96,9 @@ class EventsReader:
     def read(self, event: Event) -> Mark:
         if event.name == "error":
             return Mark(error=event.data, is_heard=True)
-        return TOKEN if event.data and not KEEP_ALIVE.fullmatch(event.name) else NOTHING
+        if KEEP_ALIVE.fullmatch(event.name):
+            return FILLER
+        return TOKEN if event.data else NOTHING
 
     def is_dull(self, block: bytes) -> bool:
         return b"error" not in block

@@ -12,6 +12,7 @@ from typing import Any
 
 from llm_guard.dialect.sse import (
     END,
+    FILLER,
     KEEP_ALIVE,
     MALFORMED,
     NOTHING,
@@ -84,15 +85,15 @@ class ChatReader:
         choices = [choice for choice in _list(chunk.get("choices")) if isinstance(choice, dict)]
         if (error := _error(event, chunk, choices)) is not None:
             return Mark(error=error, is_heard=bool(chunk.get("error")))
+        begun = len(self._begun)
         for choice in choices:
             self._note_choice(choice)
         is_token = any(_says_something(choice) for choice in choices)
-        return Mark(
-            is_token=is_token,
-            is_progress=is_token or any(_is_sampled(choice) for choice in choices),
-            is_end=self._has_finished(),
-            usage=usage_in(chunk) or usage_in(_dict(chunk.get("x_groq"))),
-        )
+        is_progress = is_token or any(_is_sampled(choice) for choice in choices)
+        usage = usage_in(chunk) or usage_in(_dict(chunk.get("x_groq")))
+        if not is_progress and usage is None and 0 < begun == len(self._begun):
+            return FILLER
+        return Mark(is_token=is_token, is_progress=is_progress, is_end=self._has_finished(), usage=usage)
 
     def is_dull(self, block: bytes) -> bool:
         if self._is_chat:
@@ -142,7 +143,9 @@ class ResponsesReader:
             return Mark(error=event.data, is_heard=bool(body.get("error")) or kind == "response.failed")
         if kind in ("response.completed", "response.incomplete"):
             return Mark(is_token=True, is_progress=True, is_end=True, usage=usage_in(_dict(body.get("response"))))
-        if not kind or kind in _STATUS_OF_RESPONSE or KEEP_ALIVE.fullmatch(kind) or _is_empty(body):
+        if KEEP_ALIVE.fullmatch(kind) or _is_empty(body):
+            return FILLER
+        if not kind or kind in _STATUS_OF_RESPONSE:
             return NOTHING
         return TOKEN if kind.endswith((".delta", ".done", ".partial_image")) else PROGRESS
 
@@ -171,7 +174,9 @@ class OtherReader:
             return _unreadable(event, TOKEN)
         if (error := _error(event, chunk, [])) is not None:
             return Mark(error=error, is_heard=bool(chunk.get("error")))
-        is_token = bool(event.data) and not KEEP_ALIVE.fullmatch(_kind(event, chunk)) and not _is_empty(chunk)
+        if KEEP_ALIVE.fullmatch(_kind(event, chunk)) or _is_empty(chunk):
+            return FILLER
+        is_token = bool(event.data)
         return Mark(is_token=is_token, is_progress=is_token, usage=usage_in(chunk))
 
     def is_dull(self, block: bytes) -> bool:

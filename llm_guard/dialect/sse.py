@@ -55,6 +55,8 @@ class Mark:
     is_progress: bool = False
     """The model or one of its tools is at work: a block begins, a search runs. Every token is progress as well; a ping,
     a header and an empty delta are not."""
+    is_filler: bool = False
+    """A client misses nothing without it: a ping, an empty delta. False in doubt."""
     is_end: bool = False
     """After it the dialect owes nothing more."""
     error: bytes | None = None
@@ -68,6 +70,7 @@ class Mark:
 KEEP_ALIVE = re.compile(r"(?:\w+[.-])?(?:ping|keep[-_.]?alive|heart[-_.]?beat)", re.IGNORECASE)
 """The names that servers and proxies give to events that keep a connection open and say nothing."""
 NOTHING = Mark()
+FILLER = Mark(is_filler=True)
 PROGRESS = Mark(is_progress=True)
 TOKEN = Mark(is_token=True, is_progress=True)
 END = Mark(is_token=True, is_progress=True, is_end=True)
@@ -105,9 +108,9 @@ class StreamWatch:
     """
 
     __slots__ = (
-        "_enough", "_is_oversize", "_pending", "_reader",
-        "error", "garbled", "has_ended", "has_enough", "has_token", "is_cut", "is_error_heard", "is_in_comment",
-        "malformed", "seeks_progress", "tokens", "usage",
+        "_enough", "_is_filler", "_is_oversize", "_pending", "_reader",
+        "dropped_bytes", "drops_filler", "error", "garbled", "has_ended", "has_enough", "has_token", "is_cut",
+        "is_error_heard", "is_in_comment", "malformed", "seeks_progress", "tokens", "usage",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
@@ -116,6 +119,10 @@ class StreamWatch:
         self._enough = enough
         self._pending = bytearray()
         self._is_oversize = False
+        self._is_filler = False
+        self.drops_filler = False
+        """Set to have comments, and events that are filler, left out of what is passed on up to the first token."""
+        self.dropped_bytes = 0
         self.tokens = 0
         """Events with a token, the end among them; counted until there are enough."""
         self.has_token = False
@@ -202,6 +209,9 @@ class StreamWatch:
         if not self._is_oversize:
             # Looked for where a line has ended: again in each chunk, 1 MiB of one comment costs 4 s.
             comments = self._comments() if b"\n" in chunk or b"\r" in chunk else b""
+            if self.drops_filler and not self.has_token:
+                self.dropped_bytes += len(comments)
+                comments = b""
             if len(self._pending) <= MAX_EVENT_BYTES + _CUT_END_BYTES or not self._read(bytes(self._pending)):
                 return comments
             self._is_oversize = True
@@ -223,6 +233,8 @@ class StreamWatch:
 
     def _look(self, block: bytes) -> bytes:
         """Reads whole events; returns those that may be passed on."""
+        if self.drops_filler and not self.has_token:
+            return self._sift(block)
         reader = self._reader
         is_dull = self.has_enough and reader.is_dull(block) and (not reader.expects_json or _is_plain(block))
         if is_dull and not self.seeks_progress:
@@ -233,6 +245,21 @@ class StreamWatch:
             if is_dull and not self.seeks_progress:
                 break
         return block
+
+    def _sift(self, block: bytes) -> bytes:
+        """As `_look`, without filler as long as there is no token."""
+        kept = bytearray()
+        for start, end in _spans(block):
+            if self.has_token:
+                self.dropped_bytes += start - len(kept)
+                return bytes(kept) + self._look(block[start:])
+            self._is_filler = True  # unless it is read, and more than that
+            if not self._read(block[start:end]):
+                break
+            if not self._is_filler:
+                kept += block[start:end] + b"\n\n"
+        self.dropped_bytes += len(block) - len(kept)
+        return bytes(kept)
 
     def _read(self, raw: bytes) -> bool:
         """Notes what an event shows; says whether it may be passed on."""
@@ -249,6 +276,7 @@ class StreamWatch:
     def _note(self, mark: Mark) -> None:
         # Behind the first token not every event is read: what is counted there would depend on how bytes arrive.
         self.seeks_progress = self.seeks_progress and not mark.is_progress
+        self._is_filler = mark.is_filler
         self.malformed += mark.is_malformed and not self.has_token
         self.tokens += (mark.is_token or mark.is_end) and not self.has_ended
         self.has_token = self.tokens > 0

@@ -30,6 +30,10 @@ COMMIT_BYTES = 1 << 20
 """A unary body up to this size is read whole before commit, so that a cut one is retried; a larger one commits here."""
 
 
+_MAX_FILLER_BYTES = 16 << 20
+"""More than this before the first token is no keep-alive. It is read as fast as it comes, since nothing is held."""
+
+
 class Limits(Protocol):
     """The attempt's time limit, which depends on what comes."""
 
@@ -128,7 +132,9 @@ class _Beginning:
         UpstreamError."""
         view = self._view
         while not self._is_over and (view.watch is None or not is_enough(view.watch)):
-            if self._held_bytes > COMMIT_BYTES or (view.watch is None and self._held):
+            if view.watch is None and self._held:
+                return None
+            if self._held_bytes > COMMIT_BYTES and not self._may_hold_more():
                 return None
             chunk = await self._exchange.read()
             if not chunk:
@@ -144,6 +150,19 @@ class _Beginning:
             if view.is_cut:
                 self._end()
         return None
+
+    def _may_hold_more(self) -> bool:
+        """Makes keep-alives before the first token cost no memory. False: what is held is no keep-alive, and has to be
+        passed on. Raises UpstreamError for a stream of nothing else."""
+        watch = self._view.watch
+        if watch is None or watch.has_token:
+            return False
+        is_too_much = watch.dropped_bytes > _MAX_FILLER_BYTES or watch.is_in_comment
+        if is_too_much or self._view.is_compressed:
+            size = (self._held_bytes + watch.dropped_bytes) >> 20
+            raise UpstreamError(FailureKind.MALFORMED, f"sent {size} MiB before its first token")
+        watch.drops_filler = True
+        return self._held_bytes <= 2 * COMMIT_BYTES
 
     def opened(self, first_token_at: float | None = None) -> Opened:
         exchange = self._exchange

@@ -29,6 +29,8 @@ class StreamView:
     """Nothing is kept back for another stream to take its place."""
     failure: Failure | None = None
     """What is wrong with it: then nothing more comes of it."""
+    is_compressed = False
+    """It is passed on as it comes: nothing can be left out of it."""
     _is_broken = False
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
@@ -57,6 +59,8 @@ class StreamView:
 
 class InflatedView(StreamView):
     """A gzip or deflate stream: passed on as it comes."""
+
+    is_compressed = True
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
         super().__init__(reader, enough)

@@ -7,7 +7,19 @@ import pytest
 
 from llm_guard.dialect import anthropic
 from llm_guard.dialect.anthropic import EventsReader, MessagesReader, stream_reader
-from llm_guard.dialect.sse import END, MALFORMED, NOTHING, PROGRESS, TOKEN, Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.dialect.sse import (
+    END,
+    FILLER,
+    MALFORMED,
+    NOTHING,
+    PROGRESS,
+    TOKEN,
+    Event,
+    Mark,
+    Reader,
+    StreamWatch,
+    Usage,
+)
 from llm_guard.outcome import Refusal
 
 
@@ -31,10 +43,13 @@ def test_path_says_how_its_stream_is_read() -> None:
     assert not session.expects_progress, "it may wait for a person"
 
 
-@pytest.mark.parametrize("kind", ["message_start", "ping", "keepalive", "keep-alive", "heartbeat", "system.heartbeat"])
-def test_header_of_a_message_is_no_token(kind: str) -> None:
-    assert read(kind) == NOTHING
-    assert read(kind, name="") == NOTHING
+def test_header_of_a_message_is_no_token() -> None:
+    assert read("message_start") == read("message_start", name="") == NOTHING
+
+
+@pytest.mark.parametrize("kind", ["ping", "keepalive", "keep-alive", "heartbeat", "system.heartbeat"])
+def test_keep_alive_of_a_message_is_filler(kind: str) -> None:
+    assert read(kind) == read(kind, name="") == FILLER
 
 
 @pytest.mark.parametrize("kind", ["content_block_start", "content_block_stop"])
@@ -56,8 +71,8 @@ def test_edge_of_a_block_is_progress_and_no_token(kind: str) -> None:
         ({"type": "citations_delta", "citation": {"type": "char_location", "cited_text": "x"}}, False),
     ],
 )
-def test_delta_of_a_block_that_adds_nothing_is_nothing(delta: dict[str, Any], is_empty: bool) -> None:
-    assert read("content_block_delta", delta=delta) == (NOTHING if is_empty else TOKEN)
+def test_delta_of_a_block_that_adds_nothing_is_filler(delta: dict[str, Any], is_empty: bool) -> None:
+    assert read("content_block_delta", delta=delta) == (FILLER if is_empty else TOKEN)
 
 
 @pytest.mark.parametrize("kind", ["content_block_delta", "message_delta", "anything_new"])
@@ -117,7 +132,7 @@ def test_confused_types_raise_nothing(value: object) -> None:
 
 def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
     assert EventsReader(expects_progress=True).read(Event("completion", b"{}")) == TOKEN
-    assert EventsReader(expects_progress=True).read(Event("ping", b"{}")) == NOTHING
+    assert EventsReader(expects_progress=True).read(Event("ping", b"{}")) == FILLER
     assert EventsReader(expects_progress=True).read(Event("completion", b"")) == NOTHING
     assert EventsReader(expects_progress=True).read(Event("error", b"{}")) == Mark(error=b"{}", is_heard=True)
     assert watch(EventsReader(expects_progress=True), b"").may_end

@@ -7,7 +7,19 @@ import pytest
 
 from llm_guard.dialect import openai
 from llm_guard.dialect.openai import ChatReader, OtherReader, ResponsesReader, stream_reader
-from llm_guard.dialect.sse import END, MALFORMED, NOTHING, PROGRESS, TOKEN, Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.dialect.sse import (
+    END,
+    FILLER,
+    MALFORMED,
+    NOTHING,
+    PROGRESS,
+    TOKEN,
+    Event,
+    Mark,
+    Reader,
+    StreamWatch,
+    Usage,
+)
 from llm_guard.outcome import Refusal
 
 
@@ -97,6 +109,22 @@ def test_chunk_of_a_sampled_token_without_text_is_progress(sampled: dict[str, An
 def test_deep_delta_is_a_token_and_raises_nothing() -> None:
     deep = b'{"choices": [{"delta": {"a": ' + b"[" * 900 + b"]" * 900 + b"}}]}"
     assert chat(event(deep)) == TOKEN
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        chunk(choice(role="assistant", content="")),
+        chunk(choice(content="")),
+        chunk(choice()),
+        chunk(),
+    ],
+)
+def test_empty_chunk_of_a_chat_is_filler_once_its_choice_has_begun(data: Event) -> None:
+    reader = ChatReader(1)
+    assert reader.read(chunk(choice(role="assistant"))) == NOTHING
+    assert reader.read(data) == FILLER
+    assert reader.read(chunk(choice(content="x"))) == TOKEN
 
 
 def test_text_of_a_legacy_completion_is_a_token() -> None:
@@ -350,8 +378,8 @@ def test_response_error_may_come_without_a_kind() -> None:
     [
         ("response.created", NOTHING),
         ("response.in_progress", NOTHING),
-        ("keepalive", NOTHING),
-        ("response.heartbeat", NOTHING),
+        ("keepalive", FILLER),
+        ("response.heartbeat", FILLER),
         ("response.output_item.added", PROGRESS),
         ("response.web_search_call.searching", PROGRESS),
         ("response.output_text.delta", TOKEN),
@@ -365,8 +393,8 @@ def test_response_headers_are_no_tokens(kind: str, mark: Mark) -> None:
 
 
 @pytest.mark.parametrize("delta", ["", None, {"stdout": "", "stderr": ""}])
-def test_empty_delta_of_a_response_is_nothing(delta: object) -> None:
-    assert response("response.output_text.delta", delta=delta) == NOTHING
+def test_empty_delta_of_a_response_is_filler(delta: object) -> None:
+    assert response("response.output_text.delta", delta=delta) == FILLER
 
 
 def test_kind_is_in_the_data_where_the_event_has_no_name() -> None:
@@ -386,10 +414,10 @@ def test_completed_response_too_long_to_read_is_an_end() -> None:
 def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
     assert OtherReader().read(event({"type": "speech.audio.delta"})).is_token
     assert OtherReader().read(event(b"\x00\x01")) == TOKEN
-    assert OtherReader().read(event(b"", "ping")) == NOTHING
-    assert OtherReader().read(event(b"{}", "ping")) == NOTHING
-    assert OtherReader().read(event({"type": "keepalive"})) == NOTHING
-    assert OtherReader().read(event({"type": "transcript.text.delta", "delta": ""})) == NOTHING
+    assert OtherReader().read(event(b"", "ping")) == FILLER
+    assert OtherReader().read(event(b"{}", "ping")) == FILLER
+    assert OtherReader().read(event({"type": "keepalive"})) == FILLER
+    assert OtherReader().read(event({"type": "transcript.text.delta", "delta": ""})) == FILLER
     assert OtherReader().read(event(b"[DONE]")) == END
     assert watch(OtherReader(), b"").may_end
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
 from llm_guard.dialect.sse import (
     FILLER,
-    KEEP_ALIVE,
     MALFORMED,
     NOTHING,
     PROGRESS,
@@ -19,7 +19,6 @@ from llm_guard.dialect.sse import (
     Mark,
     Reader,
     Usage,
-    has_content,
 )
 from llm_guard.outcome import Refusal
 
@@ -33,9 +32,9 @@ _TYPE_OF_STATUS = {
 _BLOCK_EDGES = frozenset({"content_block_start", "content_block_stop"})
 
 
-def stream_reader(path: str, choices: int) -> Reader:
-    """The reader for a stream that answers `path`; a message has one choice."""
-    del choices
+def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:
+    """The reader for a stream that answers `path`; a message has one choice and always the same end."""
+    del choices, is_lenient
     if path.startswith("/v1/messages"):
         return MessagesReader()
     return EventsReader(expects_progress=path.startswith("/v1/complete"))

@@ -10,10 +10,10 @@ import json
 import re
 from typing import Any
 
+from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
 from llm_guard.dialect.sse import (
     END,
     FILLER,
-    KEEP_ALIVE,
     MALFORMED,
     NOTHING,
     PROGRESS,
@@ -22,7 +22,6 @@ from llm_guard.dialect.sse import (
     Mark,
     Reader,
     Usage,
-    has_content,
 )  # fmt: skip
 from llm_guard.outcome import Refusal
 
@@ -49,10 +48,11 @@ _BROKEN_OFF = ("error", "insufficient_system_resource", "network_error", "abort"
 _TYPE_IN_EVENT = re.compile(rb'"type"\s*:\s*"([a-z_.]+)"')
 
 
-def stream_reader(path: str, choices: int) -> Reader:
-    """The reader for a stream that answers `path`; `choices` is the request's `n`, at least 1."""
+def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:
+    """The reader for a stream that answers `path`; `choices` is the request's `n`, at least 1. `is_lenient`: a chat or
+    completion may end with `[DONE]` and no finish_reason."""
     if path.endswith("/completions"):
-        return ChatReader(choices, is_chat=path.endswith("/chat/completions"))
+        return ChatReader(choices, is_chat=path.endswith("/chat/completions"), is_lenient=is_lenient)
     if "/responses" in path:
         return ResponsesReader()
     return OtherReader()
@@ -66,10 +66,12 @@ class ChatReader:
     heeds_done = True
     expects_progress = True
 
-    def __init__(self, choices: int, *, is_chat: bool = True) -> None:
+    def __init__(self, choices: int, *, is_chat: bool = True, is_lenient: bool = False) -> None:
         """`choices`: as many as were asked for. A legacy completion of several prompts has as many for each of them."""
         self._awaited = choices
         self._is_chat = is_chat
+        self._is_lenient = is_lenient
+        self._has_token = False
         self._begun: set[int] = set()
         self._finished: set[int] = set()
         self._is_done = False
@@ -77,6 +79,8 @@ class ChatReader:
     def read(self, event: Event) -> Mark:
         if event.data == _DONE:
             self._is_done = True
+            if not self._finished and self._has_token:
+                return END if self._is_lenient else Mark(lacks_finish=True)
             # A server may answer fewer choices than `n`.
             return END if self._finished and self._begun <= self._finished else NOTHING
         chunk = _object(event)
@@ -89,6 +93,7 @@ class ChatReader:
         for choice in choices:
             self._note_choice(choice)
         is_token = any(_says_something(choice) for choice in choices)
+        self._has_token = self._has_token or is_token
         is_progress = is_token or any(_is_sampled(choice) for choice in choices)
         usage = usage_in(chunk) or usage_in(_dict(chunk.get("x_groq")))
         if not is_progress and usage is None and 0 < begun == len(self._begun):

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from llm_guard.dialect.event_look import is_garbled, is_plain
+
 MAX_EVENT_BYTES = 1 << 20
 """An event longer than this is passed on as it comes; only its beginning is read."""
 
 _HEAD_BYTES = 4096
-_LABELS = frozenset({"format", "index", "role", "type"})
 _CUT_END_BYTES = 3
 _BOM = b"\xef\xbb\xbf"
 # Written out twice: of a repeated group re does not learn the first characters, and takes 2.5 us for an event, not 0.9.
@@ -24,8 +25,6 @@ _USUAL_ENDS = (b"\n\n", b"\r\n\r\n")
 _LINE = re.compile(rb"\r\n|\n|\r")
 # A comment that is too long to be held until its line ends is the beginning of an event.
 _COMMENTS = re.compile(rb"(?::[^\r\n]{0,%d}+(?:\r\n|\n|\r(?!\n)))+" % (MAX_EVENT_BYTES + _CUT_END_BYTES - 1))
-# Lines that are an object, the name of an event, or no data at all. A line behind a byte order mark may be anything.
-_PLAIN_LINES = re.compile(rb"(?:(?:data: ?\{.*\}|event: ?+(?!error).*|[^de\xef\n].*|)\r?\n)*+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,7 @@ class Mark:
     is_token: bool = False
     """Something the client was waiting for: text, a tool call, reasoning, an end; not a ping, a role or a header."""
     is_progress: bool = False
-    """The model or one of its tools is at work: a block begins, a search runs. Every token is progress as well; a ping,
-    a header and an empty delta are not."""
+    """The model or one of its tools is at work: a token, a new block, a search; not a ping or an empty delta."""
     is_filler: bool = False
     """A client misses nothing without it: a ping, an empty delta. False in doubt."""
     is_end: bool = False
@@ -65,10 +63,10 @@ class Mark:
     """The official SDKs raise on that."""
     usage: Usage | None = None
     is_malformed: bool = False
+    lacks_finish: bool = False
+    """The server calls a stream done that has shown no other evidence of its end."""
 
 
-KEEP_ALIVE = re.compile(r"(?:\w+[.-])?(?:ping|keep[-_.]?alive|heart[-_.]?beat)", re.IGNORECASE)
-"""The names that servers and proxies give to events that keep a connection open and say nothing."""
 NOTHING = Mark()
 FILLER = Mark(is_filler=True)
 PROGRESS = Mark(is_progress=True)
@@ -110,7 +108,7 @@ class StreamWatch:
     __slots__ = (
         "_enough", "_is_filler", "_is_oversize", "_pending", "_reader",
         "dropped_bytes", "drops_filler", "error", "garbled", "has_ended", "has_enough", "has_token", "is_cut",
-        "is_error_heard", "is_in_comment", "malformed", "seeks_progress", "tokens", "usage",
+        "is_error_heard", "is_in_comment", "lacks_finish", "malformed", "seeks_progress", "tokens", "usage",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
@@ -140,8 +138,10 @@ class StreamWatch:
         self.is_cut = False
         """It has said `[DONE]` and is not done. From there on nothing may be passed on, or clients would take what they
         have for the whole (vLLM says so after an error)."""
+        self.lacks_finish = False
+        """It was cut because `[DONE]` came without a finish_reason, which some servers never send."""
         self.is_in_comment = False
-        """Inside a comment too long to hold: it is passed on as it comes."""
+        """Inside a comment too long to hold."""
         self.seeks_progress = False
         """Set to have events read until one shows progress, which resets it. Dull ones are not read otherwise."""
         self.usage = Usage()
@@ -236,7 +236,7 @@ class StreamWatch:
         if self.drops_filler and not self.has_token:
             return self._sift(block)
         reader = self._reader
-        is_dull = self.has_enough and reader.is_dull(block) and (not reader.expects_json or _is_plain(block))
+        is_dull = self.has_enough and reader.is_dull(block) and (not reader.expects_json or is_plain(block))
         if is_dull and not self.seeks_progress:
             return block
         for start, end in _spans(block):
@@ -267,7 +267,7 @@ class StreamWatch:
         event = _event(raw if is_whole else raw[:_HEAD_BYTES], is_whole=is_whole)
         if event.data or event.name:
             if self.has_token and self._reader.expects_json:
-                self.garbled += _is_garbled(event)
+                self.garbled += is_garbled(event.name, event.data, is_whole=is_whole)
             self._note(self._reader.read(event))
             if self._reader.heeds_done and event.data.startswith(b"[DONE]"):
                 self.is_cut = not self.has_ended or self.error is not None
@@ -282,6 +282,7 @@ class StreamWatch:
         self.has_token = self.tokens > 0
         self.has_ended = self.has_ended or mark.is_end
         self.has_enough = self.has_ended or self.tokens >= self._enough
+        self.lacks_finish = self.lacks_finish or mark.lacks_finish
         if mark.error is not None and self.error is None:
             self.error = mark.error
             self.is_error_heard = mark.is_heard
@@ -308,15 +309,6 @@ def split_before(block: bytes, data: bytes) -> tuple[bytes, bytes]:
     return block, b""
 
 
-def has_content(value: object, depth: int = 8) -> bool:
-    """Whether a delta's value adds anything. Labels alone, such as the index of a tool call, add nothing."""
-    if isinstance(value, dict) and depth:
-        return any(name not in _LABELS and has_content(part, depth - 1) for name, part in value.items())
-    if isinstance(value, list) and depth:
-        return any(has_content(part, depth - 1) for part in value)
-    return bool(value)
-
-
 def _spans(block: bytes) -> Iterator[tuple[int, int]]:
     """Where each event that ends in `block` begins, and where its end-of-event lines do.
 
@@ -338,19 +330,6 @@ def _last_boundary(block: bytes) -> int:
     for end in _END_OF_EVENT.finditer(block):
         last = end.end()
     return last
-
-
-def _is_plain(block: bytes) -> bool:
-    """Whether no event in `block` is garbled or named `error`, as a quick look can tell: False where it cannot."""
-    has_no_lone_cr = block.find(b"\r") < 0 or block.count(b"\r") == block.count(b"\r\n")
-    return has_no_lone_cr and _PLAIN_LINES.fullmatch(block) is not None
-
-
-def _is_garbled(event: Event) -> bool:
-    data = event.data.strip()
-    if not data or data == b"[DONE]" or event.name == "error":
-        return False
-    return not data.startswith(b"{") or (event.is_whole and not data.endswith(b"}"))
 
 
 def _event(raw: bytes, *, is_whole: bool = True) -> Event:

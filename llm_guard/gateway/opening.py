@@ -23,6 +23,7 @@ from llm_guard.gateway.stream_view import StreamView, view_of
 from llm_guard.outcome import Answer, Failure, FailureKind
 from llm_guard.policy.classify import classify_answer, classify_event
 from llm_guard.policy.rate_hints import rate_hint
+from llm_guard.policy.stream import why_cut
 
 _COMMIT_S = 0.05
 """What is held back is passed on so long before the call or the attempt would end: it has its token."""
@@ -96,11 +97,13 @@ async def _first_event(
     """Holds a stream back until its first useful event, or for longer where its route says so: until then it may still
     turn out to be an error, which is what it returns then."""
     hold = call.route.stream.hold_back if call.route is not None and attempt.manner is None else None
-    reader = DIALECTS[call.dialect].stream_reader(call.path, call.choices)
+    upstream = attempt.target.deployment.upstream
+    is_lenient = upstream.stream_end == "lenient" and attempt.manner is None
+    reader = DIALECTS[call.dialect].stream_reader(call.path, call.choices, is_lenient=is_lenient)
     view = view_of(reader, encoding, hold.tokens if hold else 1, is_plain_wanted=call.is_plain_wanted)
     attempt.watch = view.watch
     call.stream_head = call.stream_head or ("plain" if view.takes_events else "compressed")
-    beginning = _Beginning(view, exchange)
+    beginning = _Beginning(view, exchange, upstream.name)
     error = await beginning.read_until(lambda watch: watch.has_token)
     if hold is None or error is not None or view.watch is None:
         return beginning.opened() if error is None else error
@@ -120,7 +123,8 @@ async def _first_event(
 class _Beginning:
     """What has come of a stream, and is held."""
 
-    def __init__(self, view: StreamView, exchange: Exchange) -> None:
+    def __init__(self, view: StreamView, exchange: Exchange, upstream: str) -> None:
+        self._upstream = upstream
         self._view = view
         self._exchange = exchange
         self._held: list[bytes] = []
@@ -173,8 +177,9 @@ class _Beginning:
     def _end(self) -> None:
         watch = self._view.watch
         if watch is not None and not watch.may_end:
-            when = "before its first token" if not watch.has_token else "while it was held back"
-            raise UpstreamError(FailureKind.TRUNCATED, f"the stream ended {when}")
+            if not watch.has_token:
+                raise UpstreamError(FailureKind.TRUNCATED, "the stream ended before its first token")
+            raise UpstreamError(FailureKind.TRUNCATED, why_cut(self._upstream, lacks_finish=watch.lacks_finish))
         self._is_over = True
         self._hold(self._view.rest())
 

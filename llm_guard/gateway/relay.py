@@ -14,9 +14,8 @@ from dataclasses import replace
 
 import structlog
 
-from llm_guard.call import Call, Opened, Served, StreamView
+from llm_guard.call import Attempt, Call, Opened, Served, StreamView
 from llm_guard.clock import Clock, TimeLimit
-from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.connections import UpstreamError
@@ -31,7 +30,7 @@ from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Failure, FailureKind, Refusal, Signal, Source
 from llm_guard.policy.classify import classify_event
 from llm_guard.policy.deadline import earlier
-from llm_guard.policy.stream import ENDING_S
+from llm_guard.policy.stream import ENDING_S, why_cut
 
 _log = structlog.get_logger("llm_guard.gateway.relay")
 
@@ -203,7 +202,7 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
     except UpstreamError as error:
         broken = Failure(error.kind, error.detail)
     if view is not None:
-        broken = _judge(view, broken, served.attempt.target.deployment.upstream)
+        broken = _judge(view, broken, served.attempt)
         if broken is None and (rest := view.rest()):
             await reply.write(rest)
     return broken
@@ -236,9 +235,9 @@ def _out_of_time(limit: TimeLimit, served: Served) -> Failure | None:
     return None if limit.name == "ending" else timeout_failure(limit.name, served.attempt.target.timeouts)
 
 
-def _judge(view: StreamView, broken: Failure | None, upstream: Upstream) -> Failure | None:
+def _judge(view: StreamView, broken: Failure | None, attempt: Attempt) -> Failure | None:
     """What the stream's own events say of its end, which outweighs how the connection ended."""
-    watch = view.watch
+    watch, upstream = view.watch, attempt.target.deployment.upstream
     if view.failure is not None or watch is None:
         return view.failure or broken
     if watch.error is not None:
@@ -248,7 +247,8 @@ def _judge(view: StreamView, broken: Failure | None, upstream: Upstream) -> Fail
     if watch.has_ended:
         return None
     if broken is None and not watch.may_end:
-        return Failure(FailureKind.TRUNCATED, "the stream ended without its terminal event")
+        lacks_finish = watch.lacks_finish and attempt.manner is None
+        return Failure(FailureKind.TRUNCATED, why_cut(upstream.name, lacks_finish=lacks_finish))
     return broken
 
 

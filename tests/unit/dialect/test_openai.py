@@ -201,6 +201,27 @@ def test_done_alone_proves_nothing() -> None:
     assert (seen.has_token, seen.has_ended, seen.may_end) == (True, False, False)
 
 
+def ended(*events: Event, choices: int = 1, is_lenient: bool = True) -> Mark:
+    """What `[DONE]` means behind these events."""
+    reader = stream_reader("/v1/chat/completions", choices, is_lenient=is_lenient)
+    for each in events:
+        reader.read(each)
+    return reader.read(event(b"[DONE]"))
+
+
+def test_done_without_any_finish_reason_is_the_end_where_the_upstream_is_lenient() -> None:
+    said = chunk(choice(0, content="x"))
+    assert ended(said) == END
+    assert ended(said, chunk(choice(1, content="x")), choices=2) == END
+    assert ended(said, is_lenient=False) == Mark(lacks_finish=True)
+    assert ended(chunk(choice(0, "stop"))) == ended(chunk(choice(0, "stop")), is_lenient=False) == END
+
+
+def test_lenience_makes_no_answer_of_nothing_and_no_whole_of_a_choice_that_others_have_finished() -> None:
+    assert ended() == ended(chunk(choice(role="assistant", content=""))) == NOTHING
+    assert ended(chunk(choice(0, content="x")), chunk(choice(1, "stop")), choices=2) == NOTHING
+
+
 def owed(choices: int, *data: bytes | Event) -> bytes:
     reader = ChatReader(choices)
     for each in data:

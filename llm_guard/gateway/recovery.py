@@ -102,7 +102,7 @@ class _Recoverable:
         self._failure: Failure | None = None
 
     @property
-    def watch(self) -> StreamWatch | None:
+    def watch(self) -> StreamWatch:
         return self._view.watch
 
     @property
@@ -112,7 +112,7 @@ class _Recoverable:
     @property
     def failure(self) -> Failure | None:
         """A second run may end without all that the client has, as with fewer choices than before."""
-        is_over = self._splice is not None and self.watch is not None and self.watch.has_ended
+        is_over = self._splice is not None and self.watch.has_ended
         return _DIVERGED if self._failure is None and is_over and not self._transcript.has_ended else self._failure
 
     def feed(self, chunk: bytes) -> bytes:
@@ -121,12 +121,12 @@ class _Recoverable:
     def rest(self) -> bytes:
         if self._splice is None:
             return self._view.rest()
-        return self.watch.missing_end if self.watch is not None else b""
+        return self.watch.missing_end
 
     def take(self, block: bytes) -> bytes:
         """Whole events that arrived; returns what the client is told."""
         watch = self._view.watch
-        if watch is not None and watch.error is not None and not self.is_cut:
+        if watch.error is not None and not self.is_cut:
             block, self.withheld = split_before(block, watch.error)
             self.is_cut = True
         if self._view.is_cut:

@@ -214,15 +214,15 @@ def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
         limit.set(*earlier(served.attempt.started_at + timeouts.attempt, "attempt", call.deadline_at))
         return
     limit.set_idle(timeouts.idle, call.deadline_at, "total")
-    if view.watch is not None and view.watch.expects_progress:
+    if view.watch.expects_progress:
         limit.set_stall(timeouts.stall)
 
 
 def _feed(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
     """What may be passed on of a chunk. Progress in it postpones the stall limit, where that is due."""
-    watch = view.watch if limit.is_progress_due else None
-    if watch is None:
+    if not limit.is_progress_due:
         return view.feed(chunk)
+    watch = view.watch
     watch.seeks_progress = True
     passed = view.feed(chunk)
     if not watch.seeks_progress:
@@ -238,8 +238,8 @@ def _out_of_time(limit: TimeLimit, served: Served) -> Failure | None:
 def _judge(view: StreamView, broken: Failure | None, attempt: Attempt) -> Failure | None:
     """What the stream's own events say of its end, which outweighs how the connection ended."""
     watch, upstream = view.watch, attempt.target.deployment.upstream
-    if view.failure is not None or watch is None:
-        return view.failure or broken
+    if view.failure is not None:
+        return view.failure
     if watch.error is not None:
         verdict = classify_event(watch.error, 0.0, upstream.family, upstream.errors)
         detail = f"sent an error event in the middle of the stream ({verdict.why})"
@@ -305,7 +305,7 @@ def _note_tokens(call: Call, served: Served, recovery: Recovery | None) -> None:
     opened = served.opened
     if recovery is not None and served.attempt.manner is not None:
         call.usage, call.thrown_away = recovery.transcript.usage, recovery.transcript.thrown_away
-    elif opened.view is not None and opened.view.watch is not None:
+    elif opened.view is not None:
         call.usage = opened.view.watch.usage
     else:
         call.usage = opened.usage or call.usage
@@ -319,7 +319,7 @@ async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply)
         reply.connection.abort()
         return
     last_words = view.withheld if view is not None else b""
-    is_told = view is not None and view.watch is not None and view.watch.is_error_heard and not call.is_draining
+    is_told = view is not None and view.watch.is_error_heard and not call.is_draining
     if is_told and not last_words:  # the upstream's own words were the last that was passed on
         with contextlib.suppress(ConnectionError):
             await reply.end()

@@ -240,3 +240,23 @@ async def test_client_is_sent_keep_alives_while_those_of_the_provider_are_droppe
         reply = await CHAT.ask(stand.url, stream=True)
         assert reply.is_whole
         assert reply.body.count(b": waiting\n\n") >= 2
+
+
+@streams
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, br", "Br"])
+async def test_stream_that_cannot_be_inspected_is_replaced_by_a_fallback(form: Form, encoding: str) -> None:
+    script: list[Step] = [stream_head(200, {"content-encoding": encoding}), chunk(b"\x8b\x00\x80"), Hold()]
+    async with facing(script, form.good_stream, models=MODELS) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert reply.body == form.stream_bytes
+        assert reply.headers["x-llm-guard-deployment"] == f"{form.deployment}-spare"
+    async with facing(script) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert reply.status == 502
+        assert encoding.lower() in form.error_of(reply)["message"]
+
+
+@streams
+async def test_encoding_that_is_no_compression_is_plain_text(form: Form) -> None:
+    async with facing([stream_head(200, {"content-encoding": "none"}), *form.good_stream[1:]]) as (stand, _):
+        assert (await form.ask(stand.url, stream=True)).body == form.stream_bytes

@@ -96,15 +96,11 @@ class TimeLimit:
         self.progress()
         self._arm_earlier(self._stall_at)
 
-    def touch(self) -> None:
-        """Something arrived."""
-        self._touched_at = self._now()
-
-    @property
-    def is_progress_due(self) -> bool:
-        """Whether what arrived last should be looked at for progress. Directly after progress that is not worth its
-        price for each chunk: then all that arrives counts as progress."""
-        return self._touched_at > self._look_at
+    def touch(self) -> bool:
+        """Something arrived. Returns whether it should be looked at for progress: directly after progress that is not
+        worth its price for each chunk, and all that arrives counts as progress."""
+        now = self._touched_at = self._now()
+        return now > self._look_at
 
     def progress(self) -> None:
         """What arrived last shows progress."""

@@ -72,6 +72,8 @@ class ChatReader:
         self._is_chat = is_chat
         self._is_lenient = is_lenient
         self._has_token = False
+        self._can_begin = choices > 1 or not is_chat
+        """Choices may begin of which nothing has come."""
         self._begun: set[int] = set()
         self._finished: set[int] = set()
         self._is_done = False
@@ -101,11 +103,9 @@ class ChatReader:
         return Mark(is_token=is_token, is_progress=is_progress, is_end=self._has_finished(), usage=usage)
 
     def is_dull(self, block: bytes) -> bool:
-        if self._is_chat:
-            can_begin = self._awaited > 1 and len(self._begun) < self._awaited
-        else:
-            can_begin = self._begun != {0} or _OTHER_CHOICE.search(block) is not None
-        return not can_begin and _TELLING_IN_CHAT.search(block) is None
+        if self._can_begin and (self._is_chat or self._begun != {0} or _OTHER_CHOICE.search(block) is not None):
+            return False
+        return _TELLING_IN_CHAT.search(block) is None
 
     def ends_unmarked(self) -> bool:
         return False
@@ -119,6 +119,7 @@ class ChatReader:
         most = self._awaited if self._is_chat else _MOST_CHOICES  # a server could go on counting for ever
         if len(self._begun) < most:
             self._begun.add(index)
+            self._can_begin = self._can_begin and len(self._begun) < most
         # It is "" in every chunk of some servers behind Model Studio.
         if choice.get("finish_reason") and len(self._finished) < most:
             self._finished.add(index)

@@ -233,12 +233,12 @@ class StreamWatch:
 
     def _look(self, block: bytes) -> bytes:
         """Reads whole events; returns those that may be passed on."""
-        if self.drops_filler and not self.has_token:
-            return self._sift(block)
         reader = self._reader
         is_dull = self.has_enough and reader.is_dull(block) and (not reader.expects_json or is_plain(block))
         if is_dull and not self.seeks_progress:
             return block
+        if self.drops_filler and not self.has_token:
+            return self._sift(block)
         for start, end in _spans(block):
             if not self._read(block[start:end]):
                 return block[:start]

@@ -195,8 +195,10 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                 chunk = await exchange.read()
                 if not chunk:
                     break
-                limit.touch()
-                passed = _feed(view, chunk, limit) if view is not None else chunk
+                if limit.touch() and view is not None:
+                    passed = _feed_closely(view, chunk, limit)
+                else:
+                    passed = view.feed(chunk) if view is not None else chunk
     except TimeoutError:
         broken = _CLIENT_STALLED if is_writing else _out_of_time(limit, served)
     except UpstreamError as error:
@@ -218,10 +220,8 @@ def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
         limit.set_stall(timeouts.stall)
 
 
-def _feed(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
-    """What may be passed on of a chunk. Progress in it postpones the stall limit, where that is due."""
-    if not limit.is_progress_due:
-        return view.feed(chunk)
+def _feed_closely(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
+    """What may be passed on of a chunk. Progress in it postpones the stall limit."""
     watch = view.watch
     watch.seeks_progress = True
     passed = view.feed(chunk)

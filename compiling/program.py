@@ -15,7 +15,7 @@ from pathlib import Path
 PACKAGE = "llm_guard"
 HOT = (
     "call", "clock", "deployment", "outcome", "pool", "routes",
-    "dialect.anthropic", "dialect.openai", "dialect.sse", "dialect.tally",
+    "dialect.anthropic", "dialect.event_look", "dialect.openai", "dialect.sse", "dialect.tally",
     "gateway.answer_reader", "gateway.attempt_loop", "gateway.call_line", "gateway.client_connection",
     "gateway.connections", "gateway.counters", "gateway.entrance", "gateway.headers", "gateway.listener",
     "gateway.model_field", "gateway.opening", "gateway.origin", "gateway.race", "gateway.record", "gateway.relay",

@@ -31,7 +31,7 @@ class StreamView(Protocol):
     """An event stream as it passes: see `gateway.stream_view`."""
 
     @property
-    def watch(self) -> StreamWatch | None: ...
+    def watch(self) -> StreamWatch: ...
     @property
     def takes_events(self) -> bool:
         """Whether events of ours can stand in it."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-Limit = Literal["connect", "first_token", "idle", "attempt", "total"]
-"""The five timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
+Limit = Literal["connect", "first_token", "idle", "stall", "attempt", "total"]
+"""The six timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
 
 RefusedBy = Literal["breaker", "limit", "cooldown", "deadline", "auth", "drain", "hold", "request", "route"]
 """Value of the `x-llm-guard-refused-by` header. `cooldown`: the provider named a wait or refused the credential, and

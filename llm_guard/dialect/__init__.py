@@ -1,6 +1,7 @@
 """What each provider's bytes mean, without reading a socket.
 
 openai, anthropic   event formats, error shapes, which paths need a model
+event_look          whether an event says anything
 sse                 framing both use, and the watch over a stream
 
 And how a stream goes on where another has died:
@@ -35,7 +36,7 @@ class Dialect(Protocol):
 
     @property
     def NEEDS_MODEL(self) -> frozenset[str]: ...  # noqa: N802  # a constant of the module
-    def stream_reader(self, path: str, choices: int) -> Reader: ...
+    def stream_reader(self, path: str, choices: int, *, is_lenient: bool = False) -> Reader: ...
     def usage_in(self, body: dict[str, Any]) -> Usage | None: ...
     def refusal_body(self, refusal: Refusal, request_id: str) -> dict[str, Any]: ...
     def error_event(self, refusal: Refusal, request_id: str) -> bytes: ...

@@ -115,7 +115,7 @@ class _Recoverable:
         self._failure: Failure | None = None
 
     @property
-    def watch(self) -> StreamWatch | None:
+    def watch(self) -> StreamWatch:
         return self._view.watch
 
     @property
@@ -125,7 +125,7 @@ class _Recoverable:
     @property
     def failure(self) -> Failure | None:
         """A second run may end without all that the client has, as with fewer choices than before."""
-        is_over = self._splice is not None and self.watch is not None and self.watch.has_ended
+        is_over = self._splice is not None and self.watch.has_ended
         if self._failure is None and is_over and not self._transcript.has_ended:
             return self._diverged
         return self._failure
@@ -136,12 +136,12 @@ class _Recoverable:
     def rest(self) -> bytes:
         if self._splice is None:
             return self._view.rest()
-        return self.watch.missing_end if self.watch is not None else b""
+        return self.watch.missing_end
 
     def take(self, block: bytes) -> bytes:
         """Whole events that arrived; returns what the client is told."""
         watch = self._view.watch
-        if watch is not None and watch.error is not None and not self.is_cut:
+        if watch.error is not None and not self.is_cut:
             block, self.withheld = split_before(block, watch.error)
             self.is_cut = True
         if self._view.is_cut:

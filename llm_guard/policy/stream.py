@@ -26,6 +26,8 @@ def parse_recover(value: object) -> str:
     raise ValueError("must be off, auto, continue or restart")
 
 
+StreamEnd = Literal["strict", "lenient"]
+"""What ends an upstream's chat streams. strict: a finish_reason; lenient: `[DONE]` alone as well."""
 Recover = Annotated[Literal["off", "auto", "continue", "restart"], Unit(parse_recover)]
 
 JOIN_S = 10.0
@@ -63,6 +65,14 @@ class StreamSettings:
     """None: nothing is held once the first token is there."""
     waiting: WaitingSettings | None = WaitingSettings()
     """None: the client waits in silence."""
+
+
+def why_cut(upstream: str, *, lacks_finish: bool) -> str:
+    """Why a stream that ended by itself is no whole answer; `lacks_finish`: `[DONE]` came without a finish_reason."""
+    if not lacks_finish:
+        return "the stream ended without its terminal event"
+    hint = f"if this server never sends one, set upstreams.{upstream}.stream_end: lenient"
+    return f"the stream ended without its terminal event: [DONE] came without a finish_reason ({hint})"
 
 
 def may_recover(failure: Failure) -> bool:

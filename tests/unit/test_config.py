@@ -133,6 +133,13 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
     assert problems(text) == [f"4: upstreams.a.base_url: {expected}"]
 
 
+def test_end_of_a_message_is_never_lenient() -> None:
+    text = "upstreams:\n  a: {dialect: anthropic, base_url: 'http://h', stream_end: lenient}\n"
+    assert problems(text + MODELS.replace("openai", "a")) == [
+        "2: upstreams.a.stream_end: is for dialect openai: a message of Anthropic's always ends with message_stop"
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -33,6 +33,7 @@ _MODEL_FIELD = re.compile(rb'("model"\s*:\s*)("(?:[^"\\]|\\.)*")')
 _MAX_MODEL_FIELDS = 3000
 _MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
 _MAX_KINDS = 256
+_MAX_FORMAT_BYTES = 64
 
 _FEW_BYTES = 1 << 13
 
@@ -284,10 +285,11 @@ def asked_of_form(scan: FormScan) -> Asked:
         raise BadRequest(400, "invalid_body", f"the form cannot be read: {scan.fault}")
     raw = scan.fields.get("model")
     is_stream = scan.fields.get("stream") == b"true"
+    response_format = scan.fields.get("response_format", b"")[:_MAX_FORMAT_BYTES].decode("latin-1")
     if raw is None:
-        return Asked(is_stream=is_stream)
+        return Asked(is_stream=is_stream, response_format=response_format)
     try:
-        return Asked(checked_model(raw.decode()), is_stream)
+        return Asked(checked_model(raw.decode()), is_stream, response_format=response_format)
     except UnicodeDecodeError:
         raise BadRequest(400, "invalid_model", "`model` must be UTF-8 text", "model") from None
 

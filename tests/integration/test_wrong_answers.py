@@ -134,3 +134,27 @@ async def test_memory_of_wrong_answers_is_given_back() -> None:
     async with facing([whole(200, large)], CHAT.ok, retry=RETRY) as (stand, _):
         assert (await CHAT.ask(stand.url)).status == 200
         await eventually(lambda: stand.app.upstreams.memory.taken_bytes == 0)
+
+
+async def test_fifty_informational_answers_do_no_harm() -> None:
+    hint = Respond(b"HTTP/1.1 103 Early Hints\r\nlink: </" + b"a" * 2000 + b">; rel=preload\r\n\r\n")
+    async with facing([*[hint] * 51, *CHAT.ok]) as (stand, _):
+        assert (await CHAT.ask(stand.url)).body == CHAT.answer
+
+
+async def test_4xx_keeps_its_retry_after() -> None:
+    refusal = whole(409, b'{"error":{"message":"locked","type":"x"}}', {"retry-after": "7"})
+    for status in (400, 403, 404, 409):
+        answer = Respond(refusal.data.replace(b" 409 ", b" %d " % status))
+        async with facing([answer]) as (stand, _):
+            reply = await CHAT.ask(stand.url)
+            assert (reply.status, reply.headers["retry-after"]) == (status, "7")
+
+
+@pytest.mark.parametrize("model", ['{"id":"claude","speed":"fast"}', '{"speed":"fast"}'])
+async def test_agent_whose_model_is_an_object_is_passed_on(model: str) -> None:
+    body = b'{"name":"a","model":' + model.encode() + b"}"
+    headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+    async with facing([whole(200, b'{"id":"agent_1","type":"agent"}')]) as (stand, provider):
+        assert (await ask(stand.url, "/v1/agents", body, headers)).status == 200
+        assert provider.requests[0].endswith(body)

@@ -8,7 +8,7 @@ import platform
 import statistics
 from pathlib import Path
 
-from benchmarks import classification, lasting, ops
+from benchmarks import classification, lasting, ops, wrong_answers
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
 from benchmarks.soak_picture import draw_soak
@@ -153,6 +153,12 @@ def _left_over(soak: Soak) -> str:
 def _untold(soak: Soak) -> str:
     counts = {how: sum(each.get(how, 0) for each in soak.ended.values()) for how in ("silent", "hung")}
     return ", ".join(f"**{count} streams {how}**" for how, count in counts.items() if count)
+
+
+def write_wrong_answers(judged: wrong_answers.Judged) -> None:
+    """wrong-answers.md."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "wrong-answers.md").write_text("\n".join([*wrong_answers.page(judged), ""]))
 
 
 def write_classification(scores: list[classification.Score], cost: classification.Cost) -> None:

@@ -19,6 +19,9 @@ from llm_guard.policy.in_band import error_in
 from llm_guard.policy.wrong_answer import Fault, Seen, media_type, page_in, wrong_answer
 
 _HEAD_BYTES = 4096
+_MOST_INFLATED_BYTES = 4 << 20
+_MOST_RATIO = 20
+"""Beyond both, what inflates is a decompression bomb: JSON shrinks to a twentieth at most. It is left as it is."""
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """Of an event stream, whatever its content type says."""
 _FILES = ("/content", "/results")
@@ -182,6 +185,7 @@ def _decoded(body: bytes, encoding: str, most_bytes: int) -> bytes | Literal["cu
         return "encoding"
     if not body:
         return body
+    most_bytes = min(most_bytes, max(_MOST_INFLATED_BYTES, _MOST_RATIO * len(body)))
     try:
         return _inflated(body, most_bytes, 47)
     except zlib.error:

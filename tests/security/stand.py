@@ -36,7 +36,7 @@ Answer = Callable[[Request], bytes]
 def usual_answer(request: Request) -> bytes:
     """What a provider says to a call, and to anything else the target it was asked for."""
     if request.method == b"POST":
-        return whole(200, ANY_ANSWER).data
+        return whole(200, CHAT.answer if request.target == CHAT.path.encode() else ANY_ANSWER).data
     said = whole(200, b'{"object":"list","data":[],"target":"%b"}' % request.target).data
     return said.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if request.method == b"HEAD" else said
 

@@ -137,6 +137,7 @@ def _is_cut(body: bytes) -> bool:
     """Whether what is no valid JSON begins like a JSON document and ends too early."""
     if body.lstrip()[:1] not in (b"{", b"["):
         return False
+    body = body.rstrip(b"+-.eE0123456789")  # half of a number is no number
     try:
         _skip(body.replace(b"\\ud", b"\\ue").replace(b"\\uD", b"\\ue"))
     except msgspec.DecodeError as error:

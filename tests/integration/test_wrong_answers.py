@@ -12,7 +12,7 @@ from tests.chaos.forms import CHAT, MESSAGES, RESPONSES
 from tests.chaos.stand import config_of, facing, standing
 from tests.chaos.wire import Connection, ask
 from tests.fakes.client import raw_request
-from tests.fakes.provider import END, Pause, Respond, ScriptedProvider, chunk, stream_head, whole
+from tests.fakes.provider import END, Pause, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 from tests.fakes.wrong_answers import PAGE, TITLE, Case, good_cases, wrong_cases
 
@@ -79,7 +79,8 @@ async def test_judging_can_be_turned_off() -> None:
 
 async def test_wrong_answers_neither_open_nor_close_a_breaker() -> None:
     breaker = {"consecutive_failures": 3, "open_for": "50ms", "early_probes": False}
-    failing, wrong = [whole(500)], [whole(200, b"{}")]
+    failing: list[Step] = [whole(500)]
+    wrong: list[Step] = [whole(200, b"{}")]
     async with facing(*[wrong] * 20, *[failing] * 3, wrong, breaker=breaker) as (stand, provider):
         for _ in range(20):
             assert (await CHAT.ask(stand.url)).status == 502
@@ -120,7 +121,13 @@ async def test_member_named_error_of_a_resource_is_no_error(path: str, answer: b
 
 async def test_speech_passes_from_its_first_byte() -> None:
     go_on = asyncio.Event()
-    script = [stream_head(200, {"content-type": "audio/mpeg"}), chunk(b"ID3"), Pause(go_on), chunk(b"rest"), END]
+    script: list[Step] = [
+        stream_head(200, {"content-type": "audio/mpeg"}),
+        chunk(b"ID3"),
+        Pause(go_on),
+        chunk(b"rest"),
+        END,
+    ]
     async with facing(script) as (stand, _), Connection(stand.url) as client:
         client.writer.write(raw_request("/v1/audio/speech", b'{"model":"gpt"}'))
         assert (await client.head()).status == 200

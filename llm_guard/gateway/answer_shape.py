@@ -35,6 +35,8 @@ class Reader:
     """Reads the answers of one shape; None: JSON of which nothing is known."""
 
     def __init__(self, shape: Shape | None) -> None:
+        self.shape = shape
+        self.is_json = shape is not None and shape.is_json
         members = {} if shape is None else shape.members
         lists = [(name, member) for name, member in members.items() if isinstance(member, Items)]
         self._checked = [

@@ -18,7 +18,7 @@ from llm_guard.dialect.sse import StreamWatch
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.connections import UpstreamError
 from llm_guard.gateway.stream_view import StreamView, view_of
-from llm_guard.gateway.unary import peek, read_unary, shape_of, wrong_form
+from llm_guard.gateway.unary import peek, read_unary, reader_of, wrong_form
 from llm_guard.outcome import Answer, Failure, FailureKind
 from llm_guard.policy.answer_memory import AnswerMemory
 from llm_guard.policy.classify import classify_answer, classify_event
@@ -56,7 +56,8 @@ async def read_to_commit(
     if exchange.status >= 300 and call.model is not None:  # followed by nobody: the client would take its key there
         raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, which sends calls elsewhere")
     headers = header_rules.lower_names(exchange.headers)
-    shape = shape_of(call, attempt)
+    reader = reader_of(call, attempt)
+    shape = reader.shape if reader is not None else None
     is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
     if not is_event_stream and call.is_stream and shape is not None and shape.streaming == "required":
         exchange = peeked = await peek(exchange)
@@ -69,7 +70,7 @@ async def read_to_commit(
             opened = await _first_event(call, attempt, exchange, headers.get("content-encoding", ""), limits)
     else:
         limits.on_unary()
-        opened = await read_unary(call, attempt, exchange, headers, shape, memory)
+        opened = await read_unary(call, attempt, exchange, headers, reader, memory)
     if isinstance(opened, Failure):
         return opened
     if isinstance(opened, Opened):

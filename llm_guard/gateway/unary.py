@@ -28,19 +28,16 @@ _FILES = ("/content", "/results")
 """At the end of paths whose answers are callers' own files, which may be anything."""
 
 _READERS = {
-    (name, *place): Reader(shape)
-    for name, dialect in DIALECTS.items()
-    for place, shape in dialect.ANSWERS.items()
-    if shape.is_json
+    (name, *place): Reader(shape) for name, dialect in DIALECTS.items() for place, shape in dialect.ANSWERS.items()
 }
 _UNKNOWN = Reader(None)
 
 
-def shape_of(call: Call, attempt: Attempt) -> Shape | None:
-    """What the answer must have; None: it is not judged."""
+def reader_of(call: Call, attempt: Attempt) -> Reader | None:
+    """By what the answer is judged; None: its shape is not."""
     if not attempt.target.deployment.upstream.judges_answers:
         return None
-    return DIALECTS[call.dialect].ANSWERS.get((call.method, call.path))
+    return _READERS.get((call.dialect, call.method, call.path))
 
 
 def wrong_form(call: Call, exchange: Exchange, shape: Shape | None) -> Failure | None:
@@ -51,30 +48,33 @@ def wrong_form(call: Call, exchange: Exchange, shape: Shape | None) -> Failure |
 
 
 async def read_unary(
-    call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str], shape: Shape | None, memory: AnswerMemory
+    call: Call,
+    attempt: Attempt,
+    exchange: Exchange,
+    headers: dict[str, str],
+    reader: Reader | None,
+    memory: AnswerMemory,
 ) -> Opened | Failure | bytes:
     """The answer, its failure, or the error that stands in its place. Raises UpstreamError."""
-    if not _is_read_whole(call, headers, shape):
+    shape = reader.shape if reader is not None else None
+    if (reader is None or not reader.is_json) and not _is_read_whole(call, headers, shape):
         return await _begin(exchange, shape)
-    lease = attempt.buffer = MemoryLease(memory)
     outcome: Opened | Failure | bytes | None = None
+    most_bytes = attempt.target.max_buffered_answer
     try:
-        most_bytes = attempt.target.max_buffered_answer
-        body, is_whole = await _read(exchange, most_bytes, lease)
+        body, is_whole = await _read(attempt, exchange, most_bytes, memory)
         if not is_whole:
             outcome = _opened(exchange, body, exchange)
             outcome.is_plain_json = "content-encoding" not in headers and body.lstrip()[:1] in (b"{", b"[")
         else:
-            outcome = _judge(call, exchange, body, headers, shape, most_bytes)
+            outcome = _judge(call, exchange, body, headers, reader or _UNKNOWN, most_bytes)
         return outcome
     finally:
-        if not isinstance(outcome, Opened):
-            lease.release()
+        if attempt.buffer is not None and not isinstance(outcome, Opened):
+            attempt.buffer.release()
 
 
 def _is_read_whole(call: Call, headers: dict[str, str], shape: Shape | None) -> bool:
-    if shape is not None and shape.is_json:
-        return True
     media = media_type(headers.get("content-type", ""))
     if shape is not None:
         return _is_json(media) or media.startswith("text/")
@@ -89,32 +89,34 @@ async def _begin(exchange: Exchange, shape: Shape | None) -> Opened | Failure:
     return _opened(exchange, first, exchange if first else None)
 
 
-async def _read(exchange: Exchange, most_bytes: int, lease: MemoryLease) -> tuple[bytes, bool]:
+async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: AnswerMemory) -> tuple[bytes, bool]:
     """The body, and whether that is all of it: what is larger than `most_bytes`, or finds no room, is cut here."""
     chunk = await exchange.read()
-    chunks, size = [chunk], len(chunk)
+    chunks, size = [], 0
     while chunk:
-        if size > UNCOUNTED_BYTES and (size > most_bytes or not lease.try_take(size - lease.bytes)):
-            return b"".join(chunks), False
-        chunk = await exchange.read()
         chunks.append(chunk)
         size += len(chunk)
-    return b"".join(chunks), True
+        if size > UNCOUNTED_BYTES:
+            lease = attempt.buffer = attempt.buffer or MemoryLease(memory)
+            if size > most_bytes or not lease.try_take(size - lease.bytes):
+                return b"".join(chunks), False
+        chunk = await exchange.read()
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks), True
 
 
 def _judge(
-    call: Call, exchange: Exchange, body: bytes, headers: dict[str, str], shape: Shape | None, most_bytes: int
+    call: Call, exchange: Exchange, body: bytes, headers: dict[str, str], reader: Reader, most_bytes: int
 ) -> Opened | Failure | bytes:
-    encoding = headers.get("content-encoding", "")
-    plain = _decoded(body, encoding, most_bytes) if encoding else body
+    shape = reader.shape
+    encoding = headers.get("content-encoding")
+    plain = body if encoding is None else _decoded(body, encoding, most_bytes)
     if plain is None or (shape is None and isinstance(plain, str)):
         return _opened(exchange, body, None)  # more than is read, or a caller's own file
     if isinstance(plain, str):
         return _wrong(exchange, body, b"", shape, plain)
-    reader = _UNKNOWN if shape is None else _READERS.get((call.dialect, call.method, call.path), _UNKNOWN)
     fields = reader.read(plain)
     if isinstance(fields, Fields):
-        return _judge_fields(call, exchange, body, plain, fields, reader, shape)
+        return _judge_fields(call, exchange, body, plain, fields, reader)
     if shape is None:
         return _wrong(exchange, body, plain, shape, fields) if fields == "cut" else _opened(exchange, body, None)
     if fields == "shape" and _has_error(plain):
@@ -125,18 +127,18 @@ def _judge(
 
 
 def _judge_fields(
-    call: Call, exchange: Exchange, body: bytes, plain: bytes, fields: Fields, reader: Reader, shape: Shape | None
+    call: Call, exchange: Exchange, body: bytes, plain: bytes, fields: Fields, reader: Reader
 ) -> Opened | Failure | bytes:
     """JSON that is whole, and has the shape of a good answer if one is known."""
-    is_judged = shape is not None or call.model is not None
-    if is_judged and reader.is_error(fields):
+    shape = reader.shape
+    if (shape is not None or call.model is not None) and reader.is_error(fields):
         return plain
-    if shape is not None and not shape.is_json:
+    if shape is not None and not reader.is_json:
         return _wrong(exchange, body, plain, shape, "shape")
-    if shape is not None and shape.streaming == "required" and call.is_stream:
+    if call.is_stream and shape is not None and shape.streaming == "required":
         return _wrong(exchange, body, plain, shape, "unary")
     usage = DIALECTS[call.dialect].usage_in({"usage": fields.usage}) if fields.usage is not None else None
-    return Opened(exchange.status, exchange.reason, exchange.headers, body, None, usage=usage)
+    return Opened(exchange.status, exchange.reason, exchange.headers, body, None, None, usage)
 
 
 def _may_be_text(call: Call, shape: Shape) -> bool:

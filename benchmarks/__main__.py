@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import classification, fuzz, joins, lasting, ops, relay, report, soak
+from benchmarks import classification, fuzz, joins, lasting, ops, relay, report, soak, wrong_answers
 from benchmarks.compare import measure as comparison
 from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
@@ -60,7 +60,7 @@ def main(context: click.Context) -> None:
 def everything(seconds: float = scenarios.LONGEST_S) -> None:
     """Every part but the soak, the storm matrix and the fuzzing, one after the other."""
     measured = [*_scenarios(seconds), *_compare(), *_relay(), *_ops(), *_lasting()]
-    _end([*measured, *storms.run_all(click.echo), *_joins(), *_classification()])
+    _end([*measured, *storms.run_all(click.echo), *_joins(), *_classification(), *_wrong_answers()])
 
 
 @main.command("scenarios")
@@ -193,6 +193,12 @@ def join_texts() -> None:
     _end(_joins())
 
 
+@main.command("wrong-answers")
+def wrong() -> None:
+    """Answers that are none, by endpoint and form: what the client gets, and what the breaker learns."""
+    _end(_wrong_answers())
+
+
 @main.command("classification")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 def classify(file: Path | None) -> None:
@@ -247,6 +253,12 @@ def _joins() -> Iterable[str]:
     joined = joins.run(click.echo)
     report.write_joins(joined)
     return joined.broken
+
+
+def _wrong_answers() -> Iterable[str]:
+    judged = wrong_answers.run(click.echo)
+    report.write_wrong_answers(judged)
+    return judged.broken
 
 
 def _classification(file: Path | None = None) -> Iterable[str]:

@@ -8,7 +8,7 @@ import platform
 import statistics
 from pathlib import Path
 
-from benchmarks import classification, joins, lasting, ops
+from benchmarks import classification, joins, lasting, ops, wrong_answers
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
 from benchmarks.soak_picture import draw_soak
@@ -159,6 +159,12 @@ def write_joins(joined: joins.Joins) -> None:
     """joins.json and joins.md."""
     _write_json("joins", {"machine": machine(), "joins": joined.as_dict()})
     (RESULTS / "joins.md").write_text("\n".join([*joins.page(joined), "", _machine_line(), ""]))
+
+
+def write_wrong_answers(judged: wrong_answers.Judged) -> None:
+    """wrong-answers.md."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "wrong-answers.md").write_text("\n".join([*wrong_answers.page(judged), ""]))
 
 
 def write_classification(scores: list[classification.Score], cost: classification.Cost) -> None:

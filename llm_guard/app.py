@@ -94,10 +94,12 @@ class App:
         self._draw = random.random
         table = compile_routes(self.config, self._clock.now(), draw=self._draw)
         counters = CallCounters()
+        self.upstreams = Upstreams(self._connections, self._clock)
+        self.upstreams.memory.limit_bytes = self.config.server.max_buffered
         self.gateway = Gateway(
             self.config,
             table,
-            Upstreams(self._connections, self._clock),
+            self.upstreams,
             Recorder(counters, self._clock),
             self._clock,
             random,
@@ -217,6 +219,7 @@ class App:
         self.config = config
         for _, listener in self._listeners:
             listener.adopt(settings)
+        self.upstreams.memory.limit_bytes = config.server.max_buffered
         self.gateway.adopt(serving)
         self.prober.adopt(config, serving.table.upstreams)
         self.engines.adopt(config.engines)

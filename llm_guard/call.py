@@ -14,6 +14,7 @@ from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Manner
 from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.outcome import Beyond, Failure, GaveUp, Refusal, RefusedBy
+from llm_guard.policy.answer_memory import MemoryLease
 from llm_guard.policy.breaker import Permit
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.itinerary import WaitedFor
@@ -150,6 +151,8 @@ class Attempt:
     """How it was asked to go on with a stream that had died."""
     watch: StreamWatch | None = None
     """What its stream has shown."""
+    buffer: MemoryLease | None = None
+    """The memory of its answer, where that is read whole; released with the call."""
     on_patience: Callable[[], None] | None = None
     """To be called while it is made, when the call may take longer than was known."""
     answered_at: float | None = None
@@ -220,6 +223,7 @@ class Call:
     """The client asked for a stream; the upstream's answer has the last word."""
     is_upgrade: bool = False
     choices: int = 1
+    response_format: str = ""  # as a form requests it
     route: Route | None = None
     is_repeatable: bool = True
     """It may be sent again although it may have been executed."""
@@ -283,8 +287,7 @@ class Call:
         return min(self.decide_by, self.deadline_at)
 
     def lift_patience(self, until: float = float("inf")) -> None:
-        """The client has its first byte, and waits for the next one as long as it hears something; the gateway itself
-        waits no longer than `until` for an answer."""
+        """The client has its first byte, and waits on as long as bytes come; the gateway itself waits until `until`."""
         self.decide_by = until
         for attempt in self.attempts:
             if attempt.on_patience is not None:
@@ -324,6 +327,8 @@ class Opened:
     """Over an event stream; None for anything else."""
     usage: Usage | None = None
     """Counted in a whole unary body."""
+    is_plain_json: bool = False
+    """It is JSON, not compressed, and too large to be read whole."""
     rate: RateHint | None = None
     """What the answer's headers say of the provider's limits."""
     first_token_at: float | None = None

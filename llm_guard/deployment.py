@@ -44,6 +44,8 @@ class Upstream:
     stream_end: StreamEnd = "strict"
     prefill: Prefill = "none"
     """How its models take the beginning of an answer, unless a deployment says otherwise."""
+    judges_answers: bool = True
+    """An answer without its endpoint's shape is a failure."""
     key_digest: str = field(init=False, repr=False)
     """Tells a key from the one that a reload puts in its place, without being one."""
     origin: str = field(init=False, repr=False)
@@ -63,8 +65,18 @@ def upstream_of(name: str, config: UpstreamConfig) -> Upstream:
     rules = tuple(rule.compiled() for rule in config.errors)
     family = family_of_url(config.base_url)
     prefill = config.prefill or prefill_of(family, config.base_url)
+    judges_answers = config.answers == "strict"
     return Upstream(
-        name, config.dialect, config.base_url, config.api_key, config.auth, family, rules, config.stream_end, prefill
+        name,
+        config.dialect,
+        config.base_url,
+        config.api_key,
+        config.auth,
+        family,
+        rules,
+        config.stream_end,
+        prefill,
+        judges_answers,
     )
 
 

@@ -205,6 +205,8 @@ class Failure:
     """Nothing was sent: there was no connection. The upstream's host is at fault, and nothing was executed."""
     is_early: bool = False
     """It was cut off before its own limit, for the sake of the call's deadline: that is no evidence."""
+    is_shape_only: bool = False
+    """Only the form of the answer is wrong: no evidence about the health of the deployment."""
     is_after_head: bool = False
     """It came inside an answer that began as a success: whatever it says, the call was executed."""
 

@@ -55,6 +55,8 @@ class Target:
     group: int = 0
     """Targets of one group may be tried in another order; those of a lower group come first."""
     prefill: Prefill = "none"
+    max_buffered_answer: int = 16 << 20
+    """A unary JSON answer up to this size is read whole before commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ class RouteTable:
             config.weight,
             group,
             config.prefill or self.upstreams[config.upstream].prefill,
+            model.max_buffered_answer,
         )
 
     def _steps(self, key: str, name: str) -> Iterator[tuple[str, str]]:
@@ -255,6 +258,7 @@ class RouteTable:
             rules.retry,
             rules.capacity.queue_wait,
             prefill=self.upstreams[name].prefill,
+            max_buffered_answer=rules.max_buffered_answer,
         )
         return replace(self._route_to(f"{NO_ALIAS}/{name}", rules, (target,)), alias=NO_ALIAS)
 

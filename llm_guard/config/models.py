@@ -50,6 +50,8 @@ class Server(Strict):
     host: Text = "127.0.0.1"
     port: Port = 8080
     max_body: Size = 64 * 1024**2
+    max_buffered: Size = 256 * 1024**2
+    """Of unary answers in memory, all together; beyond it they are relayed as they come, unjudged."""
     max_connections: Connections | None = None
     """At once; None: half of the descriptors that the process may have. A new one takes the place of the one that has
     been idle for longest."""
@@ -89,6 +91,8 @@ class UpstreamConfig(Strict):
     auth: Auth = Field(default_factory=_usual_auth)
     errors: tuple[ErrorRule, ...] = ()
     """Asked in this order, before the built-in tables."""
+    answers: Literal["strict", "off"] = "strict"
+    """strict: a 200 that is not what the endpoint returns is a failed attempt; off: shapes are not judged."""
     prefill: Prefill | None = None
     """How its models take the beginning of an answer; None: as is known of the provider."""
     stream_end: StreamEnd = "strict"
@@ -139,6 +143,8 @@ class Rules(Strict):
     hedge: HedgeSettings | None = None
     """None: never two attempts at once."""
     stream: StreamSettings = StreamSettings()
+    max_buffered_answer: Size = 16 * 1024**2
+    """A unary JSON answer up to this size is read whole and judged before anything is sent; a larger one is relayed."""
     cache: CacheSettings | None = None
     """None: every call goes to a provider."""
     dead_letter: Letters = "on_request"

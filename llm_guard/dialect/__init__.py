@@ -3,6 +3,7 @@
 openai, anthropic   event formats, error shapes, which paths need a model
 event_look          whether an event says anything
 sse                 framing both use, and the watch over a stream
+shapes              what an answer that is not streamed must have at least
 
 And how a stream goes on where another has died:
 
@@ -25,6 +26,7 @@ from llm_guard.dialect.chat_continuation import ChatTranscript
 from llm_guard.dialect.continuation import Transcript
 from llm_guard.dialect.messages_continuation import MessagesTranscript
 from llm_guard.dialect.responses_continuation import ResponsesTranscript
+from llm_guard.dialect.shapes import Shape
 from llm_guard.dialect.sse import Reader, Usage
 from llm_guard.outcome import Refusal
 
@@ -36,6 +38,8 @@ class Dialect(Protocol):
 
     @property
     def NEEDS_MODEL(self) -> frozenset[str]: ...  # noqa: N802  # a constant of the module
+    @property
+    def ANSWERS(self) -> Mapping[tuple[str, str], Shape]: ...  # noqa: N802  # a constant of the module
     def stream_reader(self, path: str, choices: int, *, is_lenient: bool = False) -> Reader: ...
     def usage_in(self, body: dict[str, Any]) -> Usage | None: ...
     def refusal_body(self, refusal: Refusal, request_id: str) -> dict[str, Any]: ...

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
+from llm_guard.dialect.shapes import Items, Shape, resource
 from llm_guard.dialect.sse import (
     FILLER,
     MALFORMED,
@@ -30,6 +31,17 @@ _TYPE_OF_STATUS = {
     429: "rate_limit_error", 500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
 _BLOCK_EDGES = frozenset({"content_block_start", "content_block_stop"})
+
+ANSWERS = {
+    ("POST", "/v1/messages"): Shape(
+        "a message", {"role": "text", "content": Items({"type": "text"}, at_least=0)}, "required"
+    ),
+    ("POST", "/v1/messages/count_tokens"): Shape("a token count", {"input_tokens": "count"}),
+    ("POST", "/v1/complete"): Shape("a completion", {"completion": "text"}, "required"),
+    ("POST", "/v1/messages/batches"): resource("a message batch"),
+    ("POST", "/v1/files"): resource("a file"),
+}
+"""The answers that are judged, by method and path."""
 
 
 def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:

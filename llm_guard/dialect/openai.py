@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
+from llm_guard.dialect.shapes import Items, Shape, resource
 from llm_guard.dialect.sse import (
     END,
     FILLER,
@@ -46,6 +47,36 @@ _LAST_OF_RESPONSE = re.compile(rb"response\.(?:completed|failed|incomplete)")
 # The generation was broken off by the server: OpenRouter; DeepSeek; Z.ai; vLLM and SGLang.
 _BROKEN_OFF = ("error", "insufficient_system_resource", "network_error", "abort")
 _TYPE_IN_EVENT = re.compile(rb'"type"\s*:\s*"([a-z_.]+)"')
+
+_IMAGES = Shape("an image answer", {"data": Items({}, one_of=("b64_json", "url"))}, "optional")
+_TRANSCRIPT = Shape(
+    "a transcript", {"text": "text"}, "optional", text_formats=frozenset({"text", "srt", "vtt"})
+)  # fmt: skip
+_CHOICES = Items({"message": "object"}, broken_off=_BROKEN_OFF)
+_TEXTS = Items({"text": "text"}, broken_off=_BROKEN_OFF)
+ANSWERS = {
+    ("POST", "/v1/chat/completions"): Shape("a chat completion", {"choices": _CHOICES}, "required"),
+    ("POST", "/v1/completions"): Shape("a completion", {"choices": _TEXTS}, "required"),
+    ("POST", "/v1/responses"): Shape(
+        "a response", {"id": "text", "output": Items({}, at_least=0)}, "required", carries_error=True
+    ),
+    ("POST", "/v1/responses/input_tokens"): Shape("a token count", {"input_tokens": "count"}),
+    ("POST", "/v1/embeddings"): Shape("a list of embeddings", {"data": Items({"embedding": "vector"})}),
+    ("POST", "/v1/moderations"): Shape("a moderation", {"results": Items({})}),
+    ("POST", "/v1/images/generations"): _IMAGES,
+    ("POST", "/v1/images/edits"): _IMAGES,
+    ("POST", "/v1/images/variations"): _IMAGES,
+    ("POST", "/v1/audio/transcriptions"): _TRANSCRIPT,
+    ("POST", "/v1/audio/translations"): _TRANSCRIPT,
+    ("POST", "/v1/audio/speech"): Shape("speech", {}, "optional"),
+    ("POST", "/v1/files"): resource("a file"),
+    ("POST", "/v1/uploads"): resource("an upload"),
+    ("POST", "/v1/batches"): resource("a batch"),
+    ("POST", "/v1/fine_tuning/jobs"): resource("a fine-tuning job"),
+    ("POST", "/v1/videos"): resource("a video"),
+    ("POST", "/v1/vector_stores"): resource("a vector store"),
+}
+"""The answers that are judged, by method and path."""
 
 
 def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:

@@ -23,6 +23,7 @@ connections          HTTP to upstreams: which origin is reached how
 origin, proxied      an origin's connections: made, kept, counted; behind an HTTP proxy by aiohttp
 upstream_connection  one of them: request_head out, answer_reader in; what comes of it is an upstream_exchange
 opening              an answer, read until it is known to be good
+unary                one that is not streamed: read whole and judged by its shape (answer_shape), or relayed as it comes
 stream_view          what is seen of a stream, and what may be passed on
 relay                after commit: copies bytes, watches
 recovery             a stream that goes on where another has died

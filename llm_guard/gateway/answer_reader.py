@@ -16,7 +16,7 @@ from llm_guard.call import Headers
 _MAX_HEAD_BYTES = 1 << 16
 _MAX_FIELD_BYTES = 1 << 15
 _MAX_FIELDS = 200
-_MAX_INTERIM = 16
+_MAX_INTERIM = 1000
 _VERSIONS = ("1.1", "1.0")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _KEEP_ALIVE = re.compile(rb"timeout=([0-9]{1,6})", re.IGNORECASE)
@@ -31,8 +31,23 @@ class AnswerReader:
     what these raise, it raises as an HttpParserError."""
 
     __slots__ = (
-        "_codings", "_fields", "_interims", "_is_head", "_is_upgrade", "_reason", "head_bytes", "headers",
-        "is_complete", "is_kept", "keep_alive_s", "on_body", "parser", "pieces", "reason", "status",
+        "_codings",
+        "_fields",
+        "_interims",
+        "_is_head",
+        "_is_upgrade",
+        "_reason",
+        "has_interim",
+        "head_bytes",
+        "headers",
+        "is_complete",
+        "is_kept",
+        "keep_alive_s",
+        "on_body",
+        "parser",
+        "pieces",
+        "reason",
+        "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -51,6 +66,8 @@ class AnswerReader:
         """Whether the upstream keeps the connection after it."""
         self.keep_alive_s: int | None = None
         """For how long, if it has said that."""
+        self.has_interim = False
+        """An informational answer has ended; the connection takes note, and sets it back."""
         self._is_head = self._is_upgrade = False
         self._fields: list[tuple[str, str]] = []
         self._reason = b""
@@ -105,6 +122,7 @@ class AnswerReader:
             self.is_complete = True
         elif not self.status:
             self._interims += 1
+            self.has_interim = True
             if self._interims > _MAX_INTERIM:
                 raise ValueError("interim answers without end")
 

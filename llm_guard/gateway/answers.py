@@ -20,6 +20,7 @@ KEPT_CALLS = "/v1/llm-guard/calls/"
 """Below it a client finds what was promised."""
 
 _ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
+_OURS_ALWAYS = ("x-should-retry",)
 
 
 async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
@@ -43,13 +44,16 @@ async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
 
 
 async def pass_on(call: Call, failure: Failure, answer: Answer, reply: Reply) -> None:
-    """The upstream's own error, unmodified; only the words on retrying are ours, for we have done it. It is another
-    call's error where a cooldown refused this one."""
+    """The upstream's own error, unmodified but for the headers on retrying, which the gateway has done. A 4xx keeps its
+    retry-after where that is no hint that the gateway reads. It is another call's error where a cooldown refused this
+    one."""
     if reply.is_early:
         await reply.break_off(last_words(call, answer.body))
         return
     call.sent_status = answer.status
-    kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() not in _ON_RETRYING]
+    is_wait_ours = failure.retry_after_s is not None or answer.status >= 500
+    replaced = _ON_RETRYING if is_wait_ours else _OURS_ALWAYS
+    kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() not in replaced]
     said_by = (each.target.deployment.label for each in call.attempts if each.failure is failure)
     kept += [*header_rules.ours(call, next(said_by, None)), ("x-should-retry", "false")]
     if call.refused_by is not None:

@@ -33,6 +33,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     choices: int = 1
     is_bound: bool = False
     """It goes on from what one provider keeps: a previous response, a conversation."""
+    response_format: str = ""
+    """Of a form."""
     is_stateful: bool = False
     """It asks the provider to keep it, or goes on from what is kept."""
 

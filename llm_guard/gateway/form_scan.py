@@ -1,4 +1,4 @@
-"""A multipart/form-data body as it passes: what its fields `model` and `stream` say, and where the model stands.
+"""A multipart/form-data body as it passes: what a few of its fields say, and where the model stands.
 
 Owns the syntax of forms (RFC 7578, RFC 2046 section 5.1), in bodies cut anywhere. Keeps nothing of files.
 """
@@ -14,6 +14,7 @@ _PART_NAME = re.compile(
     [ \t]*;[ \t]*name=(?:"([^"\r\n]*)"|([^;"\s]+))""",
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
+_FIELDS = ("model", "stream", "response_format")
 _MAX_PADDING_BYTES = 64
 _MAX_HEAD_BYTES = 4096
 _MAX_VALUE_BYTES = 4096
@@ -54,7 +55,7 @@ class FormScan:
             name = yield from self._head()
             start = self._rest_at + 2
             content, end, is_last = yield from self._content()
-            if name in ("model", "stream"):
+            if name in _FIELDS:
                 self.fields[name] = content[2:]
             if name == "model" and content:
                 self.spans.append((start, end))

@@ -7,6 +7,7 @@ that what is to become of a name is looked up, as it was written, in a table of 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -49,6 +50,7 @@ _SPECIAL = {
 }  # fmt: skip
 _WS_KEY = "openai-insecure-api-key."
 """A browser cannot set headers on a WebSocket: its key is one of the protocols it offers."""
+_CODING = re.compile(r"(?:gzip|x-gzip|deflate|identity)(?:\s*;|$)")
 _CONNECTION_OPTIONS = frozenset({"", "close", "keep-alive", "upgrade", "te"})
 
 
@@ -76,6 +78,10 @@ def to_upstream(call: Call, upstream: Upstream, *, is_body_ours: bool = False) -
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
     if is_plain_wanted:
         kept.append(("Accept-Encoding", "identity"))
+    else:
+        for at, (name, value) in enumerate(kept):
+            if _up[name] & _ACCEPT_ENCODING:
+                kept[at] = (name, _inspectable_in[value])
     return kept
 
 
@@ -210,10 +216,17 @@ def _named(options: str) -> frozenset[str]:
     return frozenset(option.strip().lower() for option in options.split(",")) - _CONNECTION_OPTIONS
 
 
+def _inspectable(codings: str) -> str:
+    """Of an Accept-Encoding, the codings that the gateway can decode: an answer in another could not be judged."""
+    kept = [coding.strip() for coding in codings.split(",") if _CODING.match(coding.strip().lower())]
+    return ", ".join(kept) or "identity"
+
+
 _lower = _Seen(str.lower)
 _up = _Seen(_fact_to_upstream)
 _down = _Seen(_fact_to_client)
 _named_in = _Seen(_named)
+_inspectable_in = _Seen(_inspectable)
 
 
 def _travelling(headers: Headers, facts: _Seen[int], dropped: int) -> list[tuple[str, str]]:

@@ -30,9 +30,17 @@ _POSITION = re.compile(r"\(byte (\d+)\)")
 _RARE_FIELDS = frozenset(FIELDS) - {"model", "stream"}
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*")')
 _MODEL_FIELD = re.compile(rb'("model"\s*:\s*)("(?:[^"\\]|\\.)*")')
+_TOKEN = re.compile(
+    rb'"[^"\\]*(?:\\.[^"\\]*)*"|(?<![\w.+-])(?>-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])', re.DOTALL
+)
+"""A string or a number."""
+_MAX_NUMBER_BYTES = 300
+_NAMES_IN_MODEL = ("id", "name")
+"""Of a model that is an object (Anthropic's agents)."""
 _MAX_MODEL_FIELDS = 3000
 _MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
 _MAX_KINDS = 256
+_MAX_FORMAT_BYTES = 64
 
 _FEW_BYTES = 1 << 13
 
@@ -47,10 +55,17 @@ class _Head(msgspec.Struct):
     model: Any = None
 
 
+class _RawHead(msgspec.Struct):
+    """The same, unread."""
+
+    model: msgspec.Raw = msgspec.Raw(b"null")
+
+
 _kinds: dict[str, Kind] = {}
 """By content type, as clients write it: the same few. Bounded, because they could write anything."""
 _read = msgspec.json.Decoder().decode
 _read_head = msgspec.json.Decoder(_Head).decode
+_read_raw_head = msgspec.json.Decoder(_RawHead).decode
 
 
 def inspect(body: bytes, content_type: str, content_encoding: str, max_bytes: int) -> Asked:
@@ -153,11 +168,10 @@ def read_json(document: bytes, begins_at: int = 0) -> Any:
     """The value of a whole document; raises BadRequest. Of fields that it has twice the last one counts, as it does to
     the readers of providers. `begins_at`: where in the body it begins, for what is said of an error.
 
-    All of it is built: a mere check of its syntax would let pass what other readers choke on, numbers beyond a float,
-    integers of more than 4300 digits (CVE-2020-10735) and what is no UTF-8.
+    All of it is built: a mere check of its syntax would let pass what is no UTF-8. Numbers of any size are valid.
     """
     try:
-        return _read(document)
+        return _read_numbers(document)
     except RecursionError:
         raise invalid_json("it is nested too deeply") from None
     except UnicodeDecodeError:
@@ -171,6 +185,8 @@ def read_json(document: bytes, begins_at: int = 0) -> Any:
 def asked_of(fields: Mapping[str, Any]) -> Asked:
     """What a JSON object asks for; raises BadRequest when its model is no name."""
     model = fields.get("model")
+    if type(model) is dict:
+        model = next((model[name] for name in _NAMES_IN_MODEL if type(model.get(name)) is str), None)
     if model is not None:
         if type(model) is not str:
             raise _no_string()
@@ -201,10 +217,24 @@ def span_of_model(document: bytes) -> tuple[int, int]:
     numbers = iter(range(len(found)))
     numbered = _MODEL_FIELD.sub(lambda match: match[1] + b"%d" % next(numbers), document, count=_MAX_MODEL_FIELDS)
     index = _read_head(_with_stand_ins(numbered, b"\\ue")).model
+    if type(index) is dict and (span := _span_in_object(_with_stand_ins(document, b"\\ue"))) is not None:
+        return span
     if type(index) is not int or not 0 <= index < len(found):
         message = 'the gateway renames this model: write the key "model" once and without escapes'
         raise BadRequest(400, "invalid_model", message, "model")
     return found[index].span(2)
+
+
+def _span_in_object(document: bytes) -> tuple[int, int] | None:
+    """Where the name stands in a model that is an object; None where that cannot be told."""
+    raw = bytes(_read_raw_head(document).model)
+    places = list(re.finditer(rb'"model"\s*:\s*' + re.escape(raw), document))
+    for name in _NAMES_IN_MODEL:
+        found = list(re.finditer(rb'"%b"\s*:\s*("(?:[^"\\]|\\.)*")' % name.encode(), raw))
+        if len(found) == len(places) == 1:
+            at = places[0].end() - len(raw)
+            return at + found[0].start(1), at + found[0].end(1)
+    return None
 
 
 def _inspect_json(body: bytes, kind: Kind) -> Asked:
@@ -223,11 +253,26 @@ def invalid_json(reason: str) -> BadRequest:
     return BadRequest(400, "invalid_json", f"the body is not valid JSON: {reason}")
 
 
+def _read_numbers(document: bytes) -> Any:
+    """The document's value; 0 stands for numbers beyond a float, and for integers of more digits than Python reads
+    (CVE-2020-10735). Raises as msgspec does."""
+    try:
+        return _read(document)
+    except msgspec.ValidationError:
+        return _read(_TOKEN.sub(_small_number, document))
+
+
+def _small_number(token: re.Match[bytes]) -> bytes:
+    text = token[0]
+    is_small = text[:1] == b'"' or (len(text) <= _MAX_NUMBER_BYTES and b"e" not in text and b"E" not in text)
+    return text if is_small else b"0"
+
+
 def _read_halves(document: bytes, begins_at: int) -> Any:
     """For the one oddity that is valid JSON but not for msgspec: half of a surrogate pair, which SDKs do send when
     they cut a string inside an emoji. What stands in for it must not change the model."""
     try:
-        first, second = (_read(_with_stand_ins(document, other)) for other in (b"\\ue", b"\\uf"))
+        first, second = (_read_numbers(_with_stand_ins(document, other)) for other in (b"\\ue", b"\\uf"))
     except RecursionError:
         raise invalid_json("it is nested too deeply") from None
     except UnicodeDecodeError:
@@ -284,10 +329,11 @@ def asked_of_form(scan: FormScan) -> Asked:
         raise BadRequest(400, "invalid_body", f"the form cannot be read: {scan.fault}")
     raw = scan.fields.get("model")
     is_stream = scan.fields.get("stream") == b"true"
+    response_format = scan.fields.get("response_format", b"")[:_MAX_FORMAT_BYTES].decode("latin-1")
     if raw is None:
-        return Asked(is_stream=is_stream)
+        return Asked(is_stream=is_stream, response_format=response_format)
     try:
-        return Asked(checked_model(raw.decode()), is_stream)
+        return Asked(checked_model(raw.decode()), is_stream, response_format=response_format)
     except UnicodeDecodeError:
         raise BadRequest(400, "invalid_model", "`model` must be UTF-8 text", "model") from None
 

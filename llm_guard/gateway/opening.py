@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any, Protocol
-
-import msgspec
+from typing import Protocol
 
 from llm_guard.call import Attempt, Call, Exchange, Opened
 from llm_guard.clock import Clock
 from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.sse import StreamWatch, Usage
+from llm_guard.dialect.sse import StreamWatch
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.connections import UpstreamError
 from llm_guard.gateway.stream_view import StreamView, unreadable, view_of
+from llm_guard.gateway.unary import peek, read_unary, reader_of, wrong_form
 from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.policy.answer_memory import AnswerMemory
 from llm_guard.policy.classify import classify_answer, classify_event
 from llm_guard.policy.rate_hints import rate_hint
 from llm_guard.policy.stream import why_cut
@@ -28,7 +28,9 @@ from llm_guard.policy.stream import why_cut
 _COMMIT_S = 0.05
 """What is held back is passed on so long before the call or the attempt would end: it has its token."""
 COMMIT_BYTES = 1 << 20
-"""A unary body up to this size is read whole before commit, so that a cut one is retried; a larger one commits here."""
+"""What is held of a stream, and read of an error answer, at most."""
+
+_NOT_HERE = (FailureKind.WRONG_PATH, FailureKind.NOT_FOUND)
 
 
 _MAX_FILLER_BYTES = 16 << 20
@@ -45,10 +47,13 @@ class Limits(Protocol):
     def on_unary(self) -> None: ...
 
 
-async def read_to_commit(call: Call, attempt: Attempt, exchange: Exchange, limits: Limits) -> Opened | Failure:
+async def read_to_commit(
+    call: Call, attempt: Attempt, exchange: Exchange, limits: Limits, memory: AnswerMemory
+) -> Opened | Failure:
+    """Reads as much of the answer as decides whether it is good. Raises UpstreamError."""
     upstream, wall = attempt.target.deployment.upstream, limits.clock.wall
     if exchange.status >= 400:
-        return await _error_answer(upstream, exchange, limits)
+        return await _error_answer(call, upstream, exchange, limits)
     if exchange.status == 101:
         if not call.is_upgrade:
             raise UpstreamError(FailureKind.MALFORMED, "it switched protocols unasked")
@@ -56,18 +61,29 @@ async def read_to_commit(call: Call, attempt: Attempt, exchange: Exchange, limit
     if exchange.status >= 300 and call.model is not None:  # followed by nobody: the client would take its key there
         raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, which sends calls elsewhere")
     headers = header_rules.lower_names(exchange.headers)
-    if headers.get("content-type", "").lower().startswith("text/event-stream"):
+    reader = reader_of(call, attempt)
+    shape = reader.shape if reader is not None else None
+    is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
+    if not is_event_stream and call.is_stream and shape is not None and shape.streaming == "required":
+        exchange = peeked = await peek(exchange)
+        is_event_stream = peeked.is_event_stream
+    opened: Opened | Failure | bytes | None
+    if is_event_stream:
         limits.on_stream()
-        opened = await _first_event(call, attempt, exchange, headers.get("content-encoding", ""), limits)
+        opened = wrong_form(call, exchange, shape)
+        if opened is None:
+            opened = await _first_event(call, attempt, exchange, headers.get("content-encoding", ""), limits)
     else:
         limits.on_unary()
-        opened = await _whole_body(call, exchange, headers)
+        opened = await read_unary(call, attempt, exchange, headers, reader, memory)
+    if isinstance(opened, Failure):
+        return opened
     if isinstance(opened, Opened):
         opened.rate = rate_hint(headers, wall()) if call.model is not None else None
     return opened if isinstance(opened, Opened) else _in_band_failure(upstream, exchange, opened, wall())
 
 
-async def _error_answer(upstream: Upstream, exchange: Exchange, limits: Limits) -> Failure:
+async def _error_answer(call: Call, upstream: Upstream, exchange: Exchange, limits: Limits) -> Failure:
     body, is_whole = await _error_body(exchange)
     headers = header_rules.lower_names(exchange.headers)
     verdict = classify_answer(
@@ -75,7 +91,16 @@ async def _error_answer(upstream: Upstream, exchange: Exchange, limits: Limits) 
     )
     answer = Answer(exchange.status, exchange.reason, exchange.headers, body) if is_whole else None
     detail = f"answered {exchange.status} ({verdict.why})"
-    return Failure(verdict.kind, detail, verdict.retry_after_s, answer=answer)
+    kind = verdict.kind
+    if exchange.status == 404 and kind in _NOT_HERE and _is_unknown_path(call, kind, body):
+        kind, detail = FailureKind.MISROUTED, f"{detail}: check base_url"
+    return Failure(kind, detail, verdict.retry_after_s, answer=answer)
+
+
+def _is_unknown_path(call: Call, kind: FailureKind, body: bytes) -> bool:
+    """Whether a 404 says that the server does not know a path that every server of the dialect has."""
+    is_known = call.method == "POST" and call.path in DIALECTS[call.dialect].NEEDS_MODEL
+    return is_known and (kind is FailureKind.WRONG_PATH or not body.strip())
 
 
 async def _error_body(exchange: Exchange) -> tuple[bytes, bool]:
@@ -188,26 +213,6 @@ class _Beginning:
         self._held_bytes += len(block)
 
 
-async def _whole_body(call: Call, exchange: Exchange, headers: dict[str, str]) -> Opened | bytes:
-    """The answer, or the error that stands in its place: xAI and OpenRouter send one under 200."""
-    chunks = []
-    size = 0
-    while chunk := await exchange.read():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > COMMIT_BYTES:
-            return _opened(exchange, b"".join(chunks), exchange)
-    body = b"".join(chunks)
-    if call.model is None or not headers.get("content-type", "").startswith("application/json"):
-        return _opened(exchange, body, None)
-    legible = _legible(body, headers)
-    answer = _unary(legible)
-    if answer is not None and answer.is_error:
-        return legible
-    usage = DIALECTS[call.dialect].usage_in({"usage": answer.usage}) if answer is not None else None
-    return _opened(exchange, body, None, usage=usage)
-
-
 def _in_band_failure(upstream: Upstream, exchange: Exchange, error: bytes, wall: float) -> Failure:
     """Before commit an error inside a success can still become what it should have been: an error answer."""
     verdict = classify_event(error, wall, upstream.family, upstream.errors)
@@ -224,39 +229,8 @@ def _opened(
     rest: Exchange | None,
     *,
     view: StreamView | None = None,
-    usage: Usage | None = None,
 ) -> Opened:
-    return Opened(exchange.status, exchange.reason, exchange.headers, held, rest, view, usage)
-
-
-class _Body(msgspec.Struct):
-    """What is read of a unary JSON answer; reading it also shows whether the JSON is whole."""
-
-    usage: Any = None
-    error: Any = None
-    object: Any = None
-
-    @property
-    def is_error(self) -> bool:
-        """`"error": null` is what every Responses object has, and a failed one carries its error to the client."""
-        return self.object == "error" or (bool(self.error) and self.object != "response")
-
-
-_BODY = msgspec.json.Decoder(_Body)
-
-
-def _unary(body: bytes) -> _Body | None:
-    """What is read of a unary answer; raises UpstreamError when its JSON ends too early."""
-    try:
-        return _BODY.decode(body)
-    except msgspec.MsgspecError as error:
-        if "truncated" in str(error):
-            raise UpstreamError(FailureKind.TRUNCATED, "the JSON of the answer was cut") from None
-        return None  # odd, or not an object: the client's to judge
-    except UnicodeDecodeError:  # some proxy's words, in its own encoding: it can be an error all the same
-        return _unary(body.decode(errors="replace").encode())
-    except RecursionError:
-        return None
+    return Opened(exchange.status, exchange.reason, exchange.headers, held, rest, view)
 
 
 def _legible(body: bytes, headers: dict[str, str]) -> bytes:

@@ -62,6 +62,9 @@ class Recorder:
         if call.is_in_flight:  # a refused call may have a route, and never began
             call.is_in_flight = False
             model.ended += 1
+        for attempt in call.attempts:
+            if attempt.buffer is not None:
+                attempt.buffer.release()
         spent_s = overhead_s(call, now)
         self._count(call, model, now, wall, spent_s)
         self._write(call, now, wall, spent_s)

@@ -199,6 +199,8 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                     passed = _feed_closely(view, chunk, limit)
                 else:
                     passed = view.feed(chunk) if view is not None else chunk
+        if opened.is_plain_json and passed.rstrip()[-1:] not in (b"", b"}", b"]"):
+            broken = Failure(FailureKind.TRUNCATED, "the JSON of the answer was cut")
     except TimeoutError:
         broken = _CLIENT_STALLED if is_writing else _out_of_time(limit, served)
     except UpstreamError as error:

@@ -18,6 +18,7 @@ from llm_guard.gateway.connections import Connections, UpstreamError
 from llm_guard.gateway.opening import read_to_commit
 from llm_guard.gateway.tracing import pass_on
 from llm_guard.outcome import Failure, FailureKind, Limit
+from llm_guard.policy.answer_memory import AnswerMemory
 from llm_guard.policy.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings, earlier
 
 
@@ -27,6 +28,8 @@ class Upstreams:
     def __init__(self, connections: Connections, clock: Clock) -> None:
         self._connections = connections
         self._clock = clock
+        self.memory = AnswerMemory()
+        """Of all unary answers that are read whole."""
 
     async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
         """One attempt, up to the point where its answer is known to be good, or known to have failed.
@@ -40,7 +43,7 @@ class Upstreams:
             async with limits.scope:
                 limits.on_start()
                 exchange = await self._send(call, attempt, limits.on_connected)
-                outcome = await read_to_commit(call, attempt, exchange, limits)
+                outcome = await read_to_commit(call, attempt, exchange, limits, self.memory)
             if isinstance(outcome, Opened) and outcome.exchange is not None:
                 exchange = None  # the relay's to end
             return outcome

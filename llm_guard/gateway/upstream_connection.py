@@ -168,8 +168,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(truncated() if exchange.status else malformed(), error)
                 return
             reader.is_kept = False  # what is there as a whole is not broken by what comes after it
-        if not exchange.status and reader.status:
-            self._begin(exchange)
+        if not exchange.status:
+            self._note_head(exchange)
         if reader.is_complete:
             self._complete(exchange)
         elif self.unread > _UNREAD_BYTES:
@@ -202,6 +202,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._pump()
 
     # what comes of it
+
+    def _note_head(self, exchange: UpstreamExchange) -> None:
+        """A head may have ended: the answer's own, or that of an informational answer before it."""
+        if self._reader.status:
+            self._begin(exchange)
+        elif self._reader.has_interim:
+            self._reader.has_interim = False
+            self.unread = 0
 
     def _begin(self, exchange: UpstreamExchange) -> None:
         reader = self._reader

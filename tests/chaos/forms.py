@@ -107,7 +107,7 @@ CHAT = Form(
 RESPONSES = Form(
     "/v1/responses",
     "gpt",
-    b'{"object":"response","output":[],"usage":{"input_tokens":3,"output_tokens":1}}',
+    b'{"id":"resp_1","object":"response","output":[],"usage":{"input_tokens":3,"output_tokens":1}}',
     (_event("response.created", response={"status": "in_progress"}), _event("response.in_progress", response={})),
     _event("response.output_text.delta", delta="hi"),
     _event("response.completed", response={"status": "completed", "usage": {"input_tokens": 3, "output_tokens": 1}}),
@@ -144,3 +144,10 @@ def name_of(value: object) -> str:
     if isinstance(value, bool):
         return "stream" if value else "unary"
     return str(value)
+
+
+ANY_ANSWER = (
+    b'{"id":"any","role":"assistant","choices":[{"index":0,"message":{"role":"assistant","content":"hi"}}],'
+    b'"data":[{"embedding":[0.5]}],"content":[],"output":[],"usage":{}}'
+)
+"""A good answer in each form."""

@@ -48,6 +48,8 @@ def config_text(
     server: Section | None = None,
     ops: Section | None = None,
     engines: Section | None = None,
+    defaults: Section | None = None,
+    answers: str = "strict",
 ) -> str:
     """A config (JSON is YAML) with the models `gpt` and `claude`, both served at `url`.
 
@@ -58,8 +60,8 @@ def config_text(
         "server": {"port": 0, "drain": "200ms", **(server or {})},
         "ops": dict(ops or {}),
         "upstreams": {
-            "one": {"dialect": "openai", "base_url": f"{url}/v1"},
-            "two": {"dialect": "anthropic", "base_url": url},
+            "one": {"dialect": "openai", "base_url": f"{url}/v1", "answers": answers},
+            "two": {"dialect": "anthropic", "base_url": url, "answers": answers},
             **(upstreams or {}),
         },
         "engines": dict(engines or {}),
@@ -70,6 +72,7 @@ def config_text(
             },
             "breaker": {"consecutive_failures": 1000, "min_calls": 10_000, **(breaker or {})},
             "stream": dict(stream or {}),
+            **(defaults or {}),
         },
         "models": {
             "gpt": {"deployments": [{"upstream": "one"}]},
@@ -80,7 +83,7 @@ def config_text(
     return json.dumps(config)
 
 
-def config_of(url: str, **sections: Section) -> Config:
+def config_of(url: str, **sections: Any) -> Config:
     """`config_text`, read."""
     return parse_config(config_text(url, **sections), "test.yaml", {})
 
@@ -165,7 +168,7 @@ async def standing(config: Config) -> AsyncIterator[Stand]:
 
 
 @asynccontextmanager
-async def facing(*scripts: Sequence[Step], **sections: Section) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
+async def facing(*scripts: Sequence[Step], **sections: Any) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
     """A gateway before a provider that plays these scripts, one for each request."""
     async with ScriptedProvider(*scripts) as provider, standing(config_of(provider.url, **sections)) as stand:
         yield stand, provider

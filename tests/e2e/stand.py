@@ -30,8 +30,8 @@ MODELS = """
 _CONFIG = """
 server: {{port: 0, drain: 1s, client_keys: [{keys}]}}
 upstreams:
-  openai: {{dialect: openai, base_url: "{url}/v1"}}
-  anthropic: {{dialect: anthropic, base_url: "{anthropic_url}"}}
+  openai: {{dialect: openai, base_url: "{url}/v1", answers: {answers}}}
+  anthropic: {{dialect: anthropic, base_url: "{anthropic_url}", answers: {answers}}}
 {upstreams}
 defaults:
   timeout: {{connect: 5s, first_token: 10s, idle: 10s, attempt: 10s, total: 20s}}
@@ -49,6 +49,7 @@ def config_text(
     models: str = MODELS,
     upstreams: Iterable[str] = (),
     keys: Iterable[str] = (),
+    answers: str = "strict",
 ) -> str:
     """A config whose upstreams `openai` and `anthropic` are at `url`, but for an `anthropic_url`; so are those
     that `upstreams` adds (`NAME: {dialect: ..., BASE}`, BASE standing for base_url). `keys` open the gateway.
@@ -57,6 +58,7 @@ def config_text(
         url=url,
         anthropic_url=anthropic_url or url,
         attempts=MAX_ATTEMPTS,
+        answers=answers,
         models=models,
         keys=", ".join(f'{{name: client-{key}, key: "{key}"}}' for key in keys),
         upstreams="\n".join("  " + _with_base(line, url) for line in upstreams),

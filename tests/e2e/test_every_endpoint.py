@@ -35,7 +35,7 @@ def test_listing_is_whole() -> None:
 @pytest.mark.parametrize(("resource", "operations"), _OPENAI, ids=_ids(_OPENAI))
 async def test_openai_endpoints_reach_the_provider(resource: str, operations: list[tuple[str, str]]) -> None:
     async with ScriptedProvider([whole()]) as own, ScriptedProvider([whole(404)]) as other:
-        config = config_text(own.url, anthropic_url=other.url)
+        config = config_text(own.url, anthropic_url=other.url, answers="off")
         await _call(config, own, operations, b'{"model": "gpt-4o"}', OPENAI_HEADERS)
     assert other.requests == []
 
@@ -43,7 +43,7 @@ async def test_openai_endpoints_reach_the_provider(resource: str, operations: li
 @pytest.mark.parametrize(("resource", "operations"), _ANTHROPIC, ids=_ids(_ANTHROPIC))
 async def test_anthropic_endpoints_reach_the_provider(resource: str, operations: list[tuple[str, str]]) -> None:
     async with ScriptedProvider([whole()]) as own, ScriptedProvider([whole(404)]) as other:
-        config = config_text(other.url, anthropic_url=own.url)
+        config = config_text(other.url, anthropic_url=own.url, answers="off")
         await _call(config, own, operations, b'{"model": "claude-3-opus"}', ANTHROPIC_HEADERS)
     assert other.requests == []
 

@@ -35,7 +35,7 @@ async def provider() -> AsyncIterator[ScriptedProvider]:
 
 @pytest.fixture
 async def app(provider: ScriptedProvider) -> AsyncIterator[App]:
-    async with gateway(config_text(provider.url, models=ALIASES)) as app:
+    async with gateway(config_text(provider.url, models=ALIASES, answers="off")) as app:
         yield app
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from llm_guard.config import Config, parse_config
 from tests.chaos.stand import Section, Stand, config_text, standing
@@ -19,7 +20,7 @@ async def cached(
     cache: Section = CACHE,
     kind: str = "memory",
     models: Section | None = None,
-    **more: Section,
+    **more: Any,
 ) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
     """A gateway whose models have a cache, before a provider that plays these scripts; `models` are added."""
     async with (
@@ -30,7 +31,7 @@ async def cached(
 
 
 def cached_config(
-    provider: ScriptedProvider, cache: Section, kind: str, models: Section | None, more: Mapping[str, Section]
+    provider: ScriptedProvider, cache: Section, kind: str, models: Section | None, more: Mapping[str, Any]
 ) -> Config:
     """Its config."""
     text = json.loads(config_text(provider.url, models=models, **more))

@@ -214,7 +214,7 @@ def chat(finish: str) -> bytes:
     ],
 )
 async def test_answer_that_is_not_whole_and_well_is_not_kept(answer: Step) -> None:
-    async with cached([answer], cache={"ttl": "1m", "max_answer": 4000}) as (stand, provider):
+    async with cached([answer], cache={"ttl": "1m", "max_answer": 4000}, answers="off") as (stand, provider):
         replies = [await CHAT.ask(stand.url) for _ in range(2)]
         assert [reply.headers["x-llm-guard-cache"] for reply in replies] == ["miss", "miss"]
         assert replies[0].body == replies[1].body

@@ -151,15 +151,19 @@ async def test_malformed_event_after_the_first_token_is_the_clients_to_judge(for
         assert reply.body == form.token + garbage + form.end
 
 
-# a unary answer beyond the commit bound
+# unary answers
+
+
+BUFFERED: dict[str, object] = {"max_buffered_answer": "1MiB"}
 
 
 def large(size: int) -> bytes:
-    return json.dumps({"object": "list", "data": "x" * size}).encode()
+    return json.dumps({"choices": [{"message": {"content": "x" * size}}]}).encode()
 
 
-@pytest.mark.parametrize("body", [b'{"object": "caf\xe9"}', b'{"object": 7}', b'{"a": "\xff"}', b"\xff"])
-async def test_unary_answer_that_is_odd_is_the_clients_to_judge(body: bytes) -> None:
+@pytest.mark.parametrize("odd", [b'"object": "caf\xe9"', b'"object": 7', b'"a": "\xff"', b'"usage": 1e400'])
+async def test_odd_parts_of_a_unary_answer_are_the_clients_to_judge(odd: bytes) -> None:
+    body = b"{%b, %b" % (odd, CHAT.answer[1:])
     async with facing([whole(200, body)]) as (stand, _):
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.body) == (200, body)
@@ -182,18 +186,37 @@ async def test_failure_whose_words_are_no_text_is_known_by_its_status(status: in
         assert call["outcome"] != "internal_error"
 
 
-async def test_unary_answer_beyond_the_commit_bound_arrives_whole() -> None:
+async def test_large_unary_answer_arrives_whole() -> None:
     body = large(3 << 20)
-    async with facing([whole(200, body)]) as (stand, _):
+    for bound in ("16MiB", "1MiB"):
+        async with facing([whole(200, body)], defaults={"max_buffered_answer": bound}) as (stand, _):
+            reply = await CHAT.ask(stand.url)
+            assert reply.is_whole
+            assert reply.body == body
+
+
+CUTS = [
+    pytest.param([whole(200, large(2 << 20), {"content-length": str(3 << 20)}), Pause(0.1), Reset()], id="reset"),
+    pytest.param([whole(200, large(2 << 20), {"content-length": str(3 << 20)}), Pause(0.1), Close()], id="closed"),
+    pytest.param(
+        [stream_head(200, {"content-type": "application/json"}), chunk(large(2 << 20)), Pause(0.1), Close()],
+        id="in chunks",
+    ),
+]
+
+
+@pytest.mark.parametrize("cut", [*CUTS, pytest.param([whole(200, large(2 << 20)[:-9])], id="in its JSON")])
+async def test_large_unary_answer_that_was_cut_is_retried(cut: list[Step]) -> None:
+    async with facing(cut, CHAT.ok, retry=RETRY) as (stand, provider):
         reply = await CHAT.ask(stand.url)
-        assert reply.is_whole
-        assert reply.body == body
+        assert (reply.status, reply.body) == (200, CHAT.answer)
+        assert len(provider.requests) == 2
+        assert stand.breaker(CHAT.deployment).failures == 1
 
 
-@pytest.mark.parametrize("cut", [Reset(), Close()], ids=["reset", "closed"])
-async def test_unary_answer_beyond_the_commit_bound_is_seen_to_be_cut(cut: Step) -> None:
-    half = whole(200, large(2 << 20), {"content-length": str(3 << 20)})
-    async with facing([half, Pause(0.1), cut], retry=RETRY) as (stand, provider):
+@pytest.mark.parametrize("cut", CUTS)
+async def test_unary_answer_too_large_to_be_read_whole_never_ends_cleanly_when_it_was_cut(cut: list[Step]) -> None:
+    async with facing(cut, retry=RETRY, defaults=BUFFERED) as (stand, provider):
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.is_whole) == (200, False)
         assert b"error" not in reply.body
@@ -203,13 +226,23 @@ async def test_unary_answer_beyond_the_commit_bound_is_seen_to_be_cut(cut: Step)
         assert stand.breaker(CHAT.deployment).failures == 1
 
 
-async def test_chunked_unary_answer_beyond_the_commit_bound_is_seen_to_be_cut() -> None:
-    head = stream_head(200, {"content-type": "application/json"})
-    async with facing([head, chunk(large(2 << 20)), Pause(0.1), Close()]) as (stand, _):
+async def test_unary_answer_that_ends_with_its_connection_never_ends_cleanly_when_its_json_was_cut() -> None:
+    head = Respond(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+    async with facing([head, Respond(large(2 << 20)[:-9]), Close()], defaults=BUFFERED) as (stand, _):
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.is_whole) == (200, False)
         (call,) = await stand.calls()
         assert call["outcome"] == "truncated"
+
+
+async def test_unary_answers_find_no_more_memory_than_there_is_for_all_of_them() -> None:
+    body = large(3 << 20)
+    async with facing([whole(200, body)], server={"max_buffered": "2MiB"}) as (stand, _):
+        for _ in range(3):
+            reply = await CHAT.ask(stand.url)
+            assert (reply.is_whole, reply.body) == (True, body)
+        await stand.idle()
+        assert stand.app.upstreams.memory.taken_bytes == 0
 
 
 # clients that do not read

@@ -188,9 +188,10 @@ async def test_unary_answer_that_drips_ends_at_the_attempt_limit(form: Form) -> 
         await check_left(stand, provider)
 
 
-async def test_unary_answer_beyond_the_commit_bound_that_stalls_ends_at_the_attempt_limit() -> None:
+async def test_unary_answer_too_large_to_be_read_whole_that_stalls_ends_at_the_attempt_limit() -> None:
     head = whole(200, b" " * (2 << 20), {"content-length": str(3 << 20)})
-    async with facing([head, Hold()], timeout={"attempt": LIMIT}) as (stand, provider):
+    small = {"max_buffered_answer": "1MiB"}
+    async with facing([head, Hold()], timeout={"attempt": LIMIT}, defaults=small) as (stand, provider):
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.is_whole) == (200, False)
         await check_counted(stand, CHAT, "attempt")

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from tests.chaos.forms import CHAT, EMBEDDINGS, MESSAGES, UNARY, Form, name_of
+from tests.chaos.forms import ANY_ANSWER, CHAT, EMBEDDINGS, MESSAGES, UNARY, Form, name_of
 from tests.chaos.stand import Stand, config_of, facing, standing
 from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.client import raw_request
-from tests.fakes.provider import ScriptedProvider
+from tests.fakes.provider import ScriptedProvider, whole
 
 MAX_BODY = 100_000
 BODY = CHAT.body()
@@ -24,8 +24,8 @@ unary = pytest.mark.parametrize("form", UNARY, ids=name_of)
 
 @pytest.fixture
 async def setting() -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
-    """A gateway that takes small bodies only; its provider answers as for chat, whatever it is asked."""
-    async with facing(CHAT.ok, server={"max_body": str(MAX_BODY)}) as both:
+    """A gateway that takes small bodies only; its provider's answer is good for any endpoint."""
+    async with facing([whole(200, ANY_ANSWER)], server={"max_body": str(MAX_BODY)}) as both:
         yield both
 
 
@@ -308,7 +308,7 @@ async def test_other_expectations_are_refused(stand: Stand, provider: ScriptedPr
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"x-api-key": "wrong"}])
 async def test_callers_without_a_client_key_are_refused(form: Form, headers: Mapping[str, str]) -> None:
     keys = [{"name": "app", "key": "right"}]
-    async with facing(CHAT.ok, server={"client_keys": keys}) as (stand, provider):
+    async with facing(form.ok, server={"client_keys": keys}) as (stand, provider):
         reply = await ask(stand.url, form.path, form.body(), headers)
         check(form, reply, 401, "invalid_api_key", by="auth")
         assert form.error_of(reply)["type"] == "authentication_error"

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, Form, name_of
+from tests.chaos.forms import ANY_ANSWER, CHAT, MESSAGES, RESPONSES, Form, name_of
 from tests.chaos.sinks import never_accepting, refusing
 from tests.chaos.stand import config_of, facing, standing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import END, Close, Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
 
 RETRY = {"max_attempts": 3}
-OK = b'{"id": "made"}'
+OK = b'{"id": "made", "output": []}'
 FORM = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n{}\r\n--x--\r\n'
 MULTIPART = {"content-type": "multipart/form-data; boundary=x"}
 STATE: list[dict[str, Any]] = [
@@ -156,7 +156,7 @@ async def test_config_may_allow_and_forbid_repetition_by_path() -> None:
 
 
 async def test_path_that_names_an_upstream_is_judged_by_what_follows_the_name() -> None:
-    async with facing([Reset()], CHAT.ok, retry=RETRY, server={"repeat": {"/v1/files": True}}) as (stand, _):
+    async with facing([Reset()], [whole(200, OK)], retry=RETRY, server={"repeat": {"/v1/files": True}}) as (stand, _):
         assert kind(await ask(stand.url, "/upstreams/one/v1/files", FORM, MULTIPART)) == (200, "2")
     async with facing([Reset()], CHAT.ok, retry=RETRY) as (stand, _):
         assert kind(await ask(stand.url, "/upstreams/one/v1/batches", b"{}")) == (502, "1")
@@ -167,7 +167,7 @@ async def test_path_that_names_an_upstream_is_judged_by_what_follows_the_name() 
 
 @pytest.mark.parametrize("state", STATE[2:])
 async def test_call_that_goes_on_from_kept_state_goes_to_no_other_provider(state: dict[str, Any]) -> None:
-    async with ScriptedProvider(RESPONSES.ok) as other:
+    async with ScriptedProvider([whole(200, ANY_ANSWER)]) as other:
         upstreams = {"other": {"dialect": "openai", "base_url": f"{other.url}/v1"}}
         models = {"gpt": {"deployments": [{"upstream": "one"}, {"upstream": "other"}]}}
         async with facing([whole(503)], retry=RETRY, upstreams=upstreams, models=models) as (stand, provider):

@@ -177,7 +177,7 @@ async def test_stream_whose_provider_is_done_long_before_the_client_arrives_whol
 
 
 async def test_whole_answer_whose_provider_leaves_long_before_the_client_arrives_whole() -> None:
-    body = b'{"object":"list","data":"' + WORDS * TOKENS + b'"}'
+    body = b'{"choices":[{"message":{"content":"' + WORDS * TOKENS + b'"}}]}'
     async with facing([whole(200, body), Close()]) as (stand, _):
         received = await sip(stand.url, CHAT, stream=False)
         (call,) = await stand.calls()

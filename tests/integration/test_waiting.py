@@ -111,7 +111,7 @@ async def test_answer_that_is_no_stream_cannot_stand_behind_comments() -> None:
     async with facing([Pause(0.2), *CHAT.ok], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert not reply.is_whole
-        assert "cannot follow" in CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]
+        assert "without the event stream" in CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]
 
 
 async def test_client_that_leaves_behind_comments_ends_the_exchange() -> None:

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Self, cast
 
-from tests.chaos.forms import CHAT
+from tests.chaos.forms import ANY_ANSWER, CHAT
 from tests.chaos.process import _ROOT, Served, _read_complaints, _read_log, write
 from tests.chaos.stand import Section, Stand, config_of, standing
 from tests.chaos.wire import Connection, Reply, ask, fetch
@@ -36,7 +36,7 @@ Answer = Callable[[Request], bytes]
 def usual_answer(request: Request) -> bytes:
     """What a provider says to a call, and to anything else the target it was asked for."""
     if request.method == b"POST":
-        return whole(200, CHAT.answer).data
+        return whole(200, CHAT.answer if request.target == CHAT.path.encode() else ANY_ANSWER).data
     said = whole(200, b'{"object":"list","data":[],"target":"%b"}' % request.target).data
     return said.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if request.method == b"HEAD" else said
 

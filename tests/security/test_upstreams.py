@@ -198,7 +198,8 @@ async def test_odd_status_is_passed_on_as_it_is_or_refused_as_a_whole(script: li
 
 async def test_answer_without_content_is_passed_on_without_content() -> None:
     """C49."""
-    async with facing(line(b"204 No Content"), CHAT.ok) as (stand, _), Connection(stand.url) as connection:
+    scripts = line(b"204 No Content"), CHAT.ok
+    async with facing(*scripts, answers="off") as (stand, _), Connection(stand.url) as connection:
         connection.writer.write(CHAT.request())
         first = await connection.head()
         assert first.status == 204

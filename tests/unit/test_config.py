@@ -18,7 +18,10 @@ upstreams:
   anthropic: {dialect: anthropic, base_url: "https://api.anthropic.com"}
 """  # 3 lines: what a test adds begins on line 4
 SECRET = "sk-" + "5ecret" * 20
-RULES = "timeout, retry, breaker, capacity, balance, hedge, stream, cache, dead_letter, answer_later, degraded"
+RULES = (
+    "timeout, retry, breaker, capacity, balance, hedge, stream, max_buffered_answer, cache, dead_letter, "
+    "answer_later, degraded"
+)
 MODELS = "models: {gpt-4: {deployments: [{upstream: openai}]}}\n"
 
 
@@ -147,8 +150,8 @@ def test_end_of_a_message_is_never_lenient() -> None:
         (
             "server: {zzz: 1}",
             (
-                "server.zzz: unknown key; known: host, port, max_body, max_connections, head_timeout, body_timeout, "
-                "keep_alive, drain, drain_delay, client_keys, repeat"
+                "server.zzz: unknown key; known: host, port, max_body, max_buffered, max_connections, head_timeout, "
+                "body_timeout, keep_alive, drain, drain_delay, client_keys, repeat"
             ),
         ),
         (

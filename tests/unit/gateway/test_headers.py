@@ -84,8 +84,20 @@ def test_connection_takes_away_nothing_that_the_gateway_adds() -> None:
     ]  # fmt: skip
 
 
-def test_words_of_a_client_on_itself_and_on_compression_travel_as_they_are() -> None:
-    said = (("User-Agent", "OpenAI/Python 2.8.1"), ("Accept-Encoding", "gzip;q=1.0, zstd"), ("Accept", "*/*"))
+@pytest.mark.parametrize(
+    ("accepted", "requested"),
+    [
+        ("gzip, deflate, br, zstd", "gzip, deflate"), ("br", "identity"), ("*", "identity"), ("", "identity"),
+        ("zstd;q=0.9, GZIP;q=0.5,identity", "GZIP;q=0.5, identity"), ("gzipped", "identity"),
+    ],
+)  # fmt: skip
+def test_only_encodings_that_can_be_decoded_are_requested(accepted: str, requested: str) -> None:
+    said = (("Accept", "*/*"), ("Accept-Encoding", accepted), ("User-Agent", "x"))
+    assert to_upstream(call(*said), UPSTREAM) == [said[0], ("Accept-Encoding", requested), said[2]]
+
+
+def test_words_of_a_client_on_itself_travel_as_they_are() -> None:
+    said = (("User-Agent", "OpenAI/Python 2.8.1"), ("Accept-Encoding", "gzip;q=1.0, identity"), ("Accept", "*/*"))
     assert to_upstream(call(*said), UPSTREAM) == list(said)
     assert to_upstream(call(), UPSTREAM) == []
 

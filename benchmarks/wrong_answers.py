@@ -1,0 +1,184 @@
+"""Wrong answers with status 200, by endpoint and form, before a real gateway: what the client gets, whether the second
+deployment is tried, and what the breaker learns. Beside them right answers, which must pass byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.forms import CHAT, MESSAGES, RESPONSES
+from tests.chaos.stand import Stand, config_of, standing
+from tests.chaos.wire import Reply, ask
+from tests.fakes.provider import END, Respond, ScriptedProvider, chunk, stream_head, whole
+from tests.fakes.wrong_answers import ENDPOINTS, Case, Endpoint, good_cases, wrong_cases
+
+_STREAMS = Path(__file__).parent.parent / "tests" / "data" / "streams"
+_FAULTS = (
+    "cut", "error", "overloaded", "abort", "html", "comments", "failed", "web_search", "speech", "transcription",
+)  # fmt: skip
+"""In the names of recorded streams that are faulty or not whole, or of other endpoints."""
+_FORMS = {"chat": CHAT, "completions": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """What became of one wrong answer."""
+
+    case: Case
+    status: int
+    is_right: bool
+    """The client got the second deployment's answer, or an error: not a byte of the wrong answer."""
+    is_second_tried: bool
+    found: str
+    """The kind of the first attempt's failure."""
+    failures: int
+    closes: int
+    """What the first deployment's breaker counted: failures, and calls that went well."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all of it is as promised."""
+        is_evidence = self.case.kind == "truncated"
+        is_tried = self.is_second_tried == self.case.endpoint.is_repeatable
+        return self.is_right and is_tried and self.found == self.case.kind and (is_evidence or not self.failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """All that was played."""
+
+    wrong: list[Wrong]
+    right: dict[str, bool]
+    """Right answers, and whether each passed unmodified."""
+
+    @property
+    def broken(self) -> list[str]:
+        """Promises that do not hold."""
+        found = [f"{each.case}: {each.status}, {each.found}" for each in self.wrong if not each.is_held]
+        found += [f"{each.case} closed the breaker" for each in self.wrong if each.closes]
+        return found + [f"{name} did not pass" for name, is_passed in self.right.items() if not is_passed]
+
+
+def run(say: Callable[[str], None]) -> Judged:
+    """Plays every case; takes about half a minute."""
+    logging.disable(logging.CRITICAL)
+    judged = asyncio.run(_play())
+    passed = sum(not each.is_right for each in judged.wrong)
+    refused = sum(not is_passed for is_passed in judged.right.values())
+    say(f"{len(judged.wrong)} wrong answers, {passed} passed as right")
+    say(f"{len(judged.right)} right answers, {refused} refused")
+    return judged
+
+
+def page(judged: Judged) -> list[str]:
+    """wrong-answers.md."""
+    passed = sum(not each.is_right for each in judged.wrong)
+    refused = sum(not is_passed for is_passed in judged.right.values())
+    lines = [
+        "# Wrong answers with status 200",
+        "",
+        "A provider answers 200 with something that is not what the endpoint returns; a second deployment is well.",
+        "",
+        f"- wrong answers passed as right: **{passed}** of {len(judged.wrong)}",
+        f"- right answers refused: **{refused}** of {len(judged.right)}, the recorded streams among them",
+        "- files are not repeatable: their client gets the error, and no second file is created",
+        "",
+        "| endpoint | form | the client gets | second deployment | failure | breaker learns |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in judged.wrong:
+        got = "the second's answer" if each.status == 200 else f"{each.status}"
+        tried = "tried" if each.is_second_tried else "not tried"
+        learned = "a failure" if each.failures else "a success" if each.closes else "nothing"
+        got = got if each.is_right else "THE WRONG ANSWER"
+        lines.append(f"| {each.case.endpoint.name} | {each.case.form} | {got} | {tried} | {each.found} | {learned} |")
+    return lines
+
+
+async def _play() -> Judged:
+    wrong = [await _wrong(case) for case in wrong_cases()]
+    right = {str(case): await _is_passed(case) for case in good_cases()}
+    for name, case, sent in _recorded():
+        async with ScriptedProvider(case.script) as provider, standing(config_of(provider.url)) as stand:
+            reply = await _call(stand, case)
+            right[name] = reply.status == 200 and reply.is_whole and reply.body.startswith(sent.rstrip())
+    return Judged(wrong, right)
+
+
+async def _wrong(case: Case) -> Wrong:
+    good = whole(200, case.endpoint.answer, {"content-type": case.endpoint.content_type})
+    form = _FORMS.get(case.endpoint.name, CHAT)
+    expected = form.stream_bytes if case.is_stream else case.endpoint.answer
+    async with (
+        ScriptedProvider(case.script) as first,
+        ScriptedProvider(form.good_stream if case.is_stream else (good,)) as second,
+        _two_deployments(first.url, second.url) as stand,
+    ):
+        reply = await _call(stand, case)
+        (call,) = await stand.calls()
+        tried = [attempt["deployment"] for attempt in call["attempts"]]
+        deployment = next(each for each in stand.app.gateway.deployments() if each.label == tried[0])
+        seen = deployment.breaker.snapshot(asyncio.get_running_loop().time())
+        is_right = reply.body == expected if reply.status == 200 else b'"error"' in reply.body
+        return Wrong(
+            case,
+            reply.status,
+            is_right,
+            bool(second.requests),
+            call["attempts"][0]["outcome"],
+            seen.failures,
+            seen.calls - seen.failures,
+        )
+
+
+async def _is_passed(case: Case) -> bool:
+    async with ScriptedProvider(case.script) as provider, standing(config_of(provider.url)) as stand:
+        reply = await _call(stand, case)
+        sent = b"".join(step.data for step in case.script if isinstance(step, Respond))
+        is_same = reply.body == case.endpoint.answer or (len(case.script) == 1 and sent.endswith(reply.body))
+        return (reply.status, reply.is_whole, is_same, len(provider.requests)) == (200, True, True, 1)
+
+
+def _recorded() -> Iterator[tuple[str, Case, bytes]]:
+    """Every stream of the test data that is good."""
+    by_name = {endpoint.name: endpoint for endpoint in ENDPOINTS}
+    for file in sorted(_STREAMS.glob("*.sse")):
+        if any(fault in file.stem for fault in _FAULTS) or file.stem == "anthropic_complete":
+            continue
+        sent = file.read_bytes()
+        steps = (stream_head(), chunk(sent), END)
+        yield f"recorded {file.stem}", Case("recorded", _endpoint_of(file.stem, by_name), steps, "", True), sent
+
+
+def _endpoint_of(stem: str, by_name: dict[str, Endpoint]) -> Endpoint:
+    if stem.startswith("anthropic"):
+        return by_name["messages"]
+    if stem.startswith("responses"):
+        return by_name["responses"]
+    return by_name["completions" if stem.endswith("completions") else "chat"]
+
+
+async def _call(stand: Stand, case: Case) -> Reply:
+    request = case.request
+    if "two_choices" in case.form:
+        request = request.replace(b'"stream"', b'"n":2,"stream"')
+    return await ask(stand.url, case.endpoint.path, request, case.endpoint.headers)
+
+
+@asynccontextmanager
+async def _two_deployments(first: str, second: str) -> AsyncIterator[Stand]:
+    upstreams = {
+        "other": {"dialect": "openai", "base_url": f"{second}/v1"},
+        "another": {"dialect": "anthropic", "base_url": second},
+    }
+    models = {
+        "gpt": {"deployments": [{"upstream": "one"}, {"upstream": "other", "priority": 1}]},
+        "claude": {"deployments": [{"upstream": "two"}, {"upstream": "another", "priority": 1}]},
+    }
+    async with standing(config_of(first, retry={"max_attempts": 2}, upstreams=upstreams, models=models)) as stand:
+        yield stand

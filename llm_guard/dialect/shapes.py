@@ -1,0 +1,75 @@
+"""What an endpoint's answer must have at least, as data: enough for the official SDKs to read it.
+
+Owns the vocabulary of shapes, and which answers are errors. Does not own the endpoints' shapes (`dialect.openai`,
+`dialect.anthropic`), nor how a body is read by one (`gateway.answer_shape`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Member = Literal["count", "object", "text", "vector"]
+"""`vector`: a list or a string that is not empty."""
+
+Streaming = Literal["never", "optional", "required"]
+"""`required`: `stream: true` is answered with an event stream, and without it there is none. `optional`: the provider
+decides."""
+
+_WORDS_OF_ERRORS = ("message", "code", "type", "detail", "status")
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of objects."""
+
+    members: Mapping[str, Member]
+    """Each item has all of these."""
+    one_of: tuple[str, ...] = ()
+    """Each item has one of these, and it is not null."""
+    at_least: int = 1
+    broken_off: tuple[str, ...] = ()
+    """Values of `finish_reason` that report a server's failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The smallest good answer of an endpoint."""
+
+    name: str
+    """With its article, for messages: `a chat completion`."""
+    members: Mapping[str, Member | Items]
+    """Of the JSON object; empty: it is not JSON, and passes as it comes."""
+    streaming: Streaming = "never"
+    carries_error: bool = False
+    """Its `error` belongs to a resource, and is the client's to read: a failed response, a failed job."""
+    text_formats: frozenset[str] = frozenset()
+    """Values of the request's `response_format` for which the answer is plain text."""
+
+    @property
+    def is_json(self) -> bool:
+        return bool(self.members)
+
+
+def resource(name: str) -> Shape:
+    """A created object with an id of its own."""
+    return Shape(name, {"id": "text"}, carries_error=True)
+
+
+def is_error_answer(error: object, kind: object, object_name: object, identity: object) -> bool:
+    """Whether a JSON object with these members `error`, `type`, `object` and `id` is an error and nothing else.
+
+    A resource (a job, a video) may have a member `error` of its own, filled or not.
+    """
+    if kind == "error" or object_name == "error":
+        return True
+    is_resource = isinstance(identity, str) or isinstance(object_name, str)
+    return not is_resource and reports(error)
+
+
+def reports(error: object) -> bool:
+    """Whether the value of a member `error` reports one: neither null nor an object of nulls."""
+    if isinstance(error, dict):
+        return any(error.get(name) is not None for name in _WORDS_OF_ERRORS)
+    return bool(error)

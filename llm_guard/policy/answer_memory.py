@@ -1,0 +1,51 @@
+"""How much of unary answers is in memory: a bound for each, and one for all together.
+
+Owns the counting. Does not own what becomes of an answer that finds no room (`gateway.unary`).
+"""
+
+from __future__ import annotations
+
+UNCOUNTED_BYTES = 1 << 16
+"""Smaller answers are always read whole, and not counted."""
+
+
+class AnswerMemory:
+    """The bound for all answers together; `limit_bytes` may be replaced at any moment."""
+
+    __slots__ = ("limit_bytes", "taken_bytes")
+
+    def __init__(self, limit_bytes: int = 256 << 20) -> None:
+        self.limit_bytes = limit_bytes
+        self.taken_bytes = 0
+
+
+class MemoryLease:
+    """What one call has taken of it; released once, at the end of the call."""
+
+    __slots__ = ("_bytes", "_memory")
+
+    def __init__(self, memory: AnswerMemory) -> None:
+        self._memory = memory
+        self._bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def try_take(self, count: int) -> bool:
+        """Takes `count` bytes more, all or none."""
+        memory = self._memory
+        if memory.taken_bytes + count > memory.limit_bytes:
+            return False
+        memory.taken_bytes += count
+        self._bytes += count
+        return True
+
+    def give_back(self, count: int) -> None:
+        """Gives back `count` of the bytes taken."""
+        self._bytes -= count
+        self._memory.taken_bytes -= count
+
+    def release(self) -> None:
+        """Gives back all that is taken."""
+        self.give_back(self._bytes)

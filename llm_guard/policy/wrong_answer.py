@@ -1,0 +1,81 @@
+"""What an answer with a success status is that is not what the endpoint returns: its failure, in words for the log.
+
+Owns the kinds and the words. Does not own when an answer is wrong (`gateway.unary`). No words of a body are repeated,
+but for the title of an HTML page, which names the login page or the proxy that a wrong `base_url` leads to.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_guard.outcome import Failure, FailureKind
+
+Fault = Literal["cut", "empty", "encoding", "shape", "stream", "text", "unary"]
+"""`stream`: an event stream that was not requested. `unary`: none, where one was requested."""
+
+_HEAD_BYTES = 4096
+_MAX_TITLE_CHARS = 80
+_MAX_TYPE_CHARS = 60
+_HTML = re.compile(
+    rb"\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body|title)\b", re.IGNORECASE | re.DOTALL
+)
+_TITLE = re.compile(rb"<title[^<>]{0,200}>([^<]{0,400})", re.IGNORECASE)
+_WORDS: dict[Fault, str] = {
+    "cut": "with JSON that was cut",
+    "empty": "with an empty body",
+    "encoding": "in an encoding that was not requested or is not what it claims to be",
+    "shape": "with other JSON",
+    "stream": "with an event stream, which was not requested",
+    "text": "with text",
+    "unary": "without the event stream that was requested",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An answer, as far as it is reported."""
+
+    status: int
+    content_type: str
+    """As it came."""
+    size: int
+    """Bytes that have arrived of the body."""
+    head: bytes
+    """The beginning of the body, decoded."""
+
+
+def wrong_answer(seen: Seen, expected: str, fault: Fault) -> Failure:
+    """The failure of an attempt that got this instead of `expected` (`a chat completion`).
+
+    A wrong shape is no evidence about the health of a deployment; JSON that was cut is.
+    """
+    page = page_in(seen.head, seen.content_type) if fault in ("text", "unary") else None
+    words = _WORDS[fault] if page is None else page
+    media = media_type(seen.content_type) or "no content type"
+    detail = f"answered {seen.status} {words} ({media}, {seen.size} bytes) instead of {expected}"
+    if page is not None:
+        return Failure(FailureKind.MISROUTED, f"{detail}: check base_url", is_after_head=True)
+    if fault == "cut":
+        return Failure(FailureKind.TRUNCATED, detail, is_after_head=True)
+    return Failure(FailureKind.MALFORMED, detail, is_after_head=True, is_shape_only=True)
+
+
+def page_in(head: bytes, content_type: str) -> str | None:
+    """Names the HTML page that a body begins with, with its title; None: it is none."""
+    head = head[:_HEAD_BYTES]
+    is_page = _HTML.match(head) is not None
+    if not is_page and not (media_type(content_type) == "text/html" and head.lstrip()[:1] == b"<"):
+        return None
+    found = _TITLE.search(head)
+    title = html.unescape(found[1].decode("utf-8", "replace")) if found is not None else ""
+    title = " ".join("".join(char if char.isprintable() else " " for char in title).split())
+    return f'with an HTML page titled "{title[:_MAX_TITLE_CHARS]}"' if title else "with an HTML page"
+
+
+def media_type(content_type: str) -> str:
+    """Type and subtype in lower case, without parameters, and without what no media type has; "" without any."""
+    media = content_type.partition(";")[0].strip().lower()
+    return media[:_MAX_TYPE_CHARS] if media.isascii() and media.isprintable() and " " not in media else ""

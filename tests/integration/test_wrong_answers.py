@@ -1,0 +1,167 @@
+"""A 200 that is no answer to what was requested is a failed attempt: the second deployment is tried, and nothing of the
+first answer reaches the client. Good answers pass unmodified, whatever form they have."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from llm_guard.config import Config
+from tests.chaos.forms import CHAT, MESSAGES, RESPONSES
+from tests.chaos.stand import config_of, facing, standing
+from tests.chaos.wire import Connection, ask
+from tests.fakes.client import raw_request
+from tests.fakes.provider import END, Pause, Respond, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.fakes.waiting import eventually
+from tests.fakes.wrong_answers import PAGE, TITLE, Case, good_cases, wrong_cases
+
+RETRY = {"max_attempts": 2}
+FORMS = {"chat": CHAT, "completions": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+
+
+def two_deployments(first: str, second: str, answers: str = "strict") -> Config:
+    upstreams = {
+        "other": {"dialect": "openai", "base_url": f"{second}/v1"},
+        "another": {"dialect": "anthropic", "base_url": second},
+    }
+    models = {
+        "gpt": {"deployments": [{"upstream": "one"}, {"upstream": "other", "priority": 1}]},
+        "claude": {"deployments": [{"upstream": "two"}, {"upstream": "another", "priority": 1}]},
+    }
+    return config_of(first, retry=RETRY, upstreams=upstreams, models=models, answers=answers)
+
+
+@pytest.mark.parametrize("case", list(wrong_cases()), ids=str)
+async def test_wrong_answer_is_a_failed_attempt(case: Case) -> None:
+    good = whole(200, case.endpoint.answer, {"content-type": case.endpoint.content_type})
+    script = FORMS[case.endpoint.name].good_stream if case.is_stream else (good,)
+    async with (
+        ScriptedProvider(case.script) as first,
+        ScriptedProvider(script) as second,
+        standing(two_deployments(first.url, second.url)) as stand,
+    ):
+        reply = await ask(stand.url, case.endpoint.path, case.request, case.endpoint.headers)
+        (call,) = await stand.calls()
+        assert call["attempts"][0]["outcome"] == case.kind
+        assert "secret words" not in str(call)
+        assert b"secret words" not in reply.body
+        if case.kind == "misrouted":
+            assert TITLE in call["attempts"][0]["why"]
+        if not case.endpoint.is_repeatable:
+            assert (reply.status, len(second.requests)) == (502, 0)
+            return
+        assert len(second.requests) == 1
+        if not case.is_stream:
+            assert (reply.status, reply.body) == (200, case.endpoint.answer)
+        deployment = "two/claude" if case.endpoint.name == "messages" else "one/gpt"
+        breaker = stand.breaker(deployment)
+        # JSON that was cut is evidence; a retry may repeat it before the second deployment is tried.
+        assert bool(breaker.failures) == (case.kind == "truncated")
+        assert breaker.calls == breaker.failures
+
+
+@pytest.mark.parametrize("case", list(good_cases()), ids=str)
+async def test_good_answer_passes_unmodified(case: Case) -> None:
+    async with facing(case.script, retry=RETRY) as (stand, provider):
+        reply = await ask(stand.url, case.endpoint.path, case.request, case.endpoint.headers)
+        sent = b"".join(step.data for step in case.script if isinstance(step, Respond))
+        assert (reply.status, reply.is_whole) == (200, True)
+        assert reply.body in sent or reply.body == case.endpoint.answer
+        assert len(provider.requests) == 1
+
+
+async def test_judging_can_be_turned_off() -> None:
+    async with facing([whole(200, PAGE, {"content-type": "text/html"})], answers="off") as (stand, _):
+        reply = await CHAT.ask(stand.url)
+        assert (reply.status, reply.body) == (200, PAGE)
+
+
+async def test_wrong_answers_neither_open_nor_close_a_breaker() -> None:
+    breaker = {"consecutive_failures": 3, "open_for": "50ms", "early_probes": False}
+    failing: list[Step] = [whole(500)]
+    wrong: list[Step] = [whole(200, b"{}")]
+    async with facing(*[wrong] * 20, *[failing] * 3, wrong, breaker=breaker) as (stand, provider):
+        for _ in range(20):
+            assert (await CHAT.ask(stand.url)).status == 502
+        assert stand.breaker(CHAT.deployment).state == "closed"
+        for _ in range(3):
+            await CHAT.ask(stand.url)
+        assert stand.breaker(CHAT.deployment).state == "open"
+
+        async def is_probed() -> bool:
+            await CHAT.ask(stand.url)
+            return len(provider.requests) > 25
+
+        while not await is_probed():
+            pass
+        assert stand.breaker(CHAT.deployment).state == "half_open"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html><title>nginx</title>404 Not Found", b'{"detail":"Not Found"}'])
+async def test_404_of_a_server_that_does_not_know_the_path_is_misrouted(body: bytes) -> None:
+    async with facing([whole(404, body)], retry=RETRY) as (stand, provider):
+        assert (await CHAT.ask(stand.url)).status == 404
+        (call,) = await stand.calls()
+        assert (call["outcome"], len(provider.requests)) == ("misrouted", 1)
+        assert "base_url" in call["why"]
+
+
+JOB = b'{"id":"ftjob-1","object":"fine_tuning.job","model":"gpt","error":{"code":null,"message":null,"param":null}}'
+FAILED_JOB = JOB.replace(b"null", b'"failed"')
+
+
+@pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs", "/v1/videos", "/v1/videos/edits"])
+@pytest.mark.parametrize("answer", [JOB, FAILED_JOB, b'{"id":"video_1","object":"video","error":null}'])
+async def test_member_named_error_of_a_resource_is_no_error(path: str, answer: bytes) -> None:
+    async with facing([whole(200, answer)], retry=RETRY) as (stand, provider):
+        reply = await ask(stand.url, path, b'{"model":"gpt"}')
+        assert (reply.status, reply.body, len(provider.requests)) == (200, answer, 1)
+
+
+async def test_speech_passes_from_its_first_byte() -> None:
+    go_on = asyncio.Event()
+    script: list[Step] = [
+        stream_head(200, {"content-type": "audio/mpeg"}),
+        chunk(b"ID3"),
+        Pause(go_on),
+        chunk(b"rest"),
+        END,
+    ]
+    async with facing(script) as (stand, _), Connection(stand.url) as client:
+        client.writer.write(raw_request("/v1/audio/speech", b'{"model":"gpt"}'))
+        assert (await client.head()).status == 200
+        assert await client.reader.readuntil(b"ID3") is not None
+        go_on.set()
+        assert await client.reader.readuntil(b"0\r\n\r\n") is not None
+
+
+async def test_memory_of_wrong_answers_is_given_back() -> None:
+    large = b'{"detail":"' + b"x" * 300_000 + b'"}'
+    async with facing([whole(200, large)], CHAT.ok, retry=RETRY) as (stand, _):
+        assert (await CHAT.ask(stand.url)).status == 200
+        await eventually(lambda: stand.app.upstreams.memory.taken_bytes == 0)
+
+
+async def test_fifty_informational_answers_do_no_harm() -> None:
+    hint = Respond(b"HTTP/1.1 103 Early Hints\r\nlink: </" + b"a" * 2000 + b">; rel=preload\r\n\r\n")
+    async with facing([*[hint] * 51, *CHAT.ok]) as (stand, _):
+        assert (await CHAT.ask(stand.url)).body == CHAT.answer
+
+
+async def test_4xx_keeps_its_retry_after() -> None:
+    refusal = whole(409, b'{"error":{"message":"locked","type":"x"}}', {"retry-after": "7"})
+    for status in (400, 403, 404, 409):
+        answer = Respond(refusal.data.replace(b" 409 ", b" %d " % status))
+        async with facing([answer]) as (stand, _):
+            reply = await CHAT.ask(stand.url)
+            assert (reply.status, reply.headers["retry-after"]) == (status, "7")
+
+
+@pytest.mark.parametrize("model", ['{"id":"claude","speed":"fast"}', '{"speed":"fast"}'])
+async def test_agent_whose_model_is_an_object_is_passed_on(model: str) -> None:
+    body = b'{"name":"a","model":' + model.encode() + b"}"
+    headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+    async with facing([whole(200, b'{"id":"agent_1","type":"agent"}')]) as (stand, provider):
+        assert (await ask(stand.url, "/v1/agents", body, headers)).status == 200
+        assert provider.requests[0].endswith(body)

@@ -281,7 +281,7 @@ class Gate:
         if not self._settings.pacing or count <= _FEW:
             return
         came_per_s = count / max(1.0, min(held_s, self._settings.queue_wait))
-        self._pacer.open_slowly(now, inf if count >= self._settings.queue else _CATCH_UP * came_per_s)
+        self._pacer.open_slowly(now, inf if count + 1 >= self._settings.queue else _CATCH_UP * came_per_s)
 
     def _has_place(self, priority: int) -> bool:
         if self._line.length < self._settings.queue:

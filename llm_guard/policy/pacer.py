@@ -29,6 +29,10 @@ _FORGET_S = 60.0
 _REGAIN_S = 2.0
 _GROWTH = (1 - _CUT) / _REGAIN_S**3
 _UNHURRIED = 10.0
+# After so long a time in which calls wait and none is refused the rate doubles: its limit is gone. Each time that this
+# was wrong, the next attempt takes four times as long.
+_TRUSTED_S = 1.5
+_MOST_TRUSTED_S = 8.0
 _EARLY_S = 1.0
 _MEASURED_S = 1.0
 # Below this share waiting costs more than it saves: of four attempts one in a hundred calls fails.
@@ -106,7 +110,8 @@ class Pacer:
         "_accepted", "_accepted_before", "_background", "_bound_until", "_ceiling", "_cut_at", "_early_until",
         "_grown_s", "_hint_rate", "_hint_since", "_hint_until", "_is_unconfirmed", "_look_after",
         "_looked_at_rate", "_next_at", "_opened_at", "_phase", "_phase_at", "_probe_at", "_rate", "_recent",
-        "_row", "_row_at", "_seen", "_since", "_streak", "_top",
+        "_row", "_row_at", "_seen", "_since", "_streak", "_top", "_trusted_s",
+        "_unrefused_s",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -130,6 +135,8 @@ class Pacer:
         self._looked_at_rate: float | None = None
         self._top = 0.0
         self._grown_s = 0.0
+        self._unrefused_s = 0.0
+        self._trusted_s = _TRUSTED_S
         self._cut_at = -inf
         self._bound_until = -inf
         self._early_until = -inf
@@ -185,6 +192,9 @@ class Pacer:
         """The call that went at `entered_at` came back with a 429."""
         recent = self._recent
         recent.note_limited(entered_at, now)
+        if self._unrefused_s > self._trusted_s:
+            self._trusted_s = min(_MOST_TRUSTED_S, 4 * self._trusted_s)
+        self._unrefused_s = 0.0
         if self._cut_at <= entered_at < self._early_until:
             self._background.note_limited()
         self._row_at = entered_at if not self._row else min(self._row_at, entered_at)
@@ -225,10 +235,11 @@ class Pacer:
 
     def open_slowly(self, now: float, ceiling: float) -> None:
         """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,
-        and the usual growth from there on. Does nothing if there is a rate."""
+        and the usual growth from there on. Does nothing if a rate was learned, and is not opening anyway."""
         if self._rate is None:
             self._since = now
             self._open(now, PROBE_RATE)
+        if self._phase == "opening":
             self._ceiling = min(_MOST_RATE, max(PROBE_RATE, ceiling))
 
     def note_hint(self, hint: RateHint, in_flight: int, now: float) -> None:
@@ -284,6 +295,7 @@ class Pacer:
             self._set_hint_rate(None, now)
 
     def _forget_learned(self) -> None:
+        self._trusted_s = _TRUSTED_S
         self._rate = self._looked_at_rate = None
         self._early_until = -inf
         self._begin("steady", -inf)
@@ -389,9 +401,14 @@ class Pacer:
             self._grow_fast(rate, until, now)
             return
         unhurried = min(1.0, rate / (_UNHURRIED if rate >= PROBE_RATE else 3 * _UNHURRIED))
-        self._grown_s += max(0.0, until - max(now, self._bound_until)) * unhurried
+        waited_s = max(0.0, until - max(now, self._bound_until))
+        self._grown_s += waited_s * unhurried
+        self._unrefused_s += waited_s
         self._bound_until = max(self._bound_until, until)
-        self._rate = max(rate, self._top * (1 + _GROWTH * (self._grown_s - _REGAIN_S) ** 3))
+        if self._unrefused_s > self._trusted_s and self._phase == "steady":
+            self._rate = self._top = min(_MOST_RATE, rate * 2 ** (waited_s / _DOUBLE_S))
+        else:
+            self._rate = max(rate, self._top * (1 + _GROWTH * (self._grown_s - _REGAIN_S) ** 3))
 
     def _grow_fast(self, rate: float, until: float, now: float) -> None:
         waited_s = max(0.0, until - max(now, self._bound_until))
@@ -401,6 +418,7 @@ class Pacer:
             if self._rate >= self._ceiling:
                 self._top = self._rate
                 self._grown_s = _REGAIN_S
+                self._trusted_s = _MOST_TRUSTED_S  # it is faster than calls come
                 self._begin("steady", now)
 
     def _take_early(self, now: float) -> None:

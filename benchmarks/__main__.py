@@ -1,5 +1,4 @@
-"""`python -m benchmarks [all|scenarios|compare|relay|ops|lasting|soak|storm|storm-matrix|fuzz|classification [FILE]]`:
-measures, and writes `benchmarks/results/`.
+"""`python -m benchmarks [PART]`: measures everything, or one part (see `--help`), and writes `benchmarks/results/`.
 
 Exits 1 when a promise does not hold. `soak`, `storm-matrix` and `fuzz`, which take minutes, are no part of `all`."""
 
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import classification, fuzz, lasting, ops, relay, report, soak
+from benchmarks import classification, fuzz, joins, lasting, ops, relay, report, soak
 from benchmarks.compare import measure as comparison
 from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
@@ -61,7 +60,7 @@ def main(context: click.Context) -> None:
 def everything(seconds: float = scenarios.LONGEST_S) -> None:
     """Every part but the soak, the storm matrix and the fuzzing, one after the other."""
     measured = [*_scenarios(seconds), *_compare(), *_relay(), *_ops(), *_lasting()]
-    _end([*measured, *storms.run_all(click.echo), *_classification()])
+    _end([*measured, *storms.run_all(click.echo), *_joins(), *_classification()])
 
 
 @main.command("scenarios")
@@ -188,6 +187,12 @@ def storm_by_cell(
     _end([promise for each in measured for promise in each.broken], is_written=False)
 
 
+@main.command("joins")
+def join_texts() -> None:
+    """Streams that an instruction continues: joined right, ended by an honest error, or wrong. Two minutes."""
+    _end(_joins())
+
+
 @main.command("classification")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 def classify(file: Path | None) -> None:
@@ -236,6 +241,12 @@ def _lasting(rounds: int = lasting.ROUNDS) -> Iterable[str]:
     lasted = lasting.run(click.echo, lasting.Plan(rounds))
     report.write_lasting(lasted)
     return lasted.broken
+
+
+def _joins() -> Iterable[str]:
+    joined = joins.run(click.echo)
+    report.write_joins(joined)
+    return joined.broken
 
 
 def _classification(file: Path | None = None) -> Iterable[str]:

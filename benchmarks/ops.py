@@ -23,8 +23,8 @@ PROMISED_SHARE = 0.95
 """Of the calls a second that there are without an operator's side."""
 
 RULES = (
-    "success_rate", "latency", "breaker_open", "failure_spike", "budget_exhausted", "credential_benched",
-    "engine_gave_up", "reload_failed", "loop_lag",
+    "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
+    "credential_benched", "engine_gave_up", "reload_failed", "loop_lag",
 )  # fmt: skip
 TOKEN = "benchmark"  # of both gateways, for this run
 OFF = f"""

@@ -1,4 +1,4 @@
-"""Results of relay, ops, lasting, soak and classification as JSON and as pages, in `benchmarks/results/`."""
+"""Results of relay, ops, lasting, soak, joins and classification as JSON and as pages, in `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import platform
 import statistics
 from pathlib import Path
 
-from benchmarks import classification, lasting, ops
+from benchmarks import classification, joins, lasting, ops
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
 from benchmarks.soak_picture import draw_soak
@@ -153,6 +153,12 @@ def _left_over(soak: Soak) -> str:
 def _untold(soak: Soak) -> str:
     counts = {how: sum(each.get(how, 0) for each in soak.ended.values()) for how in ("silent", "hung")}
     return ", ".join(f"**{count} streams {how}**" for how, count in counts.items() if count)
+
+
+def write_joins(joined: joins.Joins) -> None:
+    """joins.json and joins.md."""
+    _write_json("joins", {"machine": machine(), "joins": joined.as_dict()})
+    (RESULTS / "joins.md").write_text("\n".join([*joins.page(joined), "", _machine_line(), ""]))
 
 
 def write_classification(scores: list[classification.Score], cost: classification.Cost) -> None:

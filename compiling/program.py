@@ -15,7 +15,7 @@ from pathlib import Path
 PACKAGE = "llm_guard"
 HOT = (
     "call", "clock", "deployment", "outcome", "pool", "routes",
-    "dialect.anthropic", "dialect.openai", "dialect.sse", "dialect.tally",
+    "dialect.anthropic", "dialect.event_look", "dialect.openai", "dialect.sse", "dialect.tally",
     "gateway.answer_reader", "gateway.attempt_loop", "gateway.call_line", "gateway.client_connection",
     "gateway.connections", "gateway.counters", "gateway.entrance", "gateway.headers", "gateway.listener",
     "gateway.model_field", "gateway.opening", "gateway.origin", "gateway.race", "gateway.record", "gateway.relay",
@@ -23,7 +23,7 @@ HOT = (
     "gateway.settle", "gateway.stream_view", "gateway.timelines", "gateway.upstream", "gateway.upstream_connection",
     "gateway.upstream_exchange", "gateway.waiting", "gateway.way",
     "policy.bench", "policy.breaker", "policy.breaker_settings", "policy.caller", "policy.deadline", "policy.evidence",
-    "policy.gate", "policy.hedge", "policy.itinerary", "policy.latency", "policy.limiter", "policy.line",
+    "policy.gate", "policy.hedge", "policy.hold", "policy.itinerary", "policy.latency", "policy.limiter", "policy.line",
     "policy.opening", "policy.pacer", "policy.rate_hints", "policy.recent", "policy.repeat", "policy.retry_budget",
     "policy.transition",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Manner
 from llm_guard.dialect.sse import StreamWatch, Usage
-from llm_guard.outcome import Beyond, Failure, Refusal
+from llm_guard.outcome import Beyond, Failure, GaveUp, Refusal, RefusedBy
 from llm_guard.policy.breaker import Permit
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.itinerary import WaitedFor
@@ -31,7 +31,7 @@ class StreamView(Protocol):
     """An event stream as it passes: see `gateway.stream_view`."""
 
     @property
-    def watch(self) -> StreamWatch | None: ...
+    def watch(self) -> StreamWatch: ...
     @property
     def takes_events(self) -> bool:
         """Whether events of ours can stand in it."""
@@ -250,6 +250,8 @@ class Call:
     """Why the call failed; None when it succeeded or was refused."""
     gave_up: str | None = None
     """Why no further attempt was made after a failure."""
+    failed_by: RefusedBy | None = None
+    """What in the gateway refused the call although it ended with a failure: a cooldown, or the deadline."""
     trace: TraceContext | None = None
     """None: it is not traced."""
     is_in_flight: bool = False
@@ -288,6 +290,16 @@ class Call:
             if attempt.on_patience is not None:
                 attempt.ends_by = self.commit_by
                 attempt.on_patience()
+
+    def give_up(self, end: GaveUp) -> None:
+        """Notes how the call ended without an answer."""
+        self.failure, self.refusal, self.gave_up = end.failure, end.refusal, end.why
+        self.failed_by = end.refused_by
+
+    @property
+    def refused_by(self) -> RefusedBy | None:
+        """What in the gateway refused the call; None if it was answered, or upstreams failed it."""
+        return self.refusal.by if self.refusal is not None else self.failed_by
 
     @property
     def outcome(self) -> str:
@@ -328,17 +340,6 @@ class Served:
     resume: Resume | None = None
     """Asks whom this failure leaves to be asked for another answer; None: the whole answer is
     there, and it was not to go on with another."""
-
-
-@dataclass(slots=True)
-class GaveUp:
-    """The attempt loop's other end."""
-
-    failure: Failure | None
-    """The last failure, preferring one in which the upstream said something; None when nothing was sent."""
-    refusal: Refusal | None
-    """The gateway's own answer, where there is no upstream's to give."""
-    why: str
 
 
 Resume = Callable[[Failure], Awaitable[Served | GaveUp]]

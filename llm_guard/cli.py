@@ -113,6 +113,9 @@ def check(path: Path) -> None:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     for line in told(config):
         click.echo(line)
+    for upstream, settings in config.upstreams.items():
+        if settings.stream_end == "lenient":
+            click.echo(f"upstreams.{upstream}.stream_end: lenient: a stream without a finish_reason passes as whole")
     for name, engine in config.engines.items():
         click.echo("\n".join(schedule(name, engine)))
     click.echo(f"{path}: well, {len(config.models)} models on {len(config.upstreams)} upstreams")

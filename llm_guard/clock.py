@@ -6,10 +6,16 @@ Owns monotonic and wall time, sleeping, and the scope that limits an attempt. Do
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
+
+_UNSEEN_S = 1.0
+"""So long after progress nothing is looked at; a stall is found that much later, and never too early."""
+_UNSEEN_SHARE = 0.05
+"""Of the stall limit, at most."""
 
 
 class Clock(Protocol):
@@ -48,8 +54,8 @@ class TimeLimit:
     """
 
     __slots__ = (
-        "_at", "_cancelling", "_idle_s", "_is_over", "_loop", "_now", "_task", "_timer", "_timer_at", "_touched_at",
-        "name",
+        "_at", "_cancelling", "_held_at", "_idle_s", "_is_over", "_look_at", "_loop", "_now", "_stall_at", "_stall_s",
+        "_task", "_timer", "_timer_at", "_touched_at", "name",
     )  # fmt: skip
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -60,12 +66,17 @@ class TimeLimit:
         self._at: float | None = None
         self._idle_s: float | None = None
         self._touched_at = 0.0
+        self._stall_s = math.inf
+        self._look_at = math.inf
+        self._stall_at = math.inf
+        self._held_at: float | None = None
         self._is_over = False
         self.name = ""
 
     def set(self, at: float, name: str) -> None:
         """The scope ends at the instant `at`; whatever limit was set before is replaced."""
         self._idle_s = None
+        self._stall_s = self._look_at = self._stall_at = math.inf
         self._at = at
         self.name = name
         if self._timer is None or at < self._timer_at:
@@ -77,13 +88,36 @@ class TimeLimit:
         self._at = at
         self.name = name
         self.touch()
-        due = min(at, self._touched_at + idle_s)
-        if self._timer is None or due < self._timer_at:
-            self._arm(due)
+        self._arm_earlier(min(at, self._touched_at + idle_s))
 
-    def touch(self) -> None:
-        """Something arrived."""
-        self._touched_at = self._now()
+    def set_stall(self, stall_s: float) -> None:
+        """Beside `set_idle`: the scope ends also after `stall_s` without a `progress` (then `name` is "stall")."""
+        self._stall_s = stall_s
+        self.progress()
+        self._arm_earlier(self._stall_at)
+
+    def touch(self) -> bool:
+        """Something arrived. Returns whether it should be looked at for progress: directly after progress that is not
+        worth its price for each chunk, and all that arrives counts as progress."""
+        now = self._touched_at = self._now()
+        return now > self._look_at
+
+    def progress(self) -> None:
+        """What arrived last shows progress."""
+        self._look_at = self._touched_at + min(_UNSEEN_S, self._stall_s * _UNSEEN_SHARE)
+        self._stall_at = self._look_at + self._stall_s
+
+    def hold(self) -> None:
+        """Nothing is read for a while: that is no stall. A `touch` does not end it, `go_on` does."""
+        self._held_at = self._now()
+
+    def go_on(self) -> None:
+        """Reading goes on after `hold`; counts as a `touch`."""
+        self.touch()
+        if self._held_at is not None:
+            self._stall_at += self._touched_at - self._held_at
+            self._held_at = None
+        self._arm_earlier(self._stall_at)
 
     async def __aenter__(self) -> Self:
         task = asyncio.current_task(self._loop)
@@ -103,6 +137,10 @@ class TimeLimit:
         if self._is_over and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
             raise TimeoutError from error
 
+    def _arm_earlier(self, at: float) -> None:
+        if self._timer is None or at < self._timer_at:
+            self._arm(at)
+
     def _arm(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -114,15 +152,16 @@ class TimeLimit:
         at = self._at
         if at is None or self._is_over:  # pragma: no cover - a timer is only armed with a deadline, and before the end
             return
-        due = at
-        if self._idle_s is not None and self._touched_at + self._idle_s < at:
-            due = self._touched_at + self._idle_s
+        due, name = at, self.name
+        if self._idle_s is not None and self._touched_at + self._idle_s < due:
+            due, name = self._touched_at + self._idle_s, "idle"
+        if self._stall_at < due and self._held_at is None:
+            due, name = self._stall_at, "stall"
         # A loop's clock may run up to a millisecond behind ours (uvloop caches it per iteration).
         if self._now() + 0.001 < due:
             self._arm(due)
             return
-        if due < at:
-            self.name = "idle"
+        self.name = name
         self._end()
 
     def _end(self) -> None:

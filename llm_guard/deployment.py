@@ -22,6 +22,7 @@ from llm_guard.policy.error_rules import UserRule
 from llm_guard.policy.gate import CapacitySettings, Gate
 from llm_guard.policy.latency import Latency, PeakEwma
 from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.policy.stream import StreamEnd
 from llm_guard.policy.vocabulary.families import family_of_url
 
 _CALLERS = 1024
@@ -40,6 +41,7 @@ class Upstream:
     """Whose error words it speaks (`policy.vocabulary.families`)."""
     errors: tuple[UserRule, ...] = ()
     """The config's own rules for its errors."""
+    stream_end: StreamEnd = "strict"
     prefill: Prefill = "none"
     """How its models take the beginning of an answer, unless a deployment says otherwise."""
     key_digest: str = field(init=False, repr=False)
@@ -61,7 +63,9 @@ def upstream_of(name: str, config: UpstreamConfig) -> Upstream:
     rules = tuple(rule.compiled() for rule in config.errors)
     family = family_of_url(config.base_url)
     prefill = config.prefill or prefill_of(family, config.base_url)
-    return Upstream(name, config.dialect, config.base_url, config.api_key, config.auth, family, rules, prefill)
+    return Upstream(
+        name, config.dialect, config.base_url, config.api_key, config.auth, family, rules, config.stream_end, prefill
+    )
 
 
 class Gates:

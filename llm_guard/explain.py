@@ -25,7 +25,7 @@ _MEANING = {
     FailureKind.SERVER_ERROR: "the provider's server failed",
     FailureKind.EDGE_ERROR: "a proxy in front of the provider failed",
     FailureKind.BAD_SAMPLE: "the model wrote something that its own server could not use; the next sample may do",
-    FailureKind.DIVERGED: "a second run said something else than the stream that it was to go on with",
+    FailureKind.DIVERGED: "its text cannot be joined to the stream that died: it repeats something else, or nothing",
     FailureKind.FETCH_FAILED: "what the request points at could not be fetched just now",
     FailureKind.TRANSIENT: "the provider says itself that it will pass",
     FailureKind.TOO_EARLY: "the request came as TLS early data; it may come again without",

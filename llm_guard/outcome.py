@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-Limit = Literal["connect", "first_token", "idle", "attempt", "total"]
-"""The five timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
+Limit = Literal["connect", "first_token", "idle", "stall", "attempt", "total"]
+"""The six timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
 
-RefusedBy = Literal["breaker", "limit", "deadline", "auth", "drain", "hold", "request", "route"]
-"""Value of the `x-llm-guard-refused-by` header. `drain`: the gateway goes away; `hold`: an operator holds all
-deployments that are left."""
+RefusedBy = Literal["breaker", "limit", "cooldown", "deadline", "auth", "drain", "hold", "request", "route"]
+"""Value of the `x-llm-guard-refused-by` header. `cooldown`: the provider named a wait or refused the credential, and
+the answer is its stored error; `drain`: the gateway goes away; `hold`: an operator holds all that are left."""
+
+GATEWAYS_DOING: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "hold", "deadline")
+"""Refusals that no other request would have avoided; the rest are callers' mistakes, and the gateway's shutdown."""
 
 
 class Signal(Enum):
@@ -246,3 +249,25 @@ class Refusal:
     """Value of `x-should-retry`, which both official SDKs obey before the status."""
     param: str | None = None
     """The request field at fault, where there is one."""
+
+
+@dataclass(slots=True)
+class GaveUp:
+    """The attempt loop's other end."""
+
+    failure: Failure | None
+    """The last failure, preferring one in which the upstream said something; None when nothing was sent."""
+    refusal: Refusal | None
+    """The gateway's own answer, where there is no upstream's to give."""
+    why: str
+    is_cooldown: bool = False
+    """A cooldown refused the call: `failure` is the one that began it."""
+
+    @property
+    def refused_by(self) -> RefusedBy | None:
+        """What in the gateway refused the call; None if its upstreams failed it."""
+        if self.refusal is not None:
+            return self.refusal.by
+        if self.is_cooldown:
+            return "cooldown"
+        return "deadline" if self.failure is not None and self.failure.limit == "total" else None

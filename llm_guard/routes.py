@@ -29,7 +29,7 @@ from llm_guard.policy.deadline import TimeoutSettings
 from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
 from llm_guard.policy.lasting import Lasting
 from llm_guard.policy.retry_budget import RetryBudget
-from llm_guard.policy.stream import StreamSettings
+from llm_guard.policy.stream import StreamSettings, effective_recover
 from llm_guard.pool import Pool
 
 NO_ALIAS = "none"
@@ -203,9 +203,10 @@ class RouteTable:
         budget, hedge = self.pool.budget(alias, rules.retry.budget), rules.hedge
         hedging = Hedging(hedge, self.pool.hedge_budget(alias, hedge)) if hedge is not None else None
         lasting = Lasting(rules.cache, rules.dead_letter, rules.answer_later, rules.degraded)
-        return Route(
-            alias, rules.timeout, targets, budget, rules.balance, hedging, rules.stream, lasting, self.pool.down
-        )
+        takes_prefill = any(target.prefill != "none" for target in targets)
+        recover = effective_recover(rules.stream.recover, takes_prefill=takes_prefill)
+        stream = replace(rules.stream, recover=recover)
+        return Route(alias, rules.timeout, targets, budget, rules.balance, hedging, stream, lasting, self.pool.down)
 
     def _target(self, key: str, name: str, config: DeploymentConfig, group: int) -> Target:
         model = self._models[key]

@@ -8,7 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.scenario_coverage import COVERAGE, Coverage
-from benchmarks.storm import breakers, budgets, costs, frontier, jitter, metastable, pictures, spread, throttle
+from benchmarks.storm import (
+    breakers,
+    budgets,
+    costs,
+    frontier,
+    jitter,
+    metastable,
+    pictures,
+    rate_limit_storms,
+    spread,
+    throttle,
+)
 from benchmarks.storm import recovery as outages
 from benchmarks.storm.frontier import Point
 from benchmarks.storm.row import Row, Verdict
@@ -65,7 +76,7 @@ _SECTIONS = (
     ),
     _Section(
         "Does a breaker open when it should, and only then?",
-        ("A05", "A11", "A12", "A13", "A39", "A40"),
+        ("A05", "A11", "A12", "A13", "A39", "A40", "429 storm", "small quota"),
         "storm-false-opens.png",
         "openings by chance against the share of calls that fail",
         "In the picture 100,000 calls fail independently of each other: nothing is down, and a breaker that opens is "
@@ -100,7 +111,7 @@ def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
         metastable.whenever(seed),
         *outages.rows(recoveries),
         *jitter.formula_rows(), *jitter.herd_rows(herds), *jitter.contention_rows(contentions),
-        *breakers.rows(trips), *throttle.rows(),
+        *breakers.rows(trips), *throttle.rows(), *rate_limit_storms.rows(),
         *budgets.rows(points), *spread.rows(found),
     ]  # fmt: skip
     pictures.draw_goodput(courses, RESULTS / "storm-goodput.png")

@@ -17,6 +17,7 @@ from llm_guard.policy.alert import RuleSettings, Severity
 from llm_guard.policy.alert_rules import (
     BreakerOpenSettings,
     BudgetExhaustedSettings,
+    CallsRefusedSettings,
     CredentialBenchedSettings,
     EngineGaveUpSettings,
     FailureSpikeSettings,
@@ -54,6 +55,7 @@ class AlertRules(Strict):
 
     success_rate: Rule[SuccessRateSettings] = SuccessRateSettings()
     latency: Rule[LatencySettings] = LatencySettings()
+    calls_refused: Rule[CallsRefusedSettings] = CallsRefusedSettings()
     breaker_open: Rule[BreakerOpenSettings] = BreakerOpenSettings()
     failure_spike: Rule[FailureSpikeSettings] = FailureSpikeSettings()
     budget_exhausted: Rule[BudgetExhaustedSettings] = BudgetExhaustedSettings()

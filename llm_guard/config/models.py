@@ -30,7 +30,7 @@ from llm_guard.policy.gate import CapacitySettings
 from llm_guard.policy.hedge import HedgeSettings
 from llm_guard.policy.later import LaterSettings, Letters
 from llm_guard.policy.probing import CompletionProbeSettings, ProbeSettings
-from llm_guard.policy.stream import StreamSettings
+from llm_guard.policy.stream import StreamEnd, StreamSettings
 from llm_guard.policy.units import Count, OptionalSize, Pause, Seconds, Size
 
 Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
@@ -97,8 +97,18 @@ class UpstreamConfig(Strict):
     """Asked in this order, before the built-in tables."""
     prefill: Prefill | None = None
     """How its models take the beginning of an answer; None: as is known of the provider."""
+    stream_end: StreamEnd = "strict"
+    """lenient: a chat or completion that ends with `[DONE]` and no finish_reason is whole, unless it goes on from
+    another stream that died."""
     probe: ProbeSettings | None = None
     """None: it is not looked at beside its calls. One that an engine serves is looked at unless the file says so."""
+
+    @field_validator("stream_end")
+    @classmethod
+    def _check_stream_end(cls, stream_end: StreamEnd, info: ValidationInfo) -> StreamEnd:
+        if stream_end == "lenient" and info.data.get("dialect") == "anthropic":
+            raise wrong("is for dialect openai: a message of Anthropic's always ends with message_stop")
+        return stream_end
 
     @field_validator("base_url")
     @classmethod

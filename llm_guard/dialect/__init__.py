@@ -1,12 +1,15 @@
 """What each provider's bytes mean, without reading a socket.
 
 openai, anthropic   event formats, error shapes, which paths need a model
+event_look          whether an event says anything
 sse                 framing both use, and the watch over a stream
 
 And how a stream goes on where another has died:
 
 continuation        what has been told, and how the next stream is joined to it
 seam                where one text goes on from another
+instructed          where a text goes on that an instruction requested: overlap says what proves it, lead and wrapping
+                    what a model puts before and around it
 tally               what each of a call's streams has cost, and how its events are joined
 chat_*, messages_*, responses_*    what that is in each format; continuation_requests asks for the rest
 prefill             which providers take the beginning of an answer
@@ -33,7 +36,7 @@ class Dialect(Protocol):
 
     @property
     def NEEDS_MODEL(self) -> frozenset[str]: ...  # noqa: N802  # a constant of the module
-    def stream_reader(self, path: str, choices: int) -> Reader: ...
+    def stream_reader(self, path: str, choices: int, *, is_lenient: bool = False) -> Reader: ...
     def usage_in(self, body: dict[str, Any]) -> Usage | None: ...
     def refusal_body(self, refusal: Refusal, request_id: str) -> dict[str, Any]: ...
     def error_event(self, refusal: Refusal, request_id: str) -> bytes: ...

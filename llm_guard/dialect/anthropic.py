@@ -8,7 +8,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llm_guard.dialect.sse import MALFORMED, NOTHING, TOKEN, Event, Mark, Reader, Usage
+from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
+from llm_guard.dialect.sse import (
+    FILLER,
+    MALFORMED,
+    NOTHING,
+    PROGRESS,
+    TOKEN,
+    Event,
+    Mark,
+    Reader,
+    Usage,
+)
 from llm_guard.outcome import Refusal
 
 NEEDS_MODEL = frozenset({"/v1/messages", "/v1/messages/count_tokens", "/v1/complete"})
@@ -18,13 +29,15 @@ _TYPE_OF_STATUS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
-_HEADERS = frozenset({"message_start", "content_block_start", "content_block_stop", "ping"})
+_BLOCK_EDGES = frozenset({"content_block_start", "content_block_stop"})
 
 
-def stream_reader(path: str, choices: int) -> Reader:
-    """The reader for a stream that answers `path`; a message has one choice."""
-    del choices
-    return MessagesReader() if path.startswith("/v1/messages") else EventsReader()
+def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:
+    """The reader for a stream that answers `path`; a message has one choice and always the same end."""
+    del choices, is_lenient
+    if path.startswith("/v1/messages"):
+        return MessagesReader()
+    return EventsReader(expects_progress=path.startswith("/v1/complete"))
 
 
 class MessagesReader:
@@ -32,6 +45,7 @@ class MessagesReader:
 
     expects_json = True
     heeds_done = False
+    expects_progress = True
 
     def read(self, event: Event) -> Mark:
         if event.name == "error":
@@ -45,11 +59,18 @@ class MessagesReader:
         kind = event.name or body.get("type")
         if kind == "error":
             return Mark(error=event.data)
-        if isinstance(kind, str) and kind in _HEADERS:
+        if not isinstance(kind, str):
+            return NOTHING
+        if KEEP_ALIVE.fullmatch(kind) or _is_empty(body):
+            return FILLER
+        if kind == "message_start":
             message = body.get("message")
             return Mark(usage=usage_in(message) if isinstance(message, dict) else None)
-        usage = usage_in(body) if isinstance(kind, str) and kind.startswith("message_") else None
-        return Mark(is_token=bool(event.data), is_end=kind == "message_stop", usage=usage)
+        if kind in _BLOCK_EDGES:
+            return PROGRESS
+        is_token = bool(event.data)
+        usage = usage_in(body) if kind.startswith("message_") else None
+        return Mark(is_token=is_token, is_progress=is_token, is_end=kind == "message_stop", usage=usage)
 
     def is_dull(self, block: bytes) -> bool:
         return block.find(b"message_") < 0 and block.find(b"error") < 0
@@ -67,10 +88,16 @@ class EventsReader:
     expects_json = False
     heeds_done = False
 
+    def __init__(self, *, expects_progress: bool) -> None:
+        """`expects_progress`: false for the events of a session, which may wait for a person."""
+        self.expects_progress = expects_progress
+
     def read(self, event: Event) -> Mark:
         if event.name == "error":
             return Mark(error=event.data, is_heard=True)
-        return TOKEN if event.data and event.name != "ping" else NOTHING
+        if KEEP_ALIVE.fullmatch(event.name):
+            return FILLER
+        return TOKEN if event.data else NOTHING
 
     def is_dull(self, block: bytes) -> bool:
         return b"error" not in block
@@ -80,6 +107,12 @@ class EventsReader:
 
     def missing_end(self) -> bytes:
         return b""
+
+
+def _is_empty(body: dict[str, Any]) -> bool:
+    """Whether this is a delta of a content block that adds nothing to it."""
+    delta = body.get("delta")
+    return body.get("type") == "content_block_delta" and isinstance(delta, dict) and not has_content(delta)
 
 
 def usage_in(body: dict[str, Any]) -> Usage | None:

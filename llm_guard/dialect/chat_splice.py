@@ -65,6 +65,10 @@ class Continued(_ChatSplice):
         self._seam = joint
 
     @property
+    def is_searching(self) -> bool:
+        return self._seam.is_searching
+
+    @property
     def _is_settled(self) -> bool:
         return self._seam.is_settled
 

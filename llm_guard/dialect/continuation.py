@@ -36,6 +36,11 @@ class Splice(ABC):
     is_joined = False
     """The seam is behind: what comes from now on is new to the client."""
 
+    @property
+    def is_searching(self) -> bool:
+        """Text is held of which it is not known yet whether it joins. That must not last."""
+        return False
+
     @abstractmethod
     def feed(self, block: bytes) -> bytes:
         """Takes whole events of the new stream; returns the events that the client is to be told, in the terms of its

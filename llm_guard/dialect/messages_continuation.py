@@ -164,6 +164,10 @@ class _Continued(TalliedSplice[MessagesTranscript]):
         """New blocks of the new stream, and what they are to the client."""
 
     @property
+    def is_searching(self) -> bool:
+        return self._seam.is_searching
+
+    @property
     def _is_settled(self) -> bool:
         return self._seam.is_settled
 

@@ -10,7 +10,19 @@ import json
 import re
 from typing import Any
 
-from llm_guard.dialect.sse import END, MALFORMED, NOTHING, TOKEN, Event, Mark, Reader, Usage
+from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
+from llm_guard.dialect.sse import (
+    END,
+    FILLER,
+    MALFORMED,
+    NOTHING,
+    PROGRESS,
+    TOKEN,
+    Event,
+    Mark,
+    Reader,
+    Usage,
+)  # fmt: skip
 from llm_guard.outcome import Refusal
 
 NEEDS_MODEL = frozenset({
@@ -26,55 +38,73 @@ _TYPE_OF_STATUS = {
 _DONE = b"[DONE]"
 # Only what is not empty matters. Text cannot fake these: its quotes are escaped.
 _TELLING_IN_CHAT = re.compile(rb'"(?:finish_reason|usage|error)"(?!: ?(?:null|""))')
+_STATUS_OF_RESPONSE = frozenset({"response.created", "response.queued", "response.in_progress"})
+"""They open a stream, and say nothing that a later one would not repeat."""
+_OTHER_CHOICE = re.compile(rb'"index"\s*:\s*[1-9]')
+_MOST_CHOICES = 1024
 _LAST_OF_RESPONSE = re.compile(rb"response\.(?:completed|failed|incomplete)")
 # The generation was broken off by the server: OpenRouter; DeepSeek; Z.ai; vLLM and SGLang.
 _BROKEN_OFF = ("error", "insufficient_system_resource", "network_error", "abort")
 _TYPE_IN_EVENT = re.compile(rb'"type"\s*:\s*"([a-z_.]+)"')
 
 
-def stream_reader(path: str, choices: int) -> Reader:
-    """The reader for a stream that answers `path`; `choices` is the request's `n`, at least 1."""
+def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:
+    """The reader for a stream that answers `path`; `choices` is the request's `n`, at least 1. `is_lenient`: a chat or
+    completion may end with `[DONE]` and no finish_reason."""
     if path.endswith("/completions"):
-        return ChatReader(choices)
+        return ChatReader(choices, is_chat=path.endswith("/chat/completions"), is_lenient=is_lenient)
     if "/responses" in path:
         return ResponsesReader()
     return OtherReader()
 
 
 class ChatReader:
-    """Chat and legacy completions: a finish_reason for every choice is the end; `[DONE]` alone proves nothing
-    (vLLM sends one after an error)."""
+    """Chat and legacy completions: a finish_reason for every choice is the end. `[DONE]` alone proves nothing (vLLM
+    sends one after an error), nor does a finish_reason while another choice has begun and not finished."""
 
     expects_json = True
     heeds_done = True
+    expects_progress = True
 
-    def __init__(self, choices: int) -> None:
+    def __init__(self, choices: int, *, is_chat: bool = True, is_lenient: bool = False) -> None:
+        """`choices`: as many as were asked for. A legacy completion of several prompts has as many for each of them."""
         self._awaited = choices
+        self._is_chat = is_chat
+        self._is_lenient = is_lenient
+        self._has_token = False
+        self._can_begin = choices > 1 or not is_chat
+        """Choices may begin of which nothing has come."""
+        self._begun: set[int] = set()
         self._finished: set[int] = set()
         self._is_done = False
 
     def read(self, event: Event) -> Mark:
         if event.data == _DONE:
             self._is_done = True
-            return END if self._finished else NOTHING  # a server may answer fewer choices than `n`
+            if not self._finished and self._has_token:
+                return END if self._is_lenient else Mark(lacks_finish=True)
+            # A server may answer fewer choices than `n`.
+            return END if self._finished and self._begun <= self._finished else NOTHING
         chunk = _object(event)
         if chunk is None:
             return _unreadable(event, MALFORMED if event.is_whole else TOKEN)
         choices = [choice for choice in _list(chunk.get("choices")) if isinstance(choice, dict)]
         if (error := _error(event, chunk, choices)) is not None:
             return Mark(error=error, is_heard=bool(chunk.get("error")))
+        begun = len(self._begun)
         for choice in choices:
-            if choice.get("finish_reason"):  # it is "" in every chunk of some servers behind Model Studio
-                index = choice.get("index")
-                if not self._has_finished():  # a server could go on counting for ever
-                    self._finished.add(index if isinstance(index, int) else 0)
-        return Mark(
-            is_token=any(_says_something(choice) for choice in choices),
-            is_end=self._has_finished(),
-            usage=usage_in(chunk) or usage_in(_dict(chunk.get("x_groq"))),
-        )
+            self._note_choice(choice)
+        is_token = any(_says_something(choice) for choice in choices)
+        self._has_token = self._has_token or is_token
+        is_progress = is_token or any(_is_sampled(choice) for choice in choices)
+        usage = usage_in(chunk) or usage_in(_dict(chunk.get("x_groq")))
+        if not is_progress and usage is None and 0 < begun == len(self._begun):
+            return FILLER
+        return Mark(is_token=is_token, is_progress=is_progress, is_end=self._has_finished(), usage=usage)
 
     def is_dull(self, block: bytes) -> bool:
+        if self._can_begin and (self._is_chat or self._begun != {0} or _OTHER_CHOICE.search(block) is not None):
+            return False
         return _TELLING_IN_CHAT.search(block) is None
 
     def ends_unmarked(self) -> bool:
@@ -83,8 +113,21 @@ class ChatReader:
     def missing_end(self) -> bytes:
         return b"data: [DONE]\n\n" if self._has_finished() and not self._is_done else b""
 
+    def _note_choice(self, choice: dict[str, Any]) -> None:
+        index = choice.get("index")
+        index = index if isinstance(index, int) else 0
+        most = self._awaited if self._is_chat else _MOST_CHOICES  # a server could go on counting for ever
+        if len(self._begun) < most:
+            self._begun.add(index)
+            self._can_begin = self._can_begin and len(self._begun) < most
+        # It is "" in every chunk of some servers behind Model Studio.
+        if choice.get("finish_reason") and len(self._finished) < most:
+            self._finished.add(index)
+
     def _has_finished(self) -> bool:
-        return len(self._finished) >= self._awaited
+        if len(self._finished) < self._awaited:
+            return False
+        return self._begun <= self._finished or (self._is_chat and self._awaited == 1)
 
 
 class ResponsesReader:
@@ -92,6 +135,7 @@ class ResponsesReader:
 
     expects_json = True
     heeds_done = True
+    expects_progress = True
 
     def read(self, event: Event) -> Mark:
         if not event.data or event.data == _DONE:
@@ -104,8 +148,12 @@ class ResponsesReader:
             # A failed response is a documented end, which clients look for.
             return Mark(error=event.data, is_heard=bool(body.get("error")) or kind == "response.failed")
         if kind in ("response.completed", "response.incomplete"):
-            return Mark(is_token=True, is_end=True, usage=usage_in(_dict(body.get("response"))))
-        return TOKEN if kind.endswith((".delta", ".done", ".partial_image")) else NOTHING
+            return Mark(is_token=True, is_progress=True, is_end=True, usage=usage_in(_dict(body.get("response"))))
+        if KEEP_ALIVE.fullmatch(kind) or _is_empty(body):
+            return FILLER
+        if not kind or kind in _STATUS_OF_RESPONSE:
+            return NOTHING
+        return TOKEN if kind.endswith((".delta", ".done", ".partial_image")) else PROGRESS
 
     def is_dull(self, block: bytes) -> bool:
         return block.find(b"error") < 0 and _LAST_OF_RESPONSE.search(block) is None
@@ -122,6 +170,7 @@ class OtherReader:
 
     expects_json = False
     heeds_done = True
+    expects_progress = True
 
     def read(self, event: Event) -> Mark:
         if event.data == _DONE:
@@ -131,7 +180,10 @@ class OtherReader:
             return _unreadable(event, TOKEN)
         if (error := _error(event, chunk, [])) is not None:
             return Mark(error=error, is_heard=bool(chunk.get("error")))
-        return Mark(is_token=bool(event.data), usage=usage_in(chunk))
+        if KEEP_ALIVE.fullmatch(_kind(event, chunk)) or _is_empty(chunk):
+            return FILLER
+        is_token = bool(event.data)
+        return Mark(is_token=is_token, is_progress=is_token, usage=usage_in(chunk))
 
     def is_dull(self, block: bytes) -> bool:
         return b"error" not in block and b"usage" not in block and _DONE not in block
@@ -180,8 +232,17 @@ def error_event(refusal: Refusal, request_id: str) -> bytes:
 def _says_something(choice: dict[str, Any]) -> bool:
     if choice.get("finish_reason") or choice.get("text"):
         return True
-    delta = _dict(choice.get("delta"))
-    return any(value for name, value in delta.items() if name != "role")
+    return has_content(_dict(choice.get("delta")))
+
+
+def _is_empty(body: dict[str, Any]) -> bool:
+    """Whether this is a delta that adds nothing."""
+    return "delta" in body and not has_content(body["delta"])
+
+
+def _is_sampled(choice: dict[str, Any]) -> bool:
+    """Whether a chunk without text shows that tokens were sampled: vLLM sends the first bytes of a character so."""
+    return bool(choice.get("token_ids")) or has_content(choice.get("logprobs"))
 
 
 def _error(event: Event, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> bytes | None:

@@ -59,6 +59,10 @@ class Continued(_ResponseSplice):
         """Likewise other parts of its first message."""
 
     @property
+    def is_searching(self) -> bool:
+        return self._seam.is_searching
+
+    @property
     def _is_settled(self) -> bool:
         return self._seam.is_settled
 
@@ -85,6 +89,7 @@ class Continued(_ResponseSplice):
             return
         index = max(self._told.next_index, 0 if self._at is None else self._at + 1)
         if kind != "message" or self._source is not None:
+            yield from self._join_text()
             self._indices[at] = index
             yield {**body, "output_index": index}
             return
@@ -136,7 +141,13 @@ class Continued(_ResponseSplice):
             body = {"type": "response.output_text.delta", "logprobs": []}
         yield {**body, **self._place(self._part), "delta": new}
 
+    def _join_text(self) -> Iterator[Body]:
+        """Before something else follows: no further text comes that could join."""
+        if not self._seam.is_settled:
+            yield from self._go_on(None)
+
     def _end_text(self) -> Iterator[Body]:
+        yield from self._join_text()
         if self._source_part is not None:
             yield from self._go_on(None)
         if self._source_part is not None and not self._late and self._at is not None:

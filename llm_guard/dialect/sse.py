@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from llm_guard.dialect.event_look import is_garbled, is_plain
+
 MAX_EVENT_BYTES = 1 << 20
 """An event longer than this is passed on as it comes; only its beginning is read."""
 
@@ -23,8 +25,6 @@ _USUAL_ENDS = (b"\n\n", b"\r\n\r\n")
 _LINE = re.compile(rb"\r\n|\n|\r")
 # A comment that is too long to be held until its line ends is the beginning of an event.
 _COMMENTS = re.compile(rb"(?::[^\r\n]{0,%d}+(?:\r\n|\n|\r(?!\n)))+" % (MAX_EVENT_BYTES + _CUT_END_BYTES - 1))
-# Lines that are an object, the name of an event, or no data at all. A line behind a byte order mark may be anything.
-_PLAIN_LINES = re.compile(rb"(?:(?:data: ?\{.*\}|event: ?+(?!error).*|[^de\xef\n].*|)\r?\n)*+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,10 @@ class Mark:
 
     is_token: bool = False
     """Something the client was waiting for: text, a tool call, reasoning, an end; not a ping, a role or a header."""
+    is_progress: bool = False
+    """The model or one of its tools is at work: a token, a new block, a search; not a ping or an empty delta."""
+    is_filler: bool = False
+    """A client misses nothing without it: a ping, an empty delta. False in doubt."""
     is_end: bool = False
     """After it the dialect owes nothing more."""
     error: bytes | None = None
@@ -59,11 +63,15 @@ class Mark:
     """The official SDKs raise on that."""
     usage: Usage | None = None
     is_malformed: bool = False
+    lacks_finish: bool = False
+    """The server calls a stream done that has shown no other evidence of its end."""
 
 
 NOTHING = Mark()
-TOKEN = Mark(is_token=True)
-END = Mark(is_token=True, is_end=True)
+FILLER = Mark(is_filler=True)
+PROGRESS = Mark(is_progress=True)
+TOKEN = Mark(is_token=True, is_progress=True)
+END = Mark(is_token=True, is_progress=True, is_end=True)
 MALFORMED = Mark(is_malformed=True)
 
 
@@ -74,6 +82,8 @@ class Reader(Protocol):
     """Whether the data of every event ought to be a JSON object."""
     heeds_done: bool
     """Whether its clients take `[DONE]` for the end of a stream."""
+    expects_progress: bool
+    """Whether a stream without progress for minutes is dead, whatever keeps its connection open."""
 
     def read(self, event: Event) -> Mark:
         """The meaning of one event; never raises."""
@@ -96,9 +106,9 @@ class StreamWatch:
     """
 
     __slots__ = (
-        "_enough", "_is_oversize", "_pending", "_reader",
-        "error", "garbled", "has_ended", "has_enough", "has_token", "is_cut", "is_error_heard", "malformed", "tokens",
-        "usage",
+        "_enough", "_is_filler", "_is_oversize", "_pending", "_reader",
+        "dropped_bytes", "drops_filler", "error", "garbled", "has_ended", "has_enough", "has_token", "is_cut",
+        "is_error_heard", "is_in_comment", "lacks_finish", "malformed", "seeks_progress", "tokens", "usage",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
@@ -107,6 +117,10 @@ class StreamWatch:
         self._enough = enough
         self._pending = bytearray()
         self._is_oversize = False
+        self._is_filler = False
+        self.drops_filler = False
+        """Set to have comments, and events that are filler, left out of what is passed on up to the first token."""
+        self.dropped_bytes = 0
         self.tokens = 0
         """Events with a token, the end among them; counted until there are enough."""
         self.has_token = False
@@ -124,6 +138,12 @@ class StreamWatch:
         self.is_cut = False
         """It has said `[DONE]` and is not done. From there on nothing may be passed on, or clients would take what they
         have for the whole (vLLM says so after an error)."""
+        self.lacks_finish = False
+        """It was cut because `[DONE]` came without a finish_reason, which some servers never send."""
+        self.is_in_comment = False
+        """Inside a comment too long to hold."""
+        self.seeks_progress = False
+        """Set to have events read until one shows progress, which resets it. Dull ones are not read otherwise."""
         self.usage = Usage()
 
     def feed(self, chunk: bytes) -> bytes:
@@ -147,7 +167,7 @@ class StreamWatch:
         block = bytes(pending) + chunk[:boundary]
         pending.clear()
         if self._is_oversize:
-            self._is_oversize = False
+            self._is_oversize = self.is_in_comment = False
             end = _END_OF_EVENT.search(block)
             at = end.end() if end else len(block)
             passed = block[:at] + self._look(block[at:])
@@ -159,6 +179,11 @@ class StreamWatch:
     def may_end(self) -> bool:
         """Whether the stream may end here: its dialect owes nothing more."""
         return self.has_ended or self._reader.ends_unmarked()
+
+    @property
+    def expects_progress(self) -> bool:
+        """Whether a stream of this format without progress for minutes is dead."""
+        return self._reader.expects_progress
 
     @property
     def missing_end(self) -> bytes:
@@ -184,9 +209,14 @@ class StreamWatch:
         if not self._is_oversize:
             # Looked for where a line has ended: again in each chunk, 1 MiB of one comment costs 4 s.
             comments = self._comments() if b"\n" in chunk or b"\r" in chunk else b""
+            if self.drops_filler and not self.has_token:
+                self.dropped_bytes += len(comments)
+                comments = b""
             if len(self._pending) <= MAX_EVENT_BYTES + _CUT_END_BYTES or not self._read(bytes(self._pending)):
                 return comments
             self._is_oversize = True
+            self.is_in_comment = self._pending.startswith(b":")
+        self.seeks_progress = self.seeks_progress and self.is_in_comment
         # The last bytes may be the first half of a boundary.
         passed = comments + self._pending[:-_CUT_END_BYTES]
         del self._pending[:-_CUT_END_BYTES]
@@ -204,12 +234,32 @@ class StreamWatch:
     def _look(self, block: bytes) -> bytes:
         """Reads whole events; returns those that may be passed on."""
         reader = self._reader
-        if self.has_enough and reader.is_dull(block) and (not reader.expects_json or _is_plain(block)):
+        is_dull = self.has_enough and reader.is_dull(block) and (not reader.expects_json or is_plain(block))
+        if is_dull and not self.seeks_progress:
             return block
+        if self.drops_filler and not self.has_token:
+            return self._sift(block)
         for start, end in _spans(block):
             if not self._read(block[start:end]):
                 return block[:start]
+            if is_dull and not self.seeks_progress:
+                break
         return block
+
+    def _sift(self, block: bytes) -> bytes:
+        """As `_look`, without filler as long as there is no token."""
+        kept = bytearray()
+        for start, end in _spans(block):
+            if self.has_token:
+                self.dropped_bytes += start - len(kept)
+                return bytes(kept) + self._look(block[start:])
+            self._is_filler = True  # unless it is read, and more than that
+            if not self._read(block[start:end]):
+                break
+            if not self._is_filler:
+                kept += block[start:end] + b"\n\n"
+        self.dropped_bytes += len(block) - len(kept)
+        return bytes(kept)
 
     def _read(self, raw: bytes) -> bool:
         """Notes what an event shows; says whether it may be passed on."""
@@ -217,7 +267,7 @@ class StreamWatch:
         event = _event(raw if is_whole else raw[:_HEAD_BYTES], is_whole=is_whole)
         if event.data or event.name:
             if self.has_token and self._reader.expects_json:
-                self.garbled += _is_garbled(event)
+                self.garbled += is_garbled(event.name, event.data, is_whole=is_whole)
             self._note(self._reader.read(event))
             if self._reader.heeds_done and event.data.startswith(b"[DONE]"):
                 self.is_cut = not self.has_ended or self.error is not None
@@ -225,11 +275,14 @@ class StreamWatch:
 
     def _note(self, mark: Mark) -> None:
         # Behind the first token not every event is read: what is counted there would depend on how bytes arrive.
+        self.seeks_progress = self.seeks_progress and not mark.is_progress
+        self._is_filler = mark.is_filler
         self.malformed += mark.is_malformed and not self.has_token
         self.tokens += (mark.is_token or mark.is_end) and not self.has_ended
         self.has_token = self.tokens > 0
         self.has_ended = self.has_ended or mark.is_end
         self.has_enough = self.has_ended or self.tokens >= self._enough
+        self.lacks_finish = self.lacks_finish or mark.lacks_finish
         if mark.error is not None and self.error is None:
             self.error = mark.error
             self.is_error_heard = mark.is_heard
@@ -277,19 +330,6 @@ def _last_boundary(block: bytes) -> int:
     for end in _END_OF_EVENT.finditer(block):
         last = end.end()
     return last
-
-
-def _is_plain(block: bytes) -> bool:
-    """Whether no event in `block` is garbled or named `error`, as a quick look can tell: False where it cannot."""
-    has_no_lone_cr = block.find(b"\r") < 0 or block.count(b"\r") == block.count(b"\r\n")
-    return has_no_lone_cr and _PLAIN_LINES.fullmatch(block) is not None
-
-
-def _is_garbled(event: Event) -> bool:
-    data = event.data.strip()
-    if not data or data == b"[DONE]" or event.name == "error":
-        return False
-    return not data.startswith(b"{") or (event.is_whole and not data.endswith(b"}"))
 
 
 def _event(raw: bytes, *, is_whole: bool = True) -> Event:

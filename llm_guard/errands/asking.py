@@ -127,7 +127,7 @@ class Asker:
             call.refusal = refusal_of(bad)
             return
         if gave_up is not None:
-            call.failure, call.refusal, call.gave_up = gave_up.failure, gave_up.refusal, gave_up.why
+            call.give_up(gave_up)
 
     def _round(self, asking: _Asking) -> Round:
         call, recording = asking.call, asking.recording

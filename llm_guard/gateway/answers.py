@@ -43,7 +43,8 @@ async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
 
 
 async def pass_on(call: Call, failure: Failure, answer: Answer, reply: Reply) -> None:
-    """The upstream's own error, unmodified; only the words on retrying are ours, for we have done it."""
+    """The upstream's own error, unmodified; only the words on retrying are ours, for we have done it. It is another
+    call's error where a cooldown refused this one."""
     if reply.is_early:
         await reply.break_off(last_words(call, answer.body))
         return
@@ -51,6 +52,8 @@ async def pass_on(call: Call, failure: Failure, answer: Answer, reply: Reply) ->
     kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() not in _ON_RETRYING]
     said_by = (each.target.deployment.label for each in call.attempts if each.failure is failure)
     kept += [*header_rules.ours(call, next(said_by, None)), ("x-should-retry", "false")]
+    if call.refused_by is not None:
+        kept.append(("x-llm-guard-refused-by", call.refused_by))
     if failure.retry_after_s is not None:
         kept += header_rules.retry_after(failure.retry_after_s)
     await reply.send(answer.status, answer.reason, kept, answer.body)

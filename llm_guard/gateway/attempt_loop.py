@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from math import inf
 
-from llm_guard.call import Attempt, Call, GaveUp, Leave, Served
+from llm_guard.call import Attempt, Call, Leave, Served
 from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
 from llm_guard.gateway.entrance import Entrance, Full, Shut, credential_of
 from llm_guard.gateway.race import Beside, Opener, Race, more_useful
 from llm_guard.gateway.settle import settle, settle_host
 from llm_guard.gateway.way import Way
-from llm_guard.outcome import Failure, Refusal, Scope, Signal
+from llm_guard.outcome import Failure, GaveUp, Refusal, Scope, Signal
 from llm_guard.policy.bench import Bench, deployment_key
 from llm_guard.policy.deadline import attempt_ends_at, first_token_s, reserve_s
 from llm_guard.policy.hedge import HedgeDelays
@@ -271,7 +271,7 @@ def _nobody_asked(way: Way) -> GaveUp:
     """Everybody rests, fails or has no room: said is what keeps the one that is back soonest."""
     soonest = min(way.left_out, key=lambda each: each.wait_s)
     if isinstance(soonest, Shut) and soonest.rest is not None:
-        return GaveUp(soonest.rest, None, "benched")
+        return GaveUp(soonest.rest, None, "benched", is_cooldown=True)
     names = ", ".join(each.deployment for each in way.call.skipped)
     if isinstance(soonest, Full):
         message = f"{names}: too many calls wait already; there may be room in {_for_people(soonest.wait_s)}"

@@ -99,6 +99,8 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
     elif call.failure is not None:
         line.why = call.failure.detail
         line.gave_up = call.gave_up
+        if call.failed_by is not None:
+            line.refused_by = call.failed_by
     if call.beyond is not None:
         _add_beyond(line, call.beyond)
     return line

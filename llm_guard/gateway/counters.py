@@ -107,11 +107,16 @@ class DeploymentCounts:
     """Of the attempts with one `deployment` label."""
 
     __slots__ = (
-        "attempts", "malformed_events", "queue_wait", "retries", "retry_delay", "timeouts", "upstream_duration",
+        "attempts", "malformed_events", "queue_wait", "refusals", "retries", "retry_delay", "timeouts", "turned_away",
+        "upstream_duration",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.attempts: dict[str, int] = defaultdict(int)
+        self.refusals: dict[str, int] = defaultdict(int)
+        """Calls that the gateway refused and that would have gone to it, by `outcome.GATEWAYS_DOING`."""
+        self.turned_away = 0
+        """Those of them that made no attempt on it."""
         self.retries: dict[str, int] = defaultdict(int)
         self.timeouts: dict[str, int] = defaultdict(int)
         self.malformed_events: dict[tuple[()], int] = defaultdict(int)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from llm_guard.call import Call, GaveUp
+from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.gateway.answer_cache import AnswerCache, Lookup, may_stand_in_later
 from llm_guard.gateway.answers import give_promise, refuse
@@ -20,7 +20,7 @@ from llm_guard.gateway.keeping import Keeper
 from llm_guard.gateway.last_resort import LastResort
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Beyond, Refusal
+from llm_guard.outcome import Beyond, GaveUp, Refusal
 
 ASYNC_HEADER = "x-llm-guard-async"
 
@@ -132,5 +132,5 @@ class FirstResort:
         if flight.is_errand:
             call, gave_up = flight.call, flight.gave_up
             if gave_up is not None:
-                call.failure, call.refusal, call.gave_up = gave_up.failure, gave_up.refusal, gave_up.why
+                call.give_up(gave_up)
             self._asker.recorder.end(call)

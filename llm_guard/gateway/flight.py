@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from llm_guard.call import Call, GaveUp
+from llm_guard.call import Call
 from llm_guard.gateway.asked import BadRequest
 from llm_guard.gateway.refusals import DRAINED
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.tape import Reader, Tape
-from llm_guard.outcome import Beyond, Failure, FailureKind, Source
+from llm_guard.outcome import Beyond, Failure, FailureKind, GaveUp, Source
 
 _log = structlog.get_logger("llm_guard.gateway.flight")
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable
 
-from llm_guard.call import Call, GaveUp
+from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers as header_rules
@@ -21,7 +21,7 @@ from llm_guard.gateway.replay import CLIENT_LEFT, CLIENT_STALLED, true_for_all, 
 from llm_guard.gateway.reply import Reply, uncancel
 from llm_guard.gateway.upstream import timeout_failure
 from llm_guard.gateway.waiting import Waiting
-from llm_guard.outcome import Failure, FailureKind, Refusal, Source
+from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal, Source
 
 _GRACE_S = 0.05
 """The request has the same limit, and more to say when it is over."""

@@ -8,7 +8,7 @@ client has got in place of an answer is said and counted beside it.
 
 from __future__ import annotations
 
-from llm_guard.call import Call, GaveUp
+from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.answer_cache import AnswerCache
@@ -18,7 +18,7 @@ from llm_guard.gateway.lesser import static_body
 from llm_guard.gateway.record import is_clients_doing
 from llm_guard.gateway.refusals import own_words
 from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Beyond, Refusal
+from llm_guard.outcome import Beyond, GaveUp, Refusal
 
 LETTER_HEADER = "x-llm-guard-dead-letter"
 
@@ -38,7 +38,7 @@ class LastResort:
 
     async def give(self, call: Call, result: GaveUp, reply: Reply) -> None:
         """Answers the client."""
-        call.failure, call.refusal, call.gave_up = result.failure, result.refusal, result.why
+        call.give_up(result)
         if not _is_worth_it(call):
             await _say(call, result, reply)
             return

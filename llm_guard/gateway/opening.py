@@ -19,15 +19,20 @@ from llm_guard.dialect import DIALECTS
 from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.connections import UpstreamError
-from llm_guard.gateway.stream_view import StreamView, view_of
+from llm_guard.gateway.stream_view import StreamView, unreadable, view_of
 from llm_guard.outcome import Answer, Failure, FailureKind
 from llm_guard.policy.classify import classify_answer, classify_event
 from llm_guard.policy.rate_hints import rate_hint
+from llm_guard.policy.stream import why_cut
 
 _COMMIT_S = 0.05
 """What is held back is passed on so long before the call or the attempt would end: it has its token."""
 COMMIT_BYTES = 1 << 20
 """A unary body up to this size is read whole before commit, so that a cut one is retried; a larger one commits here."""
+
+
+_MAX_FILLER_BYTES = 16 << 20
+"""More than this before the first token is no keep-alive. It is read as fast as it comes, since nothing is held."""
 
 
 class Limits(Protocol):
@@ -91,14 +96,18 @@ async def _first_event(
 ) -> Opened | bytes:
     """Holds a stream back until its first useful event, or for longer where its route says so: until then it may still
     turn out to be an error, which is what it returns then."""
+    if packed := unreadable(encoding):
+        raise UpstreamError(FailureKind.MALFORMED, f"sent a stream compressed with {packed}, which cannot be inspected")
     hold = call.route.stream.hold_back if call.route is not None and attempt.manner is None else None
-    reader = DIALECTS[call.dialect].stream_reader(call.path, call.choices)
+    upstream = attempt.target.deployment.upstream
+    is_lenient = upstream.stream_end == "lenient" and attempt.manner is None
+    reader = DIALECTS[call.dialect].stream_reader(call.path, call.choices, is_lenient=is_lenient)
     view = view_of(reader, encoding, hold.tokens if hold else 1, is_plain_wanted=call.is_plain_wanted)
     attempt.watch = view.watch
     call.stream_head = call.stream_head or ("plain" if view.takes_events else "compressed")
-    beginning = _Beginning(view, exchange)
+    beginning = _Beginning(view, exchange, upstream.name)
     error = await beginning.read_until(lambda watch: watch.has_token)
-    if hold is None or error is not None or view.watch is None:
+    if hold is None or error is not None:
         return beginning.opened() if error is None else error
     limits.on_first_token()
     first_token_at = limits.clock.now()
@@ -116,7 +125,8 @@ async def _first_event(
 class _Beginning:
     """What has come of a stream, and is held."""
 
-    def __init__(self, view: StreamView, exchange: Exchange) -> None:
+    def __init__(self, view: StreamView, exchange: Exchange, upstream: str) -> None:
+        self._upstream = upstream
         self._view = view
         self._exchange = exchange
         self._held: list[bytes] = []
@@ -127,23 +137,36 @@ class _Beginning:
         """Reads on until what was seen is enough, or too much to hold, or all; returns an in-band error. Raises
         UpstreamError."""
         view = self._view
-        while not self._is_over and (view.watch is None or not is_enough(view.watch)):
-            if self._held_bytes > COMMIT_BYTES or (view.watch is None and self._held):
+        while not self._is_over and not is_enough(view.watch):
+            if self._held_bytes > COMMIT_BYTES and not self._may_hold_more():
                 return None
             chunk = await self._exchange.read()
             if not chunk:
                 self._end()
                 break
             self._hold(view.feed(chunk))
-            if view.watch is not None and view.watch.error is not None:
+            if view.watch.error is not None:
                 return view.watch.error
             if view.failure is not None:
                 raise UpstreamError(view.failure.kind, view.failure.detail)
-            if view.watch is not None and view.watch.malformed:
+            if view.watch.malformed:
                 raise UpstreamError(FailureKind.MALFORMED, "the stream began with an event that is not JSON")
             if view.is_cut:
                 self._end()
         return None
+
+    def _may_hold_more(self) -> bool:
+        """Makes keep-alives before the first token cost no memory. False: what is held is no keep-alive, and has to be
+        passed on. Raises UpstreamError for a stream of nothing else."""
+        watch = self._view.watch
+        if watch.has_token:
+            return False
+        is_too_much = watch.dropped_bytes > _MAX_FILLER_BYTES or watch.is_in_comment
+        if is_too_much or self._view.is_compressed:
+            size = (self._held_bytes + watch.dropped_bytes) >> 20
+            raise UpstreamError(FailureKind.MALFORMED, f"sent {size} MiB before its first token")
+        watch.drops_filler = True
+        return self._held_bytes <= 2 * COMMIT_BYTES
 
     def opened(self, first_token_at: float | None = None) -> Opened:
         exchange = self._exchange
@@ -153,9 +176,10 @@ class _Beginning:
 
     def _end(self) -> None:
         watch = self._view.watch
-        if watch is not None and not watch.may_end:
-            when = "before its first token" if not watch.has_token else "while it was held back"
-            raise UpstreamError(FailureKind.TRUNCATED, f"the stream ended {when}")
+        if not watch.may_end:
+            if not watch.has_token:
+                raise UpstreamError(FailureKind.TRUNCATED, "the stream ended before its first token")
+            raise UpstreamError(FailureKind.TRUNCATED, why_cut(self._upstream, lacks_finish=watch.lacks_finish))
         self._is_over = True
         self._hold(self._view.rest())
 

@@ -17,7 +17,7 @@ from llm_guard.gateway.call_line import Timestamps, call_line
 from llm_guard.gateway.counters import CallCounters, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
-from llm_guard.outcome import Beyond, Category, Scope
+from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, Scope
 
 _NAME = "llm_guard.gateway.record"
 _log = structlog.get_logger(_NAME)
@@ -83,8 +83,7 @@ class Recorder:
         model.attempts_made += len(call.attempts)
         trace_id = call.trace.trace_id if call.trace is not None else 0
         model.call_duration.note_call(now - call.started_at, call.id, trace_id, wall)
-        if call.refusal is not None and call.refusal.by is not None:
-            model.refusals[call.refusal.by] += 1
+        self._count_refusal(call, model)
         if call.usage.input:
             model.tokens["input"] += call.usage.input
         if call.usage.output:
@@ -109,6 +108,21 @@ class Recorder:
             model.tokens["output"] += call.usage.output
         for attempt in call.attempts:
             self._count_attempt(attempt, call, model, now)
+
+    def _count_refusal(self, call: Call, model: ModelCounts) -> None:
+        """Counts a call that the gateway refused, also on every deployment that could have served it."""
+        refused_by = call.refused_by
+        if refused_by is None:
+            return
+        model.refusals[refused_by] += 1
+        if refused_by not in GATEWAYS_DOING:
+            return
+        attempted = {attempt.target.deployment.label for attempt in call.attempts}
+        skipped = {each.deployment for each in call.skipped}
+        for label in attempted | skipped:
+            deployment = self._deployments[label]
+            deployment.refusals[refused_by] += 1
+            deployment.turned_away += label not in attempted
 
     def _count_attempt(self, attempt: Attempt, call: Call, model: ModelCounts, now: float) -> None:
         label = attempt.target.deployment.label

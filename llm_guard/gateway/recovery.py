@@ -10,15 +10,17 @@ import json
 from typing import Any
 
 from llm_guard.call import Attempt, Call, Served, StreamView
+from llm_guard.clock import Clock
 from llm_guard.dialect import transcript_of
 from llm_guard.dialect.continuation import Manner, Prefill, Splice, Transcript
 from llm_guard.dialect.sse import StreamWatch, split_before
 from llm_guard.gateway.model_field import BadRequest, inflate
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.stream import Recover, may_recover
+from llm_guard.policy.stream import JOIN_S, Recover, may_recover
 from llm_guard.routes import Target
 
 _DIVERGED = Failure(FailureKind.DIVERGED, "began anew, and its answer is not the one that was cut")
+_NOT_JOINED = Failure(FailureKind.DIVERGED, "does not repeat the end of the answer that was cut: cannot be joined")
 _REFUSALS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.MISROUTED})
 _MAX_BODY_BYTES = 64 << 20
 
@@ -26,9 +28,10 @@ _MAX_BODY_BYTES = 64 << 20
 class Recovery:
     """One call's streams, and how the next one is asked for."""
 
-    def __init__(self, call: Call, mode: Recover, transcript: Transcript) -> None:
+    def __init__(self, call: Call, mode: Recover, transcript: Transcript, clock: Clock) -> None:
         self._call = call
         self._mode = mode
+        self._clock = clock
         self._request: dict[str, Any] | None = None
         self.transcript = transcript
 
@@ -41,16 +44,17 @@ class Recovery:
         if attempt.manner is not None:
             marker = {"recovered": attempt.manner, "deployment": attempt.target.deployment.label}
             splice = self.transcript.splice(attempt.manner, marker)
-        view = _Recoverable(opened.view, self.transcript, splice)
+        diverged = _NOT_JOINED if attempt.manner == "instruction" else _DIVERGED
+        view = _Recoverable(opened.view, self.transcript, splice, diverged, self._clock)
         opened.held, opened.view = view.take(opened.held), view
         return True
 
     def may_go_on(self, served: Served, failure: Failure) -> bool:
         """Whether anybody could be asked to go on with what the client has."""
-        view = served.opened.view
-        if not may_recover(failure) or view is None or not view.takes_events:
+        view, route = served.opened.view, self._call.route
+        if not may_recover(failure) or view is None or not view.takes_events or route is None:
             return False
-        return self._manners("none") != ()
+        return any(self.manner(target) is not None for target in route.targets)
 
     def manner(self, target: Target) -> Manner | None:
         manners = self._manners("none" if target.deployment.refuses_prefill else target.prefill)
@@ -63,7 +67,7 @@ class Recovery:
         return json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
     def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
-        if attempt.manner != "prefill" or failure.kind not in _REFUSALS or self._manners("none") in ((), ("prefill",)):
+        if attempt.manner != "prefill" or failure.kind not in _REFUSALS or "prefill" in self._manners("none"):
             return False
         attempt.target.deployment.refuses_prefill = True
         return True
@@ -72,6 +76,9 @@ class Recovery:
         request = self._read_request()
         if request is None:
             return ()
+        if self._mode == "auto":
+            manners = self.transcript.manners(request, prefill) if prefill != "none" else ()
+            return tuple(manner for manner in manners if manner == "prefill")
         manners = self.transcript.manners(request, prefill) if self._mode == "continue" else ()
         if not manners and self.transcript.can_restart(request):
             return ("restart",)
@@ -93,16 +100,22 @@ class Recovery:
 class _Recoverable:
     """Has the surface of `call.StreamView`: a stream whose end need not be the client's."""
 
-    def __init__(self, view: StreamView, transcript: Transcript, splice: Splice | None) -> None:
+    def __init__(
+        self, view: StreamView, transcript: Transcript, splice: Splice | None, diverged: Failure, clock: Clock
+    ) -> None:  # fmt: skip
         self._view = view
         self._transcript = transcript
         self._splice = splice
+        self._clock = clock
+        self._diverged = diverged
+        self._join_by: float | None = None
+        """The instant until which its text is held; None: it is not."""
         self.withheld = b""
         self.is_cut = False
         self._failure: Failure | None = None
 
     @property
-    def watch(self) -> StreamWatch | None:
+    def watch(self) -> StreamWatch:
         return self._view.watch
 
     @property
@@ -112,8 +125,10 @@ class _Recoverable:
     @property
     def failure(self) -> Failure | None:
         """A second run may end without all that the client has, as with fewer choices than before."""
-        is_over = self._splice is not None and self.watch is not None and self.watch.has_ended
-        return _DIVERGED if self._failure is None and is_over and not self._transcript.has_ended else self._failure
+        is_over = self._splice is not None and self.watch.has_ended
+        if self._failure is None and is_over and not self._transcript.has_ended:
+            return self._diverged
+        return self._failure
 
     def feed(self, chunk: bytes) -> bytes:
         return self.take(self._view.feed(chunk))
@@ -121,12 +136,12 @@ class _Recoverable:
     def rest(self) -> bytes:
         if self._splice is None:
             return self._view.rest()
-        return self.watch.missing_end if self.watch is not None else b""
+        return self.watch.missing_end
 
     def take(self, block: bytes) -> bytes:
         """Whole events that arrived; returns what the client is told."""
         watch = self._view.watch
-        if watch is not None and watch.error is not None and not self.is_cut:
+        if watch.error is not None and not self.is_cut:
             block, self.withheld = split_before(block, watch.error)
             self.is_cut = True
         if self._view.is_cut:
@@ -135,16 +150,26 @@ class _Recoverable:
             self._transcript.feed(block)
             return block
         told = self._splice.feed(block)
-        if self._splice.has_diverged:
-            self._failure, self.is_cut = _DIVERGED, True
+        if self._splice.has_diverged or self._is_too_late(self._splice):
+            self._failure, self.is_cut = self._diverged, True
         return told
 
+    def _is_too_late(self, splice: Splice) -> bool:
+        """Checked when something comes: silence is limited by `idle`."""
+        if not splice.is_searching:
+            self._join_by = None
+            return False
+        now = self._clock.now()
+        if self._join_by is None:
+            self._join_by = now + JOIN_S
+        return now >= self._join_by
 
-def recovery_of(call: Call, served: Served) -> Recovery | None:
+
+def recovery_of(call: Call, served: Served, clock: Clock) -> Recovery | None:
     """How this call's stream may be gone on with; None: not at all."""
     mode = call.route.stream.recover if call.route is not None else "off"
     if mode == "off" or not call.is_repeatable or call.model is None:
         return None
     transcript = transcript_of(call.dialect, call.path)
-    recovery = Recovery(call, mode, transcript) if transcript is not None else None
+    recovery = Recovery(call, mode, transcript, clock) if transcript is not None else None
     return recovery if recovery is not None and recovery.adopt(served) else None

@@ -25,8 +25,8 @@ def own_words(call: Call, failure: Failure) -> Refusal:
     if len(call.attempts) > 1:
         tried += f" ({len(call.attempts)} attempts)"
     if failure.kind.category == "timeout":
-        return Refusal(504, "upstream_timeout", tried, by="deadline" if failure.limit == "total" else None)
-    return Refusal(502, f"upstream_{failure.kind.label}", tried, by=None, retry_after_s=failure.retry_after_s)
+        return Refusal(504, "upstream_timeout", tried, by=call.failed_by)
+    return Refusal(502, f"upstream_{failure.kind.label}", tried, by=call.failed_by, retry_after_s=failure.retry_after_s)
 
 
 def refusal_of(bad: BadRequest) -> Refusal:

@@ -14,9 +14,8 @@ from dataclasses import replace
 
 import structlog
 
-from llm_guard.call import Call, Opened, Served, StreamView
+from llm_guard.call import Attempt, Call, Opened, Served, StreamView
 from llm_guard.clock import Clock, TimeLimit
-from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.connections import UpstreamError
@@ -31,7 +30,7 @@ from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Failure, FailureKind, Refusal, Signal, Source
 from llm_guard.policy.classify import classify_event
 from llm_guard.policy.deadline import earlier
-from llm_guard.policy.stream import ENDING_S
+from llm_guard.policy.stream import ENDING_S, why_cut
 
 _log = structlog.get_logger("llm_guard.gateway.relay")
 
@@ -49,7 +48,7 @@ async def relay(
     if served.opened.exchange is None:
         await _send(call, served, reply, last_resort)
         return
-    recovery = call.recovery = _recovery_of(call, served)
+    recovery = call.recovery = _recovery_of(call, served, clock)
     try:
         failure = await _follow(call, served, reply, clock)
         while failure is not None and recovery is not None and recovery.may_go_on(served, failure):
@@ -170,7 +169,7 @@ def _begin(call: Call, served: Served, reply: Reply) -> None:
 
 
 async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failure | None:
-    timeouts, opened = served.attempt.target.timeouts, served.opened
+    opened = served.opened
     view, exchange = opened.view, opened.exchange
     assert exchange is not None  # noqa: S101  # the caller has it
     watch = view.watch if view is not None else None
@@ -179,18 +178,15 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
     broken: Failure | None = None
     try:
         async with limit:
-            if view is not None:
-                limit.set_idle(timeouts.idle, call.deadline_at, "total")
-            else:
-                attempt_s = timeouts.attempt_s(is_client_timeout_known=False)
-                limit.set(*earlier(served.attempt.started_at + attempt_s, "attempt", call.deadline_at))
+            _set_limit(limit, call, served)
             passed = opened.held
             while True:
                 if passed and not reply.push(passed):
                     is_writing = True
+                    limit.hold()
                     await reply.connection.wait_room()
                     is_writing = False
-                    limit.touch()
+                    limit.go_on()
                 if watch is not None and watch.has_ended and not is_ending:
                     is_ending = True
                     limit.set(clock.now() + ENDING_S, "ending")
@@ -199,17 +195,40 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                 chunk = await exchange.read()
                 if not chunk:
                     break
-                limit.touch()
-                passed = view.feed(chunk) if view is not None else chunk
+                if limit.touch() and view is not None:
+                    passed = _feed_closely(view, chunk, limit)
+                else:
+                    passed = view.feed(chunk) if view is not None else chunk
     except TimeoutError:
         broken = _CLIENT_STALLED if is_writing else _out_of_time(limit, served)
     except UpstreamError as error:
         broken = Failure(error.kind, error.detail)
     if view is not None:
-        broken = _judge(view, broken, served.attempt.target.deployment.upstream)
+        broken = _judge(view, broken, served.attempt)
         if broken is None and (rest := view.rest()):
             await reply.write(rest)
     return broken
+
+
+def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
+    timeouts, view = served.attempt.target.timeouts, served.opened.view
+    if view is None:
+        attempt_s = timeouts.attempt_s(is_client_timeout_known=False)
+        limit.set(*earlier(served.attempt.started_at + attempt_s, "attempt", call.deadline_at))
+        return
+    limit.set_idle(timeouts.idle, call.deadline_at, "total")
+    if view.watch.expects_progress:
+        limit.set_stall(timeouts.stall)
+
+
+def _feed_closely(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
+    """What may be passed on of a chunk. Progress in it postpones the stall limit."""
+    watch = view.watch
+    watch.seeks_progress = True
+    passed = view.feed(chunk)
+    if not watch.seeks_progress:
+        limit.progress()
+    return passed
 
 
 def _out_of_time(limit: TimeLimit, served: Served) -> Failure | None:
@@ -217,11 +236,11 @@ def _out_of_time(limit: TimeLimit, served: Served) -> Failure | None:
     return None if limit.name == "ending" else timeout_failure(limit.name, served.attempt.target.timeouts)
 
 
-def _judge(view: StreamView, broken: Failure | None, upstream: Upstream) -> Failure | None:
+def _judge(view: StreamView, broken: Failure | None, attempt: Attempt) -> Failure | None:
     """What the stream's own events say of its end, which outweighs how the connection ended."""
-    watch = view.watch
-    if view.failure is not None or watch is None:
-        return view.failure or broken
+    watch, upstream = view.watch, attempt.target.deployment.upstream
+    if view.failure is not None:
+        return view.failure
     if watch.error is not None:
         verdict = classify_event(watch.error, 0.0, upstream.family, upstream.errors)
         detail = f"sent an error event in the middle of the stream ({verdict.why})"
@@ -229,16 +248,17 @@ def _judge(view: StreamView, broken: Failure | None, upstream: Upstream) -> Fail
     if watch.has_ended:
         return None
     if broken is None and not watch.may_end:
-        return Failure(FailureKind.TRUNCATED, "the stream ended without its terminal event")
+        lacks_finish = watch.lacks_finish and attempt.manner is None
+        return Failure(FailureKind.TRUNCATED, why_cut(upstream.name, lacks_finish=lacks_finish))
     return broken
 
 
 # after one that died
 
 
-def _recovery_of(call: Call, served: Served) -> Recovery | None:
+def _recovery_of(call: Call, served: Served, clock: Clock) -> Recovery | None:
     try:
-        return recovery_of(call, served)
+        return recovery_of(call, served, clock)
     except Exception as error:  # noqa: BLE001  # a bug of ours must not cost the stream, nor its slot
         _internal(error, call)
         return None
@@ -286,7 +306,7 @@ def _note_tokens(call: Call, served: Served, recovery: Recovery | None) -> None:
     opened = served.opened
     if recovery is not None and served.attempt.manner is not None:
         call.usage, call.thrown_away = recovery.transcript.usage, recovery.transcript.thrown_away
-    elif opened.view is not None and opened.view.watch is not None:
+    elif opened.view is not None:
         call.usage = opened.view.watch.usage
     else:
         call.usage = opened.usage or call.usage
@@ -300,7 +320,7 @@ async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply)
         reply.connection.abort()
         return
     last_words = view.withheld if view is not None else b""
-    is_told = view is not None and view.watch is not None and view.watch.is_error_heard and not call.is_draining
+    is_told = view is not None and view.watch.is_error_heard and not call.is_draining
     if is_told and not last_words:  # the upstream's own words were the last that was passed on
         with contextlib.suppress(ConnectionError):
             await reply.end()

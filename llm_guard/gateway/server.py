@@ -11,7 +11,7 @@ from random import Random
 
 import structlog
 
-from llm_guard.call import Call, GaveUp, Served
+from llm_guard.call import Call, Served
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.deployment import Deployment
@@ -36,7 +36,7 @@ from llm_guard.gateway.spool import Spool, default_max_bytes
 from llm_guard.gateway.tracing import Tracer
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.gateway.waiting import Waiting
-from llm_guard.outcome import Failure, FailureKind, Refusal
+from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.caller import PRIORITIES, decide_within_s, patience_s, priority, retry_count
 from llm_guard.policy.deadline import deadline_at
@@ -130,6 +130,8 @@ class Gateway:
         now = self._clock.now()
         for deployment in deployments:
             self.bench.expire(self.bench.hints(deployment.upstream.name, deployment.model), now)
+            for gate in deployment.gates.all():
+                gate.end_hold(now)
         self.let_in()
 
     @property

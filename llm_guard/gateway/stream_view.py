@@ -1,7 +1,8 @@
 """A stream as it passes: what arrived, what of it may be passed on, and the watch that looks at it.
 
-Owns the difference between plain, compressed and unreadable streams. Nothing is ever re-encoded: a compressed stream
-passes as it came while a copy is inflated for the watch, or, where the gateway may have to write into it, inflated.
+Owns the difference between plain and compressed streams, and which encodings can be inspected. Nothing is ever
+re-encoded: a compressed stream passes as it came while a copy is inflated for the watch, or, where the gateway may have
+to write into it, inflated.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ times its size."""
 
 _PIECE_BYTES = 1 << 16
 """However much a chunk inflates to, no more of it is in memory at a time, where only the watch sees it."""
+_READABLE = frozenset({"gzip", "x-gzip", "deflate"})
+_UNREADABLE = frozenset({"br", "zstd", "compress", "x-compress", "dcb", "dcz"})
+"""Compressions that the standard library does not know (IANA's HTTP content coding registry)."""
 _BROKEN = Failure(FailureKind.MALFORMED, "its compressed data is broken")
 _BOMB = Failure(FailureKind.MALFORMED, "its compressed data inflates beyond all measure")
 
@@ -29,34 +33,41 @@ class StreamView:
     """Nothing is kept back for another stream to take its place."""
     failure: Failure | None = None
     """What is wrong with it: then nothing more comes of it."""
+    is_compressed = False
+    """It is passed on as it comes: nothing can be left out of it."""
     _is_broken = False
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
-        self.watch: StreamWatch | None = StreamWatch(reader, enough)
+        self.watch = StreamWatch(reader, enough)
 
     @property
     def takes_events(self) -> bool:
         """Whether an event of ours can be added behind what was passed on."""
-        return self.watch is None or not self.watch.is_inside
+        return not self.watch.is_inside
 
     @property
     def is_cut(self) -> bool:
         """No more of it may be passed on."""
-        return self._is_broken or (self.watch is not None and self.watch.is_cut)
+        return self._is_broken or self.watch.is_cut
+
+    @property
+    def has_said_all(self) -> bool:
+        """Whatever is wrong with what follows does not matter."""
+        return self.watch.has_ended or self.watch.error is not None
 
     def feed(self, chunk: bytes) -> bytes:
         """Takes what arrived; returns what may be passed on now."""
-        assert self.watch is not None  # noqa: S101  # set above
         return self.watch.feed(chunk)
 
     def rest(self) -> bytes:
         """What a stream that has ended well still owes: what its dialect ends with, else the last bytes that came."""
-        assert self.watch is not None  # noqa: S101
         return self.watch.missing_end or self.watch.held
 
 
 class InflatedView(StreamView):
     """A gzip or deflate stream: passed on as it comes."""
+
+    is_compressed = True
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
         super().__init__(reader, enough)
@@ -67,24 +78,29 @@ class InflatedView(StreamView):
         return False
 
     def feed(self, chunk: bytes) -> bytes:
-        if self.watch is not None and not self.is_cut:
-            self._look(self.watch, chunk)
+        if not self.is_cut:
+            self._look(chunk)
         return b"" if self.is_cut else chunk
 
     def rest(self) -> bytes:
         return b""
 
-    def _look(self, watch: StreamWatch, chunk: bytes) -> None:
+    def _look(self, chunk: bytes) -> None:
+        """Shows a chunk to the watch."""
         inflated = 0
         try:
             for piece in self._inflater.pieces(chunk):
                 inflated += len(piece)
                 if inflated > MAX_INFLATED_BYTES:
-                    self.watch = None  # to look at all of a bomb would hold up every other call
+                    self._fail(_BOMB)  # to look at all of it would hold up every other call
                     break
-                watch.feed(piece)
+                self.watch.feed(piece)
         except zlib.error:
-            self.watch = None  # not in the encoding it claims: for the client to read, if it can
+            self._fail(_BROKEN)
+
+    def _fail(self, failure: Failure) -> None:
+        if not self.has_said_all:
+            self.failure, self._is_broken = failure, True
 
 
 class InflatingView(StreamView):
@@ -112,37 +128,26 @@ class InflatingView(StreamView):
 
     def _break(self, failure: Failure) -> None:
         self._is_broken = True
-        if self.watch is not None and not self.watch.has_ended and self.watch.error is None:
-            self.failure = failure  # else it had said all that matters
+        if not self.has_said_all:
+            self.failure = failure
 
 
-class OpaqueView(StreamView):
-    """A stream in an encoding that the standard library does not know: passed on unseen."""
-
-    def __init__(self) -> None:
-        self.watch = None
-
-    @property
-    def takes_events(self) -> bool:
-        return False
-
-    def feed(self, chunk: bytes) -> bytes:
-        return chunk
-
-    def rest(self) -> bytes:
-        return b""
+def unreadable(encoding: str) -> str:
+    """What of a content-encoding cannot be read; "" when all can. A name that is no compression, such as `none`, stands
+    for plain text."""
+    codings = [coding.strip().lower() for coding in encoding.split(",")]
+    packed = [coding for coding in codings if coding in _READABLE | _UNREADABLE]
+    return ", ".join(packed) if len(packed) > 1 or not _READABLE.issuperset(packed) else ""
 
 
 def view_of(reader: Reader, encoding: str, enough: int = 1, *, is_plain_wanted: bool = False) -> StreamView:
-    """The view of a stream with this content-encoding ("" without one).
+    """The view of a stream with this content-encoding ("" without one), which must not be `unreadable`.
 
     `enough`: how many tokens its watch looks out for (`StreamWatch.has_enough`). `is_plain_wanted`: the gateway may
     have to write into the stream; what can be inflated is passed on inflated, and has no content-encoding any more.
     """
-    if encoding in ("", "identity"):
+    if _READABLE.isdisjoint(coding.strip().lower() for coding in encoding.split(",")):
         return StreamView(reader, enough)
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        return OpaqueView()
     return InflatingView(reader, enough) if is_plain_wanted else InflatedView(reader, enough)
 
 

@@ -159,6 +159,7 @@ def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: 
         "connect": f"no connection within {timeouts.connect:g} s",
         "first_token": f"no first token within {timeouts.first_token or FIRST_TOKEN_S:g} s",
         "idle": f"silent for {timeouts.idle:g} s in the middle of the stream",
+        "stall": f"nothing but keep-alives for {timeouts.stall:g} s in the middle of the stream",
         "attempt": f"no complete answer within {timeouts.attempt or ATTEMPT_S:g} s",
         "total": "the time of the whole call, or the client's patience, is used up",
     }

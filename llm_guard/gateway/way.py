@@ -135,6 +135,9 @@ class Way:
 
     def _try(self, stop: Stop) -> Leave | _Wait | None:
         """Leave, or what to wait for; None: it is asked no more."""
+        if self.call.recovery is not None and self.call.recovery.manner(self.target(stop)) is None:
+            self._drop(stop, "cannot go on with the stream")
+            return None
         if self.call.attempts:  # the first is made whatever is known
             now = self._clock.now()
             if stop.not_before > now and self._is_in_time(stop, stop.not_before):

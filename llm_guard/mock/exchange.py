@@ -80,6 +80,8 @@ class Asked:
     """The answer is to be another one than usual."""
     overlap: int | None = None
     """Words that are repeated when it is told to go on with a text; None: those that it is told to."""
+    has_preamble: bool = False
+    """A text that goes on begins with a remark to the reader."""
 
     @property
     def model_text(self) -> str:

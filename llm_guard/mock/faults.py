@@ -19,7 +19,7 @@ from llm_guard.policy.units import parse_duration
 FaultKind = Literal[
     "status", "quota", "latency", "silence", "headers", "reset", "close",
     "cut", "stall", "error", "truncated", "malformed", "limit", "capacity",
-    "noprefill", "overlap", "another",
+    "noprefill", "overlap", "preamble", "another",
 ]  # fmt: skip
 
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 504, 529)
@@ -42,6 +42,7 @@ faults: model `NAME+FAULT+FAULT`, or header `x-mock-fault: FAULT, FAULT`; the fi
   capacity:N                 serves N at once, per model; the rest wait their turn
   noprefill                  400 for a request that ends in a message of the assistant
   overlap:N                  told to go on with a text, repeats its last N words first, whatever it was told
+  preamble                   told to go on with a text, begins with "Sure, here is the rest:"
   another                    says another text, in another JSON answer or tool call too
   any of them with @P%       strikes P percent of the requests, e.g. status:503@10%"""
 
@@ -84,6 +85,8 @@ class Struck:
     """Words that are repeated when it is told to go on with a text; None: those that it is told to."""
     is_another: bool = False
     """Another text is said."""
+    has_preamble: bool = False
+    """A text that goes on begins with a remark to the reader."""
     faults: tuple[Fault, ...] = ()
     """In the order in which they were written, those with fields of their own above left out: the first that applies
     is acted out."""
@@ -101,7 +104,7 @@ class FaultPlan:
 
     def draw(self, seed: int, number: int) -> Struck:
         """The faults that strike request `number` of this plan; the same arguments give the same answer."""
-        latency_s, places, overlap, is_another = 0.0, None, None, False
+        latency_s, places, overlap, is_another, has_preamble = 0.0, None, None, False, False
         struck: list[Fault] = []
         for index, fault in enumerate(self.faults):
             if _uniform(seed, self.text, number, index, "share") >= fault.share:
@@ -115,9 +118,11 @@ class FaultPlan:
                 overlap = fault.words
             elif fault.kind == "another":
                 is_another = True
+            elif fault.kind == "preamble":
+                has_preamble = True
             else:
                 struck.append(fault)
-        return Struck(latency_s, places, overlap, is_another, tuple(struck))
+        return Struck(latency_s, places, overlap, is_another, has_preamble, tuple(struck))
 
 
 @lru_cache(maxsize=4096)
@@ -216,6 +221,7 @@ _PARSERS: dict[str, Callable[[str | None], Fault]] = {
     "close": _bare("close"),
     "truncated": _bare("truncated"),
     "noprefill": _bare("noprefill"),
+    "preamble": _bare("preamble"),
     "another": _bare("another"),
     "cut": _counted("cut"),
     "stall": _counted("stall"),

@@ -15,6 +15,7 @@ from llm_guard.mock.exchange import Asked
 NO_PREFILL = "This model does not support assistant message prefill. The conversation must end with a user message."
 """Anthropic's words for claude-opus-4-6 and claude-sonnet-4-6, under status 400 (anomalyco/opencode#19981)."""
 
+_PREAMBLE = "Sure, here is the rest:\n\n"
 _WHITESPACE = "messages: final assistant content cannot end with trailing whitespace"
 _BOTH = "Cannot set both add_generation_prompt and continue_final_message to true."
 
@@ -42,7 +43,8 @@ def speak(asked: Asked, tokens: int) -> list[str]:
     if turns and turns[-1].role == "assistant":
         return _prefilled(pieces, turns[-1])
     if [turn.role for turn in turns[-2:]] == ["assistant", "user"]:
-        return _told(pieces, turns[-2].text.rstrip(), turns[-1].text, asked.overlap)
+        rest = _told(pieces, turns[-2].text.rstrip(), turns[-1].text, asked.overlap)
+        return [_PREAMBLE, *rest] if asked.has_preamble else rest
     return pieces
 
 

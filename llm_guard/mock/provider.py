@@ -152,6 +152,7 @@ class MockProvider:
         asked.model = course.plan.model
         struck = course.throw()
         asked.overlap, asked.is_another = struck.overlap, struck.is_another
+        asked.has_preamble = struck.has_preamble
         trouble = _choose(asked, course, struck)
         async with course.place(struck.places):
             return await self._play(request, asked, player, headers, struck, trouble)

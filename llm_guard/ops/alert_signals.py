@@ -13,11 +13,12 @@ from llm_guard.deployment import Deployment
 from llm_guard.gateway.counters import CallCounters, DeploymentCounts, ModelCounts
 from llm_guard.gateway.server import Gateway
 from llm_guard.ops.journal import Event, Journal
-from llm_guard.outcome import FailureKind, Signal
+from llm_guard.outcome import FailureKind, RefusedBy, Signal
 from llm_guard.policy.alert import QUIET_S, Finding
 from llm_guard.policy.alert_rules import (
     FAILING,
     SPIKE_S,
+    CallsRefusedSettings,
     FailureSpikeSettings,
     LatencySettings,
     RuleName,
@@ -28,10 +29,11 @@ from llm_guard.policy.alert_rules import (
     judge_failures,
     judge_lag,
     judge_latency,
+    judge_refusals,
     judge_reload,
     judge_success,
 )
-from llm_guard.policy.alert_trend import Trend
+from llm_guard.policy.alert_trend import Gains, Trend
 from llm_guard.policy.breaker import Breaker
 from llm_guard.policy.retry_budget import RetryBudget
 from llm_guard.routes import NO_ALIAS
@@ -46,6 +48,10 @@ _FAILURES = frozenset(
     kind.label for kind in FailureKind if kind.signal is Signal.UNHEALTHY or kind is FailureKind.RATE_LIMIT
 )
 """What counts against a breaker, and rate limits: a client alone can bring about neither."""
+
+_REFUSED_BY: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "deadline")
+"""A hold is left out: it is an operator's decision, and shown as such."""
+_NONE_REFUSED = [0] * len(_REFUSED_BY)
 
 
 class Signals:
@@ -79,8 +85,9 @@ class Signals:
         self.rules = rules
         self._latency = rules.latency or LatencySettings()
         self._spike = rules.failure_spike or FailureSpikeSettings()
+        self._refused = rules.calls_refused or CallsRefusedSettings()
         for model in self._models.values():
-            model.adopt(self._latency)
+            model.adopt(self._latency, self._refused)
         for trend in self._failures.values():
             trend.memory_s = self._spike.memory
 
@@ -104,10 +111,13 @@ class Signals:
         for label, counts in self._counters.models.items():
             model = self._models.get(label)
             if model is None:
-                model = self._models[label] = _Model(self._latency)
+                model = self._models[label] = _Model(self._latency, self._refused, now)
             outcomes = model.success.new_outcomes(counts, now)
             if self.rules.success_rate is not None and outcomes is not None:
                 yield from _known("success_rate", label, judge_success(label, outcomes, self.rules.success_rate))
+            calls, refused = model.refusals(counts, now)
+            if self.rules.calls_refused is not None and counts.refusals:  # of most models nothing was ever refused
+                yield "calls_refused", label, judge_refusals(label, calls, refused, self._refused)
             for what, trend in model.latencies(counts, now):
                 if self.rules.latency is not None and label != NO_ALIAS:  # a list, or a file of a gigabyte
                     finding = judge_latency(label, what, trend.recent, trend.usual, self.rules.latency)
@@ -188,16 +198,25 @@ class Signals:
 class _Model:
     """What is remembered of the calls with one `model` label."""
 
-    __slots__ = ("_first_tokens", "_whole", "success")
+    __slots__ = ("_ended", "_first_tokens", "_whole", "success")
 
-    def __init__(self, settings: LatencySettings) -> None:
+    def __init__(self, settings: LatencySettings, refused: CallsRefusedSettings, now: float) -> None:
         self.success = _Success()
+        self._ended = Gains(refused.over, (0, *_NONE_REFUSED), now)
         self._first_tokens = Trend(settings.over, settings.memory)
         self._whole = Trend(settings.over, settings.memory)
 
-    def adopt(self, settings: LatencySettings) -> None:
+    def adopt(self, settings: LatencySettings, refused: CallsRefusedSettings) -> None:
+        self._ended.over_s = refused.over
         for trend in (self._first_tokens, self._whole):
             trend.over_s, trend.memory_s = settings.over, settings.memory
+
+    def refusals(self, counts: ModelCounts, now: float) -> tuple[int, dict[str, int]]:
+        """The calls that ended lately, and those of them that the gateway refused, by what."""
+        refusals = counts.refusals
+        refused = [refusals.get(by, 0) for by in _REFUSED_BY] if refusals else _NONE_REFUSED
+        calls, *gained = self._ended.note((sum(counts.calls.values()), *refused), now)
+        return calls, dict(zip(_REFUSED_BY, gained, strict=True))
 
     def latencies(self, counts: ModelCounts, now: float) -> Iterator[tuple[str, Trend]]:
         """A stream lasts as long as what was asked for is long: it is judged by its first token."""

@@ -150,7 +150,7 @@ class Controls:
 
     async def _force(self, asked: Asked, state: ForcedState) -> Answer:
         body: ForceBreakers = asked.body
-        aim, seconds = self._aim(body), optional_seconds_of(body.for_)
+        aim, seconds = self.aim(body), optional_seconds_of(body.for_)
         what = "breakers.force-open" if state == "forced_open" else "breakers.force-closed"
 
         def do() -> Done:
@@ -160,7 +160,7 @@ class Controls:
         return await self._changes.make(asked, what, str(aim), do)
 
     async def _reset(self, asked: Asked) -> Answer:
-        aim = self._aim(asked.body)
+        aim = self.aim(asked.body)
         if (force := self.forces.covering(aim)) is not None:
             raise Refused(409, "forced_as_a_whole", f"{force.aim} is {force.state} as a whole: reset that")
 
@@ -170,7 +170,7 @@ class Controls:
 
         return await self._changes.make(asked, "breakers.reset", str(aim), do)
 
-    def _aim(self, body: Breakers) -> Aim:
+    def aim(self, body: Breakers) -> Aim:
         """Raises Refused where there is nothing of that name."""
         if (body.deployment is None) == (body.upstream is None):
             raise Refused(422, "invalid_body", "name a `deployment`, or an `upstream`, and not both")

@@ -89,6 +89,10 @@ class Forces:
     def all(self) -> tuple[Force, ...]:
         return tuple(self._forces.values())
 
+    def has_taken(self, breaker: Breaker) -> bool:
+        """Whether an operator's word has forced it."""
+        return breaker in self._taken
+
     def covering(self, aim: Aim) -> Force | None:
         """That would force a single name's breaker again, were only the name reset."""
         return next((each for each in self._forces.values() if _covers(each.aim, aim)), None)

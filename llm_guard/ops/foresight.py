@@ -96,6 +96,7 @@ class DeploymentOutlook(Struct, frozen=True):
     connect_s: float
     first_token_s: float
     idle_s: float
+    stall_s: float
     attempt_s: float
     max_attempts: int
     hedge_after_s: float | None
@@ -201,6 +202,7 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
         connect_s=timeouts.connect,
         first_token_s=first_token_s(timeouts, deployment.first_tokens, now),
         idle_s=timeouts.idle,
+        stall_s=timeouts.stall,
         attempt_s=timeouts.attempt_s(is_client_timeout_known=False),
         max_attempts=target.retry.max_attempts,
         hedge_after_s=hedge_delay_s(hedging.settings, latency, now) if hedging and call.is_repeatable else None,

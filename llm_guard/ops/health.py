@@ -18,7 +18,17 @@ from llm_guard.ops.pauses import Pauses
 from llm_guard.ops.running import Running
 from llm_guard.ops.views import Counted, HealthSummary, HoldView
 from llm_guard.policy.bench import Key
-from llm_guard.policy.health import HealthState, Signs, Verdict, judge, mode_words, sum_up, with_modes
+from llm_guard.policy.health import (
+    HealthState,
+    Signs,
+    Verdict,
+    judge,
+    judge_refusals,
+    mode_words,
+    sum_up,
+    with_modes,
+    with_refusals,
+)
 from llm_guard.policy.transition import BreakerState
 
 WORST_FIRST: tuple[BreakerState, ...] = (
@@ -88,7 +98,9 @@ class Health:
         return judge(self._signs(label, group, self._rests(now), now), self._settings)
 
     def _rests(self, now: float) -> dict[Key, float]:
-        return {key: rest.until - now for key, rest in self._gateway.bench.snapshot(now).items()}
+        """By kind, upstream, base URL, digest of the key, account, and the model unless all are meant."""
+        rests = self._gateway.bench.snapshot(now).items()
+        return {(key[0], *key[-4 if key[0] == "credential" else -5 :]): rest.until - now for key, rest in rests}
 
     def summed_up(self, verdicts: Mapping[str, Verdict]) -> Verdict:
         """Of all together; in use are those that were ever asked. Of a pattern one name's outage is not that of all."""
@@ -97,7 +109,19 @@ class Health:
         out = {label for label in asked if healths[label] in ("unhealthy", "failed")}
         alone = left_alone(self._config, out) if out else []
         whole = sum_up(healths, asked, [key for key in alone if key in self._models and not is_pattern(key)])
-        return with_modes(whole, self._mode_words())
+        return with_modes(self._with_refusals(whole), self._mode_words())
+
+    def _with_refusals(self, whole: Verdict) -> Verdict:
+        all_calls, all_refused, suffering = 0, Counter[str](), {}
+        for name in tuple(self._models):
+            calls, refused = self._history.refusals(name)
+            all_calls += calls
+            for by, count in refused.items():
+                all_refused[by] += count
+            verdict = judge_refusals(calls, refused)
+            if verdict.health != "healthy":
+                suffering[name] = verdict
+        return with_refusals(whole, judge_refusals(all_calls, all_refused), suffering)
 
     def _mode_words(self) -> list[str]:
         modes = self._gateway.degraded.snapshot()
@@ -149,10 +173,14 @@ class Health:
             _slowest(each.latency.quantile(0.95, now) for each in group) if budget.p95 else None,
             _slowest(each.first_tokens.quantile(0.95, now) for each in group) if budget.first_token_p95 else None,
             max(_held_s(each, now) for each in group),
-            max(_rests_s(each, rests) for each in group) if rests else 0.0,
+            _longest(_of_credential, group, rests),
+            _longest(_of_quota, group, rests),
+            _longest(_of_itself, group, rests),
             None if hold is None else f"{hold.kind} by an operator",
             next((why for each in group if (why := self._prober.why_down(each)) is not None), None),
             self._prober.why_failed(group[0].upstream.name),
+            lately.calls,
+            lately.refused_by,
         )
 
 
@@ -180,10 +208,19 @@ def _held_s(deployment: Deployment, now: float) -> float:
     return shortest_s if shortest_s < float("inf") else 0.0
 
 
-def _rests_s(deployment: Deployment, rests: Mapping[Key, float]) -> float:
-    """Of callers' own keys each rests for itself."""
-    credential = deployment.credential
-    if credential is None:
-        return 0.0
-    own = rests.get(("deployment", *credential, deployment.model or ""), 0.0)
-    return max(own, rests.get(credential, 0.0))
+def _longest(key_of: Callable[[Deployment, Key], Key], group: Group, rests: Mapping[Key, float]) -> float:
+    """Of the rests with these keys; those of callers' own keys are each for itself, and not looked at."""
+    own = ((each, each.credential) for each in group if rests and each.credential is not None)
+    return max((rests.get(key_of(each, credential), 0.0) for each, credential in own), default=0.0)
+
+
+def _of_credential(_deployment: Deployment, credential: Key) -> Key:
+    return credential
+
+
+def _of_quota(deployment: Deployment, credential: Key) -> Key:
+    return ("quota", *credential[1:], deployment.model or "")
+
+
+def _of_itself(deployment: Deployment, credential: Key) -> Key:
+    return ("deployment", *credential[1:], deployment.model or "")

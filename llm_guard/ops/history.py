@@ -17,6 +17,7 @@ from llm_guard.ops.pages import Answer, Asked, Page, answer
 from llm_guard.ops.tally import NOTHING, Tally
 from llm_guard.ops.views import History as HistoryView
 from llm_guard.ops.views import Series
+from llm_guard.outcome import GATEWAYS_DOING, RefusedBy
 
 STEP_S = 5.0
 STEPS = 180
@@ -99,6 +100,22 @@ class History:
     def lately(self, news: Tally) -> Lately:
         """What was counted since the last minute began."""
         return Lately(news, max(STEP_S, self._clock.now() - self._minute[0].at))
+
+    def refusals(self, name: str) -> tuple[int, dict[str, int]]:
+        """A model's calls of the last minute, and those of them that the gateway refused, by what. It costs a fraction
+        of `model`."""
+        then, counts = self._minute[0].models.get(name, NOTHING), self._counters.models.get(name)
+        if counts is None:
+            return 0, {}
+        before = then.refused or (0,) * len(GATEWAYS_DOING)
+        found = {by: counts.refusals.get(by, 0) - was for by, was in zip(GATEWAYS_DOING, before, strict=True)}
+        return sum(counts.calls.values()) - then.calls, {by: count for by, count in found.items() if count}
+
+    def refused_since(self, name: str, by: RefusedBy) -> float:
+        """The instant of the last look before the first of a model's refusals that the last minute has seen."""
+        place, marks = GATEWAYS_DOING.index(by), list(self._minute)
+        counts = [counted.models.get(name, NOTHING).refused or (0,) * len(GATEWAYS_DOING) for counted in marks]
+        return max(mark.at for mark, count in zip(marks, counts, strict=True) if count[place] == counts[0][place])
 
     def view(self) -> HistoryView:
         lines = {name: line.series(len(self._ends)) for name, line in self._lines.items()}

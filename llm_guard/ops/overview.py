@@ -30,7 +30,7 @@ from llm_guard.ops.views import (
     Snapshot,
     Traffic,
 )
-from llm_guard.policy.health import Verdict
+from llm_guard.policy.health import Verdict, judge_refusals
 from llm_guard.version import __version__
 
 Forced = Callable[[str], ForceView | None]
@@ -190,7 +190,8 @@ class Overview:
             tally.share(sum(counts.recent), len(counts.recent)),
             counts.begun - counts.ended,
         )
-        return ModelView(name, traffic, dict(counts.calls))
+        verdict = judge_refusals(lately.tally.calls, lately.tally.refused_by)
+        return ModelView(name, traffic, dict(counts.calls), verdict.health, list(verdict.why))
 
     # of deployments
 
@@ -222,6 +223,7 @@ class Overview:
             dict(counts.attempts),
             _rounded(lately.success_rate),
             _rounded(tally.share(lately.timeouts, lately.attempts)),
+            _rounded(tally.share(sum(lately.refused), lately.calls)),
             tally.quantiles(tally.DURATION_BOUNDS, lately.durations),
             deployment_view.first_tokens(group, now),
             self._timestamps.of(last_success) if last_success else None,
@@ -255,6 +257,7 @@ def _traffic(lately: Lately, calls: int, success_rate: float | None, in_flight: 
         _rounded(tally.share(news.retries, news.calls)),
         _rounded(tally.share(news.attempts, news.calls)),
         _rounded(tally.share(news.timeouts, news.attempts)),
+        _rounded(tally.share(sum(news.refused), news.calls)),
         in_flight,
         tally.quantiles(tally.DURATION_BOUNDS, news.durations),
         tally.quantiles(tally.FIRST_TOKEN_BOUNDS, news.first_tokens),

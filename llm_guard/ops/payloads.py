@@ -38,6 +38,7 @@ _MARKS: dict[Severity, str] = {
 
 _LABELS = {
     "success_rate": "model",
+    "calls_refused": "model",
     "breaker_open": "deployment",
     "failure_spike": "deployment",
     "budget_exhausted": "deployment",
@@ -48,6 +49,7 @@ _ENDINGS = {" (first token)": "model", " (whole answer)": "model", " (model)": "
 _ACTIONS = {
     "success_rate": "GET /admin/calls?failed=true: the attempts of a call name the deployment and the reason.",
     "latency": "Is it the provider, waiting for a turn, or retrying? The dashboard opens one slow call's waterfall.",
+    "calls_refused": "GET /admin/restrictions: what refuses them, since when, until when, and how to lift it.",
     "breaker_open": "None, if it closes again. GET /admin/breakers says when the next call is let through.",
     "failure_spike": "The outcomes of its attempts in /admin/metrics say how it fails; drain it if it only costs time.",
     "budget_exhausted": "Retries bring nothing now: look for what fails, before retry.budget is raised.",

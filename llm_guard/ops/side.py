@@ -47,6 +47,8 @@ from llm_guard.ops.overview import Others, Overview
 from llm_guard.ops.pages import TEXT, Answer, Asked, Page
 from llm_guard.ops.probe_metrics import probe_metrics
 from llm_guard.ops.probe_pages import ProbePages
+from llm_guard.ops.restriction_pages import RestrictionPages
+from llm_guard.ops.restrictions import Restrictions
 from llm_guard.ops.running import Running
 from llm_guard.ops.site import Site
 from llm_guard.ops.traces import Traces
@@ -88,9 +90,10 @@ class OperatorSide:
         self._controls = Controls(config, running.gateway, self.changes, running.clock, self._view)
         self._limits = LimitPages(config, running.gateway, self.changes, running.clock)
         self._degraded = DegradedPages(config, running, self.changes, self.journal)
+        self._restrictions = Restrictions(config, running, self._history, self._controls, self._limits, self._degraded)
         running.gateway.table.pool.dress = self._dress
         self._keeping = self._new_keeping(folder, config)
-        looks += [self._controls.look, self._limits.look, self._degraded.look]
+        looks += [self._controls.look, self._limits.look, self._degraded.look, self._restrictions.look]
         looks += [self._keeping.look] if self._keeping else []
         self._watch = Watch(looks, running.clock)
         self._health = Health(config, running, self._history, self._controls.holds.view)
@@ -140,6 +143,7 @@ class OperatorSide:
         self._controls.adopt(config)
         self._limits.adopt(config)
         self._degraded.adopt(config)
+        self._restrictions.adopt(config)
         self._calls.adopt(config.ops.timelines)
         self._letters.adopt(config)
         self._cache.adopt(config)
@@ -217,6 +221,9 @@ class OperatorSide:
             *AlertPages(self._alerts, self._webhooks, self.changes, self._running.clock).pages(),
             *self._controls.pages(),
             *self._limits.pages(),
+            *RestrictionPages(
+                self._restrictions, self._controls, self._running.gateway, self.changes, self._running.clock
+            ).pages(),
             *self._degraded.pages(),
             *self._probes.pages(),
             *self._engines.pages(),

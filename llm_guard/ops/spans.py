@@ -113,8 +113,8 @@ def _call_facts(call: Call) -> dict[str, Value]:
     }
     if call.route is not None:
         facts["llm_guard.route"] = call.route.alias
+    facts["llm_guard.refused_by"] = call.refused_by
     if call.refusal is not None:
-        facts["llm_guard.refused_by"] = call.refusal.by
         facts["llm_guard.why"] = call.refusal.message
     elif call.failure is not None:
         facts["llm_guard.why"] = call.failure.detail

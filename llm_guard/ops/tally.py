@@ -5,13 +5,13 @@ Owns this arithmetic. Does not own what is counted (`gateway.record`), nor when 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import add, sub
 
 from llm_guard.gateway.counters import DeploymentCounts, ModelCounts
 from llm_guard.ops.views import Quantiles
-from llm_guard.outcome import FailureKind, Scope
+from llm_guard.outcome import GATEWAYS_DOING, FailureKind, Scope
 
 DURATION_BOUNDS = ModelCounts().call_duration.bounds
 FIRST_TOKEN_BOUNDS = ModelCounts().time_to_first_token.bounds
@@ -26,7 +26,7 @@ class Tally:
     """Numbers of events, of one name or of several together."""
 
     calls: int = 0
-    """Of a deployment, its attempts."""
+    """Of a deployment, its attempts, and the calls that were refused instead of being sent to it."""
     judged: int = 0
     """Without those whose end says nothing of the gateway and its upstreams."""
     ok: int = 0
@@ -36,6 +36,8 @@ class Tally:
     durations: tuple[int, ...] = ()
     """By `DURATION_BOUNDS`, the last above them all; empty: none."""
     first_tokens: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
+    """Calls that the gateway refused, by `GATEWAYS_DOING`; empty: none."""
 
     def plus(self, other: Tally) -> Tally:
         return self._with(other, add)
@@ -43,6 +45,11 @@ class Tally:
     def since(self, earlier: Tally) -> Tally:
         """What came after `earlier`."""
         return self._with(earlier, sub)
+
+    @property
+    def refused_by(self) -> dict[str, int]:
+        """How many calls the gateway refused, by what; without zeros."""
+        return {by: count for by, count in zip(GATEWAYS_DOING, self.refused, strict=False) if count}
 
     @property
     def success_rate(self) -> float | None:
@@ -59,6 +66,7 @@ class Tally:
             how(self.timeouts, other.timeouts),
             _each(self.durations, other.durations, how),
             _each(self.first_tokens, other.first_tokens, how),
+            _each(self.refused, other.refused, how),
         )
 
 
@@ -79,23 +87,26 @@ def of_model(counts: ModelCounts, before: Tally = NOTHING) -> Tally:
         counts.limits_hit,
         tuple(counts.call_duration.counts),
         tuple(counts.time_to_first_token.counts),
+        _refused(counts.refusals),
     )
 
 
 def of_deployment(counts: DeploymentCounts, before: Tally = NOTHING) -> Tally:
     """As it is now; `before` itself, if nothing has happened since."""
     attempts = sum(counts.attempts.values())
-    if attempts == before.attempts:
+    calls = attempts + counts.turned_away
+    if calls == before.calls:
         return before
     of_the_call = sum(number for outcome, number in counts.attempts.items() if outcome in _OF_THE_CALL)
     return Tally(
-        attempts,
+        calls,
         attempts - of_the_call,
         counts.attempts.get("ok", 0),
         attempts,
         sum(counts.retries.values()),
         sum(counts.timeouts.values()),
         tuple(counts.upstream_duration.counts),
+        refused=_refused(counts.refusals),
     )
 
 
@@ -129,6 +140,10 @@ def quantile(bounds: tuple[float, ...], counts: tuple[int, ...], q: float) -> fl
         rank -= count
         below = bound
     return below
+
+
+def _refused(refusals: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(refusals.get(by, 0) for by in GATEWAYS_DOING) if refusals else ()
 
 
 def _each(left: tuple[int, ...], right: tuple[int, ...], how: Callable[[int, int], int]) -> tuple[int, ...]:

@@ -63,6 +63,9 @@ class Traffic(Struct, frozen=True):
     """Of the last minute."""
     timeout_rate: float | None
     """Of the last minute: attempts that ran into a limit, per attempt."""
+    refused_rate: float | None
+    """Of the last minute: calls that the gateway itself refused, by a breaker, a limit, a cooldown, a hold or the
+    deadline, per call."""
     in_flight: int
     """Calls that run now."""
     duration: Quantiles
@@ -80,6 +83,10 @@ class ModelView(Struct, frozen=True):
     """Of these calls."""
     outcomes: dict[str, int]
     """Calls since the start by how they ended: ok, refused, or the kind of failure."""
+    health: HealthState
+    """Of the last minute: degraded where the gateway itself refused half of its calls, unhealthy where nearly all."""
+    why: list[str]
+    """What makes it less than healthy."""
 
 
 class BreakerView(Struct, frozen=True):
@@ -159,6 +166,8 @@ class DeploymentView(Struct, frozen=True):
     """Of the last minute's attempts."""
     timeout_rate: float | None
     """Of the last minute: attempts that ran into a limit, per attempt."""
+    refused_rate: float | None
+    """Of the last minute: calls that the gateway itself refused instead of sending them to it, per call."""
     duration: Quantiles
     """Of the last minute's exchanges."""
     time_to_first_token: Quantiles

@@ -17,8 +17,8 @@ from llm_guard.policy.alert_trend import Mean
 from llm_guard.policy.units import Count, Factor, Pause, Rate, Ratio, Seconds
 
 RuleName = Literal[
-    "success_rate", "latency", "breaker_open", "failure_spike", "budget_exhausted", "credential_benched",
-    "engine_gave_up", "reload_failed", "loop_lag",
+    "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
+    "credential_benched", "engine_gave_up", "reload_failed", "loop_lag",
 ]  # fmt: skip
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 
@@ -55,6 +55,17 @@ class LatencySettings(RuleSettings):
     """In `over`, and before it. The mean of fewer answers is as chance has it: they differ in length tenfold."""
     models: Mapping[str, Rate] = field(default_factory=dict)
     """Another `rise` for some models."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallsRefusedSettings(RuleSettings):
+    """Of a model's calls that the gateway itself refused, by a breaker, a limit, a cooldown or the deadline."""
+
+    share: Ratio = 0.5
+    """Alarming from this share of the model's calls on."""
+    min_calls: Count = 10
+    """Refused calls in `over`, at least."""
+    over: Seconds = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +136,21 @@ def judge_latency(model: str, what: str, recent: Mean, usual: Mean, settings: La
         f"usually {seconds(usual.value)} (alarming above {seconds(threshold)})"
     )
     return Finding(verdict, recent.value, threshold, summary)
+
+
+def judge_refusals(model: str, calls: int, refused: Mapping[str, int], settings: CallsRefusedSettings) -> Finding:
+    """`calls`: all that ended within `settings.over`; `refused`: those of them that the gateway refused, by what. It
+    resolves at half of the share; a model without calls has none refused."""
+    count = sum(refused.values())
+    found = count / calls if calls else 0.0
+    verdict = _verdict(count >= settings.min_calls and found >= settings.share, found <= settings.share / 2)
+    most_first = sorted(refused.items(), key=lambda pair: -pair[1])
+    by = ", ".join(f"{number} by {name}" for name, number in most_first if number)
+    summary = (
+        f"{model}: the gateway refused {count} of {calls} calls within {seconds(settings.over)}"
+        f"{f': {by}' if by else ''} (alarming from {percent(settings.share)})"
+    )
+    return Finding(verdict, found, settings.share, summary)
 
 
 def judge_breaker(subject: str, open_count: int, count: int, has_opened: bool) -> Finding:

@@ -1,7 +1,7 @@
 """What something is now, and what it usually is.
 
-Owns two means of one quantity: over the last minutes, and over the hours before them. Does not own what follows from
-their difference (`policy.alert_rules`).
+Owns two means of one quantity: over the last minutes, and over the hours before them; and what counters have gained
+lately. Does not own what follows from them (`policy.alert_rules`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import exp
+from operator import sub
 
 _STEPS = 30
 """A window is as exact as one thirtieth of itself."""
@@ -72,3 +73,22 @@ class Trend:
         kept = exp((at - until) / self.memory_s)
         self._usual_total = self._usual_total * kept + next_total - total
         self._usual_weight = self._usual_weight * kept + next_weight - weight
+
+
+class Gains:
+    """What counters that only ever grow have gained in the last `over_s`, which may be replaced at any moment."""
+
+    __slots__ = ("_marks", "over_s")
+
+    def __init__(self, over_s: float, counts: tuple[int, ...], now: float) -> None:
+        """`counts`: where the counters begin."""
+        self.over_s = over_s
+        self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, counts)])
+
+    def note(self, counts: tuple[int, ...], now: float) -> tuple[int, ...]:
+        """Takes what the counters are now; returns their gains since the last note that is `over_s` old."""
+        marks = self._marks
+        marks.append((now, counts))
+        while len(marks) > 1 and marks[1][0] <= now - self.over_s:
+            marks.popleft()
+        return tuple(map(sub, counts, marks[0][1]))

@@ -135,9 +135,15 @@ class Bench:
             for key in (credential, quota_key(credential, model), deployment_key(credential, model)):
                 self._end(key, started_at)
 
-    def lift(self, keys: Iterable[Key]) -> list[Key]:
-        """Ends the cooldowns of these keys, whatever is left of them; returns those that had one."""
-        return [key for key in keys if self._end(key, inf)]
+    def lift(self, keys: Iterable[Key], now: float) -> list[Key]:
+        """Ends the cooldowns of these keys, whatever is left of them, and forgets their refusals; returns those that
+        stopped calls."""
+        entries = {key: entry for key in keys if (entry := self._entries.get(key)) is not None}
+        stopping = [key for key, entry in entries.items() if self._current(entry, now) is not None]
+        for entry in entries.values():
+            entry.benched = entry.spent = entry.spent_last = None
+            entry.refusals = 0
+        return stopping
 
     def expire(self, keys: Iterable[Key], now: float) -> None:
         """Brings the cooldowns of these keys to their end: from now on one call may go first."""

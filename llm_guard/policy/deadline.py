@@ -1,6 +1,6 @@
 """How long a call, and each step of it, may take.
 
-Owns the five timeouts, how the deadline is split over attempts, and which of two instants comes first. Does not
+Owns the six timeouts, how the deadline is split over attempts, and which of two instants comes first. Does not
 own the timer (`clock.TimeLimit`) nor what is done once time is up (`policy.next_step`).
 """
 
@@ -41,6 +41,8 @@ class TimeoutSettings:
     that is longer: models that think for minutes before their first token are slow, not broken."""
     idle: Seconds = 30.0
     """Streams: longest silence between chunks."""
+    stall: Seconds = 180.0
+    """Streams, after the first token: longest time without a useful event, however many keep-alives come."""
     attempt: OptionalSeconds = None
     """Unary: one exchange, to the last byte of the answer. None: as long as the client waits by its own headers, or
     `ATTEMPT_S`: an exchange that is cut while the provider works on it is paid for and lost."""

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from llm_guard.policy.hold import Hold
 from llm_guard.policy.limiter import Ending, Limiter, LimiterSettings
 from llm_guard.policy.line import Line, Slot, Ticket
-from llm_guard.policy.pacer import Pacer
+from llm_guard.policy.pacer import Cause, Pacer
 from llm_guard.policy.rate_hints import RateHint
 from llm_guard.policy.units import Count, Seconds
 
@@ -24,6 +25,10 @@ NORMAL = 1
 # How long a slot is used, until the first has come back.
 _GUESSED_USE_S = 1.0
 _USE_SHARE = 0.1
+# After a hold so many that wait are let go at once.
+_FEW = 4
+# After a hold calls go so much faster than they came: the last of them still goes within `queue_wait`.
+_CATCH_UP = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,14 @@ class GateSnapshot:
     """Calls a second; None: unlimited as far as is known."""
     held_until: float | None
     """Nothing passes before this instant; None: not held."""
+    rate_cause: Cause | None
+    """What the rate was learned from; None: there is no rate."""
+    rate_since: float | None
+    """When calls began to be paced for that cause; None: there is no rate."""
+    held_since: float | None
+    """When the hold began, or the first of a row of holds; None: neither held nor looking."""
+    is_probing: bool
+    """Single calls look whether the provider takes calls again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +83,25 @@ class Gate:
     calls it again at the instant that it returns: nobody else lets the line in.
     """
 
-    __slots__ = ("_in_flight", "_limiter", "_line", "_pacer", "_settings", "_use_s", "rate_limited_in_a_row")
+    __slots__ = (
+        "_exited_at",
+        "_hold",
+        "_in_flight",
+        "_limiter",
+        "_line",
+        "_pacer",
+        "_settings",
+        "_use_s",
+        "rate_limited_in_a_row",
+    )
 
     def __init__(self, settings: CapacitySettings, now: float) -> None:
         self._settings = settings
         self._limiter = Limiter(settings)
         self._pacer = Pacer(now)
+        self._hold = Hold()
+        self._exited_at = now
+        """A hold begins with the answer that asked for it."""
         self._line = Line()
         self._in_flight = 0
         self._use_s: float | None = None
@@ -92,7 +118,7 @@ class Gate:
     def settings(self, settings: CapacitySettings) -> None:
         self._settings = self._limiter.settings = settings
         if not settings.pacing:
-            self._pacer.release()
+            self._pacer.release(self._exited_at)
 
     @property
     def waiting(self) -> int:
@@ -121,7 +147,8 @@ class Gate:
     def forecast(self, now: float, priority: int = NORMAL) -> Forecast:
         """For whoever only looks: asking is wanting, and may have the pace grow."""
         is_free = not self._line.count_ahead(priority) and (
-            max(self._limiter.opens_at(self._in_flight, now), self._pacer.snapshot(now).next_at) <= now
+            max(self._limiter.opens_at(self._in_flight, now), self._hold.opens_at(), self._pacer.snapshot(now).next_at)
+            <= now
         )
         return Forecast(is_free, 0.0 if is_free else self.drain_s(now, priority), self._has_place(priority))
 
@@ -146,6 +173,7 @@ class Gate:
         ticket.slot.is_back = True
         self._in_flight -= 1
         self._pacer.put_back(ticket.slot.entered_at, now)
+        self._hold.note_unused(ticket.slot.entered_at)
 
     def advance(self, now: float) -> float | None:
         """Lets in whose turn it is (sets their `slot`, then calls `notify`); from when on it is worth calling again
@@ -170,19 +198,28 @@ class Gate:
         if slot.is_back:
             return is_waited_for
         slot.is_back = True
+        self._exited_at = now
         in_flight = self._in_flight
         self._in_flight = in_flight - 1
         self._limiter.note(outcome, slot.entered_at, now, latency_s, in_flight)
         if outcome == "ignored":
+            self._hold.note_unused(slot.entered_at)
             return is_waited_for
         used_s = now - slot.entered_at
         self._use_s = used_s if self._use_s is None else self._use_s + _USE_SHARE * (used_s - self._use_s)
         if outcome == "rate_limited":
             self.rate_limited_in_a_row += 1
+            self._hold.note_rate_limited(slot.entered_at, now)
             if self._settings.pacing:
                 self._pacer.note_rate_limited(slot.entered_at, now)
-        elif outcome == "ok":
+            return is_waited_for
+        if outcome == "ok":
             self.rate_limited_in_a_row = 0
+        held_since = self._hold.since
+        if self._settings.pacing:
+            self._pacer.note_accepted(slot.entered_at, now)
+        if held_since is not None and self._hold.note_answer(slot.entered_at):
+            self._open_after_hold(now - held_since, now)
         return is_waited_for
 
     def note_hint(self, hint: RateHint, now: float) -> None:
@@ -191,8 +228,18 @@ class Gate:
             self._pacer.note_hint(hint, self._in_flight, now)
 
     def hold(self, until: float) -> None:
-        """Nobody passes before that instant: the deployment asked everybody to wait (Retry-After)."""
-        self._pacer.hold(until)
+        """Nothing passes before that instant, and then one call that looks: the provider asked for it (Retry-After)."""
+        self._hold.begin(until, self._exited_at)
+
+    def end_hold(self, now: float) -> None:
+        """A light probe was well: from now on one call may look."""
+        self._hold.expire(now)
+
+    def reset_pace(self, now: float) -> None:
+        """Forgets the rate, whatever it was learned from, a hold, and the look after it: an operator's reset."""
+        self._pacer.release(now)
+        self._hold.lift()
+        self.rate_limited_in_a_row = 0
 
     def ramp(self, now: float, seconds: float) -> None:
         """Its breaker has just closed: a slow start, for so long at most."""
@@ -200,17 +247,41 @@ class Gate:
 
     def snapshot(self, now: float) -> GateSnapshot:
         pace = self._pacer.snapshot(now)
-        return GateSnapshot(self._limiter.limit(now), self._in_flight, self._line.counts(), pace.rate, pace.held_until)
+        hold = self._hold
+        return GateSnapshot(
+            limit=self._limiter.limit(now),
+            in_flight=self._in_flight,
+            waiting=self._line.counts(),
+            rate=pace.rate,
+            held_until=hold.until if now < hold.until else None,
+            rate_cause=pace.cause,
+            rate_since=pace.since,
+            held_since=hold.since,
+            is_probing=pace.is_probing or hold.is_looking(now),
+        )
 
     def _opens_at(self, now: float) -> float:
         """From when on the next may pass; an instant in the past: now; inf: when somebody is out."""
         at = self._limiter.opens_at(self._in_flight, now)
+        if at > now:
+            return at
+        at = self._hold.opens_at()
         return at if at > now else self._pacer.opens_at(now)
 
     def _grant(self, now: float) -> Slot:
         self._in_flight += 1
+        if (held_since := self._hold.since) is not None and self._hold.take(now):
+            self._open_after_hold(now - held_since, now)
         self._pacer.take(now)
         return Slot(now)
+
+    def _open_after_hold(self, held_s: float, now: float) -> None:
+        """Many calls that waited for the same instant must not all go at once, nor much faster than they came."""
+        count = self._line.length
+        if not self._settings.pacing or count <= _FEW:
+            return
+        came_per_s = count / max(1.0, min(held_s, self._settings.queue_wait))
+        self._pacer.open_slowly(now, inf if count >= self._settings.queue else _CATCH_UP * came_per_s)
 
     def _has_place(self, priority: int) -> bool:
         if self._line.length < self._settings.queue:
@@ -219,8 +290,7 @@ class Gate:
         return last is not None and last.priority > priority
 
     def _pace_wait_s(self, ahead: int, now: float) -> float:
-        pace = self._pacer.snapshot(now)
-        return max(0.0, pace.next_at - now) + (ahead / pace.rate if pace.rate is not None else 0.0)
+        return max(self._hold.opens_at() - now, self._pacer.wait_s(ahead, now))
 
     def _limit_wait_s(self, ahead: int, now: float) -> float:
         wait_s = self._turnover_s(ahead, self._limiter.limit(now))

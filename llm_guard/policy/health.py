@@ -6,7 +6,7 @@ Owns these words. Does not own who is asked: that is the breaker's, which looks 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from llm_guard.policy.transition import BreakerState
@@ -20,8 +20,15 @@ ENOUGH = 20
 NONE_OF = 5
 """So many attempts in a minute without one success are an outage, whatever the breaker makes of them: rate limits and
 refused keys do not open it."""
+SOME_CALLS = 10
+"""Calls in a minute below which a share of refused ones would be an anecdote."""
+_MOST, _NEARLY_ALL = 0.5, 0.9
+"""Shares of calls that the gateway itself refuses, from which on a deployment or model is degraded, and unhealthy."""
 _NAMED = 5
+_MODELS_NAMED = 2
+"""With a phrase each, in one line with all else."""
 
+_WORSE: tuple[HealthState, ...] = ("healthy", "degraded", "unhealthy", "failed")
 _OUT = {"open": "its breaker is open", "forced_open": "its breaker is forced open"}
 _HOST_OUT = {"open": "its upstream's breaker is open", "forced_open": "its upstream's breaker is forced open"}
 
@@ -54,13 +61,21 @@ class Signs:
     held_s: float = 0.0
     """So long nothing more will be let through: the provider has said so."""
     rests_s: float = 0.0
-    """So long its credential, or it itself, is benched."""
+    """So long its credential is benched."""
+    quota_s: float = 0.0
+    """So long its credential's quota for this model is taken for spent."""
+    named_wait_s: float = 0.0
+    """So long it rests alone, because its provider has named a wait."""
     hold: str | None = None
     """What an operator has said of it, as a phrase."""
     looks: str | None = None
     """Why looks beside the calls find it down, as a phrase; None: they do not."""
     given_up: str | None = None
     """Why its engine was given up, as a phrase; None: it was not."""
+    calls: int = 0
+    """Attempts of the last minute, and calls that the gateway refused instead of making one."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Calls of the last minute that the gateway itself refused, by what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +88,23 @@ class Verdict:
 
 def judge(signs: Signs, settings: HealthSettings) -> Verdict:
     """One deployment's health. Of one that nobody asks nothing bad is known."""
+    refusals = judge_refusals(signs.calls, signs.refused)
     lost = [f"its engine was given up: {signs.given_up}"] if signs.given_up is not None else []
     ill, poor = _illnesses(signs), _weaknesses(signs, settings)
+    (ill if refusals.health == "unhealthy" else poor).extend(refusals.why)
     health: HealthState = "failed" if lost else "unhealthy" if ill else "degraded" if poor else "healthy"
     return Verdict(health, (*lost, *ill, *poor))
+
+
+def judge_refusals(calls: int, refused: Mapping[str, int]) -> Verdict:
+    """The health of what gets these calls, by the share of them that the gateway itself refused within a minute."""
+    count = sum(refused.values())
+    if calls < SOME_CALLS or count < _MOST * calls:
+        return Verdict("healthy")
+    most_first = sorted(refused.items(), key=lambda pair: -pair[1])
+    by = ", ".join(f"{number} by {name}" for name, number in most_first)
+    why = f"the gateway refused {count} of {calls} calls within a minute: {by}"
+    return Verdict("unhealthy" if count >= _NEARLY_ALL * calls else "degraded", (why,))
 
 
 def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Sequence[str] = ()) -> Verdict:
@@ -95,6 +123,16 @@ def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Se
     if alone:
         return Verdict("unhealthy", (f"nobody is left who could answer for {_listed(alone)}", *why))
     return Verdict("degraded" if why else "healthy", tuple(why))
+
+
+def with_refusals(whole: Verdict, total: Verdict, models: Mapping[str, Verdict]) -> Verdict:
+    """The health of all together, where the gateway refuses calls: `total` of all, `models` those it is worst for."""
+    why = [f"{name}: {phrase}" for name, verdict in models.items() for phrase in verdict.why]
+    left = len(why) - _MODELS_NAMED
+    more = [f"so it did for {left} more model{'s' if left > 1 else ''}"] if left > 0 else []
+    found: HealthState = "unhealthy" if total.health == "unhealthy" else "degraded" if why else "healthy"
+    health = max(whole.health, found, key=_WORSE.index)
+    return Verdict(health, (*whole.why, *why[:_MODELS_NAMED], *more))
 
 
 def with_modes(whole: Verdict, words: Sequence[str]) -> Verdict:
@@ -133,6 +171,10 @@ def _weaknesses(signs: Signs, settings: HealthSettings) -> list[str]:
         found.append(f"its provider takes nothing for another {signs.held_s:.0f} s")
     if signs.rests_s > 0:
         found.append(f"its credential is benched for another {signs.rests_s:.0f} s")
+    if signs.quota_s > 0:
+        found.append(f"its quota is spent, and it rests for another {signs.quota_s:.0f} s")
+    if signs.named_wait_s > 0:
+        found.append(f"its provider has named a wait: it rests for another {signs.named_wait_s:.0f} s")
     found += _over("p95", signs.p95_s, settings.p95)
     found += _over("p95 to the first token", signs.first_token_p95_s, settings.first_token_p95)
     if signs.hold is not None:

@@ -22,7 +22,7 @@ _PASSING = frozenset({
     FailureKind.AUTH, FailureKind.ACCOUNT_BLOCKED, FailureKind.BLOCKED,
 })  # fmt: skip
 """Of no use to a client who waits; but within an hour somebody may have renewed or paid."""
-_PASSING_REFUSALS = frozenset({"breaker", "limit", "deadline", "drain"})
+_PASSING_REFUSALS = frozenset({"breaker", "limit", "cooldown", "deadline", "drain"})
 
 
 @dataclass(frozen=True, slots=True)

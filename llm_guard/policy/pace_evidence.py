@@ -5,6 +5,7 @@ Owns the counts and the tests of chance. Does not own what is made of them (`pol
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import inf, sqrt
 
@@ -13,7 +14,11 @@ _DEVIATIONS = 3.0
 _TELLING_CALLS = 8
 _TELLING_429S = 2
 _STRETCH_S = 1.0
+_STOPPED_SHARE = 0.8
 _STALE_S = 60.0
+
+_MINUTE_S = 60.0
+_WITNESSES = 60
 
 _EPOCHS = 3
 _HELPED_SHARE = 0.03
@@ -85,6 +90,11 @@ class Recent:
         previous = self._previous
         return self.calls - previous.calls >= _TELLING_CALLS or self.limited - previous.limited >= _TELLING_429S
 
+    def is_stopped(self) -> bool:
+        """Whether hardly a call is without a 429."""
+        previous = self._previous
+        return self.limited - previous.limited >= _STOPPED_SHARE * (self.calls - previous.calls)
+
     def has_lasted(self, least_s: float, now: float) -> bool:
         """Whether the first 429 is so long ago."""
         return self._first is not None and now - self._first.at >= least_s
@@ -108,6 +118,26 @@ class Recent:
             if mark is not None and entered_at < mark.at:
                 mark.calls += calls
                 mark.limited += limited
+
+
+class Accepted:
+    """The latest answers that were no 429, up to the 60 that make one a second over a minute."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self) -> None:
+        self._at: deque[float] = deque(maxlen=_WITNESSES)
+
+    def note(self, entered_at: float) -> None:
+        """A call that entered then came back with anything but a 429."""
+        self._at.append(entered_at)
+
+    def rate(self, now: float) -> float:
+        """Answers a second over the last minute; 1: as many or more."""
+        at = self._at
+        while at and at[0] <= now - _MINUTE_S:
+            at.popleft()
+        return len(at) / _MINUTE_S
 
 
 class Background:

@@ -18,15 +18,21 @@ body. OpenRouter and vLLM send theirs at once; connections that are never closed
 
 
 def parse_recover(value: object) -> str:
-    """`off`, `continue` or `restart`; raises ValueError."""
+    """`off`, `auto`, `continue` or `restart`; raises ValueError."""
     if value is False:  # what YAML makes of a bare `off`
         return "off"
-    if value in ("off", "continue", "restart"):
+    if value in ("off", "auto", "continue", "restart"):
         return str(value)
-    raise ValueError("must be off, continue or restart")
+    raise ValueError("must be off, auto, continue or restart")
 
 
-Recover = Annotated[Literal["off", "continue", "restart"], Unit(parse_recover)]
+StreamEnd = Literal["strict", "lenient"]
+"""What ends an upstream's chat streams. strict: a finish_reason; lenient: `[DONE]` alone as well."""
+Recover = Annotated[Literal["off", "auto", "continue", "restart"], Unit(parse_recover)]
+
+JOIN_S = 10.0
+"""Seconds, from the first text of a stream that is to go on with another: so long its text is held while it has not
+repeated the end of what was sent. Models that do so at all begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +57,29 @@ class WaitingSettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    recover: Recover = "off"
-    """When a stream dies after its first token: off, an error event; continue, another attempt goes on where it ended;
-    restart, one that begins anew and repeats what was sent word for word."""
+    recover: Recover = "auto"
+    """When a stream dies after its first token: off, an error event; auto, another attempt goes on where it ended, at
+    deployments that take the text so far as the beginning of their answer; continue, at any, by an instruction where
+    they do not; restart, one that begins anew and repeats what was sent word for word."""
     hold_back: HoldBackSettings | None = None
     """None: nothing is held once the first token is there."""
     waiting: WaitingSettings | None = WaitingSettings()
     """None: the client waits in silence."""
 
 
+def why_cut(upstream: str, *, lacks_finish: bool) -> str:
+    """Why a stream that ended by itself is no whole answer; `lacks_finish`: `[DONE]` came without a finish_reason."""
+    if not lacks_finish:
+        return "the stream ended without its terminal event"
+    hint = f"if this server never sends one, set upstreams.{upstream}.stream_end: lenient"
+    return f"the stream ended without its terminal event: [DONE] came without a finish_reason ({hint})"
+
+
 def may_recover(failure: Failure) -> bool:
     """Whether another attempt may go on with a stream that this failure has ended."""
     return failure.kind.source is Source.UPSTREAM and not failure.kind.is_final and failure.limit != "total"
+
+
+def effective_recover(recover: Recover, *, takes_prefill: bool) -> Recover:
+    """What a route does whose deployments take an answer's beginning, at least one of them, or do not."""
+    return "off" if recover == "auto" and not takes_prefill else recover

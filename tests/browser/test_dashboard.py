@@ -296,6 +296,31 @@ async def test_operator_forces_a_breaker_open_and_resets_it(opens: Opens) -> Non
         assert await call(stand) == 200
 
 
+async def test_refusing_gateway_is_nowhere_green_and_a_restriction_is_reset(opens: Opens) -> None:
+    limited = whole(429, b'{"error":{"message":"Rate limit reached"}}', {"retry-after": "50"})
+    async with facing([limited], [whole(200)]) as (stand, _), opens() as window:
+        for _ in range(30):
+            await call(stand)
+        page = await window.open(stand.url)
+        await expect(page.locator("#status-word")).to_have_text("Unhealthy")
+        await expect(page.locator("#status-why")).to_contain_text("the gateway refused 29 of 30 calls")
+        for state in (tile(page, "one/gpt"), page.locator("#status")):
+            await expect(state).to_have_attribute("data-state", "bad")
+        await expect(tile(page, "one/gpt")).to_contain_text("but most calls are refused")
+        row = page.locator("#models tr[data-model=gpt] td[data-part=success]")
+        await expect(row).to_have_attribute("data-state", "bad")
+        await expect(page.locator("#dials")).to_contain_text("96.7\u00a0%")
+        found = tile(page, "cooldown: one/gpt, callers’ keys")
+        await expect(found).to_contain_text("its provider answered rate limit, and asked for a wait of 50 s")
+        await expect(found).to_contain_text("Until ")
+        await found.get_by_role("button", name="Reset").click()
+        await page.get_by_label("Reason").fill("it is well again")
+        await page.locator("#act-do").click()
+        await expect(page.locator("#said")).to_contain_text("Done: reset, cooldown: one/gpt, callers’ keys")
+        await expect(page.locator("#restrictions-part")).to_be_hidden()
+        assert await call(stand) == 200
+
+
 async def test_operator_drains_a_deployment_and_returns_it(opens: Opens) -> None:
     models = {"gpt": {"deployments": [{"upstream": "one"}, {"upstream": "one", "model": "spare"}]}}
     async with MockProvider() as provider, gateway(provider, models=models) as stand, opens() as window:

@@ -150,6 +150,77 @@ async def test_message_goes_on(manner: str, death: str) -> None:
         assert stand.upstream_requests == 2
 
 
+@pytest.mark.parametrize("habit", ["preamble", "overlap:8", "overlap:99", "preamble+overlap:12"])
+async def test_model_that_does_not_only_repeat_the_last_words_goes_on(habit: str) -> None:
+    """A remark before them, or more words: they come from the text to the character once."""
+    async with facing("instruction", "cut:10", second=f"+{habit}") as stand:
+        async with openai(stand) as client:
+            stream = await client.chat.completions.create(model="gpt", messages=SAID, stream=True)
+            assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == TEXT
+            async with client.responses.stream(model="gpt", input="hi", store=False) as events:
+                assert (await events.get_final_response()).output_text == TEXT
+        async with (
+            anthropic(stand) as other,
+            other.messages.stream(model="claude", max_tokens=99, messages=SAID) as message,
+        ):
+            assert await message.get_final_text() == TEXT
+        assert await recoveries(stand, manner="instruction", outcome="ok") == 3
+
+
+@pytest.mark.parametrize("habit", ["overlap:0", "overlap:1", "another", "preamble+overlap:0"])
+async def test_text_that_cannot_be_joined_ends_in_an_error(habit: str) -> None:
+    """Each SDK raises, what it has got is the beginning of the text, and nothing counts as recovered."""
+    async with facing("instruction", "cut:10", second=f"+{habit}") as stand:
+        heard = ""
+        async with openai(stand) as client:
+            stream = await client.chat.completions.create(model="gpt", messages=SAID, stream=True)
+            with pytest.raises(openai_sdk.APIError, match="not gone on with"):  # noqa: PT012
+                async for chunk in stream:
+                    heard += chunk.choices[0].delta.content or ""
+            with pytest.raises(openai_sdk.APIError, match="not gone on with"):
+                async with client.responses.stream(model="gpt", input="hi", store=False) as events:
+                    await events.get_final_response()
+        async with anthropic(stand) as other:
+            with pytest.raises(anthropic_sdk.APIStatusError, match="not gone on with"):
+                async with other.messages.stream(model="claude", max_tokens=99, messages=SAID) as message:
+                    await message.get_final_message()
+        assert TEXT.startswith(heard)
+        assert heard
+        assert await recoveries(stand, manner="instruction", outcome="ok") == 0
+        assert await recoveries(stand, manner="instruction", outcome="diverged") >= 3
+
+
+async def test_without_a_word_of_it_a_stream_goes_on_by_prefill_alone() -> None:
+    """`recover: auto`, the default: exactly where a deployment takes the beginning, and nowhere else."""
+    rules = "timeout: {idle: 300ms}, retry: {max_attempts: 1}"
+    models = "\n".join(
+        f"  {alias}: {{deployments: [{{upstream: {upstream}, model: {name}-first+cut:10}}, "
+        f"{{upstream: {upstream}, model: {name}-none, prefill: none}}, "
+        f"{{upstream: {upstream}, model: {name}{fault}, prefill: {prefill}}}], {rules}}}"
+        for alias, upstream, name, prefill, fault in (
+            ("gpt", "openai", "gpt-4o", "plain", ""),
+            ("none", "openai", "gpt-5", "none", ""),
+            ("refusing", "openai", "gpt-3", "plain", "+noprefill"),
+            ("claude", "anthropic", "claude-3-opus", "plain", ""),
+        )
+    )
+    async with standing(tokens=TOKENS, token_delay_s=0.003, models=models) as stand, openai(stand) as client:
+        stream = await client.chat.completions.create(model="gpt", messages=SAID, stream=True)
+        assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == TEXT
+        async with (
+            anthropic(stand) as other,
+            other.messages.stream(model="claude", max_tokens=99, messages=SAID) as message,
+        ):
+            assert await message.get_final_text() == TEXT
+        assert await recoveries(stand, manner="prefill", outcome="ok") == 2
+        assert stand.upstream_requests == 4, "the one that takes no beginning was asked"
+        for name in ("none", "refusing"):
+            stream = await client.chat.completions.create(model=name, messages=SAID, stream=True)
+            with pytest.raises(openai_sdk.APIError):
+                [chunk async for chunk in stream]
+        assert await recoveries(stand, manner="instruction") == 0
+
+
 @pytest.mark.parametrize("manner", ["prefill", "instruction"])
 async def test_stream_may_die_more_than_once(manner: str) -> None:
     async with facing(manner, "cut:10", second="+cut:10", has_third=True) as stand, openai(stand) as client:

@@ -99,6 +99,11 @@ class ManualLimit(TimeLimit):
         return self._idle_s
 
     @property
+    def stalls_at(self) -> float:
+        """The instant at which it ends without progress; infinity when it has no stall limit."""
+        return self._stall_at
+
+    @property
     def touched_at(self) -> float:
         return self._touched_at
 

@@ -1,4 +1,5 @@
-"""Each of the five timeouts alone: who is told what, what is counted, and how soon the provider is left."""
+"""Each timeout alone, but for `stall` (`test_stream_stalls`): the client's answer, what is counted, and how soon the
+provider is left."""
 
 from __future__ import annotations
 

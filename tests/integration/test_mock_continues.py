@@ -136,6 +136,15 @@ async def test_overlap_repeats_words_whatever_was_quoted(openai: AsyncOpenAI, an
     assert await chat(openai, USER, model="m+overlap:1") == say(8)
 
 
+async def test_preamble_stands_before_a_text_that_goes_on(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
+    said = "Sure, here is the rest:\n\n" + "".join(say(8))
+    for chat_in in (chat(openai, USER, BEGUN, ORDER, model="m+preamble"),
+                    messages(anthropic, USER, BEGUN, ORDER, model="m+preamble"),
+                    responses(openai, USER, BEGUN, ORDER, model="m+preamble")):  # fmt: skip
+        assert "".join(await chat_in) == said
+    assert await chat(openai, USER, model="m+preamble") == say(8)
+
+
 async def test_a_stream_that_goes_on_can_be_cut_again(openai: AsyncOpenAI, provider: MockProvider) -> None:
     stream = await openai.chat.completions.create(model="m+truncated", messages=[USER, BEGUN], stream=True)
     heard = [chunk.choices[0].delta.content async for chunk in stream]

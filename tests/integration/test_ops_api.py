@@ -46,6 +46,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "/admin/degraded/auto": {},
     "/admin/deployments/bench": {"deployment": "one/gpt", "for": "1m"},
     "/admin/deployments/drain": {"deployment": "one/gpt"},
+    "/admin/deployments/reset": {"deployment": "one/gpt"},
     "/admin/deployments/return": {"deployment": "one/gpt"},
     "/admin/engines/reset": {"engine": "e"},
     "/admin/engines/restart": {"engine": "e"},

@@ -88,7 +88,7 @@ async def test_next_deployment_is_asked_to_go_on() -> None:
 
 
 async def test_error_event_is_not_seen_when_another_goes_on() -> None:
-    async with dying(finish(FIRST[-40:] + REST)) as (_, call, stream):
+    async with dying(finish(FIRST[-40:] + "and " + REST)) as (_, call, stream):
         stream.answer(chunk(delta("and ") + CUT_EVENT + b"data: [DONE]\n\n"), END)
         reply = await call
         assert b"the engine died" not in reply.body
@@ -162,6 +162,22 @@ async def test_client_hears_that_it_is_not_forgotten_meanwhile() -> None:
         assert text_of(reply) == FIRST + REST
 
 
+async def test_text_that_does_not_join_soon_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not be long: a model may also be slow."""
+    monkeypatch.setattr("llm_guard.gateway.recovery.JOIN_S", 0.1)
+    rules = {**CONTINUE, "retry": {"max_attempts": 1}}
+    async with dying(begin("Let me "), rules) as (this, call, stream):
+        stream.cut()
+        await eventually(lambda: this.back.open)
+        await asyncio.sleep(0.2)
+        this.back.open[0].say(chunk(b": ping\n\n"))
+        reply = await call
+        assert text_of(reply) == FIRST
+        assert "was not gone on with" in CHAT.error_in(reply.events[-1])["message"]
+        (line,) = await this.stand.calls()
+        assert [each["outcome"] for each in line["attempts"]] == ["truncated", "diverged"]
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -194,8 +210,10 @@ async def test_stream_that_is_cut_inside_an_event_that_was_too_long_to_hold_brea
         assert not this.back.exchanges
 
 
-async def test_nobody_is_asked_without_the_option() -> None:
-    async with dying(finish(REST), {}) as (this, call, stream):
+@pytest.mark.parametrize("rules", [{}, {"stream": {"recover": "auto"}}, {"stream": {"recover": "off"}}])
+async def test_no_deployment_is_asked_without_the_option(rules: dict[str, Any]) -> None:
+    """By default only those that take the beginning of an answer are, and it is not known of these."""
+    async with dying(finish(REST), rules) as (this, call, stream):
         stream.cut()
         reply = await call
         assert not reply.is_whole
@@ -298,7 +316,9 @@ async def test_counts_of_thousands_of_digits_harm_nobody() -> None:
     usage = {"prompt_tokens": int("9" * 4300), "completion_tokens": 1}
 
     def counted(exchange: Exchange) -> None:
-        exchange.answer(stream_head(), chunk(delta(FIRST[-40:] + REST, identity="b", usage=usage)), chunk(DONE), END)
+        exchange.answer(
+            stream_head(), chunk(delta(FIRST[-40:] + "x " + REST, identity="b", usage=usage)), chunk(DONE), END
+        )
 
     async with dying(counted) as (this, call, stream):
         stream.say(chunk(delta("x ", usage=usage)))

@@ -82,6 +82,24 @@ async def test_benched_answer_is_the_providers_own_with_the_wait_that_is_left() 
         assert (line["outcome"], line["gave_up"], line["attempts"]) == ("quota_exhausted", "benched", [])
 
 
+@pytest.mark.parametrize(("status", "error"), [(429, SPENT), (401, b'{"error":{"code":"invalid_api_key"}}')])
+async def test_call_that_a_cooldown_refuses_says_so_and_is_counted(status: int, error: bytes) -> None:
+    async with sharing(error, status=status) as (stand, _, _):
+        replies = [await ask_for(stand, "a-alone") for _ in range(3)]
+        assert [reply.headers.get("x-llm-guard-refused-by") for reply in replies] == [None, None, "cooldown"]
+        assert (replies[2].status, replies[2].body) == (status, error)
+        assert await stand.metric("llm_guard_refusals_total", model="a-alone", by="cooldown") == 1
+        assert (await stand.calls())[-1]["refused_by"] == "cooldown"
+
+
+async def test_cooldown_whose_error_was_too_large_to_keep_is_told_in_our_words() -> None:
+    async with sharing(b'{"error":"%b"}' % (b"x" * 20_000), headers={"retry-after": "60"}) as (stand, _, _):
+        assert kind(await ask_for(stand, "a-alone")) == (429, "1")
+        reply = await ask_for(stand, "a-alone")
+        assert (kind(reply), reply.headers["x-llm-guard-refused-by"]) == ((502, "0"), "cooldown")
+        assert int(reply.headers["retry-after"]) <= 60
+
+
 async def test_callers_own_spent_key_is_nobody_elses_trouble() -> None:
     mallory, alice = {"authorization": "Bearer sk-mallory"}, {"authorization": "Bearer sk-alice"}
     async with sharing(SPENT, key=None) as (stand, _, _):
@@ -169,6 +187,7 @@ async def test_impatient_client_opens_nobodys_breaker() -> None:
         for _ in range(10):
             reply = await ask(stand.url, CHAT.path, CHAT.body(), {"x-stainless-read-timeout": "0.04"})
             assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (504, "deadline")
+        assert await stand.metric("llm_guard_refusals_total", model="gpt", by="deadline") == 10
         assert (await CHAT.ask(stand.url)).status == 200
         assert stand.breaker(CHAT.deployment).failures == 0
         assert len(provider.requests) == 11

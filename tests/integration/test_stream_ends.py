@@ -3,11 +3,14 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
 import pytest
 
 from tests.chaos.forms import CHAT, STREAMS, Form, name_of
-from tests.chaos.stand import facing
-from tests.fakes.provider import END, Close, Hold, Pause, Reset, Step, chunk, stream_head
+from tests.chaos.stand import Section, Stand, config_of, facing, standing
+from tests.fakes.provider import END, Close, Hold, Pause, Reset, ScriptedProvider, Step, chunk, stream_head
 
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 DONE = b"data: [DONE]\n\n"
@@ -61,6 +64,32 @@ async def test_stream_of_two_choices_is_not_over_with_the_first() -> None:
         assert not reply.is_whole
 
 
+async def test_choice_that_has_begun_and_not_finished_is_cut_though_done_is_said() -> None:
+    second = CHAT.token.replace(b'"index": 0', b'"index": 1')
+    script: list[Step] = [
+        stream_head(),
+        chunk(CHAT.token),
+        Pause(0.02),
+        chunk(second),
+        Pause(0.02),
+        chunk(CHAT.end),
+        END,
+    ]
+    async with facing(script) as (stand, _):
+        reply = await CHAT.ask(stand.url, stream=True, n=2)
+        assert DONE not in reply.body
+        assert not reply.is_whole
+        (call,) = await stand.calls()
+        assert call["outcome"] == "truncated"
+
+
+async def test_fewer_choices_than_were_asked_for_are_a_whole_answer() -> None:
+    async with facing(CHAT.good_stream) as (stand, _):
+        reply = await CHAT.ask(stand.url, stream=True, n=2)
+        assert reply.is_whole
+        assert reply.body == CHAT.stream_bytes
+
+
 async def test_events_that_cannot_be_read_are_counted() -> None:
     garbage = b"data: {not json\n\n"
     script: list[Step] = [stream_head(), chunk(CHAT.token), Pause(0.02), chunk(garbage * 2), chunk(CHAT.end), END]
@@ -68,3 +97,56 @@ async def test_events_that_cannot_be_read_are_counted() -> None:
         reply = await CHAT.ask(stand.url, stream=True)
         assert reply.body == CHAT.token + garbage * 2 + CHAT.end
         assert await stand.metric("llm_guard_malformed_events_total", deployment=CHAT.deployment) == 2
+
+
+# streams that are done without a finish_reason
+
+UNFINISHED = [stream_head(), chunk(CHAT.token), chunk(DONE), END]
+
+
+@asynccontextmanager
+async def facing_lenient(*scripts: Sequence[Step], **sections: Section) -> AsyncIterator[Stand]:
+    """As `facing`, before an upstream with `stream_end: lenient`."""
+    async with ScriptedProvider(*scripts) as provider:
+        upstream = {"dialect": "openai", "base_url": f"{provider.url}/v1", "stream_end": "lenient"}
+        async with standing(config_of(provider.url, upstreams={"one": upstream}, **sections)) as stand:
+            yield stand
+
+
+@pytest.mark.parametrize("stream", [{}, {"hold_back": {"tokens": 5, "time": "2s"}}], ids=["relayed", "held back"])
+async def test_error_of_a_stream_without_a_finish_reason_names_the_key_for_servers_that_never_send_one(
+    stream: Section,
+) -> None:
+    async with facing(UNFINISHED, stream=stream) as (stand, _):
+        reply = await CHAT.ask(stand.url, stream=True)
+        assert DONE not in reply.body
+        assert b"upstreams.one.stream_end: lenient" in reply.body
+        (call,) = await stand.calls()
+        assert call["outcome"] == "truncated"
+
+
+@pytest.mark.parametrize("stream", [{}, {"recover": "continue"}], ids=["relayed", "recoverable"])
+async def test_stream_without_a_finish_reason_is_whole_where_the_upstream_is_lenient(stream: Section) -> None:
+    async with facing_lenient(UNFINISHED, stream=stream) as stand:
+        reply = await CHAT.ask(stand.url, stream=True, messages=[{"role": "user", "content": "hi"}])
+        assert reply.is_whole
+        assert reply.body == CHAT.token + DONE
+        assert stand.breaker(CHAT.deployment).failures == 0
+
+
+async def test_stream_that_goes_on_from_another_is_never_judged_leniently() -> None:
+    first: list[Step] = [stream_head(), chunk(CHAT.token), Pause(0.02), Close()]
+    again: list[Step] = [stream_head(), chunk(CHAT.token), Pause(0.02), chunk(CHAT.token), chunk(DONE), END]
+    async with facing_lenient(first, again, stream={"recover": "restart"}, retry={"max_attempts": 2}) as stand:
+        reply = await CHAT.ask(stand.url, stream=True, messages=[{"role": "user", "content": "hi"}])
+        assert not reply.is_whole
+        assert b"stream_end" not in reply.body
+        (call,) = await stand.calls()
+        assert [each["outcome"] for each in call["attempts"]] == ["truncated", "truncated"]
+
+
+async def test_cut_is_a_cut_where_the_upstream_is_lenient() -> None:
+    async with facing_lenient([stream_head(), chunk(CHAT.token), END]) as stand:
+        reply = await CHAT.ask(stand.url, stream=True)
+        assert not reply.is_whole
+        assert b"stream_end" not in reply.body

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import psutil
 import pytest
 
 from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, STREAMS, Form, name_of
@@ -160,24 +163,100 @@ IN_FLIGHT_BYTES = 8 << 20
 """What the kernel may hold besides, where the client does read."""
 
 
-@streams
-async def test_megabytes_of_comments_before_the_first_token_are_not_held(form: Form) -> None:
-    async with pouring(LONG_COMMENT) as fountain, standing(config_of(fountain.url)) as stand:
-        async with Connection(stand.url) as client:
-            client.writer.write(form.request(stream=True))
-            assert (await client.head()).status == 200
-            assert fountain.poured <= HELD_BYTES + IN_FLIGHT_BYTES
-            await client.reader.readuntil(b"\n\n")
-        await stand.idle()
-        assert stand.breaker(form.deployment).failures == 0
+def comments(size: int) -> bytes:
+    return LONG_COMMENT * (size // len(LONG_COMMENT))
+
+
+def pings(size: int) -> bytes:
+    return PING * (size // len(PING))
 
 
 @streams
-async def test_stream_behind_megabytes_of_comments_arrives_whole(form: Form) -> None:
-    comments = LONG_COMMENT * (3 * HELD_BYTES // len(LONG_COMMENT))
-    async with facing([stream_head(), chunk(comments), *form.good_stream[1:]]) as (stand, _):
+@pytest.mark.parametrize("flood", [comments, pings], ids=["comments", "pings"])
+async def test_megabytes_before_the_first_token_are_no_commit(form: Form, flood: Callable[[int], bytes]) -> None:
+    """What dies behind them is replaced by a fallback, unseen."""
+    script: list[Step] = [*said(form), chunk(flood(3 * HELD_BYTES)), Close()]
+    async with facing(script, form.good_stream, models=MODELS) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert reply.body == form.stream_bytes
+        assert reply.headers["x-llm-guard-deployment"] == f"{form.deployment}-spare"
+        assert stand.breaker(form.deployment).failures == 1
+
+
+@streams
+@pytest.mark.parametrize("flood", [comments, pings], ids=["comments", "pings"])
+async def test_stream_behind_megabytes_arrives_without_most_of_them(form: Form, flood: Callable[[int], bytes]) -> None:
+    sent = b"".join(HEADERS[str(form)]) + flood(3 * HELD_BYTES)
+    async with facing([stream_head(), chunk(sent), chunk(form.token), chunk(form.end), END]) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert reply.is_whole
-        assert reply.body == comments + form.stream_bytes
+        held = reply.body.removesuffix(form.token + form.end)
+        assert held != reply.body
+        assert sent.startswith(held)
+        assert len(held) <= 2 * HELD_BYTES
         (call,) = await stand.calls()
         assert call["outcome"] == "ok"
+
+
+@streams
+async def test_comments_without_end_before_the_first_token_are_left_and_cost_no_memory(form: Form) -> None:
+    async with pouring(LONG_COMMENT) as fountain, standing(config_of(fountain.url)) as stand:
+        before = psutil.Process().memory_info().rss
+        reply = await form.ask(stand.url, stream=True)
+        assert reply.status == 502
+        assert "MiB before its first token" in form.error_of(reply)["message"]
+        assert psutil.Process().memory_info().rss - before < 3 * HELD_BYTES + IN_FLIGHT_BYTES
+        assert stand.breaker(form.deployment).failures == 1
+
+
+@streams
+async def test_comment_of_megabytes_is_no_commit(form: Form) -> None:
+    script: list[Step] = [*said(form), *[chunk(b": " + b"x" * HELD_BYTES)] * 2, Hold()]
+    async with facing(script, form.good_stream, models=MODELS) as (stand, _):
+        assert (await form.ask(stand.url, stream=True)).body == form.stream_bytes
+
+
+@streams
+async def test_compressed_megabytes_before_the_first_token_are_no_commit(form: Form) -> None:
+    noise = random.Random(1).randbytes(3 * HELD_BYTES).hex().encode()
+    packed = gzip.compress(b": " + b"\n: ".join(noise[at : at + 4000] for at in range(0, len(noise), 4000)) + b"\n")
+    script: list[Step] = [stream_head(200, {"content-encoding": "gzip"}), chunk(packed), Hold()]
+    async with facing(script, form.good_stream, models=MODELS) as (stand, _):
+        assert (await form.ask(stand.url, stream=True)).body == form.stream_bytes
+
+
+async def test_large_opening_of_a_response_is_passed_on() -> None:
+    created = named("response.created", response={"status": "in_progress", "instructions": "x" * (3 * HELD_BYTES)})
+    script: list[Step] = [stream_head(), chunk(created), chunk(RESPONSES.token), chunk(RESPONSES.end), END]
+    async with facing(script) as (stand, _):
+        reply = await RESPONSES.ask(stand.url, stream=True)
+        assert reply.is_whole
+        assert reply.body == created + RESPONSES.token + RESPONSES.end
+
+
+async def test_client_is_sent_keep_alives_while_those_of_the_provider_are_dropped() -> None:
+    script: list[Step] = [stream_head(), chunk(comments(3 * HELD_BYTES)), Pause(0.3), *CHAT.good_stream[1:]]
+    async with facing(script, stream={"waiting": {"after": "50ms"}}) as (stand, _):
+        reply = await CHAT.ask(stand.url, stream=True)
+        assert reply.is_whole
+        assert reply.body.count(b": waiting\n\n") >= 2
+
+
+@streams
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, br", "Br"])
+async def test_stream_that_cannot_be_inspected_is_replaced_by_a_fallback(form: Form, encoding: str) -> None:
+    script: list[Step] = [stream_head(200, {"content-encoding": encoding}), chunk(b"\x8b\x00\x80"), Hold()]
+    async with facing(script, form.good_stream, models=MODELS) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert reply.body == form.stream_bytes
+        assert reply.headers["x-llm-guard-deployment"] == f"{form.deployment}-spare"
+    async with facing(script) as (stand, _):
+        reply = await form.ask(stand.url, stream=True)
+        assert reply.status == 502
+        assert encoding.lower() in form.error_of(reply)["message"]
+
+
+@streams
+async def test_encoding_that_is_no_compression_is_plain_text(form: Form) -> None:
+    async with facing([stream_head(200, {"content-encoding": "none"}), *form.good_stream[1:]]) as (stand, _):
+        assert (await form.ask(stand.url, stream=True)).body == form.stream_bytes

@@ -67,7 +67,7 @@ class BenchWalk(RuleBasedStateMachine):
     @rule(key=credentials, model=models)
     def lift(self, key: Key, model: str) -> None:
         keys = (key, quota_key(key, model), deployment_key(key, model))
-        lifted = self.bench.lift(keys)
+        lifted = self.bench.lift(keys, self.now)
         assert set(lifted) <= set(keys)
         assert not self.is_stopped(key, model)
 

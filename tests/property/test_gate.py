@@ -77,7 +77,7 @@ class GateWalk(RuleBasedStateMachine):
             self.met["full"] += 1
         else:
             assert again_at > self.now
-            assert is_full or after.rate is not None or after.held_until is not None
+            assert is_full or after.rate is not None or after.held_since is not None
             self.met["paced or ramping"] += 1
 
     @rule(passed_s=st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0, 5.0, 70.0]))

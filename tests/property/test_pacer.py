@@ -17,7 +17,7 @@ def flood(pacer: Pacer, now: float) -> float:
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["go", "go", "429", "flood", "hold"]), st.integers(0, 2000)), min_size=10, max_size=60
+    st.tuples(st.sampled_from(["go", "go", "429", "flood"]), st.integers(0, 2000)), min_size=10, max_size=60
 )
 
 
@@ -26,18 +26,14 @@ steps = st.lists(
 @example([("flood", 0)] + [("go", 0)] * 50)
 @example([("flood", 0)] + [("go", 0), ("go", 0), ("go", 0), ("429", 400)] * 15)
 def test_calls_keep_to_the_highest_rate_of_any_stretch(walk: list[tuple[str, int]]) -> None:
-    pacer, now, held_until = Pacer(0.0), 0.0, 0.0
+    pacer, now = Pacer(0.0), 0.0
     gone: list[float] = []
     rates: list[float] = []
     for what, passed_ms in walk:
         now += passed_ms / 1000
-        if what == "hold":
-            held_until = max(held_until, now + 0.5)
-            pacer.hold(now + 0.5)
         while (at := pacer.opens_at(now)) > now:
-            assert now < held_until or pacer.snapshot(now).rate is not None
+            assert pacer.snapshot(now).rate is not None
             now = at
-        assert now >= held_until
         pacer.take(now)
         before = pacer.snapshot(now).rate
         if what == "flood":

@@ -3,6 +3,7 @@ cut into pieces, what is passed on is the same."""
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from llm_guard.dialect.continuation import Manner
+from llm_guard.dialect.overlap import folded, is_proof
 from llm_guard.dialect.seam import LEAST_ECHO, Seam, anchor, given_back, seam
+from tests.fakes.habits import HABITS, TEXTS, Cut, Habit
 
-MOST_HELD = 500
+MOST_HELD = 700
 WORD_CHARS = "abcdefgh\u00e9\u00df\u4eca\u5929\U0001f600.,-"
 GAPS = [" ", " ", " ", "\n", "\n\n", "  ", " \n\t"]
 BOTH: list[Manner] = ["prefill", "instruction"]
@@ -64,14 +67,20 @@ def test_prefill_is_gone_on_with(cut: tuple[str, str], data: st.DataObject) -> N
 @settings(max_examples=150, deadline=None)
 @given(cut=cut_texts(), data=st.data())
 def test_instruction_is_followed_from_the_anchor_or_an_earlier_word(cut: tuple[str, str], data: st.DataObject) -> None:
+    """Or, where the words prove too little, not at all."""
     text, sent = cut
     end = len(given_back(sent))
     nearby = [at for at in word_starts(text) if end - 400 <= at < end]
     begin = data.draw(st.sampled_from([end - len(anchor(sent)), 0, *nearby]))
     blank = data.draw(st.sampled_from(["", "", " ", "\n\n"]))
     joint = seam("instruction", sent)
-    assert sent + fed(joint, pieces_of(data, blank + text[begin:])) == text
-    assert not joint.has_diverged
+    passed = fed(joint, pieces_of(data, blank + text[begin:]))
+    assert joint.has_diverged or sent + passed == text
+    # Behind a line that has ended, whether the text or the model has ended it may be unknown.
+    rest = text[end:]
+    is_at_a_line_end = "\n" in rest[: len(rest) - len(rest.lstrip())]
+    has_proof = is_proof(folded(given_back(sent)), len(folded(anchor(sent))))
+    assert not joint.has_diverged or begin > end - len(anchor(sent)) or not has_proof or is_at_a_line_end
 
 
 @settings(max_examples=120, deadline=None)
@@ -112,10 +121,59 @@ def test_nothing_behind_the_seam_is_lost(manner: Manner, sent: str, new: str, ta
     joint = seam(manner, sent)
     passed = fed(joint, [new, tail])
     assert joint.has_diverged or passed.endswith(tail.lstrip())
-    # What is left out of the new text is its beginning, and the client has that; a space at most is put in.
-    without = passed.removeprefix(" ") if not new.startswith(" ") else passed
-    left_out = (new + tail).removesuffix(without)
-    assert joint.has_diverged or left_out.strip() in sent
+    # What is left out of the new text is its beginning, and the client has that; dots may stand before it.
+    left_out = (new + tail).removesuffix(passed)
+    assert joint.has_diverged or folded(left_out).lstrip(".") in folded(sent)
+
+
+@st.composite
+def real_cuts(draw: st.DrawFn) -> Cut:
+    """Prose, code, markdown, lists, emoji and nine scripts, cut behind any byte: half a character is not sent."""
+    text = draw(st.sampled_from(list(TEXTS.values())))
+    at = draw(st.integers(1, len(text.encode()) - 1))
+    sent = text.encode()[:at].decode("utf-8", "ignore")
+    assume(sent)
+    return Cut(text, sent)
+
+
+@pytest.mark.parametrize("habit", HABITS.values(), ids=HABITS)
+@settings(max_examples=60, deadline=None)
+@given(cut=real_cuts(), seed=st.integers(0, 1 << 30), data=st.data())
+def test_whatever_a_model_does_its_text_joins_right_or_not_at_all(
+    habit: Habit, cut: Cut, seed: int, data: st.DataObject
+) -> None:  # fmt: skip
+    joint = seam("instruction", cut.sent)
+    told = cut.sent + fed(joint, pieces_of(data, habit(random.Random(seed), cut)))
+    assert cut.whole.startswith(told) if joint.has_diverged else told == cut.whole
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_text_joins_behind_almost_every_character(kind: str) -> None:
+    """With a model that does as it is told, at every seventh character."""
+    text = TEXTS[kind]
+    cuts = [Cut(text, text[:at]) for at in range(20, len(text), 7)]
+    joints = [seam("instruction", cut.sent) for cut in cuts]
+    told = [cut.sent + fed(joint, [cut.anchor + cut.rest]) for cut, joint in zip(cuts, joints, strict=True)]
+    assert all(joint.has_diverged or text == whole for joint, whole in zip(joints, told, strict=True))
+    assert sum(joint.has_diverged for joint in joints) <= 0.05 * len(cuts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(max_size=60), other=st.text(max_size=60))
+def test_text_is_folded_alike_in_one_piece_and_in_many(text: str, other: str) -> None:
+    assert folded(text + other) == folded(text) + folded(other) == "".join(map(folded, text + other))
+    assert not any(map(str.isspace, folded(text)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text("ab c", max_size=80) | st.text(max_size=80), data=st.data())
+def test_end_that_proves_a_seam_stands_in_the_text_once(text: str, data: st.DataObject) -> None:
+    known = folded(text)
+    length = data.draw(st.integers(1, max(1, len(known))))
+    if is_proof(known, length):
+        end = known[-length:]
+        assert sum(known.startswith(end, at) for at in range(len(known))) == 1
+        assert all(end[:-period] != end[period:] for period in range(1, length // 2 + 1))
 
 
 @pytest.mark.parametrize("manner", BOTH)
@@ -135,6 +193,6 @@ def test_anchor_is_a_bounded_end_of_what_is_given_back(sent: str) -> None:
     words = anchor(sent)
     assert given_back(sent).endswith(words)
     assert len(words) >= min(32, len(sent.strip())) or not words
-    assert len(words) <= 80
+    assert len(words) <= 200
     assert words == words.strip()
     assert bool(words) == bool(sent.strip())

@@ -33,6 +33,10 @@ chat_chunks = st.builds(
     st.lists(choices, max_size=2),
     st.sampled_from([{}, {}, {"usage": None}, {"usage": TOKENS}, {"error": None}]),
 )
+legacy_choices = st.builds(
+    lambda index, text, finish: {"choices": [{"index": index, "text": text, "finish_reason": finish}]},
+    st.integers(0, 3), texts, finishes,
+)  # fmt: skip
 errors = st.builds(lambda text: {"error": {"message": text, "code": 500}}, texts)
 legacy_chunks = st.builds(lambda text: {"choices": [{"index": 0, "text": text, "finish_reason": None}]}, texts)
 responses = st.one_of(
@@ -68,6 +72,7 @@ between = st.sampled_from([
 ])  # fmt: skip
 objects = {
     "chat": st.one_of(chat_chunks, chat_chunks, legacy_chunks, errors),
+    "legacy": st.one_of(legacy_choices, legacy_choices, errors),
     "responses": st.one_of(responses, responses, errors),
     "other": st.one_of(chat_chunks, errors),
     "messages": messages,
@@ -76,7 +81,12 @@ objects = {
 
 
 def reader(name: str) -> Reader:
-    paths = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "other": "/v1/audio/speech"}
+    paths = {
+        "chat": "/v1/chat/completions",
+        "legacy": "/v1/completions",
+        "responses": "/v1/responses",
+        "other": "/v1/audio/speech",
+    }
     if name in paths:
         return openai.stream_reader(paths[name], 2 if name == "chat" else 1)
     return anthropic.stream_reader("/v1/messages" if name == "messages" else "/v1/complete", 1)
@@ -146,6 +156,7 @@ class Thorough:
         self._inner = inner
         self.expects_json = inner.expects_json
         self.heeds_done = inner.heeds_done
+        self.expects_progress = inner.expects_progress
 
     def read(self, event: Event) -> Mark:
         return self._inner.read(event)
@@ -217,6 +228,34 @@ def test_no_mark_is_hidden_by_the_fast_path(name: str, data: st.DataObject) -> N
     _, chunks = data.draw(cut_streams(name))
     enough = data.draw(st.integers(1, 4))
     assert fed(reader(name), chunks, enough) == fed(Thorough(reader(name)), chunks, enough)
+
+
+def sought(by: Reader, chunks: list[bytes], every: int) -> tuple[Shown, bytes, bool]:
+    """As `fed`, with progress sought from each `every`-th chunk on, and whether that of the last search was found."""
+    watch = StreamWatch(by)
+    passed = b""
+    for count, chunk in enumerate(chunks):
+        watch.seeks_progress |= count % every == 0
+        passed += watch.feed(chunk)
+    return shown(watch), passed, not watch.seeks_progress
+
+
+@pytest.mark.parametrize("name", objects)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), every=st.integers(1, 3))
+def test_search_for_progress_changes_neither_marks_nor_bytes(name: str, data: st.DataObject, every: int) -> None:
+    _, chunks = data.draw(cut_streams(name))
+    assert sought(reader(name), chunks, every)[:2] == fed(reader(name), chunks)
+
+
+@pytest.mark.parametrize("name", objects)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_progress_is_found_however_the_stream_is_split(name: str, data: st.DataObject) -> None:
+    stream, chunks = data.draw(cut_streams(name))
+    whole = sought(reader(name), [stream], 1)
+    assert sought(reader(name), chunks, len(chunks)) == whole
+    assert sought(Thorough(reader(name)), [stream], 1) == whole
 
 
 @settings(max_examples=200, deadline=None)

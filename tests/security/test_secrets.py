@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Call, GaveUp, Served
+from llm_guard.call import Call, Served
 from llm_guard.gateway.attempt_loop import AttemptLoop
+from llm_guard.outcome import GaveUp
 from llm_guard.routes import Route
 from tests.chaos.forms import CHAT, MESSAGES
 from tests.chaos.process import serving, start, write

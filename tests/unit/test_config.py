@@ -136,6 +136,13 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
     assert problems(text) == [f"4: upstreams.a.base_url: {expected}"]
 
 
+def test_end_of_a_message_is_never_lenient() -> None:
+    text = "upstreams:\n  a: {dialect: anthropic, base_url: 'http://h', stream_end: lenient}\n"
+    assert problems(text + MODELS.replace("openai", "a")) == [
+        "2: upstreams.a.stream_end: is for dialect openai: a message of Anthropic's always ends with message_stop"
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -177,7 +184,7 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
             "defaults: {zzz: 1}",
             f"defaults.zzz: unknown key; known: {RULES}",
         ),
-        ("defaults: {stream: {recover: true}}", "defaults.stream.recover: must be off, continue or restart"),
+        ("defaults: {stream: {recover: true}}", "defaults.stream.recover: must be off, auto, continue or restart"),
         (
             "defaults: {stream: {hold_back: {tokens: 0}}}",
             "defaults.stream.hold_back.tokens: not a count: 0; write a whole number of at least 1",

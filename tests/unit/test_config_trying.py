@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from llm_guard.cli import main
 from llm_guard.config import try_text
 
 SECRET = "sk-live-7f3a"
@@ -96,3 +99,13 @@ def test_what_hangs_on_a_variable_is_left_open_and_all_else_is_not() -> None:
     tried = try_text(content, "text", ENV)
     assert [each.key for each in tried.problems] == ["models.gpt.deployments[1].upstream", "models.gpt.fallbacks[0]"]
     assert tried.unchecked == ("upstreams.a.api_key", "models.gpt.deployments[0].upstream")
+
+
+def test_check_lists_upstreams_whose_streams_may_end_without_a_finish_reason(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    path.write_text(
+        "upstreams: {a: {dialect: openai, base_url: 'http://h/v1', stream_end: lenient}}\n"
+        "models: {m: {deployments: [{upstream: a}]}}\n"
+    )
+    said = CliRunner().invoke(main, ["check", "-c", str(path)])
+    assert "upstreams.a.stream_end: lenient: a stream without a finish_reason passes as whole" in said.output

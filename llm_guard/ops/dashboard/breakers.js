@@ -13,6 +13,7 @@ const STATES = {
   metrics_only: ["none", "Metrics only", "counting, and refusing nothing"],
   disabled: ["none", "Disabled", "passing calls uncounted"],
 };
+const MOST = 0.5;
 const OF_HEALTH = { healthy: "well", degraded: "warn", unhealthy: "bad", failed: "bad" };
 
 const ofDeployment = (one) => ({ deployment: one.deployment });
@@ -84,7 +85,8 @@ function next({ breaker }, passed_s) {
 
 function look(one) {
   const { breaker, hold, health, upstream } = one;
-  const [ofBreaker, word, meaning] = STATES[breaker.state] ?? ["none", breaker.state, ""];
+  const [ofBreaker, word, usually] = STATES[breaker.state] ?? ["none", breaker.state, ""];
+  const meaning = ofBreaker === "well" && one.refused_rate >= MOST ? "but most calls are refused" : usually;
   return {
     kind: hold ? "held" : ofBreaker === "well" ? (OF_HEALTH[health] ?? "none") : ofBreaker,
     word: hold ? `${word}, ${hold.kind}` : word,

@@ -16,6 +16,7 @@ import { showModes } from "./modes.js";
 import { listenForSelection, selectedModel, showSparklines, showTraffic } from "./models.js";
 import { showAlerts, showHolds } from "./notes.js";
 import { showProbes } from "./probes.js";
+import { showRestrictions } from "./restrictions.js";
 import { showAway, showHere, showLocked, showRefused, showStatus } from "./status.js";
 import { countDown } from "./tiles.js";
 
@@ -45,6 +46,7 @@ const feed = new Feed({
   },
   calls: showCalls,
   alerts: showAlerts,
+  restrictions: showRestrictions,
   event(event) {
     noteEvent(event);
     refreshSoon();
@@ -67,7 +69,7 @@ function refreshSoon() {
   isRefreshing = true;
   setTimeout(() => {
     isRefreshing = false;
-    feed.refresh("metrics", "alerts", "calls");
+    feed.refresh("metrics", "alerts", "restrictions", "calls");
     refreshLetters();
   }, SOON_MS);
 }
@@ -78,7 +80,7 @@ function showRefusal(name, message) {
     showRefused(message);
     return;
   }
-  const place = byId({ calls: "calls", alerts: "alerts", history: "charts", events: "events" }[name]);
+  const place = byId(name === "history" ? "charts" : name);
   if (place.keyedElements || place.children.length > 1) return;
   place.replaceChildren(el(place.matches("ul, ol") ? "li" : "p", { class: "none" }, message));
 }
@@ -107,7 +109,7 @@ for (const dialog of document.querySelectorAll("dialog")) {
 
 listenForSelection(() => history && showCharts(history, selectedModel()));
 prepareActions(() => {
-  feed.refresh("metrics", "alerts");
+  feed.refresh("metrics", "alerts", "restrictions");
   refreshLetters();
 });
 prepareCalls();

@@ -1,6 +1,6 @@
 // Traffic: the figures of all calls, a row for each model, and which of them the charts show.
 
-import { byId, el, keyed, parts, setText, svg } from "./dom.js";
+import { byId, el, keyed, parts, setHidden, setText, svg } from "./dom.js";
 import { count, rate, ratio, seconds, share } from "./format.js";
 
 const ALL = ""; // no model has an empty name
@@ -8,6 +8,8 @@ const WIDTH = 120;
 const HEIGHT = 22;
 const SHOWN_S = 900;
 const POOR = 0.95; // below this a success rate is an alert
+const MOST = 0.5; // from this share of refused calls on it is the gateway itself that fails
+const OF_HEALTH = { healthy: "", degraded: "warn", unhealthy: "bad", failed: "bad" };
 
 let selected = ALL;
 let onSelect = () => {};
@@ -50,6 +52,7 @@ function showDials(total) {
     ],
     ["Retries", ratio(total.retries_per_call), "per call"],
     ["Timeouts", share(total.timeout_rate), "of attempts"],
+    ["Refused", share(total.refused_rate), "of calls, by the gateway"],
   ];
   const list = byId("dials");
   if (!list.children.length) list.append(...figures.map(([name]) => newDial(name)));
@@ -59,6 +62,8 @@ function showDials(total) {
     setText(small, note);
   });
   list.firstElementChild.dataset.state = total.success_rate !== null && total.success_rate < POOR ? "bad" : "";
+  setHidden(list.lastElementChild, !total.refused_rate);
+  list.lastElementChild.dataset.state = total.refused_rate >= MOST ? "bad" : "";
 }
 
 function newDial(name) {
@@ -105,7 +110,7 @@ function newSparkline() {
   );
 }
 
-function fillRow(row, { model, traffic }) {
+function fillRow(row, { model, traffic, health = "healthy", why = [] }) {
   const figures = {
     success: share(traffic.success_rate),
     calls: rate(traffic.calls_per_second),
@@ -120,7 +125,9 @@ function fillRow(row, { model, traffic }) {
     timeouts: share(traffic.timeout_rate),
   };
   for (const [name, text] of Object.entries(figures)) setText(parts(row)[name], text);
-  parts(row).success.dataset.state = traffic.success_rate !== null && traffic.success_rate < POOR ? "bad" : "";
+  const isPoor = traffic.success_rate !== null && traffic.success_rate < POOR;
+  parts(row).success.dataset.state = isPoor ? "bad" : OF_HEALTH[health];
+  parts(row).success.title = why.join("; ");
   row.querySelector("button").setAttribute("aria-pressed", String(model === selected));
 }
 

@@ -7,7 +7,19 @@ import pytest
 
 from llm_guard.dialect import anthropic
 from llm_guard.dialect.anthropic import EventsReader, MessagesReader, stream_reader
-from llm_guard.dialect.sse import END, MALFORMED, NOTHING, TOKEN, Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.dialect.sse import (
+    END,
+    FILLER,
+    MALFORMED,
+    NOTHING,
+    PROGRESS,
+    TOKEN,
+    Event,
+    Mark,
+    Reader,
+    StreamWatch,
+    Usage,
+)
 from llm_guard.outcome import Refusal
 
 
@@ -24,13 +36,43 @@ def watch(reader: Reader, stream: bytes) -> StreamWatch:
 
 def test_path_says_how_its_stream_is_read() -> None:
     assert isinstance(stream_reader("/v1/messages", 1), MessagesReader)
-    assert isinstance(stream_reader("/v1/complete", 1), EventsReader)
+    complete, session = stream_reader("/v1/complete", 1), stream_reader("/v1/sessions/sesn_1/events/stream", 1)
+    assert isinstance(complete, EventsReader)
+    assert isinstance(session, EventsReader)
+    assert complete.expects_progress
+    assert not session.expects_progress, "it may wait for a person"
 
 
-@pytest.mark.parametrize("kind", ["message_start", "content_block_start", "content_block_stop", "ping"])
-def test_header_of_a_message_is_no_token(kind: str) -> None:
-    assert read(kind) == NOTHING
-    assert read(kind, name="") == NOTHING
+def test_header_of_a_message_is_no_token() -> None:
+    assert read("message_start") == read("message_start", name="") == NOTHING
+
+
+@pytest.mark.parametrize("kind", ["ping", "keepalive", "keep-alive", "heartbeat", "system.heartbeat"])
+def test_keep_alive_of_a_message_is_filler(kind: str) -> None:
+    assert read(kind) == read(kind, name="") == FILLER
+
+
+@pytest.mark.parametrize("kind", ["content_block_start", "content_block_stop"])
+def test_edge_of_a_block_is_progress_and_no_token(kind: str) -> None:
+    assert read(kind) == read(kind, name="") == PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("delta", "is_empty"),
+    [
+        ({"type": "text_delta", "text": ""}, True),
+        ({"type": "input_json_delta", "partial_json": ""}, True),
+        ({"type": "thinking_delta", "thinking": "", "estimated_tokens": None}, True),
+        ({"type": "compaction_delta", "content": None}, True),
+        ({}, True),
+        ({"type": "text_delta", "text": " "}, False),
+        ({"type": "thinking_delta", "thinking": "", "estimated_tokens": 50}, False),
+        ({"type": "signature_delta", "signature": "Eq"}, False),
+        ({"type": "citations_delta", "citation": {"type": "char_location", "cited_text": "x"}}, False),
+    ],
+)
+def test_delta_of_a_block_that_adds_nothing_is_filler(delta: dict[str, Any], is_empty: bool) -> None:
+    assert read("content_block_delta", delta=delta) == (FILLER if is_empty else TOKEN)
 
 
 @pytest.mark.parametrize("kind", ["content_block_delta", "message_delta", "anything_new"])
@@ -46,7 +88,7 @@ def test_message_stop_is_the_end() -> None:
 
 def test_message_owes_nothing_behind_its_end() -> None:
     assert watch(MessagesReader(), b'event: message_stop\ndata: {"type": "message_stop"}\n\n').missing_end == b""
-    assert watch(EventsReader(), b"data: {}\n\n").missing_end == b""
+    assert watch(EventsReader(expects_progress=True), b"data: {}\n\n").missing_end == b""
 
 
 @pytest.mark.parametrize(
@@ -89,11 +131,11 @@ def test_confused_types_raise_nothing(value: object) -> None:
 
 
 def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
-    assert EventsReader().read(Event("completion", b"{}")) == TOKEN
-    assert EventsReader().read(Event("ping", b"{}")) == NOTHING
-    assert EventsReader().read(Event("completion", b"")) == NOTHING
-    assert EventsReader().read(Event("error", b"{}")) == Mark(error=b"{}", is_heard=True)
-    assert watch(EventsReader(), b"").may_end
+    assert EventsReader(expects_progress=True).read(Event("completion", b"{}")) == TOKEN
+    assert EventsReader(expects_progress=True).read(Event("ping", b"{}")) == FILLER
+    assert EventsReader(expects_progress=True).read(Event("completion", b"")) == NOTHING
+    assert EventsReader(expects_progress=True).read(Event("error", b"{}")) == Mark(error=b"{}", is_heard=True)
+    assert watch(EventsReader(expects_progress=True), b"").may_end
 
 
 def test_refusal_reads_like_an_error_of_anthropic() -> None:

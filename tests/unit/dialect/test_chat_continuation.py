@@ -407,10 +407,16 @@ def test_nothing_follows_the_end() -> None:
 def test_tool_call_of_the_new_stream_passes_behind_the_text() -> None:
     transcript = sent(ROLE, *said("one two three"))
     call = called("{}", name="look", number=2)
-    _, rest = spliced(transcript, "instruction", *said("one", number=2), call, END, DONE)
+    _, rest = spliced(transcript, "instruction", *said("one two three four", number=2), call, END, DONE)
     deltas = [body["choices"][0]["delta"] for body in bodies(rest)]
-    assert [sorted(delta) for delta in deltas] == [["content", "tool_calls"], []]
+    assert [sorted(delta) for delta in deltas] == [["content"], ["tool_calls"], []]
     assert manners(transcript) == ()
+
+
+def test_tool_call_of_a_new_stream_that_repeats_no_word_has_diverged() -> None:
+    transcript = sent(ROLE, *said("one two three"))
+    splice, rest = spliced(transcript, "instruction", called("{}", name="look", number=2), END, DONE)
+    assert (splice.has_diverged, rest) == (True, b"")
 
 
 def test_done_without_a_finish_is_kept_from_the_client() -> None:
@@ -438,8 +444,8 @@ def test_logprobs_of_a_text_that_was_cut_are_dropped() -> None:
     ],
 )  # fmt: skip
 def test_events_that_are_no_chunks_are_dropped(manner: Manner, junk: bytes) -> None:
-    splice, rest = spliced(sent(ROLE, *said("one two")), manner, junk, *said("one two three"), junk)
-    assert content_of(rest) in (" three", "one two three")
+    splice, rest = spliced(sent(ROLE, *said("one two three")), manner, junk, *said("one two three four"), junk)
+    assert content_of(rest) in (" four", "one two three four")
     assert not splice.has_diverged
     assert len(bodies(rest)) <= 3
 

@@ -7,7 +7,19 @@ import pytest
 
 from llm_guard.dialect import openai
 from llm_guard.dialect.openai import ChatReader, OtherReader, ResponsesReader, stream_reader
-from llm_guard.dialect.sse import END, MALFORMED, NOTHING, TOKEN, Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.dialect.sse import (
+    END,
+    FILLER,
+    MALFORMED,
+    NOTHING,
+    PROGRESS,
+    TOKEN,
+    Event,
+    Mark,
+    Reader,
+    StreamWatch,
+    Usage,
+)
 from llm_guard.outcome import Refusal
 
 
@@ -57,6 +69,9 @@ def test_path_says_how_its_stream_is_read(path: str, reader: type) -> None:
         chunk(choice(role="assistant", content="", refusal=None)),
         chunk(choice(content="")),
         chunk(choice()),
+        chunk(choice(tool_calls=[{"index": 0, "type": "function", "function": {"arguments": ""}}])),
+        chunk(choice(content=[{"type": "thinking", "thinking": [{"type": "text", "text": ""}]}])),
+        chunk(choice(reasoning_details=[{"type": "reasoning.text", "text": "", "format": "unknown", "index": 0}])),
         event({"choices": [], "prompt_filter_results": [{"prompt_index": 0}]}),
         event({"id": "", "object": ""}),
         event({"choices": None}),
@@ -74,13 +89,42 @@ def test_chat_header_is_no_token(data: Event) -> None:
         {"content": "x"},
         {"role": "assistant", "content": "x"},
         {"reasoning_content": "hm"},
-        {"tool_calls": [{"index": 0}]},
+        {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "f", "arguments": ""}}]},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]},
+        {"content": " "},
         {"refusal": "no"},
         {"audio": {"id": "1"}},
     ],
 )
 def test_anything_said_in_a_chat_is_a_token(said: dict[str, Any]) -> None:
     assert chat(chunk(choice(**said))) == TOKEN
+
+
+@pytest.mark.parametrize("sampled", [{"token_ids": [5]}, {"logprobs": {"content": [{"token": "x", "logprob": -0.1}]}}])
+def test_chunk_of_a_sampled_token_without_text_is_progress(sampled: dict[str, Any]) -> None:
+    assert chat(chunk({**choice(content=""), **sampled})) == PROGRESS
+    assert chat(chunk({**choice(content=""), **dict.fromkeys(sampled)})) == NOTHING
+
+
+def test_deep_delta_is_a_token_and_raises_nothing() -> None:
+    deep = b'{"choices": [{"delta": {"a": ' + b"[" * 900 + b"]" * 900 + b"}}]}"
+    assert chat(event(deep)) == TOKEN
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        chunk(choice(role="assistant", content="")),
+        chunk(choice(content="")),
+        chunk(choice()),
+        chunk(),
+    ],
+)
+def test_empty_chunk_of_a_chat_is_filler_once_its_choice_has_begun(data: Event) -> None:
+    reader = ChatReader(1)
+    assert reader.read(chunk(choice(role="assistant"))) == NOTHING
+    assert reader.read(data) == FILLER
+    assert reader.read(chunk(choice(content="x"))) == TOKEN
 
 
 def test_text_of_a_legacy_completion_is_a_token() -> None:
@@ -106,9 +150,76 @@ def test_chat_of_two_choices_ends_when_both_have_finished() -> None:
     assert ChatReader(2).read(chunk(choice(0, "stop"), choice(1, "length"))).is_end
 
 
+def test_done_behind_fewer_choices_than_were_asked_for_is_the_end() -> None:
+    reader = ChatReader(3)
+    reader.read(chunk(choice(0, content="x"), choice(1, content="y")))
+    assert not reader.read(chunk(choice(0, "stop"), choice(1, "stop"))).is_end
+    assert reader.read(event(b"[DONE]")) == END
+
+
+@pytest.mark.parametrize("choices", [2, 3])
+def test_done_before_a_choice_that_has_begun_is_finished_is_no_end(choices: int) -> None:
+    reader = ChatReader(choices)
+    reader.read(chunk(choice(0, content="x")))
+    reader.read(chunk(choice(1, role="assistant")))
+    reader.read(chunk(choice(0, "stop")))
+    assert reader.read(event(b"[DONE]")) == NOTHING
+
+
+def text(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": index, "text": text, "finish_reason": finish}]}
+
+
+def test_legacy_completion_of_several_prompts_ends_when_all_that_have_begun_are_finished() -> None:
+    reader = ChatReader(1, is_chat=False)
+    for one in (text(0, "x"), text(1, "y"), text(0, "", "stop"), text(2, "z"), text(2, "", "length")):
+        assert not reader.read(event(one)).is_end
+    assert reader.read(event(text(1, "", "stop"))).is_end
+
+
+def test_choice_that_begins_late_is_seen_on_the_fast_path() -> None:
+    stream = b"".join(
+        b"data: " + json.dumps(each).encode() + b"\n\n" for each in (text(0, "x"), text(1, "y"), text(0, "", "stop"))
+    )
+    assert not watch(stream_reader("/v1/completions", 1), stream + b"data: [DONE]\n\n").may_end
+    late = chunk(choice(0, content="x")), chunk(choice(1, content="y")), chunk(choice(0, "stop"))
+    stream = b"".join(b"data: " + each.data + b"\n\n" for each in late)
+    assert not watch(ChatReader(2), stream + b"data: [DONE]\n\n").may_end
+    assert not watch(ChatReader(3), stream + b"data: [DONE]\n\n").may_end
+
+
+def test_choices_without_end_are_not_all_kept() -> None:
+    for reader in (ChatReader(2), ChatReader(1, is_chat=False)):
+        for index in range(3000):
+            reader.read(event(text(index, "x", "stop")))
+        assert len(reader._begun) <= 1024
+        assert len(reader._finished) <= 1024
+
+
 def test_done_alone_proves_nothing() -> None:
     seen = watch(ChatReader(1), b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n')
     assert (seen.has_token, seen.has_ended, seen.may_end) == (True, False, False)
+
+
+def ended(*events: Event, choices: int = 1, is_lenient: bool = True) -> Mark:
+    """What `[DONE]` means behind these events."""
+    reader = stream_reader("/v1/chat/completions", choices, is_lenient=is_lenient)
+    for each in events:
+        reader.read(each)
+    return reader.read(event(b"[DONE]"))
+
+
+def test_done_without_any_finish_reason_is_the_end_where_the_upstream_is_lenient() -> None:
+    said = chunk(choice(0, content="x"))
+    assert ended(said) == END
+    assert ended(said, chunk(choice(1, content="x")), choices=2) == END
+    assert ended(said, is_lenient=False) == Mark(lacks_finish=True)
+    assert ended(chunk(choice(0, "stop"))) == ended(chunk(choice(0, "stop")), is_lenient=False) == END
+
+
+def test_lenience_makes_no_answer_of_nothing_and_no_whole_of_a_choice_that_others_have_finished() -> None:
+    assert ended() == ended(chunk(choice(role="assistant", content=""))) == NOTHING
+    assert ended(chunk(choice(0, content="x")), chunk(choice(1, "stop")), choices=2) == NOTHING
 
 
 def owed(choices: int, *data: bytes | Event) -> bytes:
@@ -268,7 +379,7 @@ def response(kind: str, name: str | None = None, **more: Any) -> Mark:
 @pytest.mark.parametrize("kind", ["response.completed", "response.incomplete"])
 def test_response_ends_with_its_usage(kind: str) -> None:
     mark = response(kind, response={"usage": {"input_tokens": 1, "output_tokens": 2}, "error": None})
-    assert mark == Mark(is_token=True, is_end=True, usage=Usage(1, 2))
+    assert mark == Mark(is_token=True, is_progress=True, is_end=True, usage=Usage(1, 2))
 
 
 @pytest.mark.parametrize("kind", ["response.failed", "error"])
@@ -284,18 +395,27 @@ def test_response_error_may_come_without_a_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_token"),
+    ("kind", "mark"),
     [
-        ("response.created", False),
-        ("response.in_progress", False),
-        ("response.output_item.added", False),
-        ("response.output_text.delta", True),
-        ("response.reasoning_summary_text.delta", True),
-        ("response.output_item.done", True),
+        ("response.created", NOTHING),
+        ("response.in_progress", NOTHING),
+        ("keepalive", FILLER),
+        ("response.heartbeat", FILLER),
+        ("response.output_item.added", PROGRESS),
+        ("response.web_search_call.searching", PROGRESS),
+        ("response.output_text.delta", TOKEN),
+        ("response.reasoning_summary_text.delta", TOKEN),
+        ("response.output_item.done", TOKEN),
     ],
 )
-def test_response_headers_are_no_tokens(kind: str, is_token: bool) -> None:
-    assert response(kind, response={"error": None, "usage": None}) == (TOKEN if is_token else NOTHING)
+def test_response_headers_are_no_tokens(kind: str, mark: Mark) -> None:
+    assert response(kind, response={"error": None, "usage": None}) == mark
+    assert response(kind, name="", response={"error": None, "usage": None}) == mark
+
+
+@pytest.mark.parametrize("delta", ["", None, {"stdout": "", "stderr": ""}])
+def test_empty_delta_of_a_response_is_filler(delta: object) -> None:
+    assert response("response.output_text.delta", delta=delta) == FILLER
 
 
 def test_kind_is_in_the_data_where_the_event_has_no_name() -> None:
@@ -315,7 +435,10 @@ def test_completed_response_too_long_to_read_is_an_end() -> None:
 def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
     assert OtherReader().read(event({"type": "speech.audio.delta"})).is_token
     assert OtherReader().read(event(b"\x00\x01")) == TOKEN
-    assert OtherReader().read(event(b"", "ping")) == NOTHING
+    assert OtherReader().read(event(b"", "ping")) == FILLER
+    assert OtherReader().read(event(b"{}", "ping")) == FILLER
+    assert OtherReader().read(event({"type": "keepalive"})) == FILLER
+    assert OtherReader().read(event({"type": "transcript.text.delta", "delta": ""})) == FILLER
     assert OtherReader().read(event(b"[DONE]")) == END
     assert watch(OtherReader(), b"").may_end
 

@@ -186,16 +186,21 @@ def test_second_stream_may_die_as_well() -> None:
 
 
 def test_first_event_after_the_seam_carries_the_marker_and_no_other_does() -> None:
-    transcript = sent(*opening(), *message(0, 1, "one "))
-    second = [*opening(2), *message(0, 2, "one two", " three"), *finished(0, 2, "one two three"), closing(2)]
+    transcript = sent(*opening(), *message(0, 1, "beginning "))
+    second = [
+        *opening(2),
+        *message(0, 2, "beginning two", " three"),
+        *finished(0, 2, "beginning two three"),
+        closing(2),
+    ]
     _, told = spliced(transcript, "restart", *second)
     assert [body.get("llm_guard") for body in bodies(told)] == [MARKER, *[None] * (len(kinds(told)) - 1)]
     assert kinds(told)[0] == "output_text.delta"
 
 
 def test_events_are_not_numbered_where_the_first_server_did_not() -> None:
-    transcript = sent(*opening(), *message(0, 1, "one "))
-    _, told = spliced(transcript, "restart", *numbered([*opening(2), *message(0, 2, "one two")]))
+    transcript = sent(*opening(), *message(0, 1, "beginning "))
+    _, told = spliced(transcript, "restart", *numbered([*opening(2), *message(0, 2, "beginning two")]))
     assert ["sequence_number" in body for body in bodies(told)] == [False]
 
 
@@ -249,13 +254,13 @@ def test_text_is_gone_on_with_by_an_instruction(begun: list[bytes], more: Body) 
 
 @pytest.mark.parametrize("own", ["tell me", [{"role": "user", "content": "tell me"}]])
 def test_request_for_the_rest_ends_in_the_text_so_far_and_an_instruction(own: object) -> None:
-    transcript = sent(*opening(), *reasoning(0, 1, "hmm"), *message(1, 1, "one ", "two "))
+    transcript = sent(*opening(), *reasoning(0, 1, "hmm"), *message(1, 1, "beginning ", "two "))
     request = {**REQUEST, "input": own}
     rest = transcript.request(request, "instruction", "none")
     assert [one["role"] for one in rest["input"]] == ["user", "assistant", "user"]
     assert "tell me" in json.dumps(rest["input"][0])
-    assert rest["input"][1]["content"] == [{"type": "output_text", "text": "one two"}]
-    assert "one two" in rest["input"][2]["content"][0]["text"]
+    assert rest["input"][1]["content"] == [{"type": "output_text", "text": "beginning two"}]
+    assert "beginning two" in rest["input"][2]["content"][0]["text"]
     assert rest["max_output_tokens"] == 498
     assert request == {**REQUEST, "input": own}
     assert transcript.request(request, "restart", "none") == request
@@ -263,7 +268,7 @@ def test_request_for_the_rest_ends_in_the_text_so_far_and_an_instruction(own: ob
 
 @pytest.mark.parametrize(("limit", "left"), [(17, 16), (16, 16), (5, 5), (None, None)])
 def test_limit_stays_one_that_the_api_takes(limit: int | None, left: int | None) -> None:
-    transcript = sent(*opening(), *message(0, 1, "one ", "two "))
+    transcript = sent(*opening(), *message(0, 1, "beginning ", "two "))
     rest = transcript.request({"input": "x", "max_output_tokens": limit}, "instruction", "none")
     assert rest["max_output_tokens"] == left
 
@@ -271,10 +276,16 @@ def test_limit_stays_one_that_the_api_takes(limit: int | None, left: int | None)
 def test_reasoning_without_text_is_done_anew_and_only_once_shown() -> None:
     first = [*opening(), *reasoning(0, 1, "hmm")]
     assert sent(*first).request(REQUEST, "instruction", "none") == REQUEST
-    second = [*opening(2), *reasoning(0, 2, "well"), *message(1, 2, "one"), *finished(1, 2, "one"), closing(2)]
+    second = [
+        *opening(2),
+        *reasoning(0, 2, "well"),
+        *message(1, 2, "beginning"),
+        *finished(1, 2, "beginning"),
+        closing(2),
+    ]
     whole = joined("instruction", first, second)
     assert [one.id for one in whole.output] == ["reasoning_1", "message_2"]
-    assert whole.output_text == "one"
+    assert whole.output_text == "beginning"
 
 
 def test_model_that_begins_anew_and_says_something_else_has_diverged() -> None:
@@ -290,106 +301,119 @@ def test_model_that_begins_anew_and_says_something_else_has_diverged() -> None:
 def test_answer_of_whitespace_begins_anew() -> None:
     first = [*opening(), *message(0, 1, "\n\n")]
     assert sent(*first).request(REQUEST, "instruction", "none") == REQUEST
-    again = [*opening(2), *message(0, 2, "\n", "\none"), *finished(0, 2, "\n\none"), closing(2)]
-    assert joined("instruction", first, again).output_text == "\n\none"
+    again = [*opening(2), *message(0, 2, "\n", "\nbeginning"), *finished(0, 2, "\n\nbeginning"), closing(2)]
+    assert joined("instruction", first, again).output_text == "\n\nbeginning"
 
 
 def test_text_whose_message_was_ended_goes_on_in_a_new_one() -> None:
-    first = [*opening(), *message(0, 1, "one "), *finished(0, 1, "one ")]
-    second = [*opening(2), *message(0, 2, "one two"), *finished(0, 2, "one two"), closing(2)]
+    first = [*opening(), *message(0, 1, "beginning "), *finished(0, 1, "beginning ")]
+    second = [*opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two"), closing(2)]
     whole = joined("instruction", first, second)
     assert [one.id for one in whole.output] == ["message_1", "message_2"]
-    assert whole.output_text == "one two"
+    assert whole.output_text == "beginning two"
 
 
 def test_text_whose_part_was_ended_goes_on_in_a_new_part() -> None:
-    first = [*opening(), *message(0, 1, "one "), *finished(0, 1, "one ")[:2]]
-    second = [*opening(2), *message(0, 2, "one two"), *finished(0, 2, "one two"), closing(2)]
+    first = [*opening(), *message(0, 1, "beginning "), *finished(0, 1, "beginning ")[:2]]
+    second = [*opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two"), closing(2)]
     whole = joined("instruction", first, second)
     content = whole.output[0].to_dict()["content"]
     assert isinstance(content, list)
-    assert [part["text"] for part in content] == ["one ", "two"]
+    assert [part["text"] for part in content] == ["beginning ", "two"]
 
 
 def test_logprobs_of_a_piece_of_which_a_part_is_told_are_left_out() -> None:
     place = {"item_id": "message_2", "output_index": 0, "content_index": 0, "logprobs": [{"token": "t", "logprob": -1}]}
-    pieces = [event("output_text.delta", **place, delta=piece) for piece in ("one two", " three")]
-    transcript = sent(*opening(), *message(0, 1, "one "))
+    pieces = [event("output_text.delta", **place, delta=piece) for piece in ("beginning two", " three")]
+    transcript = sent(*opening(), *message(0, 1, "beginning "))
     _, told = spliced(transcript, "instruction", *opening(2), *message(0, 2), *pieces)
     assert [(body["delta"], len(body["logprobs"])) for body in bodies(told)] == [("two", 0), (" three", 1)]
 
 
 def test_message_that_comes_to_no_end_is_incomplete_with_its_response() -> None:
-    second = [*opening(2), *message(0, 2, "one two"), closing(2, kind="incomplete")]
-    whole = joined("instruction", [*opening(), *message(0, 1, "one ")], second)
+    second = [*opening(2), *message(0, 2, "beginning two"), closing(2, kind="incomplete")]
+    whole = joined("instruction", [*opening(), *message(0, 1, "beginning ")], second)
     assert whole.output[0].to_dict()["status"] == "incomplete"
 
 
 def test_word_behind_the_end_of_its_message_is_not_told() -> None:
-    second = [*opening(2), *message(0, 2, "one two"), *finished(0, 2, "one two")]
-    transcript = sent(*opening(), *message(0, 1, "one "))
+    second = [*opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two")]
+    transcript = sent(*opening(), *message(0, 1, "beginning "))
     _, told = spliced(transcript, "instruction", *second, *message(0, 2, "x")[2:])
     assert kinds(told)[-1] == "output_item.done"
 
 
 def test_end_without_a_further_word_ends_the_message_and_begins_none() -> None:
-    for first in (message(0, 1, "one"), message(0, 1, "one")[:3], [*message(0, 1, "one"), *finished(0, 1, "one")]):
-        for second in ([], [*message(0, 2), *finished(0, 2, "")], [*message(0, 2, "one"), *finished(0, 2, "one")]):
-            whole = joined("instruction", [*opening(), *first], [*opening(2), *second, closing(2)])
-            assert whole.output_text == "one"
-            assert len(whole.output) == 1
+    text = "beginning"
+    for first in (message(0, 1, text), message(0, 1, text)[:3], [*message(0, 1, text), *finished(0, 1, text)]):
+        second = [*message(0, 2, text), *finished(0, 2, text)]
+        whole = joined("instruction", [*opening(), *first], [*opening(2), *second, closing(2)])
+        assert whole.output_text == text
+        assert len(whole.output) == 1
+
+
+@pytest.mark.parametrize("second", [[], [*message(0, 2), *finished(0, 2, "")], call(0, 2, "{}", is_done=True)])
+def test_second_stream_that_repeats_no_word_has_diverged(second: list[bytes]) -> None:
+    """Whether the text that was cut had come to its end cannot be known."""
+    transcript = sent(*opening(), *message(0, 1, "beginning "))
+    splice, told = spliced(transcript, "instruction", *opening(2), *second, closing(2))
+    assert (splice.has_diverged, told) == (True, b"")
+    assert not transcript.has_ended
 
 
 def test_call_that_the_second_stream_makes_follows_the_text() -> None:
-    first = [*opening(), *message(0, 1, "one ")]
-    said = [*message(1, 2, "one two"), *finished(1, 2, "one two")]
-    for before in ([*reasoning(0, 2, "hm"), *said], reasoning(0, 2, "hm")):
-        second = [*opening(2), *before, *call(2, 2, '{"a"', ": 1}", is_done=True), closing(2)]
-        whole = joined("instruction", first, second)
-        assert [one.type for one in whole.output] == ["message", "function_call"]
-        assert whole.output[1].to_dict()["arguments"] == '{"a": 1}'
-
-
-def test_call_is_new_to_the_client_before_any_text_comes() -> None:
-    transcript = sent(*opening(), *message(0, 1, "one "))
-    splice, told = spliced(transcript, "instruction", *opening(2), *call(0, 2, "{}"))
-    assert splice.is_joined
-    assert [body["output_index"] for body in bodies(told)] == [1, 1]
+    first = [*opening(), *message(0, 1, "beginning ")]
+    said = [*message(1, 2, "beginning two"), *finished(1, 2, "beginning two")]
+    second = [*opening(2), *reasoning(0, 2, "hm"), *said, *call(2, 2, '{"a"', ": 1}", is_done=True), closing(2)]
+    whole = joined("instruction", first, second)
+    assert [one.type for one in whole.output] == ["message", "function_call"]
+    assert whole.output[1].to_dict()["arguments"] == '{"a": 1}'
 
 
 def test_message_without_text_leaves_no_gap_before_the_next_item() -> None:
-    first = [*opening(), *message(0, 1, "one"), *finished(0, 1, "one")]
-    second = [*opening(2), *message(0, 2, "one"), *finished(0, 2, "one"), *call(1, 2, "{}", is_done=True), closing(2)]
+    first = [*opening(), *message(0, 1, "beginning"), *finished(0, 1, "beginning")]
+    second = [
+        *opening(2),
+        *message(0, 2, "beginning"),
+        *finished(0, 2, "beginning"),
+        *call(1, 2, "{}", is_done=True),
+        closing(2),
+    ]
     _, told = spliced(sent(*first), "instruction", *second)
     assert {body["output_index"] for body in bodies(told) if "output_index" in body} == {1}
-    assert joined("instruction", first, second).output_text == "one"
+    assert joined("instruction", first, second).output_text == "beginning"
 
 
 def test_refusal_of_the_second_stream_is_a_part_of_its_own() -> None:
     place = {"item_id": "message_2", "output_index": 0, "content_index": 1}
     refused = {"type": "refusal", "refusal": "no"}
     second = [
-        *opening(2), *message(0, 2, "one two"), *finished(0, 2, "one two")[:2],
+        *opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two")[:2],
         event("content_part.added", **place, part={"type": "refusal", "refusal": ""}),
         event("refusal.delta", **place, delta="no"), event("refusal.done", **place, refusal="no"),
         event("content_part.done", **place, part=refused), finished(0, 2, "")[2], closing(2),
     ]  # fmt: skip
-    whole = joined("instruction", [*opening(), *message(0, 1, "one ")], second).output[0].to_dict()
+    whole = joined("instruction", [*opening(), *message(0, 1, "beginning ")], second).output[0].to_dict()
     assert isinstance(whole["content"], list)
-    assert [part.get("text", part.get("refusal")) for part in whole["content"]] == ["one two", "no"]
+    assert [part.get("text", part.get("refusal")) for part in whole["content"]] == ["beginning two", "no"]
     assert whole["id"] == "message_1"
 
 
 def test_response_is_the_first_one_with_the_end_of_the_last() -> None:
-    second = [*opening(2), *message(0, 2, "one two"), *finished(0, 2, "one two"), closing(2, kind="incomplete")]
-    first = [event("created", response=response(1, max_output_tokens=500)), *message(0, 1, "one ")]
+    second = [
+        *opening(2),
+        *message(0, 2, "beginning two"),
+        *finished(0, 2, "beginning two"),
+        closing(2, kind="incomplete"),
+    ]
+    first = [event("created", response=response(1, max_output_tokens=500)), *message(0, 1, "beginning ")]
     whole = joined("instruction", first, second)
     assert (whole.id, whole.created_at, whole.max_output_tokens, whole.status) == ("resp_1", 1, 500, "incomplete")
 
 
 def test_usage_of_all_streams_is_summed() -> None:
-    first = [*opening(), *message(0, 1, "one ", "two ")]
-    second = [*opening(2), *message(0, 2, "one two three"), *finished(0, 2, "one two three"), closing(2, 7)]
+    first = [*opening(), *message(0, 1, "beginning ", "two ")]
+    second = [*opening(2), *message(0, 2, "beginning two three"), *finished(0, 2, "beginning two three"), closing(2, 7)]
     usage = joined("instruction", first, second).usage
     assert usage is not None
     # The second prompt held two pieces more than the first, of which nothing else is known.
@@ -403,26 +427,32 @@ def test_usage_of_all_streams_is_summed() -> None:
 
 
 def test_prompt_of_a_stream_that_died_is_estimated_by_that_of_another() -> None:
-    transcript = sent(*opening(), *message(0, 1, "one ", "two "))
-    spliced(transcript, "instruction", *opening(2), *message(0, 2, "one two three ", "four "))
+    transcript = sent(*opening(), *message(0, 1, "beginning ", "two "))
+    spliced(transcript, "instruction", *opening(2), *message(0, 2, "beginning two three ", "four "))
     spliced(transcript, "instruction", *opening(3))
-    whole = "one two three four five"
+    whole = "beginning two three four five"
     spliced(transcript, "instruction", *opening(4), *message(0, 4, whole), *finished(0, 4, whole), closing(4, 3))
     # 6 and nothing, 6 and two pieces, nothing of one that did not begin, 6 and four pieces.
     assert transcript.usage == Usage(6 + 8 + 10, 2 + 2 + 3)
 
 
 def test_nothing_is_told_behind_the_end() -> None:
-    second = [*opening(2), *message(0, 2, "one two"), *finished(0, 2, "one two"), closing(2)]
+    second = [*opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two"), closing(2)]
     for manner in ("instruction", "restart"):
-        transcript = sent(*opening(), *message(0, 1, "one "))
+        transcript = sent(*opening(), *message(0, 1, "beginning "))
         _, told = spliced(transcript, manner, *second, *call(1, 2, "{}"), event("rate", x=1), closing(3))
         assert kinds(told)[-1] == "completed"
 
 
 def test_run_from_scratch_passes_what_is_new_and_keeps_what_was_sent() -> None:
-    first = [*opening(), *reasoning(0, 1, "hm", "m"), *message(1, 1, "one"), *finished(1, 1, "one"), *call(2, 1, '{"a')]
-    second = [*opening(2), *reasoning(0, 2, "hmm"), *message(1, 2, "o", "ne"), *finished(1, 2, "one")]
+    first = [
+        *opening(),
+        *reasoning(0, 1, "hm", "m"),
+        *message(1, 1, "beginning"),
+        *finished(1, 1, "beginning"),
+        *call(2, 1, '{"a'),
+    ]
+    second = [*opening(2), *reasoning(0, 2, "hmm"), *message(1, 2, "begin", "ning"), *finished(1, 2, "beginning")]
     second += [*call(2, 2, '{"a"', ": 1}", is_done=True), *message(3, 2, "x"), *finished(3, 2, "x"), closing(2)]
     assert sent(*first).can_restart(REQUEST)
     whole = joined("restart", first, second)
@@ -437,18 +467,18 @@ def test_what_is_encrypted_and_was_not_sent_comes_from_the_second_run() -> None:
     assert (whole["id"], whole["encrypted_content"]) == ("reasoning_1", "secret 2")
 
 
-ONE = [*message(0, 2, "one"), *finished(0, 2, "one")]
+ONE = [*message(0, 2, "beginning"), *finished(0, 2, "beginning")]
 ANOTHER = {
     "other text": message(0, 2, "another"),
-    "text that ends early": [*message(0, 2, "on"), *finished(0, 2, "on")],
-    "text that goes on where it had ended": message(0, 2, "one more"),
+    "text that ends early": [*message(0, 2, "begin"), *finished(0, 2, "begin")],
+    "text that goes on where it had ended": message(0, 2, "beginning more"),
     "reasoning before it": reasoning(0, 2, "hm"),
     "other call": [*ONE, *call(1, 2, '{"a": 1', name="leap")],
     "other arguments": [*ONE, *call(1, 2, '{"b": 1')],
     "no call": [*ONE, *message(1, 2, "x")],
     "another part": [message(0, 2)[0], REFUSAL],
-    "note on the text": [*message(0, 2, "one"), NOTED],
-    "call before the text has ended": [*message(0, 2, "one"), *call(1, 2, '{"a": 1}')],
+    "note on the text": [*message(0, 2, "beginning"), NOTED],
+    "call before the text has ended": [*message(0, 2, "beginning"), *call(1, 2, '{"a": 1}')],
     "end before the call": [*ONE, closing(2)],
     "items left out": [*message(9, 2, "x")],
 }
@@ -456,23 +486,23 @@ ANOTHER = {
 
 @pytest.mark.parametrize("another", ANOTHER.values(), ids=ANOTHER)
 def test_run_from_scratch_that_says_anything_else_has_diverged(another: list[bytes]) -> None:
-    transcript = sent(*opening(), *message(0, 1, "one"), *finished(0, 1, "one"), *call(1, 1, '{"a": '))
+    transcript = sent(*opening(), *message(0, 1, "beginning"), *finished(0, 1, "beginning"), *call(1, 1, '{"a": '))
     splice, told = spliced(transcript, "restart", *opening(2), *another)
     assert (splice.has_diverged, splice.is_joined, told) == (True, False, b"")
     assert splice.feed(b"".join([*message(9, 3, "more"), closing(2)])) == b""
 
 
 def test_run_from_scratch_that_says_more_in_an_ended_text_has_diverged() -> None:
-    for end in (finished(0, 1, "one"), finished(0, 1, "one")[:2]):
-        transcript = sent(*opening(), *message(0, 1, "one"), *end)
-        splice, told = spliced(transcript, "restart", *opening(2), *message(0, 2, "one more"))
+    for end in (finished(0, 1, "beginning"), finished(0, 1, "beginning")[:2]):
+        transcript = sent(*opening(), *message(0, 1, "beginning"), *end)
+        splice, told = spliced(transcript, "restart", *opening(2), *message(0, 2, "beginning more"))
         assert (splice.has_diverged, told) == (True, b"")
 
 
 def test_run_from_scratch_that_does_not_come_as_far_has_diverged() -> None:
-    for end in (finished(0, 2, "on"), finished(0, 2, "on")[2:], [closing(2)]):
-        transcript = sent(*opening(), *message(0, 1, "one"))
-        splice, told = spliced(transcript, "restart", *opening(2), *message(0, 2, "on"), *end)
+    for end in (finished(0, 2, "begin"), finished(0, 2, "begin")[2:], [closing(2)]):
+        transcript = sent(*opening(), *message(0, 1, "beginning"))
+        splice, told = spliced(transcript, "restart", *opening(2), *message(0, 2, "begin"), *end)
         assert (splice.has_diverged, told) == (True, b"")
 
 
@@ -489,17 +519,17 @@ def test_server_that_sends_no_parts_is_gone_on_with() -> None:
     def bare(number: int, *pieces: str) -> list[bytes]:
         return [one for one in message(0, number, *pieces) if b"content_part" not in one]
 
-    transcript = sent(*opening(), *bare(1, "one "))
-    end = finished(0, 2, "one two")[2]
-    _, told = spliced(transcript, "instruction", *opening(2), *bare(2, "one two"), end, closing(2))
+    transcript = sent(*opening(), *bare(1, "beginning "))
+    end = finished(0, 2, "beginning two")[2]
+    _, told = spliced(transcript, "instruction", *opening(2), *bare(2, "beginning two"), end, closing(2))
     assert kinds(told) == ["output_text.delta", "output_text.done", "output_item.done", "completed"]
     output = bodies(told)[-1]["response"]["output"]
-    assert [(one["id"], one["content"][0]["text"]) for one in output] == [("message_1", "one two")]
+    assert [(one["id"], one["content"][0]["text"]) for one in output] == [("message_1", "beginning two")]
 
 
 def test_server_that_says_a_text_only_when_it_is_done_is_gone_on_with() -> None:
-    transcript = sent(*opening(), *message(0, 1), *finished(0, 1, "one two"))
-    assert "one two" in json.dumps(transcript.request(REQUEST, "instruction", "none"))
+    transcript = sent(*opening(), *message(0, 1), *finished(0, 1, "beginning two"))
+    assert "beginning two" in json.dumps(transcript.request(REQUEST, "instruction", "none"))
 
 
 ODD = [b"data: [DONE]", b"data: {", b"data: [1]", b"data: " + b"[" * 99_999, b"data: null", b": comment", b"x"]
@@ -523,11 +553,11 @@ CONFUSED: list[Body] = [
 @pytest.mark.parametrize("manner", ["instruction", "restart"])
 def test_whatever_a_provider_sends_raises_nothing(manner: Manner) -> None:
     odd = [*(line + b"\n\n" for line in ODD), *(f"data: {json.dumps(body)}\n\n".encode() for body in CONFUSED)]
-    for first in ([], [*opening(), *message(0, 1, "one ")]):
+    for first in ([], [*opening(), *message(0, 1, "beginning ")]):
         transcript = sent(*first, *odd)
         transcript.manners({"input": 3, "text": 3, "tool_choice": 3}, "none")
         transcript.request({"input": 3, "max_output_tokens": "x"}, manner, "none")
         spliced(sent(*first), manner, *odd)
         for one in odd:
-            _, told = spliced(sent(*first), manner, one, *message(0, 2, "one two"), one, closing(2), one)
+            _, told = spliced(sent(*first), manner, one, *message(0, 2, "beginning two"), one, closing(2), one)
             assert all(json.loads(each.data)["type"] == each.name for each in events_in(told))

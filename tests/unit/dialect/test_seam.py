@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from llm_guard.dialect.continuation import Manner
+from llm_guard.dialect.instructed import MOST_HEAD
 from llm_guard.dialect.seam import Seam, anchor, given_back, instruction_text, seam
 
 SENT = "The breaker opens when a provider fails, and calls go elsewhere until it is incred"
-LONG = SENT + "ibly patient. " + "Nothing else happens in this story, which is a long one. " * 9 + "It was"
+LONG = SENT + "ibly patient. " + "Nothing else happens in this story, which is a long one. " * 18 + "It was"
 
 
 def joined(manner: Manner, sent: str, new: str) -> str:
@@ -86,89 +89,226 @@ def test_prefill_that_only_seems_to_come_again_is_new() -> None:
 @pytest.mark.parametrize(
     ("begin", "why"),
     [
-        (SENT.index("elsewhere"), "the anchor or near it"),
+        (SENT.index("and calls"), "the anchor"),
+        (SENT.index("elsewhere"), "its last words"),
         (SENT.index("a provider"), "earlier words"),
-        (SENT.index("incred"), "the partial last word, complete"),
-        (SENT.index("rovider"), "eight characters, though within a word"),
+        (SENT.index("rovider"), "within a word"),
         (0, "everything"),
     ],
 )
-def test_overlap_is_swallowed(begin: int, why: str) -> None:
+@pytest.mark.parametrize("before", ["", "\n\n", "...", "\u2026 ", "[...] ", '"', "\u201c...", "```\n", "~~~text\n"])
+def test_repeated_words_are_left_out(begin: int, why: str, before: str) -> None:
     whole = SENT + "ible."
-    assert joined("instruction", SENT, whole[begin:]) == whole, why
-    assert joined("instruction", SENT, "\n\n" + whole[begin:]) == whole, why
+    assert joined("instruction", SENT, before + whole[begin:]) == whole, why
 
 
 @pytest.mark.parametrize(
-    ("sent", "new", "whole"),
+    "preamble",
     [
-        ("the cat", "sat", "the cat sat"),
-        ("the cat ", "sat", "the cat sat"),
-        ("the cat", " sat", "the cat sat"),
-        ("the cat.", "Then it", "the cat. Then it"),
-        ("the cat,", "which", "the cat, which"),
-        ("the caf\u00e9", "noir", "the caf\u00e9 noir"),
-        ("example.", "com", "example.com"),
-        ("costs 1", "00 dollars", "costs 100 dollars"),
-        ("snake_", "case", "snake_case"),
-        ("f(", "x)", "f(x)"),
-        ("we don't", "the other", "we don't the other"),
-        ("```\nlet cat", "sat", "```\nlet catsat"),
-        ("```\nx\n``` the cat", "sat", "```\nx\n``` the cat sat"),
-        ("\u4eca\u5929\u5929\u6c14", "\u5f88\u597d", "\u4eca\u5929\u5929\u6c14\u5f88\u597d"),
-        ("the cat", "\n\nThe dog", "the cat\n\nThe dog"),
+        "Sure, here is the rest:\n\n", "Sure, here is the rest: ", "Of course! ", "**Continuation**\n", 'Okay...\n"',
+        f'I stopped at "{anchor(SENT)}". Here is the rest:\n\n', "\u597d\u7684\uff0c\u6211\u7ee7\u7eed\uff1a",
+    ],
+)  # fmt: skip
+def test_preamble_is_left_out(preamble: str) -> None:
+    assert joined("instruction", SENT, preamble + anchor(SENT) + "ible.") == SENT + "ible."
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        str.upper, str.title, lambda text: text.replace(" ", "\n"), lambda text: text.replace(" ", "\u00a0 "),
+        lambda text: text.replace(" ", ""),
+    ],
+)  # fmt: skip
+def test_words_that_are_repeated_in_another_way_are_the_same(words: Callable[[str], str]) -> None:
+    assert joined("instruction", SENT, words(anchor(SENT)) + "ible.") == SENT + "ible."
+
+
+@pytest.mark.parametrize(
+    ("sent", "repeated"),
+    [
+        ("He said \u201cna\u00efve caf\u00e9 life\u201d and", 'He said "nai\u0308ve cafe\u0301 life" and'),
+        ("Stra\u00dfe und Gru\u00df an alle", "STRASSE UND GRUSS AN ALLE"),
+        ("It\u2019s \u2018well\u2019 \u2013 or so", "It's 'well' - or so"),
     ],
 )
-def test_text_without_overlap_is_passed_on_and_words_stay_apart(sent: str, new: str, whole: str) -> None:
-    assert joined("instruction", sent, new) == whole
+def test_quotation_marks_and_normal_forms_do_not_matter(sent: str, repeated: str) -> None:
+    assert joined("instruction", sent, repeated + " it goes.") == sent + " it goes."
 
 
-def test_two_characters_overlap_where_words_have_no_spaces() -> None:
-    assert joined("instruction", "\u4eca\u5929\u5929\u6c14", "\u5929\u6c14\u5f88\u597d") == (
-        "\u4eca\u5929\u5929\u6c14\u5f88\u597d"
-    )
+def diverges(sent: str, new: str) -> bool:
+    joint = seam("instruction", sent)
+    passed = joint.feed(new) + joint.end()
+    assert joint.has_diverged == (not joint.is_settled)
+    return joint.has_diverged and passed == ""
 
 
-def test_longest_overlap_counts() -> None:
-    assert joined("instruction", "and so on, and so", "and so on, and so forth") == "and so on, and so forth"
+@pytest.mark.parametrize(
+    "new",
+    [
+        "", " ", "ible.", "ibly patient, and more than that.", "cred", "incredible.", "is incredible.",
+        "I'm sorry, but I can't continue that.", "Calls go to another provider then.", " " * 1000, "x" * 1000,
+        f'I cannot go on from "{anchor(SENT)}", for I did not write it.',
+        f'"{anchor(SENT)}..." is where my message ended.', f"I cannot go on from {anchor(SENT)}ible.",
+        f"- {anchor(SENT)}ible.", f"> {anchor(SENT)}ible.", f"**{anchor(SENT)}ible.", f"1. {anchor(SENT)}ible.",
+        f"{anchor(SENT)}\nible.", f"{anchor(SENT)}\n\n{anchor(SENT)}ible.",
+        f"I stopped at: {anchor(SENT)}. Going on from there:\n{anchor(SENT)}ible.",
+        f"Something else happened there. {SENT[:30]}, but then again not. {anchor(SENT)}ible.",
+        "Sure: " + anchor(SENT)[-20:] + "ible.", "y" * 400 + ":\n" + anchor(SENT) + "ible.",
+    ],
+)  # fmt: skip
+def test_text_without_a_safe_seam_is_not_joined(new: str) -> None:
+    assert diverges(SENT, new)
+
+
+@pytest.mark.parametrize(
+    ("sent", "new"),
+    [
+        ("- [ ] buy milk\n" * 9, "- [ ] buy milk\n- [ ] buy bread"),
+        ("|---" * 20, "|---" * 9 + "|"),
+        ("Row, row, row your boat.\n" * 2, "Row, row, row your boat.\nGently."),
+        ("ha ha ha ha ha ha", "ha ha ha ha ha ha, he said"),
+        ("No", "No, never."),
+    ],
+)
+def test_text_that_repeats_itself_proves_nothing(sent: str, new: str) -> None:
+    assert diverges(sent, new)
+
+
+def test_text_may_repeat_itself_before_the_words_that_prove_the_seam() -> None:
+    sent = "- [ ] buy some milk\n" * 9 + "- [ ] and some bread for the"
+    assert joined("instruction", sent, anchor(sent) + " week") == sent + " week"
+
+
+@pytest.mark.parametrize(
+    ("lost", "blank", "between"),
+    [
+        ("", "", ""), ("", " ", " "), (" ", "", " "), (" ", " ", " "), (" ", "\n\n", None), ("\n", " ", "\n"),
+        ("\n\n", "\n", "\n\n"), ("\n", "\n\n  ", "\n\n  "), ("\n  ", "\n    ", "\n    "), ("\n  ", " ", None),
+        ("", "\n\n", "\n\n"), ("", "\n", None),
+    ],
+)  # fmt: skip
+def test_whitespace_at_the_seam_comes_once(lost: str, blank: str, between: str | None) -> None:
+    sent = "The breaker opens when a provider fails." + lost
+    new = sent.rstrip() + blank + "Then it closes."
+    if between is None:
+        assert diverges(sent, new)
+    else:
+        assert joined("instruction", sent, new) == sent.rstrip() + between + "Then it closes."
+
+
+def test_line_may_break_where_the_text_breaks_its_lines() -> None:
+    sent = "a = first(the_value)\nb = second(other)"
+    assert joined("instruction", sent, sent + "\n# third") == sent + "\n# third"
+    assert diverges(sent + "\nc = fourth", sent + "\nc = fourth\nd = fifth")
 
 
 def test_long_text_that_begins_again_is_compared_to_its_end() -> None:
-    joint = seam("instruction", LONG)
-    assert held(joint, LONG[:300])
-    assert joint.feed(LONG[300:] + " over") == " over"
-    assert joint.is_settled
-    assert not joint.has_diverged
+    for before in ("", "Sure, here is the whole of it:\n\n"):
+        joint = seam("instruction", LONG)
+        assert held(joint, before + LONG[:700])
+        assert not joint.is_searching
+        assert held(joint, LONG[700:])
+        rest = " over" if not before else " over and over, until the text is long enough" + ", and so on" * 20
+        assert joint.feed(rest) + joint.end() == rest
+        assert not joint.has_diverged
 
 
-@pytest.mark.parametrize("new", [LONG[:300] + "?", LONG[:300]])
+@pytest.mark.parametrize("new", [LONG[:700] + "?", LONG[:700], LONG[:300], LONG[:300] + "?"])
 def test_long_text_that_begins_again_and_differs_diverges(new: str) -> None:
-    joint = seam("instruction", LONG)
-    assert joint.feed(new) + joint.end() == ""
+    assert diverges(LONG, new)
+
+
+def test_repetition_that_may_have_begun_in_two_places_diverges() -> None:
+    words = " ".join(f"word{number}" for number in range(150))
+    assert diverges(f"{words} {words}", f"{words} {words} and more")
+
+
+def test_refrain_behind_a_text_that_does_not_repeat_is_no_repetition() -> None:
+    sent = "A song.\n\nRow, row, row your boat,\nGently d"
+    new = "own the stream.\nLife is but a dream.\n\nRow, row, row your boat,\nGently down the creek."
+    assert diverges(sent, new)
+
+
+def test_preamble_is_a_line_or_two() -> None:
+    assert joined("instruction", SENT, f"Sure.\n\nHere it is:\n{anchor(SENT)}ible.") == SENT + "ible."
+    assert diverges(SENT, f"Sure.\nOkay.\nHere it is:\n{anchor(SENT)}ible.")
+
+
+def test_line_never_breaks_between_letters() -> None:
+    sent = "alpha beta\ngamma delta\nepsilon zeta eta"
+    assert diverges(sent, sent + "\ntheta iota")
+
+
+def test_mark_that_an_earlier_paragraph_may_owe_ends_the_text() -> None:
+    sent = 'He said "well.\n\n' + SENT
+    joint = seam("instruction", sent)
+    assert joint.feed(f'"{anchor(sent)}ible."') + joint.end() == "ible."
     assert joint.has_diverged
 
 
-def test_text_that_shares_but_a_few_words_with_the_beginning_is_new() -> None:
-    assert joined("instruction", LONG, "The breaker closes.") == LONG + " The breaker closes."
+def test_anchor_begins_with_a_word_and_no_quotation_mark() -> None:
+    assert anchor('He wrote to them all, "calls go elsewhere until it the').startswith("all, ")
 
 
-def test_refrain_that_may_be_the_end_or_the_beginning_is_the_end() -> None:
-    refrain = "Breakers open when providers fail, and calls go on and on. "
-    sent = refrain * 2
-    assert joined("instruction", sent, refrain + "Then they close.") == sent + "Then they close."
+def test_text_is_held_no_longer_than_its_head() -> None:
+    joint = seam("instruction", LONG)
+    assert held(joint, "y" * (MOST_HEAD - 1))
+    assert joint.is_searching
+    assert joint.feed("y") == ""
+    assert joint.has_diverged
+    assert not joint.is_searching
 
 
-def test_anchor_counts_at_once_though_a_longer_overlap_may_follow() -> None:
-    refrain = "Breakers open when providers fail, and calls go on and on. "
-    begun = refrain * 2
-    again = anchor(begun) + " " + refrain * 2
-    assert joined("instruction", begun, again + "The end.") == refrain * 4 + "The end."
+# what a model puts around its text
 
 
-def test_whitespace_for_ever_is_not_held_for_ever() -> None:
-    joint = seam("instruction", "one two")
-    assert len(joint.feed(" " * 1000)) > 500
-    assert joint.is_settled
+@pytest.mark.parametrize(
+    ("begin", "rest", "whole"),
+    [
+        ('"', 'ible."', "ible."),
+        ('"', 'ible," he said.', 'ible," he said.'),
+        ('"', 'ible, he said "yes."', 'ible, he said "yes."'),
+        ("\u201c", "ible.\u201d\n", "ible."),
+        ("\u201c", "ible, \u201cyes\u201d\u201d", "ible, \u201cyes\u201d"),
+        ("\u201e", "ible.\u201c", "ible."),
+        ("\u00ab", "ible, \u00aboui\u00bb, dit-il.", "ible, \u00aboui\u00bb, dit-il."),
+        ("```\n", "ible.\n```", "ible."),
+        ("```\n", "ible.\n```\n\n", "ible."),
+        ("```\n", "ible:\n```sh\nls\n```\nDone.\n```", "ible:\n```sh\nls\n```\nDone."),
+        ("````\n", "ible:\n```\nls\n```\nDone.\n````", "ible:\n```\nls\n```\nDone."),
+        ("~~~\n", "ible:\n```\nls\n```\n~~~", "ible:\n```\nls\n```"),
+        ("```\n", "ible, ``x``.", "ible, ``x``."),
+        ("```\n", "ible\n``x``\n", "ible\n``x``\n"),
+    ],
+)
+def test_wrapping_ends_with_the_text(begin: str, rest: str, whole: str) -> None:
+    assert joined("instruction", SENT, begin + anchor(SENT) + rest) == SENT + whole
+
+
+def test_fence_in_which_the_model_repeats_the_texts_own_is_ended() -> None:
+    sent = "Do this:\n\n```bash\ndocker build -t registry.example.com"
+    for begin in ("```\n", "````\n", "```", "```text\n```"):
+        mark = begin.split("\n")[0].rstrip("tex")
+        new = f"{begin}bash{sent.partition('bash')[2]}/x .\n```\nThat is it.\n{mark}"
+        assert joined("instruction", sent, new) == sent + "/x .\n```\nThat is it."
+
+
+def test_fence_of_a_block_that_was_open_is_its_own() -> None:
+    sent = "Do this:\n\n```python\nimport something_that_is_long"
+    for end in ("", "\n```"):
+        new = f"```python\n{anchor(sent)}er\n```\nThat is it.{end}"
+        assert joined("instruction", sent, new) == sent + "er\n```\nThat is it."
+
+
+@pytest.mark.parametrize(
+    ("begin", "rest"), [("```\n", "ible.\n```\nI hope this helps."), ("```\n", "ible.\n``` Done."), ("'", "ible.'")]
+)
+def test_mark_that_may_be_the_wrappings_or_the_texts_ends_it(begin: str, rest: str) -> None:
+    joint = seam("instruction", SENT)
+    passed = joint.feed(begin + anchor(SENT) + rest) + joint.end()
+    assert joint.has_diverged
+    assert "ible.".startswith(passed)
 
 
 # words
@@ -186,13 +326,15 @@ def test_what_is_given_back_ends_in_no_whitespace() -> None:
         ("  \n", ""),
         (" one two ", "one two"),
         (SENT, "and calls go elsewhere until it is incred"),
-        ("x" * 300, "x" * 32),
-        ("y " + "x" * 60, "x" * 60),
+        ("x" * 300, "x" * 200),
+        ("y " + "x" * 60, "y " + "x" * 60),
+        ("- [ ] buy some milk\n" * 9 + "- [ ] buy", "- [ ] buy some milk\n" * 9 + "- [ ] buy"),
+        ("All of it. " + "- [ ] buy milk\n" * 3 + "and bread", "buy milk\n- [ ] buy milk\nand bread"),
     ],
 )
 def test_anchor_is_the_last_words(sent: str, words: str) -> None:
     tail = anchor(sent)
-    assert len(tail) <= 80
+    assert len(tail) <= 200
     assert words.endswith(tail)
     assert len(tail) >= min(32, len(words))
 

@@ -4,9 +4,11 @@ import pytest
 
 from llm_guard.dialect.sse import (
     END,
+    FILLER,
     MALFORMED,
     MAX_EVENT_BYTES,
     NOTHING,
+    PROGRESS,
     TOKEN,
     Event,
     Mark,
@@ -21,6 +23,7 @@ class Notes:
     """A reader that keeps its events and says of each what the test has planned for its data."""
 
     expects_json = False
+    expects_progress = True
     heeds_done = False
 
     def __init__(self, marks: dict[bytes, Mark] | None = None, dull: bytes | None = None) -> None:
@@ -288,6 +291,37 @@ def test_text_of_an_error_is_not_garbled() -> None:
     assert (watch.error, watch.garbled) == (b"boom", 0)
     watch.feed(b"error: boom\n\nevent: errors\ndata: boom\n\n")
     assert watch.garbled == 1
+
+
+def test_dull_events_are_read_while_progress_is_sought_and_no_longer() -> None:
+    notes = Notes({b"t": TOKEN, b"work": PROGRESS}, dull=b"dull")
+    watch = StreamWatch(notes)
+    watch.feed(b"data: t\n\n")
+    watch.seeks_progress = True
+    seeks = []
+    for block in (b"data: dull\n\n", b": dull\n\ndata: work\n\ndata: dull\n\n"):
+        watch.feed(block)
+        seeks.append(watch.seeks_progress)
+    assert seeks == [True, False]
+    assert [event.data for event in notes.events] == [b"t", b"dull", b"work"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_filler_may_be_left_out_up_to_the_first_token(size: int, end: bytes) -> None:
+    notes = Notes({b"t": TOKEN, b"ping": FILLER})
+    stream = end.join([
+        b": note", b": note\ndata: head", b"data: ping", b"", b"retry: 3", b"event: more\ndata: head",
+        b"data: t", b"data: ping", b": note", b"data: t", b"",
+    ])  # fmt: skip
+    watch = StreamWatch(notes)
+    watch.drops_filler = True
+    passed = b"".join(watch.feed(stream[at : at + size]) for at in range(0, len(stream), size))
+    opening, token, rest = passed.partition(b"data: t")
+    assert opening == b"data: head\n\nevent: more\ndata: head\n\n"
+    lines = [line for line in (token + rest).splitlines() if line]
+    assert lines == [b"data: t", b"data: ping", b": note", b"data: t"]
+    assert watch.dropped_bytes > 0
 
 
 def test_nothing_is_garbled_where_no_json_is_expected() -> None:

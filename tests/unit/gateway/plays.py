@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_guard.call import Call, GaveUp, Served
+from llm_guard.call import Call, Served
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.settle import settle
-from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.outcome import Failure, FailureKind, GaveUp, Signal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.policy.latency import ENOUGH, Latency

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from llm_guard.call import GaveUp
 from llm_guard.gateway.settle import settle
-from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.outcome import Failure, FailureKind, GaveUp, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.breaker import BreakerSettings
 from llm_guard.policy.retry_budget import BudgetSettings

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from llm_guard.call import Attempt, Call, GaveUp
+from llm_guard.call import Attempt, Call
 from llm_guard.gateway.asked import BadRequest
 from llm_guard.gateway.flight import Flight
 from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Failure, FailureKind
+from llm_guard.outcome import Failure, FailureKind, GaveUp
 from tests.fakes.clock import let_run
 
 

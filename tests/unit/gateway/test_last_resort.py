@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from llm_guard.call import Attempt, Call, GaveUp
+from llm_guard.call import Attempt, Call
 from llm_guard.config import parse_config
 from llm_guard.gateway.answer_cache import AnswerCache
 from llm_guard.gateway.last_resort import LastResort
 from llm_guard.gateway.recording import Recording
 from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Beyond, Failure, FailureKind, Refusal
+from llm_guard.outcome import Beyond, Failure, FailureKind, GaveUp, Refusal
 from llm_guard.routes import compile_routes
 from tests.fakes.clock import ManualClock
 

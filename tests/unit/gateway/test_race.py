@@ -7,11 +7,11 @@ from contextlib import suppress
 
 import pytest
 
-from llm_guard.call import Attempt, Call, GaveUp, Opened, Served
+from llm_guard.call import Attempt, Call, Opened, Served
 from llm_guard.clock import SystemClock
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.settle import settle
-from llm_guard.outcome import Failure, Signal
+from llm_guard.outcome import Failure, GaveUp, Signal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
 from llm_guard.routes import Hedging

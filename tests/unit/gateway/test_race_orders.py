@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import pytest
 
-from llm_guard.call import Attempt, Call, GaveUp, Opened, Served
+from llm_guard.call import Attempt, Call, Opened, Served
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.settle import settle
-from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.outcome import Failure, FailureKind, GaveUp, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit

@@ -19,7 +19,7 @@ from llm_guard.gateway.record import Recorder, overhead_s
 from llm_guard.log import LEVELS
 from llm_guard.ops.call_metrics import call_metrics
 from llm_guard.ops.exposition import Format
-from llm_guard.outcome import Answer, Failure, FailureKind, Refusal
+from llm_guard.outcome import Answer, Failure, FailureKind, GaveUp, Refusal
 from llm_guard.policy.trace_context import TraceContext
 from llm_guard.routes import Target
 from tests.fakes.clock import ManualClock
@@ -157,6 +157,55 @@ def test_refusal_is_counted_by_who_refused(records: Records) -> None:
     assert records("refusals_total", model="gpt-4", by="breaker") == 1
     assert records("overhead_seconds_count", model="gpt-4") is None
     assert (line["refused_by"], line["why"], line["attempts"]) == ("breaker", "all open", [])
+
+
+@pytest.mark.parametrize(
+    ("end", "by", "outcome"),
+    [
+        (GaveUp(SERVER_ERROR, None, "benched", is_cooldown=True), "cooldown", "server_error"),
+        (GaveUp(Failure(FailureKind.TIMEOUT, "late", limit="total"), None, "deadline"), "deadline", "timeout"),
+        (GaveUp(Failure(FailureKind.TIMEOUT, "slow", limit="attempt"), None, "no retry"), None, "timeout"),
+        (GaveUp(SERVER_ERROR, None, "no retry"), None, "server_error"),
+    ],
+)
+def test_failure_that_the_gateway_has_decided_on_is_a_refusal_too(
+    records: Records, end: GaveUp, by: str | None, outcome: str
+) -> None:
+    call = new_call(new_target())
+    call.give_up(end)
+    line = records.whole_call(call)
+    assert records("calls_total", model="gpt-4", outcome=outcome) == 1
+    assert (line.get("refused_by"), line["gave_up"]) == (by, end.why)
+    assert records("refusals_total", model="gpt-4", by=by or "") == (1 if by else None)
+
+
+def test_refused_call_is_counted_on_every_deployment_that_could_have_served_it(records: Records) -> None:
+    first, second = new_target("a/x"), new_target("b/y")
+    refused = new_call(first, second)
+    refused.skipped = [Skipped("a/x", "breaker open"), Skipped("b/y", "no room in time"), Skipped("a/x", "benched")]
+    refused.refusal = Refusal(429, "at_capacity", "full", by="limit")
+    records.whole_call(refused, at=1000.0)
+    late = new_call(first, second)
+    late.attempts = [tried(first, 1000.0, 1001.0, SERVER_ERROR)]
+    late.skipped = [Skipped("b/y", "deadline")]
+    late.give_up(GaveUp(Failure(FailureKind.TIMEOUT, "late", limit="total"), None, "deadline"))
+    records.whole_call(late, at=1001.0)
+    served = new_call(first, second)
+    served.skipped = [Skipped("a/x", "breaker open")]
+    served.attempts = [tried(second, 1000.0, 1001.0)]
+    records.whole_call(served, at=1001.0)
+    a, b = (records.counters.deployments[label] for label in ("a/x", "b/y"))
+    assert (a.refusals, a.turned_away) == ({"limit": 1, "deadline": 1}, 1)
+    assert (b.refusals, b.turned_away) == ({"limit": 1, "deadline": 1}, 2)
+
+
+@pytest.mark.parametrize("by", ["auth", "request", "route", "drain"])
+def test_callers_mistakes_and_the_shutdown_are_no_deployments_refusals(records: Records, by: Any) -> None:
+    call = new_call(new_target("a/x"))
+    call.skipped = [Skipped("a/x", "benched")]
+    call.refusal = Refusal(400, "code", "message", by=by)
+    records.whole_call(call)
+    assert records.counters.deployments == {}
 
 
 def test_answer_of_ours_for_upstreams_that_failed_is_no_refusal_by_anybody(records: Records) -> None:

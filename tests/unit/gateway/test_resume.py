@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llm_guard.call import Attempt, GaveUp, Served
+from llm_guard.call import Attempt, Served
 from llm_guard.dialect.continuation import Manner
 from llm_guard.gateway.settle import settle
-from llm_guard.outcome import Answer, Failure, FailureKind, Signal
+from llm_guard.outcome import Answer, Failure, FailureKind, GaveUp, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.retry_budget import BudgetSettings
 from llm_guard.routes import Target

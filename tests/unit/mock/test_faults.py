@@ -116,8 +116,9 @@ def test_a_capacity_stands_beside_what_else_strikes() -> None:
 def test_what_is_said_stands_beside_what_else_strikes() -> None:
     struck = parse_plan("m+another+overlap:2+cut:3").draw(0, 1)
     assert (struck.is_another, struck.overlap, [fault.kind for fault in struck.faults]) == (True, 2, ["cut"])
+    assert parse_plan("m+preamble").draw(0, 1).has_preamble
     plain = parse_plan("m+cut:3").draw(0, 1)
-    assert (plain.is_another, plain.overlap) == (False, None)
+    assert (plain.is_another, plain.overlap, plain.has_preamble) == (False, None, False)
 
 
 def test_another_text_is_said_as_often_as_its_share() -> None:

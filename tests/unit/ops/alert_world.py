@@ -96,6 +96,15 @@ class World:
         counts.judged += good + bad
         counts.recent.extend([False] * bad + [True] * good)
 
+    def refuse_calls(self, model: str, count: int, by: str) -> None:
+        counts = self.counters.models[model]
+        counts.calls["refused"] += count
+        counts.refusals[by] += count
+
+    def pass_calls(self, model: str, count: int) -> None:
+        """Answered ones."""
+        self.counters.models[model].calls["ok"] += count
+
     def answer(self, model: str, count: int, each_s: float) -> None:
         """Whole answers."""
         counts = self.counters.models[model]

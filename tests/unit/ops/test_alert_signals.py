@@ -86,6 +86,48 @@ def test_calls_that_name_no_model_have_no_usual_latency() -> None:
     assert world.firing() == set()
 
 
+# refusals
+
+
+@pytest.mark.parametrize("by", ["breaker", "limit", "cooldown", "deadline"])
+@pytest.mark.parametrize(("per_second", "passing"), [(1, 0), (1, 1), (5, 5), (200, 200), (200, 0)])
+def test_model_half_of_whose_calls_are_refused_is_an_alert_within_15_s(by: str, per_second: int, passing: int) -> None:
+    world = World()
+    for _ in range(120):  # it was well
+        world.pass_calls("gpt", per_second + passing)
+        world.pass_s(1)
+    assert world.firing() == set()
+    for _ in range(15):
+        world.refuse_calls("gpt", per_second, by)
+        world.pass_calls("gpt", passing)
+        world.pass_s(1)
+        if world.firing():
+            break
+    assert world.firing() == {("calls_refused", "gpt")}
+    assert f" by {by} " in world.told.notices[-1].summary
+    world.pass_s(75)
+    assert world.told.said() == [("firing", "calls_refused", "gpt"), ("resolved", "calls_refused", "gpt")]
+
+
+@pytest.mark.parametrize("by", ["auth", "request", "route", "drain", "hold"])
+def test_callers_mistakes_and_operators_decisions_are_no_alert(by: str) -> None:
+    world = World()
+    world.refuse_calls("gpt", 100, by)
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
+def test_few_refusals_or_few_of_many_calls_are_no_alert() -> None:
+    world = World()
+    for _ in range(60):
+        world.pass_calls("gpt", 100)
+        world.refuse_calls("gpt", 40, "limit")
+        world.pass_s(1)
+    world.refuse_calls("small", 9, "limit")
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
 # failures
 
 
@@ -327,8 +369,8 @@ def test_lag_of_any_look_is_seen_by_the_next_one_that_judges() -> None:
 
 def test_rules_that_are_off_find_nothing() -> None:
     names = (
-        "success_rate", "latency", "breaker_open", "failure_spike", "budget_exhausted", "credential_benched",
-        "engine_gave_up", "reload_failed", "loop_lag",
+        "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
+        "credential_benched", "engine_gave_up", "reload_failed", "loop_lag",
     )  # fmt: skip
     world = World(**dict.fromkeys(names, "off"))
     world.end_calls("gpt", bad=100)

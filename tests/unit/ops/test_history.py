@@ -171,3 +171,35 @@ def test_rate_of_the_first_moments_is_not_exaggerated() -> None:
     past.call("gpt", 10)
     past.clock.advance(0.01)
     assert past.history.model("gpt").calls_per_second == 10 / STEP_S
+
+
+def test_refusals_began_after_the_last_step_that_saw_none() -> None:
+    past = Past()
+    past.call("gpt", 10)
+    past.step(2)
+    past.counters.models["gpt"].refusals["deadline"] = 1
+    past.call("gpt", 1)
+    past.step(3)
+    began_at = past.clock.now() - 3 * STEP_S
+    assert past.history.refused_since("gpt", "deadline") == began_at
+    past.counters.models["gpt"].refusals["breaker"] = 5
+    past.call("gpt", 1)
+    assert past.history.refused_since("gpt", "breaker") == past.clock.now()
+    assert past.history.refused_since("gpt", "deadline") == began_at
+
+
+def test_refusals_of_the_last_minute_are_those_of_the_models_tally() -> None:
+    past = Past()
+    assert past.history.refusals("gpt") == (0, {})
+    past.counters.models["gpt"].refusals["breaker"] = 4
+    past.call("gpt", 10)
+    past.step(6)
+    past.counters.models["gpt"].refusals["limit"] = 2
+    past.call("gpt", 3)
+    for _ in range(12):
+        lately = past.history.model("gpt").tally
+        assert past.history.refusals("gpt") == (lately.calls, lately.refused_by)
+        past.step()
+    assert past.history.refusals("gpt") == (3, {"limit": 2})
+    past.step()
+    assert past.history.refusals("gpt") == (0, {})

@@ -92,3 +92,25 @@ def test_sum_adds_each_number() -> None:
 def test_nothing_has_no_rate() -> None:
     assert NOTHING.success_rate is None
     assert tally.share(0, 0) is None
+
+
+# what the gateway itself refused
+
+
+def test_refusals_are_told_by_what_refused() -> None:
+    counts = ModelCounts()
+    counts.calls["refused"] = 5
+    counts.refusals.update(breaker=2, limit=2, auth=1)
+    assert tally.of_model(counts).refused_by == {"breaker": 2, "limit": 2}
+    assert NOTHING.refused_by == {}
+
+
+def test_call_that_was_refused_is_a_deployments_call_and_no_attempt() -> None:
+    counts = DeploymentCounts()
+    counts.attempts["ok"] = 1
+    before = tally.of_deployment(counts)
+    counts.refusals["cooldown"] = counts.turned_away = 3
+    now = tally.of_deployment(counts, before)
+    assert (now.calls, now.attempts, now.refused_by) == (4, 1, {"cooldown": 3})
+    assert now.since(before).refused_by == {"cooldown": 3}
+    assert tally.total([now, before, now]).refused_by == {"cooldown": 6}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.policy.alert_rules import (
+    CallsRefusedSettings,
     FailureSpikeSettings,
     LatencySettings,
     LoopLagSettings,
@@ -14,6 +15,7 @@ from llm_guard.policy.alert_rules import (
     judge_failures,
     judge_lag,
     judge_latency,
+    judge_refusals,
     judge_reload,
     judge_success,
     percent,
@@ -53,6 +55,26 @@ def test_success_rate_of_zero_is_never_too_low() -> None:
     finding = judge_success("gpt", outcomes(0, 100), SuccessRateSettings(models={"gpt": 0.0}))
     assert finding is not None
     assert finding.verdict != "bad"
+
+
+@pytest.mark.parametrize(
+    ("calls", "refused", "verdict"),
+    [
+        (10, 10, "bad"), (9, 9, "between"), (20, 10, "bad"), (21, 10, "between"), (200, 99, "between"),
+        (200, 50, "good"), (200, 51, "between"), (200, 0, "good"), (0, 0, "good"), (1, 1, "between"),
+    ],
+)  # fmt: skip
+def test_refusals_fire_at_half_of_the_calls_and_resolve_at_a_quarter(calls: int, refused: int, verdict: str) -> None:
+    finding = judge_refusals("gpt", calls, {"breaker": refused, "limit": 0}, CallsRefusedSettings())
+    assert (finding.verdict, finding.threshold) == (verdict, 0.5)
+
+
+def test_refusals_are_told_with_what_refuses_most_first() -> None:
+    finding = judge_refusals("gpt", 80, {"breaker": 10, "limit": 0, "cooldown": 50}, CallsRefusedSettings())
+    assert finding.summary == (
+        "gpt: the gateway refused 60 of 80 calls within 10 s: 50 by cooldown, 10 by breaker (alarming from 50 %)"
+    )
+    assert finding.value == 0.75
 
 
 @pytest.mark.parametrize(("recent_s", "verdict"), [(1.51, "bad"), (1.5, "between"), (1.26, "between"), (1.25, "good")])

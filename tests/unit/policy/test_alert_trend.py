@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from llm_guard.policy.alert_trend import Trend
+from llm_guard.policy.alert_trend import Gains, Trend
 
 
 def fed(trend: Trend, mean: float, begin: float, end: float, sums: tuple[float, float] = (0, 0)) -> tuple[float, float]:
@@ -96,3 +96,22 @@ def test_window_may_be_replaced() -> None:
     trend.over_s = 60
     fed(trend, 1.0, 600, 601, sums)
     assert trend.recent.weight == pytest.approx(60, abs=10)
+
+
+# gains
+
+
+def test_gains_are_those_of_the_window_and_of_no_more_than_a_note_before_it() -> None:
+    gains = Gains(10.0, (0, 0), 0.0)
+    assert gains.note((5, 1), 1.0) == (5, 1)
+    assert gains.note((7, 1), 10.0) == (7, 1)
+    assert gains.note((8, 1), 10.5) == (8, 1)
+    assert gains.note((8, 2), 11.0) == (3, 1)
+    assert gains.note((8, 2), 60.0) == (0, 0)
+
+
+def test_shorter_window_holds_from_the_next_note_on() -> None:
+    gains = Gains(60.0, (0,), 0.0)
+    assert gains.note((5,), 30.0) == (5,)
+    gains.over_s = 10.0
+    assert gains.note((6,), 41.0) == (1,)

@@ -281,9 +281,9 @@ def test_success_of_a_call_that_was_sent_before_ends_no_cooldown() -> None:
 def test_lifted_cooldowns_are_over_and_those_that_there_were_are_returned() -> None:
     bench = resting()
     refuse(bench, SPENT, 0.0, 0.0)
-    assert bench.lift([PLACE, QUOTA, OTHER]) == [PLACE, QUOTA]
+    assert bench.lift([PLACE, QUOTA, OTHER], 1.0) == [PLACE, QUOTA]
     assert (hint_left_s(bench), left_s(bench)) == (None, None)
-    assert bench.lift([PLACE, QUOTA, OTHER]) == []
+    assert bench.lift([PLACE, QUOTA, OTHER], 1.0) == []
 
 
 def test_cooldown_that_is_brought_to_its_end_lets_one_call_go_first() -> None:

@@ -4,7 +4,18 @@ from math import inf
 
 import pytest
 
-from llm_guard.policy.health import ENOUGH, NONE_OF, HealthSettings, Signs, judge, sum_up
+from llm_guard.policy.health import (
+    ENOUGH,
+    NONE_OF,
+    HealthSettings,
+    HealthState,
+    Signs,
+    Verdict,
+    judge,
+    judge_refusals,
+    sum_up,
+    with_refusals,
+)
 
 SETTINGS = HealthSettings(p95=10.0, first_token_p95=1.0, failure_share=0.1)
 
@@ -22,6 +33,10 @@ def test_deployment_that_nobody_asks_is_healthy() -> None:
         (Signs(host="open"), "its upstream's breaker is open"),
         (Signs(host="forced_open"), "its upstream's breaker is forced open"),
         (Signs(attempts=NONE_OF, failures=NONE_OF), f"none of {NONE_OF} attempts within a minute succeeded"),
+        (
+            Signs(calls=20, refused={"cooldown": 18}),
+            "the gateway refused 18 of 20 calls within a minute: 18 by cooldown",
+        ),
         (Signs(looks="it answered 503"), "its probes find it down: it answered 503"),
     ],
 )
@@ -43,6 +58,12 @@ def test_engine_that_was_given_up_is_failed_whatever_else_is_wrong() -> None:
         (Signs(attempts=ENOUGH, failures=2), "2 of 20 attempts within a minute failed"),
         (Signs(held_s=11.6), "its provider takes nothing for another 12 s"),
         (Signs(rests_s=29.9), "its credential is benched for another 30 s"),
+        (Signs(quota_s=29.9), "its quota is spent, and it rests for another 30 s"),
+        (Signs(named_wait_s=59.9), "its provider has named a wait: it rests for another 60 s"),
+        (
+            Signs(calls=20, refused={"limit": 4, "breaker": 6}),
+            "the gateway refused 10 of 20 calls within a minute: 6 by breaker, 4 by limit",
+        ),
         (Signs(p95_s=10.01), "p95 is 10 s, above its budget of 10 s"),
         (Signs(p95_s=12.34), "p95 is 12.3 s, above its budget of 10 s"),
         (Signs(p95_s=inf), "p95 is longer than its limits, above its budget of 10 s"),
@@ -129,3 +150,37 @@ def test_ill_one_that_nobody_asks_does_not_make_the_whole_ill() -> None:
 def test_long_list_of_names_is_cut() -> None:
     (why,) = sum_up({f"d{number}": "degraded" for number in range(8)}, []).why
     assert why == "8 of 8 deployments are degraded: d0, d1, d2, d3, d4 and 3 more"
+
+
+# calls that the gateway itself refuses
+
+
+@pytest.mark.parametrize(
+    ("calls", "refused", "health"),
+    [
+        (9, 9, "healthy"), (10, 4, "healthy"), (10, 5, "degraded"), (10, 8, "degraded"), (10, 9, "unhealthy"),
+        (1000, 499, "healthy"), (1000, 500, "degraded"), (1000, 899, "degraded"), (1000, 900, "unhealthy"),
+        (0, 0, "healthy"),
+    ],
+)  # fmt: skip
+def test_half_of_the_calls_refused_is_degraded_and_nearly_all_unhealthy(
+    calls: int, refused: int, health: HealthState
+) -> None:
+    verdict = judge_refusals(calls, {"hold": refused} if refused else {})
+    assert (verdict.health, bool(verdict.why)) == (health, health != "healthy")
+
+
+def test_whole_is_no_healthier_than_the_calls_of_its_models() -> None:
+    well, poor, ill = Verdict("healthy"), Verdict("degraded", ("most",)), Verdict("unhealthy", ("all",))
+    assert with_refusals(well, well, {}) == well
+    assert with_refusals(well, well, {"gpt": poor}) == Verdict("degraded", ("gpt: most",))
+    assert with_refusals(well, well, {"gpt": ill}) == Verdict("degraded", ("gpt: all",))
+    assert with_refusals(well, ill, {"gpt": ill}) == Verdict("unhealthy", ("gpt: all",))
+    assert with_refusals(ill, well, {"gpt": poor}) == Verdict("unhealthy", ("all", "gpt: most"))
+
+
+def test_only_some_of_many_models_are_named() -> None:
+    found = with_refusals(
+        Verdict("healthy"), Verdict("healthy"), {f"m{n}": Verdict("degraded", ("x",)) for n in range(7)}
+    )
+    assert found.why == ("m0: x", "m1: x", "so it did for 5 more models")

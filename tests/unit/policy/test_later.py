@@ -73,8 +73,8 @@ def test_clients_own_doing_is_never_tried_again() -> None:
 
 @pytest.mark.parametrize(
     ("by", "is_again"),
-    [("breaker", True), ("limit", True), ("deadline", True), ("drain", True), ("route", False), ("request", False),
-     ("auth", False), (None, False)],
+    [("breaker", True), ("limit", True), ("cooldown", True), ("deadline", True), ("drain", True),
+     ("route", False), ("request", False), ("auth", False), (None, False)],
 )  # fmt: skip
 def test_refusal_passes_unless_it_is_of_the_request_itself(by: RefusedBy | None, is_again: bool) -> None:
     assert isinstance(follows(Refusal(503, "x", "x", by=by)), Again) == is_again

@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.stream import may_recover, parse_recover
+from llm_guard.policy.stream import Recover, effective_recover, may_recover, parse_recover
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"), [(False, "off"), ("off", "off"), ("continue", "continue"), ("restart", "restart")]
+    ("written", "meant"),
+    [(False, "off"), ("off", "off"), ("auto", "auto"), ("continue", "continue"), ("restart", "restart")],
 )
 def test_recovery_is_named(written: object, meant: str) -> None:
     """YAML reads a bare `off` as false."""
@@ -16,8 +17,14 @@ def test_recovery_is_named(written: object, meant: str) -> None:
 
 @pytest.mark.parametrize("written", [True, None, 1, "on", "Continue"])
 def test_other_words_are_refused(written: object) -> None:
-    with pytest.raises(ValueError, match="off, continue or restart"):
+    with pytest.raises(ValueError, match="off, auto, continue or restart"):
         parse_recover(written)
+
+
+@pytest.mark.parametrize("recover", ["off", "auto", "continue", "restart"])
+def test_by_itself_a_stream_is_recovered_only_where_a_deployment_takes_a_beginning(recover: Recover) -> None:
+    assert effective_recover(recover, takes_prefill=True) == recover
+    assert effective_recover(recover, takes_prefill=False) == ("off" if recover == "auto" else recover)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""How often a text that has been cut and gone on with by instruction is joined right, and how often not at all.
+
+Ten thousand cuts over eight kinds of text and twelve habits of models (`tests.fakes.habits`); the text that comes is
+fed in pieces, as a stream brings it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from llm_guard.dialect.seam import seam
+from tests.fakes.habits import HABITS, REPEATING, TEXTS, UNJOINABLE, Cut, Habit
+
+CUTS = 105
+"""For each kind of text and habit: 10,080 in all."""
+PROMISED_ERRORS = 0.05
+_SEED = 17
+_MOST_PIECE = 12
+
+Verdict = Literal["right", "error", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """All cuts of one kind of text, gone on with by models of one habit."""
+
+    kind: str
+    habit: str
+    right: int
+    errors: int
+    """Honest ones: not joined, and the client learns it."""
+    wrong: int
+
+    @property
+    def cuts(self) -> int:
+        return self.right + self.errors + self.wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Joins:
+    cells: tuple[Cell, ...]
+
+    @property
+    def broken(self) -> list[str]:
+        """What was promised and did not hold."""
+        found = [f"{cell.kind}, {cell.habit}: {cell.wrong} wrong texts" for cell in self.cells if cell.wrong]
+        share = self.errors_of_the_repeating
+        if share > PROMISED_ERRORS:
+            found.append(f"{share:.1%} honest errors where the anchor is repeated, against {PROMISED_ERRORS:.0%}")
+        return found
+
+    @property
+    def errors_of_the_repeating(self) -> float:
+        """The share of honest errors among the models that repeat the anchor in any form."""
+        cell = self.of(REPEATING)
+        return cell.errors / max(1, cell.cuts)
+
+    def of(self, habits: Collection[str]) -> Cell:
+        """All kinds of text together, with models of these habits."""
+        cells = [cell for cell in self.cells if cell.habit in habits]
+        counts = (sum(getattr(cell, name) for cell in cells) for name in ("right", "errors", "wrong"))
+        return Cell("all", ", ".join(habits), *counts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+_INTRO = """\
+# Streams that an instruction continues
+
+A text is cut, and a model of some habit goes on with it: its text is joined where it repeats the end of what was sent,
+and nowhere else. *Right*: the client has the whole text, to the character. *Error*: nothing was joined, or no more than
+is right, and the client gets the error event. *Wrong*: anything else."""
+_NOTE = """\
+Errors where the anchor is repeated: cuts in the first few characters, which prove nothing; cuts at the end of a line,
+where a model may have broken the line itself; in a text that repeats itself; where a mark may close the model's own
+quotation or fence, or one of the text. A model that repeats less than 16 letters, or nothing, is never joined."""
+
+
+def page(joins: Joins) -> list[str]:
+    """The figures as Markdown."""
+    lines = [
+        _INTRO, "",
+        _summary(joins), "",
+        "## By habit", "",
+        *_table("model", [joins.of([habit]) for habit in HABITS], list(HABITS)), "",
+        "## By kind of text and habit", "", "Right / honest errors / wrong.", "",
+        f"| model | {' | '.join(TEXTS)} |", f"|---|{'---:|' * len(TEXTS)}",
+    ]  # fmt: skip
+    for habit in HABITS:
+        cells = [cell for cell in joins.cells if cell.habit == habit]
+        lines.append(f"| {habit} | {' | '.join(f'{cell.right} / {cell.errors} / {cell.wrong}' for cell in cells)} |")
+    return [*lines, "", _NOTE]
+
+
+def _summary(joins: Joins) -> str:
+    every = joins.of(HABITS)
+    return (
+        f"{every.cuts:,} cuts over {len(TEXTS)} kinds of text and {len(HABITS)} habits: **{every.wrong} wrong** "
+        "(promised: 0). Models that repeat the anchor in any form: "
+        f"**{joins.errors_of_the_repeating:.1%} honest errors** (promised: at most {PROMISED_ERRORS:.0%})."
+    )
+
+
+def _table(title: str, cells: list[Cell], names: list[str]) -> list[str]:
+    lines = [f"| {title} | cuts | right | honest errors | wrong |", "|---|---:|---:|---:|---:|"]
+    for name, cell in zip(names, cells, strict=True):
+        errors = f"{cell.errors} ({cell.errors / max(1, cell.cuts):.1%})"
+        lines.append(f"| {name} | {cell.cuts} | {cell.right} | {errors} | {cell.wrong} |")
+    return lines
+
+
+def run(say: Callable[[str], None], cuts: int = CUTS) -> Joins:
+    """All kinds and habits; the same cuts each time."""
+    cells = []
+    for place, (kind, text) in enumerate(TEXTS.items(), 1):
+        began = time.monotonic()
+        cells += [measure(kind, text, habit, cuts) for habit in HABITS]
+        say(f"joins {place}/{len(TEXTS)}: {kind}, {len(HABITS) * cuts} cuts in {time.monotonic() - began:.1f} s")
+    return Joins(tuple(cells))
+
+
+def measure(kind: str, text: str, habit: str, cuts: int) -> Cell:
+    """Cuts in equal distances, from the first character to the last but one."""
+    dice = random.Random(f"{_SEED} {kind} {habit}")
+    places = [1 + (len(text) - 2) * at // max(1, cuts - 1) for at in range(cuts)]
+    found = [verdict(dice, Cut(text, text[:place]), HABITS[habit], habit in UNJOINABLE) for place in places]
+    return Cell(kind, habit, found.count("right"), found.count("error"), found.count("wrong"))
+
+
+def verdict(dice: random.Random, cut: Cut, habit: Habit, is_unjoinable: bool) -> Verdict:
+    """What the client has in the end."""
+    joint = seam("instruction", cut.sent)
+    came, told = habit(dice, cut), cut.sent
+    while came:
+        piece, came = came[: (size := dice.randint(1, _MOST_PIECE))], came[size:]
+        told += joint.feed(piece)
+    told += joint.end()
+    if joint.has_diverged:
+        return "error" if cut.whole.startswith(told) else "wrong"
+    return "right" if told == cut.whole and not is_unjoinable else "wrong"

@@ -1,0 +1,275 @@
+"""Rate limits that come all at once, and small quotas: what a gate with its pacer lets through, and what it sends.
+
+A storm answers every request with 429 for a while. Calls arrive at random, wait in line as the gateway lets them wait,
+and are retried after a 429. The whole call path is measured elsewhere; here are only the gate and the pacer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Protocol
+
+from benchmarks.storm.row import Row, promised
+from benchmarks.storm.simulate import Timeline
+from llm_guard.policy.gate import CapacitySettings, Gate, Slot, Ticket
+
+LENGTHS_S = (5.0, 16.0, 60.0, 600.0)
+RATES = (0.5, 5.0, 50.0, 200.0)
+HINTS = (None, 20.0)
+"""Retry-After in seconds; None: a bare 429."""
+QUOTAS_PER_MINUTE = (3, 15)
+OFFERED_TIMES = (2, 10, 50)
+_MOST_HINT_S = 60.0
+_WELL_BEFORE_S = 30.0
+_OPEN_AFTER_S = 10.0
+_WATCHED_S = 60.0
+_ATTEMPTS = 4
+_FIRST_BACKOFF_S = 0.5
+_HELD_FROM_S = 2.0
+_QUOTA_WATCHED_S = 1800.0
+_BEFORE = {
+    (3, "bucket"): 830,
+    (3, "window"): 1512,
+    (15, "bucket"): 333,
+    (15, "window"): 3271,
+}
+"""429s of the pacer before slow start and quotas were its phases (commit addab53), by the same simulation."""
+
+
+class Provider(Protocol):
+    """Accepts a request, or answers it with 429."""
+
+    def accepts(self, now: float) -> bool: ...
+
+    def retry_after_s(self, now: float) -> float | None:
+        """The hint of a 429; None: it carries none."""
+
+
+@dataclass(slots=True)
+class Stormy:
+    """Answers everything with 429 from `begin` to `end`; otherwise takes `rate` requests a second."""
+
+    begin: float
+    end: float
+    hint_s: float | None = None
+    rate: float = inf
+    burst: float = 10.0
+    _tokens: float = 0.0
+    _at: float = 0.0
+
+    def accepts(self, now: float) -> bool:
+        if self.begin <= now < self.end:
+            return False
+        if self.rate == inf or now < self.begin:
+            return True
+        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def retry_after_s(self, now: float) -> float | None:
+        return self.hint_s if now >= self.begin else None
+
+
+@dataclass(slots=True)
+class BucketQuota:
+    """So many requests a minute, refilled steadily."""
+
+    per_minute: float
+    has_hint: bool = False
+    capacity: float = 0.0
+    _tokens: float = 0.0
+    _at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.capacity = self.capacity or self.per_minute
+        self._tokens = self.capacity
+
+    def accepts(self, now: float) -> bool:
+        self._tokens = min(self.capacity, self._tokens + (now - self._at) * self.per_minute / 60)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def retry_after_s(self, now: float) -> float | None:
+        return self._at - now + (1 - self._tokens) * 60 / self.per_minute if self.has_hint else None
+
+
+@dataclass(slots=True)
+class WindowQuota:
+    """So many requests in each minute of the clock."""
+
+    per_minute: float
+    has_hint: bool = False
+    _window: int = -1
+    _used: int = 0
+
+    def accepts(self, now: float) -> bool:
+        window = int((now + 17.0) // 60)
+        if window != self._window:
+            self._window, self._used = window, 0
+        if self._used >= self.per_minute:
+            return False
+        self._used += 1
+        return True
+
+    def retry_after_s(self, now: float) -> float | None:
+        return (self._window + 1) * 60 - 17.0 - now if self.has_hint else None
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    arrived_at: float
+    attempts: int = 0
+    is_served: bool = False
+    slot: Slot | None = None
+
+
+class Run:
+    """Calls, one gate and one provider on a virtual clock."""
+
+    def __init__(self, provider: Provider, seed: int, answer_s: float = 0.3) -> None:
+        self.timeline = Timeline()
+        self.provider = provider
+        self.answer_s = answer_s
+        self.settings = CapacitySettings()
+        self.gate = Gate(self.settings, 0.0)
+        self.calls: list[_Call] = []
+        self.sent_at: list[float] = []
+        self.limited_at: list[float] = []
+        self._dice = random.Random(seed)
+        self._alarm_at = inf
+
+    def offer(self, rate: float, begin: float, end: float) -> None:
+        """Poisson arrivals."""
+        at = begin
+        while (at := at + self._dice.expovariate(rate)) < end:
+            call = _Call(at)
+            self.calls.append(call)
+            self.timeline.at(at, partial(self._attempt, call))
+
+    def served_share(self, begin: float, end: float = inf) -> float:
+        """Of the calls that arrived in between."""
+        calls = [call for call in self.calls if begin <= call.arrived_at < end]
+        return sum(call.is_served for call in calls) / len(calls) if calls else 1.0
+
+    def limited_share(self, begin: float, end: float = inf) -> float:
+        """429s per request of those sent in between."""
+        sent = sum(begin <= at < end for at in self.sent_at)
+        return sum(begin <= at < end for at in self.limited_at) / sent if sent else 0.0
+
+    def _attempt(self, call: _Call) -> None:
+        now, gate = self.timeline.now, self.gate
+        slot = gate.try_enter(now)
+        if slot is not None:
+            self._send(call, slot)
+            return
+        wait_s = gate.wait_s(now)
+        if wait_s is None or wait_s > self.settings.queue_wait:
+            return
+        tickets = deque[Ticket]()
+        ticket = gate.join(1, lambda: self._granted(call, tickets[0]))
+        if ticket is None:
+            return
+        tickets.append(ticket)
+        self.timeline.at(now + self.settings.queue_wait, partial(self._leave, ticket))
+        self._advance()
+
+    def _granted(self, call: _Call, ticket: Ticket) -> None:
+        if ticket.slot is not None:
+            self._send(call, ticket.slot)
+
+    def _leave(self, ticket: Ticket) -> None:
+        if ticket.slot is None:
+            self.gate.leave(ticket, self.timeline.now)
+            self._advance()
+
+    def _send(self, call: _Call, slot: Slot) -> None:
+        call.attempts += 1
+        now = self.timeline.now
+        self.sent_at.append(now)
+        if self.provider.accepts(now):
+            self.timeline.at(now + self.answer_s * self._dice.uniform(0.5, 1.5), partial(self._served, call, slot))
+            return
+        self.limited_at.append(now)
+        hint_s = self.provider.retry_after_s(now)
+        self.timeline.at(now + self._dice.uniform(0.02, 0.1), partial(self._limited, call, slot, hint_s))
+
+    def _served(self, call: _Call, slot: Slot) -> None:
+        call.is_served = True
+        self.gate.exit(slot, self.timeline.now, "ok", self.timeline.now - slot.entered_at)
+        self._advance()
+
+    def _limited(self, call: _Call, slot: Slot, hint_s: float | None) -> None:
+        now = self.timeline.now
+        self.gate.exit(slot, now, "rate_limited", None)
+        if hint_s is not None and hint_s >= _HELD_FROM_S and self.gate.rate_limited_in_a_row >= 2:
+            self.gate.hold(now + min(hint_s, _MOST_HINT_S))
+        if call.attempts < _ATTEMPTS and (hint_s or 0.0) <= self.settings.queue_wait:
+            wait_s = hint_s or _FIRST_BACKOFF_S * 2 ** (call.attempts - 1) * self._dice.uniform(0.7, 1.3)
+            self.timeline.at(now + wait_s, partial(self._attempt, call))
+        self._advance()
+
+    def _advance(self) -> None:
+        now = self.timeline.now
+        again_at = self.gate.advance(now)
+        if again_at is not None and not now < self._alarm_at <= again_at:
+            self._alarm_at = again_at
+            self.timeline.at(again_at, self._advance)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One storm: shares of the calls served and of the requests limited from ten seconds after it on."""
+
+    name: str
+    served: float
+    limited: float
+
+
+def storm(length_s: float, rate: float, hint_s: float | None, seed: int = 1) -> Cell:
+    """A provider that takes everything before and after."""
+    end = _WELL_BEFORE_S + length_s
+    open_at = end + min(hint_s or 0.0, _MOST_HINT_S) + _OPEN_AFTER_S
+    run = Run(Stormy(_WELL_BEFORE_S, end, hint_s), seed)
+    run.offer(rate, 0.0, open_at + _WATCHED_S)
+    run.timeline.run()
+    hint = "bare" if hint_s is None else f"Retry-After {hint_s:.0f} s"
+    return Cell(f"{length_s:.0f} s, {rate:g}/s, {hint}", run.served_share(open_at), run.limited_share(open_at))
+
+
+def quota(per_minute: int, kind: str, times: int, has_hint: bool, seed: int = 1) -> int:
+    """429s in half an hour."""
+    provider = BucketQuota(per_minute, has_hint) if kind == "bucket" else WindowQuota(per_minute, has_hint)
+    run = Run(provider, seed)
+    run.offer(per_minute * times / 60, 0.0, _QUOTA_WATCHED_S)
+    run.timeline.run(until=_QUOTA_WATCHED_S)
+    return len(run.limited_at)
+
+
+def rows() -> list[Row]:
+    """The worst cell of all storms, and the 429s of small quotas."""
+    cells = [storm(length_s, rate, hint_s) for length_s in LENGTHS_S for rate in RATES for hint_s in HINTS]
+    served, limited = min(cells, key=lambda cell: cell.served), max(cells, key=lambda cell: cell.limited)
+    storms = promised(
+        "429 storm", f"served from 10 s after a storm of 429s on, worst of {len(cells)} cells ({served.name})",
+        "≥ 95 %, ≤ 5 % of requests meet a 429", f"{served.served:.1%}, {limited.limited:.1%}",
+        served.served >= 0.95 and limited.limited <= 0.05,
+    )  # fmt: skip
+    return [storms, *(_quota_row(per_minute, kind, before) for (per_minute, kind), before in _BEFORE.items())]
+
+
+def _quota_row(per_minute: int, kind: str, before: int) -> Row:
+    found = sum(quota(per_minute, kind, times, hint) for times in OFFERED_TIMES for hint in (False, True))
+    return promised(
+        "small quota", f"{per_minute} a minute ({kind}), offered 2, 10 and 50 times as much, with and without hints",
+        f"fewer 429s than {before}", f"{found}", found < before,
+    )  # fmt: skip

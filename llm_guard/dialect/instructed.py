@@ -1,0 +1,269 @@
+"""A text that was requested by an instruction: where its head repeats the end of what was sent.
+
+Owns the search, and the decision not to join. Does not own what proves an overlap (`dialect.overlap`), what may stand
+before one (`dialect.lead`), nor how a wrapping ends (`dialect.wrapping`).
+
+Models that are to repeat the last words do so behind a preamble, in quotation marks, in a code fence, with dots before
+them, in another case; or they repeat more, or less. Others do not repeat at all, begin anew or refuse: their texts
+cannot be distinguished from one that goes on, and are not joined.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from llm_guard.dialect.lead import MOST_PREAMBLE, Lead, lead_of
+from llm_guard.dialect.overlap import QUOTES, folded, is_proof
+from llm_guard.dialect.wrapping import FENCE, Bare, Fenced, Quoted, Rest, closers_of
+
+MOST_HEAD = 600
+"""Characters in which a repetition must come to its end, or be under way."""
+_SHORTEST = 6
+"""Folded characters: a shorter overlap is no proof, and is not looked at."""
+_COMPARED = 64
+"""Folded characters by which words that come once more are known."""
+_REMARK = 100
+"""Characters. So far behind a repetition that follows a preamble the words may come again: then the first stood in a
+remark, such as "I stopped at ..."."""
+_TOLD = 20
+"""Folded characters of what was sent, by which a text that tells it anew is known."""
+_STYLE = 4000
+"""Characters in which a text shows how it breaks its lines."""
+
+_PUNCTUATION = ".,;:!?\u2026"
+_MARKS = '".'
+"""Folded: what may stand before words that come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A repetition that ends before the character `at` of the head."""
+
+    at: int
+    lead: Lead
+    words: str
+    """The first of those that are repeated, folded."""
+
+
+@dataclass(slots=True)
+class _Following:
+    """A repetition that is longer than a head may be."""
+
+    at: int
+    """In what is known, folded: so far it has come."""
+    lead: Lead
+    words: str
+
+
+class Instructed:
+    """Has the surface of `seam.Seam`."""
+
+    def __init__(self, sent: str, given: str, anchor: str) -> None:
+        """`given` is `sent` as the request gives it back, `anchor` its end that the model is to repeat."""
+        self._sent = sent
+        self._lost = sent[len(given) :]
+        self._known = folded(given)
+        self._anchor = len(folded(anchor))
+        self._head = ""
+        self._came = ""
+        """The head, folded."""
+        self._starts: list[int] = []
+        """Where in the head each character of `_came` stands."""
+        self._found: _Found | None = None
+        self._following: _Following | None = None
+        self._rest: Rest | None = None
+        self.has_diverged = False
+
+    @property
+    def is_settled(self) -> bool:
+        return self._rest is not None and not self.has_diverged
+
+    @property
+    def is_searching(self) -> bool:
+        is_over = self._rest is not None or self.has_diverged
+        return bool(self._head) and not is_over and self._following is None
+
+    def feed(self, text: str) -> str:
+        for at, char in enumerate(text):
+            if self.has_diverged:
+                return ""
+            if self._rest is not None:
+                return self._pass(text[at:])
+            if new := self._take(char):
+                return new + self._pass(text[at + 1 :])
+        return ""
+
+    def end(self) -> str:
+        new = "" if self.has_diverged or self._rest is not None else self._consider(is_over=True)
+        if self._rest is None:
+            self.has_diverged = True
+        if self.has_diverged or self._rest is None:
+            return ""
+        new += self._rest.end()
+        self.has_diverged = self._rest.has_diverged
+        return new
+
+    # the search
+
+    def _take(self, char: str) -> str:
+        """What is new, where this character shows it."""
+        came = folded(char)
+        if self._following is not None:
+            self._follow(self._following, came)
+            return ""
+        self._head += char
+        self._starts += [len(self._head) - 1] * len(came)
+        self._came += came
+        new = self._consider(is_over=False) if self._found is not None else ""
+        if self._found is None and came and self._came.endswith(self._known[-_SHORTEST:]):
+            self._found = self._look()
+        if self._found is None and len(self._head) >= MOST_HEAD:
+            self._following = self._find_under_way()
+            self.has_diverged = self._following is None
+        return new
+
+    def _look(self) -> _Found | None:
+        """The repetition that ends where the head does now, if it proves where the text goes on."""
+        length = _common_end(self._came, self._known)
+        marks = _marks_before_a_word(self._came[len(self._came) - length :])
+        for words in range(length, length - marks - 1, -1):
+            at = len(self._came) - words
+            lead = self._lead(at, words)
+            if lead is not None and self._is_safe(lead, at, words) and is_proof(self._known, words):
+                return _Found(len(self._head), lead, self._came[at : at + _COMPARED])
+        return None
+
+    def _is_safe(self, lead: Lead, at: int, words: int) -> bool:
+        """Behind a preamble the whole anchor must come. And that it is one: a text that says other things of what was
+        sent, or in another order, tells it anew."""
+        if not lead.has_preamble:
+            return True
+        before = self._came[:at].replace(self._came[at:], "")
+        windows = (before[start : start + _TOLD] for start in range(len(before) - _TOLD + 1))
+        return words >= self._anchor and not any(window in self._known for window in windows)
+
+    def _lead(self, at: int, words: int) -> Lead | None:
+        """What stands before a repetition of so many folded characters. A quotation mark or a fence in which it begins
+        may be the model's, too: an anchor begins with a word."""
+        start = self._starts[at]
+        lead = lead_of(self._head[:start])
+        if lead is None or lead.quote or lead.fence or words == self._anchor:
+            return lead
+        fence = FENCE.match(self._head, start)
+        quote = self._head[start]
+        return replace(lead, quote=quote if quote in QUOTES else "", fence=fence[0] if fence is not None else "")
+
+    def _find_under_way(self) -> _Following | None:
+        """A repetition of earlier words, or of the whole text, whose end has not come yet."""
+        for at, start in enumerate(self._starts):
+            if start > MOST_PREAMBLE:
+                break
+            came = self._came[at:]
+            lead = self._lead(at, -1)
+            place = self._known.find(came) if lead is not None else -1
+            if lead is not None and place >= 0 and self._known.find(came, place + 1) < 0:
+                return _Following(place + len(came), lead, came[:_COMPARED])
+        return None
+
+    def _follow(self, following: _Following, came: str) -> None:
+        self.has_diverged = not self._known.startswith(came, following.at)
+        following.at += len(came)
+        if following.at == len(self._known) and not self.has_diverged:
+            self._head = self._came = ""
+            self._starts = []
+            self._following = None
+            self._found = _Found(0, following.lead, following.words)
+
+    # the seam
+
+    def _consider(self, *, is_over: bool) -> str:
+        """What is new behind the repetition that was found; "" while more of the text must be seen."""
+        if self._found is None:
+            return ""
+        found, after = self._found, self._head[self._found.at :]
+        if _is_only_quoted(found.lead, after):
+            self._found = None
+            return ""
+        if _comes_again(found, after) or len(after) > MOST_HEAD:
+            self.has_diverged = True
+            return ""
+        if not is_over and _must_wait(found, after):
+            return ""
+        new = behind(self._sent, self._lost, after)
+        if new is None:
+            self.has_diverged = True
+            return ""
+        self._rest = _rest_of(found.lead, self._sent)
+        return self._pass(new)
+
+    def _pass(self, text: str) -> str:
+        assert self._rest is not None  # noqa: S101  # the callers have set it
+        new = self._rest.feed(text)
+        self.has_diverged = self._rest.has_diverged
+        return new
+
+
+def behind(sent: str, lost: str, after: str) -> str | None:
+    """What follows on what was sent, whose whitespace at the end (`lost`) was not given back; None where the two texts
+    disagree on the whitespace between them in a way that may matter."""
+    text = after.lstrip()
+    blank = after[: len(after) - len(text)]
+    if not text:
+        return after.removeprefix(lost) if after.startswith(lost) else ""
+    if not lost:
+        return after if "\n" not in blank or _may_break(sent, blank, text) else None
+    if blank.startswith(lost):
+        return after[len(lost) :]
+    is_alike = lost.endswith("\n") if "\n" in lost else "\n" not in blank
+    return text if is_alike else None
+
+
+def _may_break(sent: str, blank: str, text: str) -> bool:
+    """Whether a new line may begin behind what was sent. Models put words that they repeat on a line of their own, and
+    then break words and sentences in two."""
+    last = sent[-1]
+    if last.isalnum() and text[0].isalnum():
+        return False
+    like_it = r"[^\W_]" if last.isalnum() else re.escape(last)
+    is_single = blank.count("\n") == 1
+    return not is_single or re.search(like_it + r"\r?\n(?!\r?\n)", sent[-_STYLE:]) is not None
+
+
+def _is_only_quoted(lead: Lead, after: str) -> bool:
+    """Whether the quotation ends where the words do: what follows is a remark on them, or may be one."""
+    return bool(lead.quote) and after.lstrip(_PUNCTUATION).startswith(tuple(closers_of(lead.quote)))
+
+
+def _comes_again(found: _Found, after: str) -> bool:
+    came, words = folded(after), found.words.lstrip(_MARKS)
+    return words in came if found.lead.has_preamble else came.lstrip(_MARKS).startswith(words)
+
+
+def _must_wait(found: _Found, after: str) -> bool:
+    """Whether what comes next may show that these were not the words, or not the last ones."""
+    if found.lead.has_preamble:
+        return len(after) < len(found.words) + _REMARK
+    if found.lead.quote and not after.lstrip(_PUNCTUATION):
+        return True
+    return found.words.lstrip(_MARKS).startswith(folded(after).lstrip(_MARKS))
+
+
+def _rest_of(lead: Lead, sent: str) -> Rest:
+    if lead.fence:
+        return Fenced(sent, lead.fence)
+    return Quoted(sent, lead.quote) if lead.quote else Bare()
+
+
+def _common_end(one: str, other: str) -> int:
+    length = 0
+    for ours, theirs in zip(reversed(one), reversed(other), strict=False):
+        if ours != theirs:
+            break
+        length += 1
+    return length
+
+
+def _marks_before_a_word(text: str) -> int:
+    """A preamble may end in the mark before which the repetition begins."""
+    return next((at for at, char in enumerate(text) if char.isalnum()), 0)

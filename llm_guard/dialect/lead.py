@@ -1,0 +1,73 @@
+"""What a model puts before the words that it repeats: a preamble, dots, a quotation mark, a code fence.
+
+Owns what may stand there. Does not own the repetition (`dialect.instructed`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from llm_guard.dialect.overlap import QUOTES
+
+MOST_PREAMBLE = 300
+"""Characters."""
+_MOST_LINES = 2
+"""Of a preamble, empty ones aside."""
+
+_DOTS = re.compile(r"(?:\s|\.{2,}|\u2026|\[(?:\.{3}|\u2026)\]|\((?:\.{3}|\u2026)\))*\Z")
+_FENCE = re.compile(r"(?:\A|\n)[ \t]*(`{3,}|~{3,})[\w.+#-]*[ \t]*\Z")
+_ENDS = tuple(".!?:\u2026\u3002\uff01\uff1a\uff1f\u0964\u061f")
+"""A preamble ends in one of these, or before a new line."""
+_MARKUP = "*_#([\u00a1\u00bf" + QUOTES
+"""A preamble may begin with one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What stood before a repetition."""
+
+    has_preamble: bool = False
+    quote: str = ""
+    """The quotation mark that was opened before it."""
+    fence: str = ""
+    """The marks of the code fence that was opened before it."""
+
+
+def lead_of(text: str) -> Lead | None:
+    """What `text` is, if a repetition may begin behind it; None where it breaks off in the middle of a sentence, or in
+    a mark that would have to be closed again."""
+    core, dots = _without_dots(text)
+    quote = core[-1:] if core[-1:] in QUOTES and "\n" not in dots else ""
+    if quote:
+        core, before = _without_dots(core[:-1])
+        dots = before + dots
+    fence = "" if quote or "\n" not in dots else _fence_at_the_end(core)
+    if fence:
+        core, dots = core[: core.rindex("\n") if "\n" in core else 0].rstrip(), "\n"
+    if not core:
+        return Lead(quote=quote, fence=fence)
+    has_ended = core.endswith(_ENDS) or dots.strip() or "\n" in dots
+    return Lead(True, quote, fence) if has_ended and _is_preamble(core) else None
+
+
+def _is_preamble(text: str) -> bool:
+    """Whether the text may be a remark to the reader: some lines that begin anew. The rest of a sentence goes on from
+    what was sent, and one that has no word in its last line is a mark that would have to be closed again."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    begin = lines[0].lstrip()[0]
+    is_new = begin in _MARKUP or (begin.isalpha() and not begin.islower())
+    is_short = len(text) <= MOST_PREAMBLE and len(lines) <= _MOST_LINES
+    return is_new and is_short and any(map(str.isalpha, lines[-1])) and "```" not in text
+
+
+def _without_dots(text: str) -> tuple[str, str]:
+    """The text, and the dots and whitespace in which it ends."""
+    found = _DOTS.search(text)
+    at = found.start() if found is not None else len(text)
+    return text[:at], text[at:]
+
+
+def _fence_at_the_end(text: str) -> str:
+    found = _FENCE.search(text)
+    return found[1] if found is not None else ""

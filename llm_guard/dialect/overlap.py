@@ -1,0 +1,80 @@
+"""What two texts have in common, and when that proves where one of them goes on.
+
+Owns the comparison of texts that a model has repeated in its own way (case, whitespace, quotation marks, Unicode normal
+form) and the evidence that an overlap must give. Does not own the search for one (`dialect.instructed`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LEAST_WEIGHT = 16
+"""Of the repeated end of a text: three words or so. Fewer come again by chance."""
+LEAST_WHOLE_WEIGHT = 8
+"""Of a text that is repeated as a whole: to begin with all of it is less likely to be chance."""
+
+UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u2e80-\uabff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+"""Scripts that put no space between words: Thai to Burmese, Khmer, Chinese, Japanese and their punctuation."""
+
+QUOTES = "\"'\u00b4\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u300c\u300d\u300e\u300f"
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
+_SAME = {**dict.fromkeys(map(ord, QUOTES), '"'), **dict.fromkeys(map(ord, _DASHES), "-")}
+_CACHED_MOST = 1 << 16
+
+
+class _Folding(dict[int, str]):
+    """A table for `str.translate`. Character by character, so that a text is folded alike in one piece and in many."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        compatible = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
+        same = "".join(compatible.split()).translate(_SAME)
+        folded = "" if char.isspace() else same or char
+        if len(self) < _CACHED_MOST:
+            self[code] = folded
+        return folded
+
+
+_FOLDING = _Folding()
+
+
+def folded(text: str) -> str:
+    """The text without whitespace, in lower case and decomposed, all quotation marks and dashes alike."""
+    return text.translate(_FOLDING)
+
+
+def weight(text: str) -> int:
+    """How much a folded text says: a letter 1, an emoji or a character that stands for a syllable or more 2, a mark of
+    punctuation nothing."""
+    return sum(map(_weight_of, text))
+
+
+def is_proof(text: str, length: int) -> bool:
+    """Whether a text that begins with the last `length` characters of `text` must be a repetition of them. Both are
+    folded.
+
+    It need not be where these characters occur in `text` before, or repeat themselves: there the text itself may go on
+    with them once more.
+    """
+    end = text[len(text) - length :]
+    enough = LEAST_WHOLE_WEIGHT if length == len(text) else LEAST_WEIGHT
+    return weight(end) >= enough and text.find(end) == len(text) - length and not _is_periodic(end)
+
+
+def _weight_of(char: str) -> int:
+    category = unicodedata.category(char)
+    if category == "So" or UNSPACED.match(char):
+        return 0 if category[0] == "P" else 2
+    return category[0] in "LMN"
+
+
+def _is_periodic(text: str) -> bool:
+    """Whether the text is one beginning at least twice in a row, the last time perhaps in part."""
+    half = text[: (len(text) + 1) // 2]
+    period = text.find(half, 1)
+    while 0 < period <= len(text) // 2:
+        if text.startswith(text[period:]):
+            return True
+        period = text.find(half, period + 1)
+    return False

@@ -1,0 +1,163 @@
+"""What a model puts around a text that it was to go on with: a quotation, a code fence.
+
+Owns how such a wrapping ends, and leaves its end out. Does not own how it begins (`dialect.instructed`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+_ENDS = {
+    "\u201c": "\u201d", "\u201e": "\u201c\u201d", "\u00ab": "\u00bb", "\u2039": "\u203a",
+    "\u300c": "\u300d", "\u300e": "\u300f",
+}  # fmt: skip
+_MARKS = frozenset("".join([*_ENDS, *_ENDS.values()]))
+FENCE = re.compile(r"`{3,}|~{3,}")
+"""The marks of a code fence."""
+_FENCE_LINE = re.compile(r" {0,3}(`{3,}|~{3,})([^`\n]*)")
+_MAYBE_FENCE = re.compile(r" {0,3}(?:`{0,2}|~{0,2}|(?:`{3,}|~{3,})[ \t\r]*)")
+
+
+class Rest(Protocol):
+    """The text behind a seam."""
+
+    has_diverged: bool
+    """What came last may or may not be the wrapping's: nothing more may be passed on."""
+
+    def feed(self, text: str) -> str: ...
+    def end(self) -> str: ...
+
+
+class Bare:
+    """A text in no wrapping."""
+
+    has_diverged = False
+
+    def feed(self, text: str) -> str:
+        return text
+
+    def end(self) -> str:
+        return ""
+
+
+def closers_of(quote: str) -> str:
+    """The marks that may end a quotation which begins with this one."""
+    return _ENDS.get(quote, quote) + '"'
+
+
+class Quoted:
+    """A text behind an opening quotation mark. A mark in which it ends is left out, unless the text owes it itself."""
+
+    def __init__(self, sent: str, quote: str) -> None:
+        self._closers = closers_of(quote)
+        self._text = sent
+        self._held = ""
+        self.has_diverged = False
+
+    def feed(self, text: str) -> str:
+        passed = ""
+        for char in text:
+            if char in self._closers:
+                passed, self._held = passed + self._held, char
+            elif self._held and char.isspace():
+                self._held += char
+            else:
+                passed, self._held = passed + self._held + char, ""
+        self._text += passed
+        return passed
+
+    def end(self) -> str:
+        held, self._held = self._held, ""
+        if not held:
+            return ""
+        is_owed = _is_owed(self._text, held[0])
+        self.has_diverged = is_owed is None
+        return held if is_owed else ""
+
+
+def _is_owed(text: str, mark: str) -> bool | None:
+    """Whether the text has a quotation open that this mark ends; None where that cannot be known, as with apostrophes
+    and with a mark that was not closed in an earlier paragraph."""
+    is_open = _has_open(text, mark)
+    return is_open if mark not in "'`" and is_open == _has_open(text.rpartition("\n\n")[2], mark) else None
+
+
+def _has_open(text: str, mark: str) -> bool:
+    if mark == '"':
+        return text.count(mark) % 2 == 1
+    opened: list[str] = []
+    for char in filter(_MARKS.__contains__, text):
+        if opened and char in _ENDS[opened[-1]]:
+            opened.pop()
+        elif char in _ENDS:
+            opened.append(char)
+    return any(mark in _ENDS[begin] for begin in opened)
+
+
+class Fenced:
+    """A text behind an opening code fence. The one that ends it is left out, one that ends a block of the text is not.
+
+    Where a fence may be either, and text follows it, the text ends.
+    """
+
+    def __init__(self, sent: str, mark: str) -> None:
+        self._mark = mark
+        *lines, self._line = sent.split("\n")
+        self._open = ""
+        """The fence of the text's own block that is open."""
+        for line in lines:
+            self._note(line)
+        self._held = ""
+        self._is_ended = False
+        self.has_diverged = False
+
+    def feed(self, text: str) -> str:
+        return "".join(map(self._take, text))
+
+    def end(self) -> str:
+        held = self._release("")
+        return "" if self._may_end() else held
+
+    def _take(self, char: str) -> str:
+        """What is passed on now that this character has come."""
+        if self._is_ended or (self._line[-1:].isspace() and self._may_end()):
+            self.has_diverged = not char.isspace()
+        if self._is_ended or self.has_diverged:
+            return ""
+        if char == "\n":
+            return self._end_line()
+        self._line += char
+        return self._hold(char) if _MAYBE_FENCE.fullmatch(self._line) else self._release(char)
+
+    def _end_line(self) -> str:
+        self._is_ended = self._may_end()
+        if self._is_ended:
+            return ""
+        self._note(self._line)
+        self._line = ""
+        passed = self._release("")
+        self._held = "\n"
+        return passed
+
+    def _hold(self, char: str) -> str:
+        self._held += char
+        return ""
+
+    def _release(self, char: str) -> str:
+        held, self._held = self._held, ""
+        return held + char
+
+    def _may_end(self) -> bool:
+        """Whether the last line is a fence, and none of the text's own is open that it could end."""
+        found = _FENCE_LINE.fullmatch(self._line.rstrip())
+        return found is not None and not self._open and found[1].startswith(self._mark) and not found[2]
+
+    def _note(self, line: str) -> None:
+        found = _FENCE_LINE.fullmatch(line)
+        if found is None:
+            return
+        if not self._open:
+            self._open = found[1]
+        elif found[1].startswith(self._open) and not found[2].strip():
+            self._open = ""

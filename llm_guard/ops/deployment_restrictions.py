@@ -1,0 +1,313 @@
+"""What refuses or delays the calls of a deployment or an upstream by itself: breakers, paces, limits, cooldowns.
+
+Owns the words for each. Does not own which deployments there are (`ops.restrictions`), nor what operators have said of
+them (`ops.operator_restrictions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from llm_guard.deployment import Deployment
+from llm_guard.ops.changes import iso
+from llm_guard.ops.restriction_views import Kind, Lift, LiftBody, Resettable, Restriction
+from llm_guard.policy.bench import Benched, Key
+from llm_guard.policy.breaker import BreakerSnapshot
+from llm_guard.policy.gate import GateSnapshot
+
+RESET = "/admin/deployments/reset"
+
+_EVERY_MODEL = "It ends for every model of the credential, on all its deployments."
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One look: the same instant on both clocks."""
+
+    now: float
+    wall: float
+
+    def iso(self, at: float | None) -> str | None:
+        """A monotonic instant as it is shown; None for one that is not known."""
+        return None if at is None or abs(at) == inf else iso(self.wall + at - self.now)
+
+
+def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
+    """Its own breaker, where the evidence has opened it."""
+    seen = deployment.breaker.snapshot(moment.now)
+    if seen.state in ("open", "half_open"):
+        effect = "Its breaker closes, and forgets what it has seen; calls return gradually."
+        yield _shut(seen, "breaker", deployment, _reset(deployment, "breaker", effect), moment)
+
+
+def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
+    """The breaker of its upstream's host, where the evidence has opened it."""
+    seen = deployment.host.snapshot(moment.now)
+    if seen.state in ("open", "half_open"):
+        name = deployment.upstream.name
+        effect = f"The breaker of the host closes, for all deployments of {name}; calls return gradually."
+        lift = Lift("POST", RESET, {"upstream": name, "what": ["host_breaker"]}, effect)
+        yield _shut(seen, "host_breaker", deployment, lift, moment)
+
+
+def of_gates(
+    deployment: Deployment, moment: Moment, *, full_since: float | None, is_limit_changed: bool
+) -> Iterator[Restriction]:
+    """Its pace, its limit, and what its provider has asked for. `full_since`: when its latest attempt began, which has
+    taken the last slot if it is full; `is_limit_changed`: by an operator."""
+    seen = [gate.snapshot(moment.now) for gate in deployment.gates.all()]
+    paced = [each for each in seen if each.rate is not None]
+    held = [each for each in seen if each.held_until is not None]
+    full = [each for each in seen if each.limit is not None and (each.in_flight >= each.limit or each.waiting)]
+    if paced:
+        yield _paced(deployment, paced, len(seen), moment)
+    if held:
+        yield _held(deployment, held, len(seen), moment)
+    if full and all(is_ramping(deployment, each.limit) for each in full):
+        yield _ramping(deployment, full, moment)
+    elif full:
+        yield _full(deployment, full, moment.iso(full_since), is_limit_changed=is_limit_changed)
+
+
+def of_cooldowns(
+    cooldowns: Mapping[Key, Benched], deployments: Iterable[Deployment], moment: Moment
+) -> Iterator[Restriction]:
+    """Of credentials, and of models on them; those of callers' own keys together."""
+    groups: dict[tuple[str, str | None, bool], list[Benched]] = {}
+    concerned = concerned_by(cooldowns, deployments)
+    labels: dict[tuple[str, str | None], dict[str, Deployment]] = {}
+    for key, found in concerned.items():
+        upstream, model = found[0].upstream.name, None if key[0] == "credential" else key[-1]
+        groups.setdefault((upstream, model, _is_own(key, found[0])), []).append(cooldowns[key])
+        labels[upstream, model] = {each.label: each for each in found}
+    for (upstream, model, is_own), benched in groups.items():
+        if model is None:
+            yield _cooling_credential(upstream, benched, is_own, moment)
+        else:
+            for deployment in labels[upstream, model].values():
+                yield _cooling(deployment, benched, is_own, moment)
+
+
+def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict[Key, list[Deployment]]:
+    """Each cooldown with the deployments whose calls may meet it, without those of keys that a reload has replaced.
+
+    A key ends with upstream, base URL, digest of the credential and account, and with a model unless all are meant.
+    """
+    by_upstream: dict[tuple[str, str], list[Deployment]] = {}
+    by_model: dict[tuple[str, str, str], list[Deployment]] = {}
+    for deployment in deployments:
+        name, base_url = deployment.upstream.name, deployment.upstream.base_url
+        by_upstream.setdefault((name, base_url), []).append(deployment)
+        by_model.setdefault((name, base_url, deployment.model or ""), []).append(deployment)
+    found = {}
+    for key in keys:
+        upstream, base_url, key_digest, _ = key[-4:] if key[0] == "credential" else key[-5:-1]
+        place = (upstream, base_url)
+        group = by_upstream.get(place) if key[0] == "credential" else by_model.get((*place, key[-1]))
+        if group and (group[0].upstream.api_key is None or group[0].upstream.key_digest == key_digest):
+            found[key] = group
+    return found
+
+
+def is_ramping(deployment: Deployment, limit: int | None) -> bool:
+    """Whether a slow start, not its own limit, is what a gate with this limit keeps to."""
+    own = deployment.gates.settings.concurrency
+    return limit is not None and (own is None or (own != "adaptive" and limit < own))
+
+
+def _is_own(key: Key, deployment: Deployment) -> bool:
+    """Whether it is of the upstream's own key, on that key's own account."""
+    account = key[-1] if key[0] == "credential" else key[-2]
+    return deployment.upstream.api_key is not None and not account
+
+
+# of breakers
+
+
+def _shut(seen: BreakerSnapshot, kind: Kind, deployment: Deployment, lift: Lift, moment: Moment) -> Restriction:
+    opened = next((each for each in reversed(seen.latest) if each.after == "open"), None)
+    is_host = kind == "host_breaker"
+    whose = f"the breaker of the host of {deployment.upstream.name}" if is_host else "its breaker"
+    is_open = seen.state == "open"
+    return Restriction(
+        kind,
+        None if is_host else deployment.label,
+        None if is_host else _model(deployment),
+        deployment.upstream.name,
+        f"{whose} is {'open' if is_open else 'half-open'}: {opened.why if opened is not None else 'calls failed'}",
+        moment.iso(seen.outage_at),
+        moment.iso(max(moment.now, seen.probe_at)) if is_open and seen.probe_at is not None else None,
+        "From then on one call is let through; the breaker closes if it succeeds."
+        if is_open
+        else "One call is let through now; the breaker closes if it succeeds.",
+        0,
+        False,
+        lift,
+        None,
+    )
+
+
+# of gates
+
+
+def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
+    slowest = min(paced, key=lambda each: each.rate or inf)
+    cause = (
+        "the headers of its answers say that its rate limit is nearly used up"
+        if slowest.rate_cause == "headers"
+        else "its provider answered 429 to more calls than that"
+    )
+    probing = "; one call looks now whether it takes more" if slowest.is_probing else ""
+    since = min((each.rate_since for each in paced if each.rate_since is not None), default=None)
+    return Restriction(
+        "pace",
+        deployment.label,
+        _model(deployment),
+        deployment.upstream.name,
+        f"at most {slowest.rate:.3g} calls a second are sent{_on_some(len(paced), of)}: {cause}{probing}",
+        moment.iso(since),
+        None,
+        "It rises while calls wait for it and are accepted, and is forgotten when it restricts no call any more.",
+        _waiting(paced),
+        False,
+        _reset(deployment, "pace", "The learned rate, and a wait that its provider has named, are forgotten."),
+        None,
+    )
+
+
+def _held(deployment: Deployment, held: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
+    since = min((each.held_since for each in held if each.held_since is not None), default=None)
+    until = max(each.held_until or 0.0 for each in held)
+    probing = "; one call looks now whether it is over" if any(each.is_probing for each in held) else ""
+    return Restriction(
+        "provider_pause",
+        deployment.label,
+        _model(deployment),
+        deployment.upstream.name,
+        f"its provider has asked for a wait (Retry-After){_on_some(len(held), of)}{probing}",
+        moment.iso(since),
+        moment.iso(until),
+        "Calls are sent again then.",
+        _waiting(held),
+        False,
+        _reset(deployment, "pace", "The wait, and the learned rate, are forgotten."),
+        None,
+    )
+
+
+def _ramping(deployment: Deployment, full: Sequence[GateSnapshot], moment: Moment) -> Restriction:
+    latest = deployment.breaker.snapshot(moment.now).latest
+    since = latest[-1].at if latest and latest[-1].after == "closed" else None
+    longest_s = deployment.breaker.settings.slow_start
+    return Restriction(
+        "slow_start",
+        deployment.label,
+        _model(deployment),
+        deployment.upstream.name,
+        f"it is back after an outage, and may have {full[0].limit} calls in flight for now (breaker.slow_start)",
+        moment.iso(since),
+        moment.iso(None if since is None else since + longest_s),
+        f"Each success lets one more in; all are let in after {longest_s:g} s.",
+        _waiting(full),
+        False,
+        _reset(deployment, "slow_start", "All its calls return at once."),
+        None,
+    )
+
+
+def _full(
+    deployment: Deployment, full: Sequence[GateSnapshot], since: str | None, *, is_limit_changed: bool
+) -> Restriction:
+    in_flight, limit = sum(each.in_flight for each in full), sum(each.limit or 0 for each in full)
+    settings = deployment.gates.settings
+    body: LiftBody = {"deployment": deployment.label}
+    if is_limit_changed:
+        lift = Lift("POST", "/admin/limits/reset", body, "The limit is again the config's (capacity.concurrency).")
+    else:
+        effect = "There is no limit until the next reload; write a number in place of null to raise it."
+        lift = Lift("POST", "/admin/limits", {**body, "concurrency": None}, effect)
+    return Restriction(
+        "concurrency",
+        deployment.label,
+        _model(deployment),
+        deployment.upstream.name,
+        f"{in_flight} of {limit} calls at once are in flight, and {_waiting(full)} wait (of at most {settings.queue})",
+        since,
+        None,
+        "A waiting call is let in whenever one of those in flight ends.",
+        _waiting(full),
+        False,
+        lift,
+        None,
+    )
+
+
+# of cooldowns
+
+
+def _cooling(deployment: Deployment, benched: Sequence[Benched], is_own: bool, moment: Moment) -> Restriction:
+    last = max(benched, key=lambda each: each.until)
+    return Restriction(
+        "cooldown",
+        deployment.label,
+        _model(deployment),
+        deployment.upstream.name,
+        f"{_provider_said(last)}{_of_callers(benched, is_own)}",
+        moment.iso(min(each.since for each in benched)),
+        moment.iso(last.until),
+        "Calls are sent again then.",
+        0,
+        not is_own,
+        _reset(deployment, "cooldown", "The next call is sent to it, whatever its provider has said."),
+        None,
+    )
+
+
+def _cooling_credential(upstream: str, benched: Sequence[Benched], is_own: bool, moment: Moment) -> Restriction:
+    last = max(benched, key=lambda each: each.until)
+    whose = f"the credential of {upstream} cools down: " if is_own else ""
+    return Restriction(
+        "credential_cooldown",
+        None,
+        None,
+        upstream,
+        f"{whose}{_provider_said(last)}{_of_callers(benched, is_own)}",
+        moment.iso(min(each.since for each in benched)),
+        moment.iso(last.until),
+        "Calls are sent again then.",
+        0,
+        not is_own,
+        Lift("POST", RESET, {"upstream": upstream, "what": ["credential_cooldown"]}, _EVERY_MODEL),
+        None,
+    )
+
+
+def _provider_said(benched: Benched) -> str:
+    failure = benched.failure
+    wait = "" if failure.retry_after_s is None else f", and asked for a wait of {failure.retry_after_s:.0f} s"
+    return f"its provider answered {failure.kind.category.replace('_', ' ')}{wait}: {failure.detail}"
+
+
+def _of_callers(benched: Sequence[Benched], is_own: bool) -> str:
+    return "" if is_own else f" (for {len(benched)} of the keys or accounts that callers bring)"
+
+
+# what they have in common
+
+
+def _model(deployment: Deployment) -> str | None:
+    return deployment.breaker_of().get("model")
+
+
+def _waiting(gates: Iterable[GateSnapshot]) -> int:
+    return sum(sum(each.waiting.values()) for each in gates)
+
+
+def _on_some(count: int, of: int) -> str:
+    return "" if count == of == 1 else f" on {count} of {of} accounts"
+
+
+def _reset(deployment: Deployment, what: Resettable, effect: str) -> Lift:
+    return Lift("POST", RESET, {**deployment.breaker_of(), "what": [what]}, effect)

@@ -1,0 +1,175 @@
+"""What refuses or delays calls by an operator's decision, by a mode, or by the gateway as a whole.
+
+Owns the words for each. Does not own what deployments do by themselves (`ops.deployment_restrictions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llm_guard.deployment import Deployment, Hold
+from llm_guard.ops.changes import iso
+from llm_guard.ops.deployment_restrictions import Moment
+from llm_guard.ops.forces import Force
+from llm_guard.ops.lasting_views import DegradedView, ModeView
+from llm_guard.ops.restriction_views import Lift, LiftBody, Restriction
+
+_RELOAD = "/admin/config/reload"
+
+
+def of_force(force: Force, moment: Moment) -> Restriction:
+    """Breakers that an operator has forced open."""
+    aim = force.aim
+    body: LiftBody = {"upstream": aim.upstream} if aim.upstream is not None else {"deployment": aim.deployment}
+    if aim.model is not None:
+        body["model"] = aim.model
+    return Restriction(
+        "forced_breaker",
+        aim.deployment,
+        aim.model,
+        aim.upstream,
+        f"forced open by {force.who}: {force.reason}",
+        iso(force.since),
+        moment.iso(force.until),
+        _by_word(force.until, "reset"),
+        0,
+        False,
+        Lift("POST", "/admin/breakers/reset", body, "The breaker follows the evidence again, from closed."),
+        None,
+    )
+
+
+def of_config_force(deployment: Deployment) -> Restriction:
+    """A breaker that the config forces open."""
+    lift = Lift(
+        "POST",
+        "/admin/breakers/force-closed",
+        {**deployment.breaker_of()},
+        "The breaker lets every call through until it is reset; the config forces it open again then.",
+    )
+    return Restriction(
+        "forced_breaker",
+        deployment.label,
+        deployment.breaker_of().get("model"),
+        deployment.upstream.name,
+        "the config forces its breaker open (breaker.state: forced_open)",
+        None,
+        None,
+        "It ends when the config says another state.",
+        0,
+        False,
+        lift,
+        None,
+    )
+
+
+def of_hold(label: str, hold: Hold, moment: Moment) -> Restriction:
+    """A deployment that an operator has drained or benched."""
+    return Restriction(
+        "hold",
+        label,
+        None,
+        None,
+        f"{hold.kind} by {hold.who}: {hold.reason}",
+        iso(hold.since),
+        moment.iso(hold.until),
+        _by_word(hold.until, "returned"),
+        0,
+        False,
+        Lift("POST", "/admin/deployments/return", {"deployment": label}, "It gets calls again, gradually."),
+        None,
+    )
+
+
+def of_modes(view: DegradedView) -> Iterator[Restriction]:
+    """Models whose calls wait less, because lesser answers are given soon."""
+    if view.gateway.is_degraded:
+        yield _mode(view.gateway, None)
+    for each in view.models:
+        if each.is_degraded and each.by != "gateway":
+            yield _mode(each, each.model)
+
+
+def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Moment) -> Restriction:
+    """Calls of the last minute that the deadline has ended."""
+    effect = "Reads the config file, in which a longer timeout.total of the model must stand by then."
+    return Restriction(
+        "deadline",
+        None,
+        model,
+        None,
+        f"{timed_out} of {calls} calls within a minute had no answer by their deadline: timeout.total, the "
+        "client's own timeout, or the wait of a degraded mode is too short for the answer",
+        moment.iso(since),
+        None,
+        "Each call has its own deadline; this entry goes a minute after the last such call.",
+        0,
+        False,
+        Lift("POST", _RELOAD, {}, effect),
+        None,
+    )
+
+
+def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Moment) -> Restriction:
+    """No more calls are promised a later answer."""
+    effect = "Reads the config file, in which a larger store.answer_later.waiting must stand by then."
+    return Restriction(
+        "deferred_queue",
+        None,
+        None,
+        None,
+        f"{waiting} calls wait to be answered later, of at most {most} (store.answer_later.waiting)",
+        moment.iso(since),
+        None,
+        "One more is taken whenever one of them is answered or given up.",
+        waiting,
+        False,
+        Lift("POST", _RELOAD, {}, effect),
+        None,
+    )
+
+
+def of_drain(since: float | None, moment: Moment) -> Restriction:
+    """The gateway as a whole is shutting down."""
+    return Restriction(
+        "drain",
+        None,
+        None,
+        None,
+        "this gateway was told to stop: it ends the calls in flight and takes no new ones",
+        moment.iso(since),
+        None,
+        "It ends with the process.",
+        0,
+        False,
+        None,
+        "a shutdown cannot be taken back: start another gateway, and send calls there",
+    )
+
+
+def _mode(mode: ModeView, model: str | None) -> Restriction:
+    is_word = mode.by == "operator"
+    body: LiftBody = {} if model is None else {"model": model}
+    lift = (
+        Lift("POST", "/admin/degraded/auto", body, "The rule decides again.")
+        if is_word
+        else Lift("POST", "/admin/degraded/leave", body, "Real answers are waited for, whatever the rule finds.")
+    )
+    return Restriction(
+        "degraded_mode",
+        None,
+        model,
+        None,
+        f"calls wait only for degraded.patience, then get a lesser answer: {mode.why or 'the rule says so'}",
+        mode.since,
+        mode.until,
+        _by_word(mode.until, "left to the rule") if is_word else "It ends when calls are answered again.",
+        0,
+        False,
+        lift,
+        None,
+    )
+
+
+def _by_word(until: object, done: str) -> str:
+    return "It ends by itself then." if until is not None else f"It lasts until it is {done}."

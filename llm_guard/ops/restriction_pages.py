@@ -1,0 +1,160 @@
+"""What refuses or delays calls now, and the reset of what the gateway does by itself.
+
+Owns how a reset is asked for, done and answered. Does not own the list (`ops.restrictions`), nor operators' own
+decisions, which end where they were made (`ops.controls`, `ops.limits`, `ops.degraded_pages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, get_args
+
+from msgspec import Meta
+
+from llm_guard.clock import Clock
+from llm_guard.deployment import Deployment
+from llm_guard.gateway.server import Gateway
+from llm_guard.ops.changes import Changed, Changes, Done
+from llm_guard.ops.controls import Breakers, Controls
+from llm_guard.ops.deployment_restrictions import RESET, concerned_by, is_ramping
+from llm_guard.ops.forces import Aim
+from llm_guard.ops.pages import Answer, Asked, Page, Refused, answer
+from llm_guard.ops.restriction_views import Resettable, Restriction
+from llm_guard.ops.restrictions import Restrictions
+from llm_guard.policy.bench import Key
+from llm_guard.policy.breaker import Breaker
+
+_ALL: tuple[Resettable, ...] = get_args(Resettable)
+_OF_AN_UPSTREAM: tuple[Resettable, ...] = ("host_breaker", "credential_cooldown")
+_WHY = "reset by an operator"
+
+
+class ResetDeployment(Breakers):
+    """Of a deployment, or of one model name under its pattern; or of an upstream what its deployments share."""
+
+    what: Annotated[list[Resettable], Meta(min_length=1, max_length=len(_ALL))] | None = None
+    """null: all of it. Of an upstream: host_breaker, credential_cooldown."""
+
+
+class RestrictionPages:
+    """By the current deployments."""
+
+    def __init__(
+        self, restrictions: Restrictions, controls: Controls, gateway: Gateway, changes: Changes, clock: Clock
+    ) -> None:
+        self._restrictions = restrictions
+        self._controls = controls
+        self._gateway = gateway
+        self._changes = changes
+        self._clock = clock
+
+    def pages(self) -> list[Page]:
+        summary = "What refuses or delays calls now: cause, since, until, and the request that lifts it."
+        reset = "Ends what the gateway restricts by itself: breakers, cooldowns, paces; holds and forces stay."
+        return [
+            Page("GET", "/admin/restrictions", summary, self._list, gives=list[Restriction]),
+            Page("POST", RESET, reset, self._reset, takes=ResetDeployment, gives=Changed[list[Restriction]]),
+        ]
+
+    async def _list(self, _asked: Asked) -> Answer:
+        return answer(await self._restrictions.all())
+
+    async def _reset(self, asked: Asked) -> Answer:
+        body: ResetDeployment = asked.body
+        aim = self._controls.aim(body)
+        what = _wanted(body)
+
+        def do() -> Done:
+            lifted, warnings = self._lift(aim, what)
+            left = self._restrictions.of(aim)
+            if not lifted:
+                warnings.append(f"{aim}: nothing of that restricted it")
+            warnings += [f"still restricted by {each.kind}: {each.cause}" for each in left if each.kind not in what]
+            return Done(left, {"what": list(what), "lifted": lifted}, warnings)
+
+        return await self._changes.make(asked, "deployments.reset", str(aim), do)
+
+    def _lift(self, aim: Aim, what: Iterable[Resettable]) -> tuple[list[str], list[str]]:
+        """What was lifted, and what of it concerns others as well."""
+        meant = [each for each in self._gateway.deployments() if aim.breaker(each) is not None]
+        lifts: dict[Resettable, Callable[[list[Deployment]], list[str]]] = {
+            "slow_start": self._end_slow_starts,  # before a breaker's reset begins one
+            "breaker": self._close_breakers,
+            "host_breaker": self._close_hosts,
+            "cooldown": self._end_cooldowns,
+            "credential_cooldown": self._end_credential_cooldowns,
+            "pace": self._forget_paces,
+        }
+        lifted = {name: lift(meant) for name, lift in lifts.items() if name in what}
+        self._gateway.let_in()
+        warnings = [
+            f"the credential of {name} is used again for every model, not only for {aim}"
+            for name in lifted.get("credential_cooldown", ())
+        ]
+        if aim.upstream is None:
+            hosts = lifted.get("host_breaker", ())
+            warnings += [f"the host of {name} is used again by all its deployments" for name in hosts]
+        return [f"{name}: {each}" for name, found in lifted.items() for each in found], warnings
+
+    def _end_slow_starts(self, meant: list[Deployment]) -> list[str]:
+        now = self._clock.now()
+        ended = [each for each in meant if any(is_ramping(each, gate.snapshot(now).limit) for gate in each.gates.all())]
+        for each in ended:
+            each.gates.ramp(now, 0.0)
+        return _names(ended)
+
+    def _close_breakers(self, meant: list[Deployment]) -> list[str]:
+        closed = [each for each in meant if self._is_reset(each.breaker)]
+        for each in closed:
+            each.gates.ramp(self._clock.now(), each.breaker.settings.slow_start)
+        return _names(closed)
+
+    def _close_hosts(self, meant: list[Deployment]) -> list[str]:
+        names = {each.host: each.upstream.name for each in meant}
+        return [name for host, name in names.items() if self._is_reset(host)]
+
+    def _end_cooldowns(self, meant: list[Deployment]) -> list[str]:
+        concerned = self._cooldowns(meant)
+        keys = [key for key in concerned if key[0] != "credential"]
+        lifted = self._gateway.bench.lift(keys, self._clock.now())
+        return _names(each for key in lifted for each in concerned[key])
+
+    def _end_credential_cooldowns(self, meant: list[Deployment]) -> list[str]:
+        concerned = self._cooldowns(meant)
+        keys = [key for key in concerned if key[0] == "credential"]
+        lifted = self._gateway.bench.lift(keys, self._clock.now())
+        return list(dict.fromkeys(concerned[key][0].upstream.name for key in lifted))
+
+    def _cooldowns(self, meant: list[Deployment]) -> dict[Key, list[Deployment]]:
+        return concerned_by(self._gateway.bench.snapshot(self._clock.now()), meant)
+
+    def _forget_paces(self, meant: list[Deployment]) -> list[str]:
+        now, forgotten = self._clock.now(), []
+        for deployment in meant:
+            gates = deployment.gates.all()
+            seen = [gate.snapshot(now) for gate in gates]
+            if any(each.rate is not None or each.held_until is not None for each in seen):
+                forgotten.append(deployment)
+            for gate in gates:
+                gate.reset_pace(now)
+        return _names(forgotten)
+
+    def _is_reset(self, breaker: Breaker) -> bool:
+        """Whether it was open by the evidence, and is closed now."""
+        if breaker.state not in ("open", "half_open"):
+            return False
+        breaker.reset(self._clock.now(), _WHY)
+        return True
+
+
+def _wanted(body: ResetDeployment) -> tuple[Resettable, ...]:
+    """Raises Refused where an upstream has nothing of the kind."""
+    known = _ALL if body.upstream is None else _OF_AN_UPSTREAM
+    if strange := [each for each in body.what or () if each not in known]:
+        raise Refused(422, "invalid_body", f"`what`: of an upstream as a whole there is no {', '.join(strange)}")
+    return tuple(body.what or known)
+
+
+def _names(deployments: Iterable[Deployment]) -> list[str]:
+    """Each once, with the name under a pattern."""
+    return list(dict.fromkeys(" ".join(each.breaker_of().values()) for each in deployments))

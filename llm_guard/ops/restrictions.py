@@ -1,0 +1,155 @@
+"""What refuses or delays calls now: one list over breakers, cooldowns, paces, limits, holds and modes.
+
+Owns which of them are looked at. Does not own the words (`ops.deployment_restrictions`,
+`ops.operator_restrictions`), nor the reset (`ops.restriction_pages`).
+
+A refused retry is not listed: where the retry budget is empty the provider's own error is passed on, and the alert
+`budget_exhausted` tells of it. Nor are callers' mistakes (refused by auth, request, route): no operator can lift them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from llm_guard.config import Config
+from llm_guard.deployment import Deployment
+from llm_guard.ops import deployment_restrictions as of_deployments
+from llm_guard.ops import operator_restrictions as of_operators
+from llm_guard.ops.controls import Controls
+from llm_guard.ops.degraded_pages import DegradedPages
+from llm_guard.ops.deployment_restrictions import Moment
+from llm_guard.ops.forces import Aim
+from llm_guard.ops.history import History
+from llm_guard.ops.limits import LimitPages
+from llm_guard.ops.pauses import Pauses
+from llm_guard.ops.restriction_views import Restriction
+from llm_guard.ops.running import Running
+
+_LOOKS_OF_A_DEPLOYMENT = 10
+_GATES_A_LOOK = 4
+
+
+class Restrictions:
+    """By the current config, which a reload replaces; found anew each time."""
+
+    def __init__(
+        self,
+        config: Config,
+        running: Running,
+        history: History,
+        controls: Controls,
+        limits: LimitPages,
+        degraded: DegradedPages,
+    ) -> None:
+        self._running = running
+        self._gateway = running.gateway
+        self._clock = running.clock
+        self._history = history
+        self._controls = controls
+        self._limits = limits
+        self._degraded = degraded
+        self._drained_since: float | None = None
+        self._full_since: float | None = None
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these settings hold."""
+        self._most_deferred = config.store.answer_later.waiting
+
+    def look(self, now: float) -> None:
+        """Notes since when the gateway as a whole refuses something."""
+        self._drained_since = _since(self._drained_since, self._gateway.is_leaving or self._gateway.is_closed, now)
+        self._full_since = _since(self._full_since, self._running.errands.counts.waiting >= self._most_deferred, now)
+
+    async def all(self) -> list[Restriction]:
+        """Those of the whole gateway first, then operators' decisions, then what deployments do by themselves."""
+        pauses = Pauses(self._clock)
+        moment = self._moment()
+        self.look(moment.now)
+        found = [*self._common(moment), *self._said(moment)]
+        deployments, latest = self._gateway.deployments(), self._latest_attempts()
+        for deployment in deployments:
+            found += self._own(deployment, latest, moment)
+            gates = len(deployment.gates.all())
+            await pauses.after(_LOOKS_OF_A_DEPLOYMENT + gates // _GATES_A_LOOK)
+        for each in self._shared(deployments, moment):
+            found.append(each)
+            await pauses.after(_LOOKS_OF_A_DEPLOYMENT)
+        return found
+
+    def of(self, aim: Aim) -> list[Restriction]:
+        """What restricts these deployments, or this upstream, alone."""
+        moment = self._moment()
+        deployments, latest = self._meant(aim), self._latest_attempts()
+        found = [*self._said(moment), *self._shared(deployments, moment)]
+        for deployment in deployments if aim.upstream is None else ():
+            found += self._own(deployment, latest, moment)
+        labels, upstreams = {each.label for each in deployments}, {each.upstream.name for each in deployments}
+        return [
+            each
+            for each in found
+            if (each.deployment in labels and aim.model in (None, each.model) and aim.upstream is None)
+            or (each.deployment is None and each.upstream in upstreams)
+        ]
+
+    def _meant(self, aim: Aim) -> list[Deployment]:
+        return [each for each in self._gateway.deployments() if aim.breaker(each) is not None]
+
+    def _moment(self) -> Moment:
+        return Moment(self._clock.now(), self._clock.wall())
+
+    def _common(self, moment: Moment) -> Iterator[Restriction]:
+        if self._drained_since is not None:
+            yield of_operators.of_drain(self._drained_since, moment)
+        if self._full_since is not None:
+            waiting = self._running.errands.counts.waiting
+            yield of_operators.of_deferred_queue(waiting, self._most_deferred, self._full_since, moment)
+        yield from of_operators.of_modes(self._degraded.view())
+        for model in tuple(self._running.counters.models):
+            calls, refused = self._history.refusals(model)
+            if timed_out := refused.get("deadline", 0):
+                since = self._history.refused_since(model, "deadline")
+                yield of_operators.of_deadline(model, calls, timed_out, since, moment)
+
+    def _said(self, moment: Moment) -> Iterator[Restriction]:
+        """What operators have decided."""
+        for force in self._controls.forces.all():
+            if force.state == "forced_open":
+                yield of_operators.of_force(force, moment)
+        for label, hold in self._controls.holds.all():
+            yield of_operators.of_hold(label, hold, moment)
+
+    def _latest_attempts(self) -> dict[Deployment, float]:
+        """When the latest of the attempts that run now began on each deployment."""
+        latest: dict[Deployment, float] = {}
+        for call in self._gateway.calls():
+            for attempt in call.attempts:
+                if attempt.ended_at is None:
+                    deployment = attempt.target.deployment
+                    latest[deployment] = max(attempt.started_at, latest.get(deployment, attempt.started_at))
+        return latest
+
+    def _own(self, deployment: Deployment, latest: Mapping[Deployment, float], moment: Moment) -> Iterator[Restriction]:
+        """What one deployment does by itself, or by its config."""
+        breaker = deployment.breaker
+        if breaker.state == "forced_open" and not self._controls.forces.has_taken(breaker):
+            yield of_operators.of_config_force(deployment)
+        yield from of_deployments.of_breaker(deployment, moment)
+        is_changed = "concurrency" in self._limits.words().get(deployment.label, {})
+        yield from of_deployments.of_gates(
+            deployment, moment, full_since=latest.get(deployment), is_limit_changed=is_changed
+        )
+
+    def _shared(self, deployments: tuple[Deployment, ...] | list[Deployment], moment: Moment) -> Iterator[Restriction]:
+        """What several deployments have in common: hosts and credentials."""
+        for deployment in {each.host: each for each in deployments}.values():
+            yield from of_deployments.of_host(deployment, moment)
+        bench = self._gateway.bench
+        if not bench.is_empty(moment.now):
+            yield from of_deployments.of_cooldowns(bench.snapshot(moment.now), deployments, moment)
+
+
+def _since(before: float | None, is_so: bool, now: float) -> float | None:
+    if not is_so:
+        return None
+    return now if before is None else before

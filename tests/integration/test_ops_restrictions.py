@@ -1,0 +1,448 @@
+"""Whatever refuses calls over real sockets: an operator finds it in one list, and lifts it as the list says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from llm_guard.ops.restriction_views import Kind
+from llm_guard.outcome import RefusedBy
+from tests.chaos.forms import CHAT
+from tests.chaos.sinks import refusing
+from tests.chaos.stand import Stand, config_of, config_text, facing, standing, total
+from tests.chaos.wire import Connection, Reply, ask, fetch
+from tests.fakes.provider import Hold, Pause, ScriptedProvider, Step, whole
+from tests.fakes.waiting import eventually
+from tests.integration.keeping import ASYNC
+from tests.integration.operating import audit, change, get, post, running
+
+CALLERS_MISTAKES: set[RefusedBy] = {"auth", "request", "route"}
+"""What the caller alone can mend is in no list."""
+
+LIMITED = b'{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}'
+SPENT = b'{"error":{"message":"no balance","type":"insufficient_quota","code":"insufficient_quota"}}'
+REFUSED = b'{"error":{"message":"wrong key","code":"invalid_api_key"}}'
+NEARLY_USED_UP = {
+    "x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "60s",
+}  # fmt: skip
+IMPATIENT = {"queue_wait": "10ms"}
+HELD: Sequence[Step] = [Hold()]
+SLOWLY: Sequence[Step] = [Pause(0.4), whole(200, CHAT.answer)]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A gateway that refuses a call now."""
+
+    stand: Stand
+    admin: str
+    """The URL of the operator's side."""
+    ask: Callable[[], Awaitable[Reply]]
+    """The call that is refused, once more."""
+    config: tuple[Path, str] | None = None
+    """A config file, and what an operator writes into it before the restriction is lifted."""
+
+
+Scenes = Callable[[Path], AbstractAsyncContextManager[Scene]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    by: RefusedBy
+    scene: Scenes
+
+
+def scene_of(stand: Stand) -> Scene:
+    return Scene(stand, stand.url, lambda: CHAT.ask(stand.url))
+
+
+def one(**rules: Any) -> dict[str, Any]:
+    """The model `gpt` with these rules."""
+    return {"gpt": {"deployments": [{"upstream": "one"}], **rules}}
+
+
+async def fail(stand: Stand, *statuses: int) -> None:
+    assert [(await CHAT.ask(stand.url)).status for _ in statuses] == list(statuses)
+
+
+# what a deployment does by itself
+
+BREAKER = {"consecutive_failures": 2, "open_for": "60s", "early_probes": False}
+
+
+@asynccontextmanager
+async def breaker(_folder: Path) -> AsyncIterator[Scene]:
+    async with facing([whole(500)], [whole(500)], CHAT.ok, breaker=BREAKER) as (stand, _):
+        await fail(stand, 500, 500)
+        yield scene_of(stand)
+
+
+@asynccontextmanager
+async def host_breaker(_folder: Path) -> AsyncIterator[Scene]:
+    with refusing() as (url, held):
+        async with standing(config_of(url, breaker=BREAKER)) as stand:
+            await fail(stand, 502, 502)
+            async with ScriptedProvider(CHAT.ok, sock=held):
+                stand.deployment("one/gpt").breaker.reset(stand.app._clock.now(), "of no interest here")
+                yield scene_of(stand)
+
+
+@asynccontextmanager
+async def cooldown(_folder: Path) -> AsyncIterator[Scene]:
+    async with facing([whole(429, LIMITED, {"retry-after": "50"})], CHAT.ok) as (stand, _):
+        await fail(stand, 429)
+        yield scene_of(stand)
+
+
+@asynccontextmanager
+async def credential_cooldown(_folder: Path) -> AsyncIterator[Scene]:
+    async with ScriptedProvider([whole(401, REFUSED)], [whole(401, REFUSED)], CHAT.ok) as provider:
+        upstreams = {"one": {"dialect": "openai", "base_url": f"{provider.url}/v1", "api_key": "k"}}
+        async with standing(config_of(provider.url, upstreams=upstreams)) as stand:
+            await fail(stand, 401, 401)
+            yield scene_of(stand)
+
+
+@asynccontextmanager
+async def pace(_folder: Path) -> AsyncIterator[Scene]:
+    answer = whole(200, CHAT.answer, NEARLY_USED_UP)
+    async with facing([answer], models=one(capacity=IMPATIENT)) as (stand, _):
+        await fail(stand, 200, 200)
+        yield scene_of(stand)
+
+
+@asynccontextmanager
+async def provider_pause(_folder: Path) -> AsyncIterator[Scene]:
+    limited = [whole(429, LIMITED, {"retry-after": "20"})]
+    retry = {"max_delay": "60s"}
+    async with facing(limited, limited, CHAT.ok, retry=retry, models=one(capacity=IMPATIENT)) as (stand, _):
+        await fail(stand, 429, 429)
+        yield scene_of(stand)
+
+
+@asynccontextmanager
+async def slow_start(_folder: Path) -> AsyncIterator[Scene]:
+    scripts = [[whole(500)], [whole(500)], HELD, HELD, CHAT.ok]
+    rules = {**BREAKER, "slow_start": "60s"}
+    async with facing(*scripts, breaker=rules, models=one(capacity=IMPATIENT)) as (stand, provider):
+        await fail(stand, 500, 500)
+        await change(stand.url, "breakers/reset", deployment="one/gpt")
+        async with asking(stand, 2):
+            await eventually(lambda: len(provider.requests) == 4)
+            yield scene_of(stand)
+
+
+# what operators and the config have decided
+
+
+@asynccontextmanager
+async def concurrency(_folder: Path) -> AsyncIterator[Scene]:
+    capacity = {**IMPATIENT, "concurrency": 1}
+    async with facing(HELD, CHAT.ok, models=one(capacity=capacity)) as (stand, provider), asking(stand, 1):
+        await eventually(lambda: provider.requests)
+        yield scene_of(stand)
+
+
+@asynccontextmanager
+async def forced_breaker(_folder: Path) -> AsyncIterator[Scene]:
+    async with facing(CHAT.ok) as (stand, _):
+        await change(stand.url, "breakers/force-open", deployment="one/gpt", for_="1h")
+        yield scene_of(stand)
+
+
+@asynccontextmanager
+async def hold(_folder: Path) -> AsyncIterator[Scene]:
+    async with facing(CHAT.ok) as (stand, _):
+        await change(stand.url, "deployments/bench", deployment="one/gpt", for_="1h")
+        yield scene_of(stand)
+
+
+@asynccontextmanager
+async def degraded_mode(_folder: Path) -> AsyncIterator[Scene]:
+    rules = {"answer": "We cannot answer now.", "patience": "100ms"}
+    async with facing(SLOWLY, models=one(degraded=rules)) as (stand, _):
+        await change(stand.url, "degraded/enter", model="gpt", for_="1h")
+        yield scene_of(stand)
+
+
+@asynccontextmanager
+async def deadline(folder: Path) -> AsyncIterator[Scene]:
+    path = folder / "guard.yaml"
+    async with ScriptedProvider(SLOWLY) as provider:
+        path.write_text(config_text(provider.url, timeout={"total": "100ms"}))
+        async with running(path) as stand:
+            yield replace(scene_of(stand), config=(path, config_text(provider.url)))
+
+
+@asynccontextmanager
+async def deferred_queue(folder: Path) -> AsyncIterator[Scene]:
+    path = folder / "guard.yaml"
+    async with ScriptedProvider(HELD) as provider:
+        small, large = (deferring(provider.url, folder, waiting) for waiting in (1, 9))
+        path.write_text(small)
+        async with running(path) as stand:
+            assert (await defer(stand)).status == 202
+            yield Scene(stand, stand.url, lambda: defer(stand), (path, large))
+
+
+@asynccontextmanager
+async def drain(_folder: Path) -> AsyncIterator[Scene]:
+    async with ScriptedProvider(CHAT.ok, HELD) as provider:
+        ops, server = {"port": 0}, {"drain": "60s"}
+        async with (
+            standing(config_of(provider.url, ops=ops, server=server)) as stand,
+            Connection(stand.url) as kept,
+        ):
+            assert (await kept.ask(CHAT.request())).status == 200
+            admin = stand.app.addresses[1]
+            async with asking(stand, 1):
+                await eventually(lambda: len(provider.requests) == 2)
+                leaving = asyncio.create_task(stand.app.stop())
+                await eventually(lambda: stand.app.gateway.is_closed)
+                yield Scene(stand, admin, lambda: kept.ask(CHAT.request()))
+            await leaving
+
+
+@asynccontextmanager
+async def asking(stand: Stand, count: int) -> AsyncIterator[None]:
+    """So many calls run."""
+    calls = [asyncio.create_task(CHAT.ask(stand.url)) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def defer(stand: Stand) -> Reply:
+    return await ask(stand.url, CHAT.path, CHAT.body(), ASYNC)
+
+
+def deferring(url: str, folder: Path, waiting: int) -> str:
+    text = json.loads(config_text(url, ops={"store": str(folder / "s")}, server={"drain": "100ms"}))
+    text["upstreams"]["one"]["api_key"] = "k"
+    text["store"] = {"answer_later": {"waiting": waiting}}
+    return json.dumps(text)
+
+
+CASES: Mapping[Kind, Case] = {
+    "breaker": Case("breaker", breaker),
+    "host_breaker": Case("breaker", host_breaker),
+    "forced_breaker": Case("breaker", forced_breaker),
+    "cooldown": Case("cooldown", cooldown),
+    "credential_cooldown": Case("cooldown", credential_cooldown),
+    "pace": Case("limit", pace),
+    "provider_pause": Case("limit", provider_pause),
+    "slow_start": Case("limit", slow_start),
+    "concurrency": Case("limit", concurrency),
+    "hold": Case("hold", hold),
+    "degraded_mode": Case("deadline", degraded_mode),
+    "deadline": Case("deadline", deadline),
+    "deferred_queue": Case("limit", deferred_queue),
+    "drain": Case("drain", drain),
+}
+HAVE_AN_END: set[Kind] = {
+    "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "provider_pause", "slow_start",
+    "hold", "degraded_mode",
+}  # fmt: skip
+
+
+def test_every_kind_and_every_refusal_that_is_not_the_callers_mistake_has_a_case() -> None:
+    assert set(CASES) == set(get_args(Kind))
+    assert {case.by for case in CASES.values()} == set(get_args(RefusedBy)) - CALLERS_MISTAKES
+
+
+@pytest.mark.parametrize("kind", CASES)
+async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind: Kind, tmp_path: Path) -> None:
+    case = CASES[kind]
+    async with case.scene(tmp_path) as scene:
+        await check_is_refused(scene, kind, case.by)
+        found = await restriction(scene, kind)
+        assert found["since"] is not None
+        assert (found["until"] is not None) == (kind in HAVE_AN_END)
+        assert found["cause"]
+        assert found["end"]
+        if (lift := found["lift"]) is None:
+            assert found["why_no_lift"]
+            return
+        if scene.config is not None:
+            path, text = scene.config
+            await asyncio.to_thread(path.write_text, text)
+        await change(scene.admin, lift["path"].removeprefix("/admin/"), **lift["body"])
+        served = await scene.ask()
+        assert served.status in (200, 202), served.text
+        assert "x-llm-guard-degraded" not in served.headers
+        if kind not in ("pace", "deadline"):  # headers say it again; a minute's deadlines are told for a minute
+            assert kind not in [each["kind"] for each in await get(scene.admin, "restrictions")]
+
+
+async def check_is_refused(scene: Scene, kind: Kind, by: RefusedBy) -> None:
+    before = await refusals(scene, by)
+    reply = await scene.ask()
+    if kind == "degraded_mode":
+        assert reply.headers["x-llm-guard-degraded"] == "static"
+    else:
+        assert reply.headers["x-llm-guard-refused-by"] == by, reply.text
+    async with asyncio.timeout(5):
+        while await refusals(scene, by) == before:  # noqa: ASYNC110  # it is behind a page
+            await asyncio.sleep(0.01)
+
+
+async def refusals(scene: Scene, by: RefusedBy) -> float:
+    return total((await fetch(f"{scene.admin}/metrics")).text, "llm_guard_refusals_total", by=by)
+
+
+async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:
+    (found,) = [each for each in await get(scene.admin, "restrictions") if each["kind"] == kind]
+    return dict(found)
+
+
+# health, and the alert
+
+LASTING: set[Kind] = set(CASES) - {"degraded_mode", "deferred_queue", "drain"}
+"""They refuse every call; the mode gives lesser answers, a promise is one kind of call, and a shutdown is announced."""
+
+
+@pytest.mark.parametrize("kind", sorted(LASTING))
+async def test_nothing_is_healthy_while_most_calls_are_refused(kind: Kind, tmp_path: Path) -> None:
+    async with CASES[kind].scene(tmp_path) as scene:
+        for _ in range(20):
+            await scene.ask()
+        seen = await get(scene.admin, "metrics")
+        (gpt,) = (each for each in seen["models"] if each["model"] == "gpt")
+        (one,) = (each for each in seen["deployments"] if each["deployment"] == "one/gpt")
+        assert gpt["health"] != "healthy"
+        assert f" by {CASES[kind].by}" in gpt["why"][0]
+        assert gpt["traffic"]["refused_rate"] > 0.5
+        assert one["health"] != "healthy"
+        assert any(f" by {CASES[kind].by}" in why for why in one["why"])
+        assert seen["health"] != "healthy"
+        summary = await get(scene.admin, "health")
+        assert summary["health"] == seen["health"]
+        assert any("the gateway refused" in why for why in summary["why"])
+
+
+async def test_refused_calls_are_an_alert_within_seconds() -> None:
+    async with facing([whole(429, LIMITED, {"retry-after": "50"})]) as (stand, _):
+        for _ in range(20):
+            await CHAT.ask(stand.url)
+        async with asyncio.timeout(5):
+            while not (found := [each for each in await firing(stand) if each["alert"] == "calls_refused"]):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert (found[0]["subject"], found[0]["severity"]) == ("gpt", "warning")
+        assert "the gateway refused 19 of 20 calls within 10 s: 19 by cooldown" in found[0]["summary"]
+
+
+async def firing(stand: Stand) -> list[dict[str, Any]]:
+    return list((await get(stand.url, "alerts"))["firing"])
+
+
+# what a reset says
+
+
+async def test_gateway_that_refuses_nothing_has_an_empty_list() -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        await fail(stand, 200, 200)
+        assert await get(stand.url, "restrictions") == []
+
+
+async def test_pace_that_429s_have_taught_is_forgotten() -> None:
+    async with facing([whole(429, LIMITED)], models=one(capacity=IMPATIENT)) as (stand, provider):
+        async with asyncio.timeout(10):
+            while (await CHAT.ask(stand.url)).headers.get("x-llm-guard-refused-by") != "limit":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        found = await restriction(scene_of(stand), "pace")
+        assert "429" in found["cause"]
+        sent = len(provider.requests)
+        await change(stand.url, "deployments/reset", deployment="one/gpt", what=["pace"])
+        assert "x-llm-guard-refused-by" not in (await CHAT.ask(stand.url)).headers
+        assert len(provider.requests) == sent + 1
+
+
+async def test_reset_of_a_deployment_ends_all_that_it_does_by_itself_and_says_whom_else_that_concerns() -> None:
+    async with ScriptedProvider([whole(401, REFUSED)], [whole(401, REFUSED)], CHAT.ok) as provider:
+        upstreams = {"one": {"dialect": "openai", "base_url": f"{provider.url}/v1", "api_key": "k"}}
+        async with standing(config_of(provider.url, upstreams=upstreams)) as stand:
+            await fail(stand, 401, 401)
+            answer = await change(stand.url, "deployments/reset", deployment="one/gpt", reason="a new key")
+            assert answer["now"] == []
+            assert answer["warnings"] == ["the credential of one is used again for every model, not only for one/gpt"]
+            await fail(stand, 200)
+            (entry, *_) = await get(stand.url, "audit")
+            assert (entry["what"], entry["target"], entry["why"]) == ("deployments.reset", "one/gpt", "a new key")
+            assert entry["detail"]["lifted"] == ["credential_cooldown: one"]
+
+
+async def test_reset_leaves_what_operators_have_decided_and_says_so() -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        await change(stand.url, "deployments/drain", deployment="one/gpt", reason="a new rack")
+        await change(stand.url, "breakers/force-open", deployment="one/gpt")
+        answer = await change(stand.url, "deployments/reset", deployment="one/gpt")
+        assert {each["kind"] for each in answer["now"]} == {"hold", "forced_breaker"}
+        nothing, *still = answer["warnings"]
+        assert nothing == "one/gpt: nothing of that restricted it"
+        assert [each.partition(":")[0] for each in still] == [
+            "still restricted by forced_breaker",
+            "still restricted by hold",
+        ]
+        assert "a new rack" in still[1]
+        assert (await CHAT.ask(stand.url)).headers["x-llm-guard-refused-by"] == "hold"
+
+
+async def test_only_what_is_named_is_reset() -> None:
+    async with breaker(Path()) as scene:
+        answer = await change(scene.admin, "deployments/reset", deployment="one/gpt", what=["pace", "cooldown"])
+        assert [each["kind"] for each in answer["now"]] == ["breaker"]
+        assert (await scene.ask()).headers["x-llm-guard-refused-by"] == "breaker"
+
+
+async def test_one_name_under_a_pattern_is_reset_alone() -> None:
+    failing = [whole(500)]
+    models = {"m-*": {"deployments": [{"upstream": "one"}]}}
+    async with facing(*[failing] * 4, CHAT.ok, models=models, breaker=BREAKER) as (stand, _):
+        for name in ("m-1", "m-1", "m-2", "m-2"):
+            assert (await CHAT.ask(stand.url, model=name)).status == 500
+        found = [each for each in await get(stand.url, "restrictions") if each["kind"] == "breaker"]
+        assert [(each["deployment"], each["model"]) for each in found] == [("one/m-*", "m-1"), ("one/m-*", "m-2")]
+        await change(stand.url, "deployments/reset", **found[0]["lift"]["body"])
+        replies = [await CHAT.ask(stand.url, model=name) for name in ("m-1", "m-2")]
+        assert [reply.status for reply in replies] == [200, 503]
+
+
+async def test_keys_of_callers_are_listed_together_and_without_what_they_are() -> None:
+    async with facing([whole(401, REFUSED)]) as (stand, _):
+        for name in ("alice", "bob"):
+            headers = {"authorization": f"Bearer sk-{name}"}
+            for _ in range(3):
+                await ask(stand.url, CHAT.path, CHAT.body(), headers)
+        reply = await ask(stand.url, "/admin/restrictions", headers={"host": "localhost"}, method="GET")
+        (found,) = reply.json
+        assert (found["kind"], found["upstream"]) == ("credential_cooldown", "one")
+        assert "for 2 of the keys" in found["cause"]
+        assert "sk-" not in reply.text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        ({}, 422, "name a `deployment`"),
+        ({"deployment": "one/gtp"}, 404, "near it are one/gpt"),
+        ({"deployment": "one/gpt", "what": []}, 422, "what"),
+        ({"deployment": "one/gpt", "what": ["hold"]}, 422, "what"),
+        ({"deployment": "one/gpt", "reason": ...}, 422, "reason"),
+        ({"upstream": "one", "what": ["pace"]}, 422, "of an upstream as a whole there is no pace"),
+    ],
+)
+async def test_reset_that_makes_no_sense_is_refused_with_a_remedy(body: dict[str, Any], status: int, word: str) -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        reply = await post(stand.url, "deployments/reset", **body)
+        assert (reply.status, word in reply.text) == (status, True), reply.text
+        assert not any(what == "deployments.reset" for _, what, _, _ in await audit(stand.url))

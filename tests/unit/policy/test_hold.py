@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from llm_guard.policy.gate import CapacitySettings, Gate, Slot
+from llm_guard.policy.hold import LOOK_S, Hold
+from llm_guard.policy.limiter import Ending
+
+
+def looking(now: float = 10.0) -> tuple[Gate, Slot]:
+    """A gate whose hold has just ended, and the call that looks."""
+    gate = Gate(CapacitySettings(), 0.0)
+    gate.hold(now)
+    slot = gate.try_enter(now)
+    assert slot is not None
+    return gate, slot
+
+
+def test_shorter_hold_does_not_cut_a_longer_one_short() -> None:
+    hold = Hold()
+    hold.begin(10.0, 0.0)
+    hold.begin(5.0, 1.0)
+    assert (hold.opens_at(), hold.until, hold.since) == (10.0, 10.0, 0.0)
+
+
+def test_one_call_looks_after_a_hold_and_the_others_are_shown_a_short_wait() -> None:
+    gate, _ = looking()
+    assert gate.try_enter(10.0) is None
+    assert gate.wait_s(10.0) == LOOK_S
+    seen = gate.snapshot(10.0)
+    assert (seen.held_until, seen.held_since, seen.is_probing) == (None, 0.0, True)
+
+
+@pytest.mark.parametrize("outcome", ["ok", "failed", "overloaded"])
+def test_any_answer_but_a_429_opens_the_gate(outcome: Ending) -> None:
+    gate, slot = looking()
+    gate.exit(slot, 10.5, outcome, 0.5)
+    assert gate.wait_s(10.5) == 0.0
+    assert gate.snapshot(10.5).held_since is None
+
+
+def test_429_with_a_hint_holds_again_and_its_beginning_stays() -> None:
+    gate, slot = looking()
+    gate.exit(slot, 10.5, "rate_limited", None)
+    gate.hold(20.0)
+    assert gate.wait_s(10.5) == 9.5
+    assert gate.snapshot(10.5).held_since == 0.0
+
+
+def test_429_without_a_hint_has_another_call_look_a_second_later() -> None:
+    gate, slot = looking()
+    gate.exit(slot, 10.5, "rate_limited", None)
+    assert gate.try_enter(11.4) is None
+    assert gate.try_enter(11.5) is not None
+    assert gate.try_enter(11.5) is None
+
+
+def test_ignored_look_is_followed_by_another_at_once() -> None:
+    gate, slot = looking()
+    gate.exit(slot, 10.5, "ignored", None)
+    assert gate.try_enter(10.5) is not None
+    assert gate.try_enter(10.5) is None
+
+
+def test_look_that_is_left_unused_is_followed_by_another_at_once() -> None:
+    gate = Gate(CapacitySettings(), 0.0)
+    gate.hold(10.0)
+    told: list[str] = []
+    first = gate.join(1, lambda: told.append("first"))
+    gate.join(1, lambda: told.append("second"))
+    assert first is not None
+    assert gate.advance(10.0) == 10.0 + LOOK_S
+    assert told == ["first"]
+    gate.leave(first, 10.1)
+    gate.advance(10.1)
+    assert told == ["first", "second"]
+
+
+def test_look_that_does_not_come_back_opens_the_gate() -> None:
+    """An answer may take minutes: the others do not wait for it."""
+    gate, first = looking()
+    assert gate.try_enter(10.0 + LOOK_S - 0.1) is None
+    assert gate.try_enter(10.0 + LOOK_S) is not None
+    assert gate.try_enter(10.0 + LOOK_S) is not None
+    assert gate.snapshot(15.0).held_since is None
+    gate.exit(first, 310.0, "ok", 300.0)
+    assert gate.try_enter(310.0) is not None
+
+
+def test_wait_that_a_light_probe_ends_is_followed_by_one_look() -> None:
+    gate = Gate(CapacitySettings(), 0.0)
+    gate.end_hold(1.0)
+    assert gate.snapshot(1.0).held_since is None
+    gate.hold(60.0)
+    gate.end_hold(10.0)
+    assert gate.try_enter(10.0) is not None
+    assert gate.try_enter(10.0) is None
+    gate.end_hold(11.0)
+    assert gate.try_enter(11.0) is None
+
+
+def test_answer_of_a_call_from_before_the_hold_shows_nothing() -> None:
+    gate = Gate(CapacitySettings(), 0.0)
+    before = gate.try_enter(0.0)
+    assert before is not None
+    gate.hold(10.0)
+    gate.exit(before, 1.0, "ok", 1.0)
+    assert gate.try_enter(9.9) is None
+
+
+def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
+    gate = Gate(CapacitySettings(), 0.0)
+    gate.hold(10.0)
+    told: list[float] = []
+    tickets = [gate.join(1, lambda: told.append(1.0)) for _ in range(500)]
+    gate.advance(10.0)
+    looker = tickets[0]
+    assert looker is not None
+    assert looker.slot is not None
+    gate.exit(looker.slot, 10.2, "ok", 0.2)
+    now = 10.2
+    while (next_at := gate.advance(now)) is not None:
+        now = next_at
+    assert 17 < now < 20  # they came at 50 a second, and go a quarter faster
+    assert len(told) == 500
+
+
+def test_overflowing_line_opens_as_fast_as_answers_allow() -> None:
+    """How many came is not known then."""
+    gate = Gate(CapacitySettings(queue=100), 0.0)
+    gate.hold(10.0)
+    tickets = [gate.join(1, lambda: None) for _ in range(100)]
+    gate.advance(10.0)
+    assert tickets[0] is not None
+    assert tickets[0].slot is not None
+    gate.exit(tickets[0].slot, 10.2, "ok", 0.2)
+    now = 10.2
+    while (next_at := gate.advance(now)) is not None:
+        now = next_at
+    assert now < 15
+
+
+def test_reset_forgets_a_hold_and_its_look() -> None:
+    gate = Gate(CapacitySettings(), 0.0)
+    gate.hold(inf)
+    gate.reset_pace(1.0)
+    assert gate.wait_s(1.0) == 0.0
+    gate, _ = looking()
+    gate.reset_pace(10.0)
+    assert gate.try_enter(10.0) is not None
+    assert not gate.snapshot(10.0).is_probing

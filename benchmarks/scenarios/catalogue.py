@@ -169,7 +169,7 @@ SCENARIOS = (
     _steady("tail-hedged", "5 % take 2 s, with hedging", _SLOW_TAIL, Promise(1.0, 1.06, 0.3), seconds=20.0,
             limit_s=10.0, rules=_HEDGE),
     Scenario("recommended", "recommended config: 5 % of streams hang, 10 % are cut, 10 % answer 503",
-             (Act(0, _ALL_AT_ONCE), Act(0, _ALL_AT_ONCE, RENAMED)), Promise(0.995, 1.35, 10.5, silent=0), 20.0,
+             (Act(0, _ALL_AT_ONCE), Act(0, _ALL_AT_ONCE, RENAMED)), Promise(0.995, 1.35, 11.0, silent=0), 20.0,
              is_stream=True, limit_s=10.0, patience_s=40.0, is_recommended=True),
     _course("outage", "down for 8 s", "status:503", _BACK),
     _course("outage-hang", "silent for 8 s, limit 1 s", "silence"),

@@ -10,7 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,16 +80,22 @@ class Started:
 
 
 @contextmanager
-def started(module: str, *arguments: str, cpu: int | None = None, package: Path | None = None) -> Iterator[Started]:
+def started(
+    module: str,
+    *arguments: str,
+    cpu: int | None = None,
+    package: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Started]:
     """Runs `python -m module`, which says `... on URL` on standard error once it serves; raises NotStartedError.
     `cpu`: the processor it has to itself as far as we are concerned; None: ours. `package`: the folder of another
-    llm_guard than this one."""
+    llm_guard than this one. `env` adds to this process's environment."""
     # Else the working directory would come before it.
     other = {} if package is None else {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(package)}
     popen = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=_ROOT,
-        env=os.environ | other,
+        env={**os.environ, **other, **(env or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

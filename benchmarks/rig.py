@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,15 +28,18 @@ def provider(*mock_options: str, port: int = 0) -> Iterator[str]:
 
 
 @contextmanager
-def gateway(config: str, provider_url: str, package: Path | None = None) -> Iterator[Started]:
-    """A gateway before a provider that runs already, whose address `{provider}` in `config` becomes; raises
-    ConfigRefusedError. `package`: the folder of another llm_guard than this one."""
+def gateway(
+    config: str, provider_url: str, package: Path | None = None, variables: Mapping[str, str] | None = None
+) -> Iterator[Started]:
+    """A gateway before a provider that runs already, whose address `{provider}` in `config` and in the environment's
+    `variables` becomes; raises ConfigRefusedError. `package`: the folder of another llm_guard than this one."""
+    env = {name: value.replace("{provider}", provider_url) for name, value in (variables or {}).items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(config.replace("{provider}", provider_url))
         try:
             arguments = ("serve", "-c", str(path), "--port", "0")
-            with started("llm_guard", *arguments, cpu=GATEWAYS_CPU, package=package) as running:
+            with started("llm_guard", *arguments, cpu=GATEWAYS_CPU, package=package, env=env) as running:
                 yield running
         except NotStartedError as error:
             if error.code == 2:

@@ -1,13 +1,15 @@
 """Gateway and misbehaving provider together: what a client sees with and without the gateway.
 
-Owns the scenes of the demo and how they are shown. Needs no key and no network.
+Owns the scenes of the demo and how they are shown. Needs no key and no network. The gateway runs by the recommended
+config, as README shows it, with both of its upstreams pointed at the provider.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from llm_guard.app import App, create_app
 from llm_guard.config import Config, parse_config
@@ -16,55 +18,40 @@ from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 
-_CONFIG = """
-server: {{host: {host}, port: {port}, drain: 1s}}
-ops: {{store: {store}}}
-upstreams:
-  mock: {{dialect: openai, base_url: "{provider}/v1"}}
-  mock-anthropic: {{dialect: anthropic, base_url: "{provider}"}}
-defaults:
-  timeout: {{connect: 1s, first_token: 500ms, idle: 1s, attempt: 500ms, total: 10s}}
-  retry: {{max_attempts: 4, base_delay: 50ms}}
-models:
-  gpt-4o: {{deployments: [{{upstream: mock}}]}}
-  "claude-*": {{deployments: [{{upstream: mock-anthropic}}]}}
-{models}
-"""
+RECOMMENDED = Path(__file__).with_name("recommended.yaml")
+"""The config that README recommends; `config/recommended.yaml` is a link to it."""
+
+_MODEL, _RENAMED, _FALLBACK = "gpt-4o", "my-gpt-4o", "gpt-4o-mini"
+"""The model of the recommended config as clients and OpenAI name it, as Azure does, and the model behind both."""
+_BOTH = (_MODEL, _RENAMED)
 _TOKENS = 8
+_PATIENCE_S = 12.0
+"""A client waits this long. The recommended config leaves a stream that does not begin after 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One kind of trouble."""
+    """One kind of trouble: `faults` strike each of `struck`, and clients ask for `model`."""
 
-    name: str
-    provider_model: str
-    """The mock's model name, faults included."""
+    trouble: str
+    faults: str
+    struck: tuple[str, ...] = _BOTH
+    model: str = _MODEL
     calls: int = 60
     is_stream: bool = False
-    fallback: str | None = None
-    rules: str = ""
-    """Of the model, beyond the defaults."""
-
-    def as_config(self) -> str:
-        """The scene's entry in `models`."""
-        extra = f", fallbacks: [{self.fallback}]" if self.fallback else ""
-        extra += f", {self.rules}" if self.rules else ""
-        return f'  {self.name}: {{deployments: [{{upstream: mock, model: "{self.provider_model}"}}]{extra}}}'
 
 
-SCENES = {
-    "20 % answer 503": Scene("overloaded", "gpt-4o+status:503@20%"),
-    "10 % reset the connection": Scene("resetting", "gpt-4o+reset@10%"),
-    "5 % never answer": Scene("hanging", "gpt-4o+silence@5%"),
-    "20 % of streams are cut before the first token": Scene("cutting", "gpt-4o+cut:0@20%", is_stream=True),
-    "20 % of streams begin with an error in a 200": Scene("erring", "gpt-4o+error:0@20%", is_stream=True),
-    "20 % of streams are cut in the middle, recovered": Scene(
-        "dying", "gpt-4o+cut:4@20%", is_stream=True, fallback="gpt-4o", rules="stream: {recover: continue}"
-    ),
-    "one model is down, with a fallback": Scene("down", "gpt-4o+status:500", fallback="gpt-4o"),
-    "one model is down, without one": Scene("gone", "gpt-4o-mini+status:500"),
-}
+SCENES = (
+    Scene("20 % answer 503", "status:503@20%"),
+    Scene("10 % reset the connection", "reset@10%"),
+    Scene("5 % of streams never begin", "silence@5%", is_stream=True),
+    Scene("20 % of streams are cut before the first token", "cut:0@20%", is_stream=True),
+    Scene("20 % of streams begin with an error in a 200", "error:0@20%", is_stream=True),
+    Scene("20 % of streams are cut in the middle", "cut:4@20%", is_stream=True),
+    Scene("one provider is down, the other one serves", "status:500", (_MODEL,)),
+    Scene("the model is down everywhere, with a fallback", "status:500"),
+    Scene("a model is down, without a fallback", "status:500", (_FALLBACK,), _FALLBACK),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +67,7 @@ class Seen:
 async def start(host: str, port: int, store: str) -> tuple[MockProvider, App]:
     """Provider and gateway, running; the caller stops them. `store`: the folder for what the gateway keeps. Raises
     OSError when the address cannot be had."""
-    provider = MockProvider(seed=1, tokens=_TOKENS, token_delay_s=0.002, latency_s=0.01)
+    provider = _provider()
     app = create_app(_config(await provider.start(), host, port, store))
     try:
         await app.start()
@@ -91,22 +78,43 @@ async def start(host: str, port: int, store: str) -> tuple[MockProvider, App]:
 
 
 async def play(provider: MockProvider, app: App, show: Callable[[Seen], None]) -> None:
-    """Every scene, first past the gateway, then through it."""
-    for trouble, scene in SCENES.items():
-        direct = await _load(provider.url, scene.provider_model, scene)
-        before = provider.stats().requests
-        guarded = await _load(app.addresses[0], scene.name, scene)
-        show(Seen(trouble, direct, guarded, provider.stats().requests - before))
+    """Every scene, through the gateway and at the same time past it, to a provider with the same faults."""
+    async with _provider() as other:
+        for scene in SCENES:
+            _switch((provider, other), scene, scene.faults)
+            before = provider.stats().requests
+            direct, guarded = await asyncio.gather(_load(other.url, scene), _load(app.addresses[0], scene))
+            show(Seen(scene.trouble, direct, guarded, provider.stats().requests - before))
+            _switch((provider, other), scene, "")
+
+
+def _provider() -> MockProvider:
+    return MockProvider(seed=1, tokens=_TOKENS, token_delay_s=0.002, latency_s=0.01)
+
+
+def _switch(providers: tuple[MockProvider, ...], scene: Scene, faults: str) -> None:
+    for provider in providers:
+        for model in scene.struck:
+            provider.switch(model, faults)
 
 
 def _config(provider_url: str, host: str, port: int, store: str) -> Config:
-    models = "\n".join(scene.as_config() for scene in SCENES.values())
-    return parse_config(
-        _CONFIG.format(provider=provider_url, host=host, port=port, store=json.dumps(store), models=models), "demo", {}
-    )
+    url = f"{provider_url}/v1"
+    env = {"OPENAI_URL": url, "AZURE_URL": url, "OPENAI_API_KEY": "mock", "AZURE_KEY": "mock"}
+    config = parse_config(RECOMMENDED.read_text(encoding="utf-8"), RECOMMENDED.name, env)
+    server = config.server.model_copy(update={"host": host, "port": port, "drain": 1.0})
+    return config.model_copy(update={"server": server, "ops": config.ops.model_copy(update={"store": store})})
 
 
-async def _load(url: str, model: str, scene: Scene) -> LoadResult:
+async def _load(url: str, scene: Scene) -> LoadResult:
     text = "".join(say(_TOKENS)) if scene.is_stream else None
-    plan = LoadPlan(url, (model,), rate_per_s=100, calls=scene.calls, stream=scene.is_stream, timeout_s=2, text=text)
+    plan = LoadPlan(
+        url,
+        (scene.model,),
+        rate_per_s=100,
+        calls=scene.calls,
+        stream=scene.is_stream,
+        timeout_s=_PATIENCE_S,
+        text=text,
+    )
     return await run_load(plan)

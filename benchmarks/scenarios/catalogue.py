@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from llm_guard.demo import RECOMMENDED
+
 MODEL = "gpt-4o"
 SPARED = "gpt-4.1"
 """Has a fallback."""
 FALLBACK = "gpt-4.1-mini"
 NEIGHBOUR = "gpt-4o-mini"
 """Another model of the same upstream."""
+RENAMED = "my-gpt-4o"
+"""What the second upstream of the recommended config calls the model."""
 
 _CONFIG = """
 upstreams:
@@ -30,6 +34,7 @@ _FOUR = "retry: {max_attempts: 4}"
 _OPEN_FOR = f"breaker: {{open_for: {OPEN_FOR_S:g}s}}"
 _HEDGE = "hedge: {after: 150ms, max_extra: 0.06}"
 _CONTINUE = "stream: {recover: continue}"
+_ALL_AT_ONCE = "silence@5%, cut:4@10%, status:503@10%"
 _SLOW_TAIL = "latency:80ms, latency:1900ms@5%"
 
 
@@ -92,12 +97,23 @@ class Scenario:
     """Another model, called at the same time; the figures leave it out."""
     clients_ask_for_s: float | None = None
     """Each client asks until it is answered, for so long."""
+    is_recommended: bool = False
+    """The gateway runs by the config that README recommends, as it stands."""
 
     def config(self) -> str:
         """The gateway's; `{provider}` stands for the provider's address."""
+        if self.is_recommended:
+            return RECOMMENDED.read_text(encoding="utf-8")
         rules = f", {self.rules}" if self.rules else ""
         text = _CONFIG.replace("RULES", rules).replace("LIMIT", f"{self.limit_s:g}s")
         return text.replace("PATIENCE", f"{self.patience_s:g}s")
+
+    def variables(self) -> dict[str, str]:
+        """What the config takes from the environment."""
+        if not self.is_recommended:
+            return {}
+        url = "{provider}/v1"
+        return {"OPENAI_URL": url, "AZURE_URL": url, "OPENAI_API_KEY": "mock", "AZURE_KEY": "mock"}
 
 
 def _steady(key: str, name: str, faults: str, promise: Promise = Promise(), **more: Any) -> Scenario:
@@ -152,6 +168,9 @@ SCENARIOS = (
     _steady("tail", "5 % take 2 s", _SLOW_TAIL, limit_s=10.0),
     _steady("tail-hedged", "5 % take 2 s, with hedging", _SLOW_TAIL, Promise(1.0, 1.06, 0.3), seconds=20.0,
             limit_s=10.0, rules=_HEDGE),
+    Scenario("recommended", "recommended config: 5 % of streams hang, 10 % are cut, 10 % answer 503",
+             (Act(0, _ALL_AT_ONCE), Act(0, _ALL_AT_ONCE, RENAMED)), Promise(0.995, 1.35, 11.0, silent=0), 20.0,
+             is_stream=True, limit_s=10.0, patience_s=40.0, is_recommended=True),
     _course("outage", "down for 8 s", "status:503", _BACK),
     _course("outage-hang", "silent for 8 s, limit 1 s", "silence"),
     Scenario("outage-fallback", "down for 8 s, with a fallback",

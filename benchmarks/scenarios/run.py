@@ -64,7 +64,7 @@ def _providers(other: Other | None) -> Iterator[tuple[str, list[Client]]]:
 def _run_one(scenario: Scenario, scale: float, label: str, guarded_url: str, others: list[Client]) -> Row:
     try:
         with (
-            gateway(scenario.config(), guarded_url) as running,
+            gateway(scenario.config(), guarded_url, variables=scenario.variables()) as running,
             click.progressbar(length=round(_takes_s(scenario, scale)), label=label) as bar,
         ):
             guarded = Client(clients.GUARDED, running.url, guarded_url)

@@ -31,7 +31,7 @@ from llm_guard.policy.hedge import HedgeSettings
 from llm_guard.policy.later import LaterSettings, Letters
 from llm_guard.policy.probing import CompletionProbeSettings, ProbeSettings
 from llm_guard.policy.stream import StreamEnd, StreamSettings
-from llm_guard.policy.units import Count, Pause, Seconds, Size
+from llm_guard.policy.units import Count, OptionalSize, Pause, Seconds, Size
 
 Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
@@ -52,6 +52,12 @@ class Server(Strict):
     max_body: Size = 64 * 1024**2
     max_buffered: Size = 256 * 1024**2
     """Of unary answers in memory, all together; beyond it they are relayed as they come, unjudged."""
+    max_upload: Size = 512 * 1024**2
+    """The largest body of `/v1/files` and `/v1/uploads`, from callers with one of `client_keys` or from this machine
+    itself; for all others, and where it is smaller, `max_body` holds."""
+    max_spool: OptionalSize = None
+    """Disk space of all bodies that wait in files, together. None: 4 GiB, or half of the disk that is free under TMPDIR
+    when the gateway starts, whichever is smaller."""
     max_connections: Connections | None = None
     """At once; None: half of the descriptors that the process may have. A new one takes the place of the one that has
     been idle for longest."""

@@ -18,11 +18,13 @@ from llm_guard.errands.credentials import Credentials
 from llm_guard.errands.form import MOST_BODY_BYTES, call_of, end_of, ended_of
 from llm_guard.gateway.asked import BadRequest
 from llm_guard.gateway.body import receive
+from llm_guard.gateway.body_limit import BodyLimit
 from llm_guard.gateway.record import is_clients_doing
 from llm_guard.gateway.recording import MOST_BYTES, Recording
+from llm_guard.gateway.refusals import refusal_of
 from llm_guard.gateway.reply import uncancel
 from llm_guard.gateway.server import Gateway
-from llm_guard.outcome import Failure, FailureKind, Refusal, Scope
+from llm_guard.outcome import Failure, FailureKind, Scope
 from llm_guard.policy.later import Again, Over, after_round
 from llm_guard.store.kept import Ended, KeptCall, StoredAnswer
 
@@ -108,7 +110,12 @@ class Asker:
         call, kept = asking.call, asking.kept
         try:
             call.body, asked = await receive(
-                _Pieces(body).read, call.content_type, call.content_encoding, MOST_BODY_BYTES, self._clock
+                _Pieces(body).read,
+                call.content_type,
+                call.content_encoding,
+                BodyLimit(MOST_BODY_BYTES),
+                self._gateway.spool,
+                self._clock,
             )
             call.refusal = self._gateway.take_up(call, asked)
             if call.refusal is not None:
@@ -117,7 +124,7 @@ class Asker:
                 call.deadline_at = min(call.deadline_at, self._clock.now() + kept.deadline_at - self._clock.wall())
             gave_up = await self._gateway.ask(call, asking.recording.reply(call.method))
         except BadRequest as bad:
-            call.refusal = Refusal(bad.status, bad.code, bad.message, by="request", param=bad.param)
+            call.refusal = refusal_of(bad)
             return
         if gave_up is not None:
             call.give_up(gave_up)

@@ -10,7 +10,9 @@ refusals, answers    the gateway's own words, and how they are written
 waiting              a client that waits is told so
 first_resort         an answer before anybody is asked, by answer_cache and replay; else one request for all who ask the
                      same: flight (its task), tape (what has come of it, a recording), following (each who gets it)
+body_limit           how large a body may be
 body                 a large body: looked at as it passes (json_scan, form_scan, coding), kept in a file (stored_body)
+spool                the files of all bodies, bounded together
 model_field, asked   what a body asks for: its model found, and renamed
 headers              which headers travel, and which do not
 attempt_loop         attempt, classify, decide: until one deployment answers well

@@ -14,7 +14,14 @@ class BadRequest(Exception):
     """A request that no upstream could read; the text is for the caller."""
 
     def __init__(
-        self, status: int, code: str, message: str, param: str | None = None, *, should_retry: bool = False
+        self,
+        status: int,
+        code: str,
+        message: str,
+        param: str | None = None,
+        *,
+        should_retry: bool = False,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -22,7 +29,8 @@ class BadRequest(Exception):
         self.message = message
         self.param = param
         self.should_retry = should_retry
-        """It is not the request's fault."""
+        """The gateway has no room for it now; the request itself is in order."""
+        self.retry_after_s = retry_after_s
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from io import BytesIO
-from typing import IO
 
 from msgspec.json import encode
 
 from llm_guard.clock import Clock
 from llm_guard.gateway.asked import NOTHING, Asked, BadRequest
+from llm_guard.gateway.body_limit import BodyLimit
 from llm_guard.gateway.coding import Inflater, is_coded
 from llm_guard.gateway.form_scan import FormScan
 from llm_guard.gateway.json_scan import JsonScan
 from llm_guard.gateway.model_field import asked_of_form, boundary, inspect, kind_of, may_be_json
-from llm_guard.gateway.stored_body import Patch, StoredBody, Turns, new_file, write
+from llm_guard.gateway.spool import Spool, SpoolFile
+from llm_guard.gateway.stored_body import Patch, StoredBody, Turns
 
 MEMORY_BYTES = 1 << 20
 """A larger body is kept in a file."""
@@ -32,13 +33,13 @@ async def receive(
     read: Callable[[], Awaitable[bytes]],
     content_type: str,
     content_encoding: str,
-    max_bytes: int,
+    limit: BodyLimit,
+    spool: Spool,
     clock: Clock,
-    memory_bytes: int = MEMORY_BYTES,
 ) -> tuple[bytes | StoredBody, Asked]:
     """The body whose pieces `read` gives, b"" at its end, and what it asks for.
 
-    Bytes up to `memory_bytes`, else a StoredBody, which the caller closes. Raises BadRequest, and what `read` raises;
+    Bytes up to `MEMORY_BYTES`, else a StoredBody, which the caller closes. Raises BadRequest, and what `read` raises;
     then, and when cancelled, there is nothing to close. A body that is there as a whole, has at most 128 KiB and no
     content encoding may as well be given to `inspect`.
     """
@@ -47,15 +48,14 @@ async def receive(
     while piece := await read():
         pieces.append(piece)
         size += len(piece)
-        if size > max_bytes:
-            raise too_large(max_bytes)
+        limit.check(size)
         if size > _AT_ONCE_BYTES:
             break
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if not piece and not (body and is_coded(content_encoding)):
-        return body, inspect(body, content_type, "", max_bytes)
-    look = _Look(body, content_type, content_encoding, max_bytes)
-    store = _Store(memory_bytes)
+        return body, inspect(body, content_type, "", limit.max_bytes)
+    look = _Look(body, content_type, content_encoding, limit.max_bytes)
+    store = _Store(spool)
     try:
         turns = Turns(clock)
         while body:
@@ -65,18 +65,12 @@ async def receive(
                 for _ in look.feed(part):
                     await turns.take()
             body = await read() if piece else b""
-            if store.size + len(body) > max_bytes:
-                raise too_large(max_bytes)
+            limit.check(store.size + len(body))
         asked = look.end()
         return store.end(content_encoding, look, clock), asked
     except BaseException:
         store.close()
         raise
-
-
-def too_large(max_bytes: int) -> BadRequest:
-    """For a body of more than `max_bytes`."""
-    return BadRequest(413, "body_too_large", f"the body is larger than {max_bytes} bytes (server.max_body)")
 
 
 class _Look:
@@ -136,34 +130,34 @@ class _Look:
 class _Store:
     """What has come of a body: in memory, and from some size on in a file."""
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, spool: Spool) -> None:
         self.size = 0
-        self._memory_bytes = memory_bytes
+        self._spool = spool
         self._pieces: list[bytes] = []
-        self._file: IO[bytes] | None = None
+        self._file: SpoolFile | None = None
 
     def add(self, piece: bytes) -> None:
-        """Raises BadRequest when there is no room."""
+        """Raises BadRequest if the spool or the disk has no room."""
         self.size += len(piece)
         if self._file is None:
             self._pieces.append(piece)
-            if self.size <= self._memory_bytes:
+            if self.size <= MEMORY_BYTES:
                 return
-            self._file = new_file()
+            self._file = self._spool.new_file()
             pieces, self._pieces = self._pieces, []
         else:
             pieces = [piece]
         for piece in pieces:
-            write(self._file, piece)
+            self._file.append(piece)
 
     def end(self, content_encoding: str, look: _Look, clock: Clock) -> bytes | StoredBody:
         """All of it. What was inflated to be read stays a file's matter, for renaming inflates it again."""
-        if self._file is None:
-            body = b"".join(self._pieces)
-            if look.inflated_bytes <= _AT_ONCE_BYTES:
-                return body
-            self._file = BytesIO(body)
-        return StoredBody(self._file, self.size, content_encoding, look.patches, clock)
+        if self._file is not None:
+            return StoredBody(self._file, self.size, content_encoding, look.patches, self._spool, clock)
+        body = b"".join(self._pieces)
+        if look.inflated_bytes <= _AT_ONCE_BYTES:
+            return body
+        return StoredBody(BytesIO(body), self.size, content_encoding, look.patches, self._spool, clock)
 
     def close(self) -> None:
         if self._file is not None:

@@ -9,6 +9,7 @@ import json
 
 from llm_guard.call import Call
 from llm_guard.dialect import DIALECTS
+from llm_guard.gateway.asked import BadRequest
 from llm_guard.outcome import Failure, Refusal
 from llm_guard.routes import RouteTable
 
@@ -26,6 +27,19 @@ def own_words(call: Call, failure: Failure) -> Refusal:
     if failure.kind.category == "timeout":
         return Refusal(504, "upstream_timeout", tried, by=call.failed_by)
     return Refusal(502, f"upstream_{failure.kind.label}", tried, by=call.failed_by, retry_after_s=failure.retry_after_s)
+
+
+def refusal_of(bad: BadRequest) -> Refusal:
+    """The refusal of a request that cannot be served: a fault of the request, or no room for it."""
+    return Refusal(
+        bad.status,
+        bad.code,
+        bad.message,
+        by="limit" if bad.should_retry else "request",
+        retry_after_s=bad.retry_after_s,
+        should_retry=bad.should_retry,
+        param=bad.param,
+    )
 
 
 def unknown_model(table: RouteTable, model: str) -> Refusal:

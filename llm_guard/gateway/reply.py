@@ -66,6 +66,12 @@ class Reply:
         """Not sent yet: it goes out together with the first bytes of the body."""
         self._is_chunked = False
 
+    @property
+    def peer(self) -> str | None:
+        """The IP address that the connection comes from; None if it has none."""
+        name = self.connection.transport.get_extra_info("peername")
+        return name[0] if isinstance(name, tuple) else None
+
     async def send(self, status: int, reason: str, headers: list[tuple[str, str]], body: bytes) -> None:
         """Sends a whole answer; behind an early head, its body."""
         if self.has_begun:

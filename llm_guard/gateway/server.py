@@ -20,18 +20,19 @@ from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.answers import refuse
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.gateway.body import receive, too_large
+from llm_guard.gateway.body import MEMORY_BYTES, receive
 from llm_guard.gateway.degraded import Degraded
 from llm_guard.gateway.first_resort import ASYNC_HEADER, FirstResort
 from llm_guard.gateway.keeping import Keeper
 from llm_guard.gateway.last_resort import LastResort
 from llm_guard.gateway.model_field import inspect, model_in_query
 from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.refusals import DRAINED, unknown_model, wrong_dialect
+from llm_guard.gateway.refusals import DRAINED, refusal_of, unknown_model, wrong_dialect
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
 from llm_guard.gateway.reply import Reply, uncancel
 from llm_guard.gateway.request import Request, objection
 from llm_guard.gateway.serving import Serving, digest
+from llm_guard.gateway.spool import Spool, default_max_bytes
 from llm_guard.gateway.tracing import Tracer
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.gateway.waiting import Waiting
@@ -57,6 +58,7 @@ class Gateway:
         self.bench = Bench()
         self._loop = AttemptLoop(upstreams, self.bench, clock, random.random)
         self.recorder = recorder
+        self.spool = Spool(default_max_bytes())
         self._clock = clock
         self._random = random
         self._running: dict[asyncio.Task[object], Call] = {}
@@ -75,10 +77,11 @@ class Gateway:
 
     def adopt(self, by: Serving) -> None:
         """From the next call on, serve by this."""
-        self._config = by.config
         self.table = by.table
         self.repeatable = by.repeatable
         self._client_keys = by.client_keys
+        self._body_limits = by.body_limits
+        self.spool.adopt(by.config.server.max_spool)
         by.table.take_over()
         self._loop.adopt(by.table.deployments())
         self.degraded.adopt(by.config)
@@ -103,7 +106,7 @@ class Gateway:
             call.failure = CLIENT_LEFT
             raise
         except BadRequest as bad:  # found only when the model was to be renamed
-            await self._refuse(call, _refusal(bad), reply)
+            await self._refuse(call, refusal_of(bad), reply)
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
             _log.exception("a call broke the gateway", request_id=call.id)
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
@@ -242,7 +245,7 @@ class Gateway:
             return DRAINED
         if (bad := objection(reply.request)) is not None:
             reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
-            return _refusal(bad)
+            return refusal_of(bad)
         asked = priority(reply.request.names.get("x-llm-guard-priority") or None)
         if asked is None:
             message = f"x-llm-guard-priority must be one of {', '.join(PRIORITIES)}"
@@ -267,27 +270,27 @@ class Gateway:
     # receive: the body, once, bounded
 
     async def _receive(self, call: Call, reply: Reply) -> Refusal | None:
-        request, bound = reply.request, self._config.server.max_body
+        request, limit = reply.request, self._body_limits.of(call, reply)
         try:
-            if request.content_length > bound:
-                raise too_large(bound)
+            limit.check(request.content_length)
+            if request.content_length > MEMORY_BYTES:
+                self.spool.check(request.content_length)
             if "expect" in request.names:
                 _expect(reply)
             if request.has_arrived and request.received_bytes <= _SMALL_BODY_BYTES and not call.content_encoding:
                 call.body = request.take()
-                if len(call.body) > bound:
-                    raise too_large(bound)
-                asked = inspect(call.body, call.content_type, "", bound)
+                limit.check(len(call.body))
+                asked = inspect(call.body, call.content_type, "", limit.max_bytes)
             else:
                 call.body, asked = await receive(
-                    request.read, call.content_type, call.content_encoding, bound, self._clock
+                    request.read, call.content_type, call.content_encoding, limit, self.spool, self._clock
                 )
             # SDKs begin to wait when they have sent it all, which for a slow upload is long after the head.
             if (patience := patience_s(request.names)) is not None:
                 call.decide_by = self._clock.now() + decide_within_s(patience)
             self._note(call, asked)
         except BadRequest as bad:
-            return _refusal(bad)
+            return refusal_of(bad)
         return None
 
     def _note(self, call: Call, asked: Asked) -> None:
@@ -334,10 +337,6 @@ def _without_upstream(path: str) -> tuple[str | None, str]:
         return None, path
     name, slash, rest = path.removeprefix("/upstreams/").partition("/")
     return name, slash + rest
-
-
-def _refusal(bad: BadRequest) -> Refusal:
-    return Refusal(bad.status, bad.code, bad.message, by="request", param=bad.param, should_retry=bad.should_retry)
 
 
 def _expect(reply: Reply) -> None:

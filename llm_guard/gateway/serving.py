@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 
 from llm_guard.config import Config
+from llm_guard.gateway.body_limit import BodyLimits
 from llm_guard.policy.repeat import Repeatable
 from llm_guard.routes import RouteTable
 
@@ -19,6 +20,7 @@ class Serving:
         self.config = config
         self.table = table
         self.repeatable = Repeatable(config.server.repeat)
+        self.body_limits = BodyLimits(config)
         self.client_keys = {digest(key.key): key for key in config.server.client_keys}
 
 

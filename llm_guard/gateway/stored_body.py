@@ -5,14 +5,13 @@ Owns the files. Does not own how a body gets here (`gateway.body`), nor where it
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO
+from typing import Protocol
 
 from llm_guard.call import FileBody
 from llm_guard.clock import Clock
-from llm_guard.gateway.asked import BadRequest
 from llm_guard.gateway.coding import Inflater, deflater, is_coded
+from llm_guard.gateway.spool import Spool, SpoolFile
 
 _BLOCK_BYTES = 1 << 18
 _CODED_BLOCK_BYTES = 1 << 16
@@ -22,17 +21,35 @@ Patch = tuple[int, int, bytes]
 """From where to where bytes are to be replaced, and by what."""
 
 
+class BodyFile(Protocol):
+    """Where a body's bytes are: a `SpoolFile`, or memory for a small one."""
+
+    @property
+    def closed(self) -> bool: ...
+    def seek(self, offset: int, /) -> int: ...
+    def read(self, size: int, /) -> bytes: ...
+    def close(self) -> None: ...
+
+
 class StoredBody:
     """Fits `call.FileBody`."""
 
     def __init__(
-        self, file: IO[bytes], size: int, content_encoding: str, patches: Callable[[str], list[Patch]], clock: Clock
+        self,
+        file: BodyFile,
+        size: int,
+        content_encoding: str,
+        patches: Callable[[str], list[Patch]],
+        spool: Spool,
+        clock: Clock,
     ) -> None:
-        """`patches`: what gives it another model, in order; may raise BadRequest."""
+        """`patches`: what gives it another model, in order; may raise BadRequest. `spool` takes the files of renamed
+        copies."""
         self.size = size
         self._file = file
         self._content_encoding = content_encoding
         self._patches = patches
+        self._spool = spool
         self._clock = clock
         self._recoded: dict[str, _Recoded] = {}
 
@@ -48,7 +65,7 @@ class StoredBody:
         if not is_coded(self._content_encoding):
             return _Renamed(self._file, self.size, patches)
         if model not in self._recoded:
-            recoded = await _recode(self._file, self._content_encoding, patches, self._clock)
+            recoded = await _recode(self._file, self._content_encoding, patches, self._spool, self._clock)
             if self._recoded.setdefault(model, recoded) is not recoded:  # another attempt was faster
                 recoded.close()
         return self._recoded[model]
@@ -74,24 +91,6 @@ class Turns:
             self._since = self._clock.now()
 
 
-def new_file() -> IO[bytes]:
-    """Where bytes can be kept; it is gone when it is closed. Raises BadRequest (503) when there is no room."""
-    try:
-        return tempfile.TemporaryFile(buffering=0)
-    except OSError as error:
-        raise _no_room(error) from None
-
-
-def write(file: IO[bytes], block: bytes) -> None:
-    """All of it; raises BadRequest (503) when there is no room."""
-    rest = memoryview(block)
-    try:
-        while rest:
-            rest = rest[file.write(rest) :]
-    except OSError as error:
-        raise _no_room(error) from None
-
-
 def patched(blocks: Iterable[bytes], patches: Iterable[Patch]) -> Iterator[bytes]:
     """What the blocks hold, with each patch in its place; patches are in order and apart from each other."""
     waiting = iter(patches)
@@ -113,7 +112,7 @@ def patched(blocks: Iterable[bytes], patches: Iterable[Patch]) -> Iterator[bytes
 class _Renamed:
     """A view of a file."""
 
-    def __init__(self, file: IO[bytes], size: int, patches: list[Patch]) -> None:
+    def __init__(self, file: BodyFile, size: int, patches: list[Patch]) -> None:
         self.size = size + sum(len(new) - (stop - start) for start, stop, new in patches)
         self._file = file
         self._patches = patches
@@ -125,8 +124,8 @@ class _Renamed:
 class _Recoded:
     """A file of its own."""
 
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self.size = size
+    def __init__(self, file: SpoolFile) -> None:
+        self.size = file.size
         self._file = file
 
     def blocks(self) -> Iterator[bytes]:
@@ -136,22 +135,22 @@ class _Recoded:
         self._file.close()
 
 
-async def _recode(file: IO[bytes], content_encoding: str, patches: list[Patch], clock: Clock) -> _Recoded:
+async def _recode(file: BodyFile, content_encoding: str, patches: list[Patch], spool: Spool, clock: Clock) -> _Recoded:
     inflater, packer, turns = Inflater(content_encoding, max_bytes=1 << 62), deflater(content_encoding), Turns(clock)
     plain = (block for coded in _blocks(file, _CODED_BLOCK_BYTES) for block in inflater.feed(coded))
-    new = new_file()
+    new = spool.new_file()
     try:
         for block in patched(plain, patches):
-            write(new, packer.compress(block))
+            new.append(packer.compress(block))
             await turns.take()
-        write(new, packer.flush())
-        return _Recoded(new, new.tell())
+        new.append(packer.flush())
+        return _Recoded(new)
     except BaseException:
         new.close()
         raise
 
 
-def _blocks(file: IO[bytes], block_bytes: int) -> Iterator[bytes]:
+def _blocks(file: BodyFile, block_bytes: int) -> Iterator[bytes]:
     """From the beginning. The position is the reader's own: others read the same file in between."""
     at = 0
     while not file.closed:
@@ -162,8 +161,3 @@ def _blocks(file: IO[bytes], block_bytes: int) -> Iterator[bytes]:
         at += len(block)
         yield block
     raise OSError("the body is closed")
-
-
-def _no_room(error: OSError) -> BadRequest:
-    message = f"the gateway cannot keep a body of this size now: {error.strerror}"
-    return BadRequest(503, "no_room_for_body", message, should_retry=True)

@@ -22,8 +22,8 @@ import msgspec
 from llm_guard.gateway.call_line import CallLine
 from llm_guard.log import printable
 from llm_guard.ops.calls import Calls
-from llm_guard.ops.guard import is_loopback
 from llm_guard.ops.waterfall import PLAIN, UNICODE, table, waterfall
+from llm_guard.policy.caller import is_loopback
 
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 1 << 24

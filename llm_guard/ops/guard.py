@@ -16,9 +16,8 @@ from collections.abc import Mapping
 
 from llm_guard.config import Ops
 from llm_guard.ops.pages import JSON, Refused
+from llm_guard.policy.caller import is_local
 
-_FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-cluster-client-ip"})
-_OF_PROXIES = ("x-forwarded-", "x-envoy-", "x-original-", "cf-")
 _OWN_SITES = ("same-origin", "none")
 
 
@@ -35,8 +34,7 @@ class Guard:
         self._check_host(headers.get("host", ""))
         _check_origin(headers)
         if self._token is None:
-            # nginx speaks HTTP/1.0 to whom it passes a request on, and by itself adds no header.
-            if not is_loopback(peer) or version == "1.0" or any(map(_is_of_a_proxy, headers)):
+            if not is_local(peer, version, headers):
                 raise Refused(403, "token_needed", "without ops.token only this machine itself may ask: set one")
         elif not hmac.compare_digest(_token_in(headers), self._token):
             raise Refused(401, "wrong_token", "send the operator's token: Authorization: Bearer OPS_TOKEN")
@@ -50,26 +48,12 @@ class Guard:
         raise Refused(403, "unknown_host", f"the operator's side is not known as {name!r}: add it to ops.hosts")
 
 
-def is_loopback(peer: str | None) -> bool:
-    """None: there is no address, so nobody knows."""
-    try:
-        address = ipaddress.ip_address((peer or "").partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
-
-
 def host_name(host: str) -> str:
     """A Host header's name, in lower case, without port and brackets."""
     name = host.lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]
     return name.partition(":")[0]
-
-
-def _is_of_a_proxy(name: str) -> bool:
-    return name in _FORWARDED or name.startswith(_OF_PROXIES)
 
 
 def _check_origin(headers: Mapping[str, str]) -> None:

@@ -82,7 +82,7 @@ class Site:
             raise bad
         page, params = self._find(request)
         if not page.is_open:
-            self.guard.check(request.method, request.names, _peer(reply), request.version)
+            self.guard.check(request.method, request.names, reply.peer, request.version)
         pairs = _pairs(request.query)
         asked = Asked(request.method, request.path, request.names, dict(pairs), params=params, who=_who(reply))
         if page.query is not None:
@@ -150,15 +150,10 @@ def _wanted(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> msgspec
         raise Refused(422, "invalid_query", _plainly(error, kind)) from None
 
 
-def _peer(reply: Reply) -> str | None:
-    name = reply.connection.transport.get_extra_info("peername")
-    return name[0] if isinstance(name, tuple) else None
-
-
 def _who(reply: Reply) -> str:
     """Claimed, and not proved: all operators share one token."""
     claimed = reply.request.names.get("x-llm-guard-operator", "")[:_MAX_NAME_CHARS] or "operator"
-    return f"{claimed} from {_peer(reply) or 'an unknown place'}"
+    return f"{claimed} from {reply.peer or 'an unknown place'}"
 
 
 async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> msgspec.Struct:

@@ -84,6 +84,8 @@ class StateMetrics:
         gauge, counter = _maker("gauge"), _maker("counter")
         return (
             gauge("open_connections", "Of clients.", ("listener",), self._connections),
+            gauge("spooled_bytes", "Disk space of request bodies.", (), lambda: [((), self._gateway.spool.used_bytes)]),
+            gauge("spool_limit_bytes", "Its limit.", (), lambda: [((), self._gateway.spool.max_bytes)]),
             gauge("queue_length", "Calls that wait for a turn.", ("deployment",), self._each(lambda one: one.waiting)),
             gauge(
                 "in_flight_attempts", "Exchanges running now.", ("deployment",), self._each(lambda one: one.in_flight)

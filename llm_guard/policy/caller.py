@@ -1,13 +1,15 @@
-"""What a client's own headers tell of its patience, its history and its hurry.
+"""What a client's own headers tell of its patience, its history and its hurry, and whether it is on this machine.
 
-Owns the reading of the official SDKs' `x-stainless-*` headers, and of a priority. Does not own what is made of it.
+Owns the reading of the official SDKs' `x-stainless-*` headers, of a priority, and of an address. Does not own what is
+made of it.
 Source: openai-python and anthropic-python `_base_client.py`, and their TypeScript siblings.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 PRIORITIES = {"high": 0, "normal": 1, "low": 2}
 
@@ -15,6 +17,8 @@ PRIORITIES = {"high": 0, "normal": 1, "low": 2}
 _LEAST_MARGIN_S = 0.1
 _MARGIN_SHARE = 0.1
 _MOST_MARGIN_S = 1.0
+_FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-cluster-client-ip"})
+_PROXY_PREFIXES = ("x-forwarded-", "x-envoy-", "x-original-", "cf-")
 
 
 def patience_s(headers: Mapping[str, str]) -> float | None:
@@ -46,6 +50,27 @@ def retry_count(headers: Mapping[str, str]) -> int:
     """How often the client itself has sent this call before: `x-stainless-retry-count`, 0 without it."""
     said = headers.get("x-stainless-retry-count", "0")
     return int(said) if said != "0" and said.isascii() and said.isdigit() and len(said) < 4 else 0
+
+
+def is_local(peer: str | None, version: str, names: Iterable[str]) -> bool:
+    """Whether a request comes from a client on this machine, not through a proxy on it. `peer` is the address of the
+    connection, `version` HTTP's, `names` the request's headers in lower case."""
+    # nginx forwards with HTTP/1.0 and adds no header by default.
+    return is_loopback(peer) and version != "1.0" and not any(map(_is_of_proxy, names))
+
+
+def is_loopback(peer: str | None) -> bool:
+    """False also where the address is unknown (None)."""
+    try:
+        address = ipaddress.ip_address((peer or "").partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _is_of_proxy(name: str) -> bool:
+    return name in _FORWARDED or name.startswith(_PROXY_PREFIXES)
 
 
 def _seconds(said: str | None) -> float | None:

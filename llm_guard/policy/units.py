@@ -124,6 +124,7 @@ Pause = Annotated[float, Unit(parse_pause)]
 """Seconds, >= 0."""
 OptionalSeconds = Annotated[float | None, Unit(or_none(parse_duration))]
 Size = Annotated[int, Unit(parse_size)]
+OptionalSize = Annotated[int | None, Unit(or_none(parse_size))]
 Ratio = Annotated[float, Unit(parse_ratio)]
 Count = Annotated[int, Unit(parse_count)]
 OptionalCount = Annotated[int | None, Unit(or_none(parse_count))]

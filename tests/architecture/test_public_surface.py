@@ -148,7 +148,7 @@ def test_public_names_are_those_that_were_promised() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["llm_guard.yaml", "minimal.yaml", "docker.yaml"])
+@pytest.mark.parametrize("name", ["llm_guard.yaml", "minimal.yaml", "docker.yaml", "recommended.yaml"])
 def test_bundled_config_uses_only_keys_that_exist(name: str) -> None:
     written = set(keys_of(yaml.safe_load((ROOT / "config" / name).read_text())))
     known = set(config_keys(Config))

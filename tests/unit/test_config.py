@@ -104,6 +104,9 @@ def test_model_takes_from_defaults_what_it_does_not_say_itself() -> None:
 def test_sizes_durations_and_ports_are_numbers() -> None:
     server = parse(MODELS + "server: {max_body: 1KiB, drain: 1m, drain_delay: 1500ms, port: 0}").server
     assert (server.max_body, server.drain, server.drain_delay, server.port) == (1024, 60.0, 1.5, 0)
+    assert (server.max_upload, server.max_spool) == (512 * 1024**2, None)
+    server = parse(MODELS + "server: {max_upload: 1GiB, max_spool: 10GB}").server
+    assert (server.max_upload, server.max_spool) == (1024**3, 10 * 1000**3)
 
 
 def test_slash_at_the_end_of_a_base_url_is_dropped() -> None:
@@ -150,8 +153,8 @@ def test_end_of_a_message_is_never_lenient() -> None:
         (
             "server: {zzz: 1}",
             (
-                "server.zzz: unknown key; known: host, port, max_body, max_buffered, max_connections, head_timeout, "
-                "body_timeout, keep_alive, drain, drain_delay, client_keys, repeat"
+                "server.zzz: unknown key; known: host, port, max_body, max_buffered, max_upload, max_spool, "
+                "max_connections, head_timeout, body_timeout, keep_alive, drain, drain_delay, ..."
             ),
         ),
         (

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from llm_guard import cli
 from llm_guard.config import parse_config
+from llm_guard.demo import RECOMMENDED
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()
@@ -33,8 +36,34 @@ def test_there_are_examples() -> None:
 def test_every_example_is_a_config_once_its_upstreams_are_there(block: str) -> None:
     config = yaml.safe_load(block)
     config["upstreams"] = UPSTREAMS | config.get("upstreams", {})
-    names = {name: KEY if name == "LLM_GUARD_STORE_KEY" else "x" for name in re.findall(r"\$\{(\w+)", block)}
+    values = {"LLM_GUARD_STORE_KEY": KEY, "AZURE_URL": UPSTREAMS["azure"]["base_url"]}
+    names = {name: values.get(name, "x") for name in re.findall(r"\$\{(\w+)\}", block)}
     parse_config(json.dumps(config), "README.md", names)
+
+
+def test_what_most_people_add_is_the_recommended_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    [block] = [each for each in BLOCKS if TEXT.partition(each)[0].rstrip().endswith("as it stands:\n\n```yaml")]
+    path = ROOT / "config" / "recommended.yaml"
+    assert path.read_text() == block
+    assert path.samefile(RECOMMENDED)
+    variables = {"OPENAI_API_KEY": "x", "AZURE_KEY": "x", "AZURE_URL": "https://name.openai.azure.com/openai/v1"}
+    for name in ("OPENAI_URL", *variables):
+        monkeypatch.delenv(name, raising=False)
+    assert CliRunner().invoke(cli.main, ["check", "-c", str(path)]).exit_code != 0
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    checked = CliRunner().invoke(cli.main, ["check", "-c", str(path)])
+    assert checked.exit_code == 0, checked.output
+
+
+def test_recommended_config_leaves_a_hang_after_ten_seconds_and_goes_on_with_a_dead_stream() -> None:
+    env = dict.fromkeys(("OPENAI_API_KEY", "AZURE_KEY"), "x") | {"AZURE_URL": "https://name.openai.azure.com/openai/v1"}
+    config = parse_config(RECOMMENDED.read_text(), "recommended.yaml", env)
+    chat = config.models["gpt-4o"]
+    assert (chat.timeout.first_token, chat.stream.recover) == (10.0, "continue")
+    assert len({each.upstream for each in chat.deployments}) == 2
+    assert chat.fallbacks
+    assert config.upstreams["openai"].base_url == "https://api.openai.com/v1"
 
 
 def test_every_metric_is_in_the_table() -> None:

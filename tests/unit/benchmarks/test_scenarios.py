@@ -114,7 +114,9 @@ def test_every_scenario_can_be_played() -> None:
 def test_every_scenarios_config_is_one_but_for_what_no_gateway_knows_yet() -> None:
     for scenario in SCENARIOS:
         plain = replace(scenario, rules="" if "hedge" in scenario.rules else scenario.rules)
-        config = parse_config(plain.config().replace("{provider}", "http://127.0.0.1:9"), scenario.key, {})
+        at = "http://127.0.0.1:9"
+        variables = {name: value.replace("{provider}", at) for name, value in plain.variables().items()}
+        config = parse_config(plain.config().replace("{provider}", at), scenario.key, variables)
         assert {scenario.model, scenario.neighbour or scenario.model} <= set(config.models)
 
 

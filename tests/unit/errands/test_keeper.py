@@ -8,6 +8,7 @@ import io
 import pytest
 
 from llm_guard.errands import form
+from llm_guard.gateway.spool import Spool
 from llm_guard.gateway.stored_body import StoredBody
 from llm_guard.outcome import Refusal
 from tests.fakes.clock import let_run
@@ -163,7 +164,7 @@ async def test_too_large_a_body_is_refused_a_promise_and_counted_as_a_letter(mon
     async with world() as it:
         monkeypatch.setattr(form, "MOST_BODY_BYTES", 10)
         body = b'{"model":"gpt"}'
-        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], it.clock)
+        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         for each in (body, stored):
             refusal = await it.keeper.promise(it.call(body=each), is_at_once=True)
             assert isinstance(refusal, Refusal)
@@ -176,14 +177,14 @@ async def test_too_large_a_body_is_refused_a_promise_and_counted_as_a_letter(mon
 async def test_body_in_a_file_is_kept_whole() -> None:
     async with world() as it:
         body = bytes(range(256)) * 3000
-        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], it.clock)
+        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         kept = await it.buried(body=stored)
         assert kept.request.body == body
 
 
 async def test_body_that_is_closed_is_a_counted_loss() -> None:
     async with world() as it:
-        stored = StoredBody(io.BytesIO(b"{}"), 2, "", lambda model: [], it.clock)
+        stored = StoredBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
         stored.close()
         assert await it.keeper.bury(it.call(failure=BUSY, body=stored)) is None
         assert it.errands.counts.lost == {"body": 1}

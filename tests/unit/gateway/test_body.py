@@ -14,7 +14,9 @@ import pytest
 from llm_guard.call import FileBody
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.body import MEMORY_BYTES, receive
+from llm_guard.gateway.body_limit import BodyLimit
 from llm_guard.gateway.model_field import inflate, rename
+from llm_guard.gateway.spool import Spool
 from llm_guard.gateway.stored_body import StoredBody, patched
 from tests.fakes.clock import ManualClock
 
@@ -49,8 +51,20 @@ class Incoming:
 async def received(
     body: bytes, kind: str = JSON, encoding: str = "", piece_bytes: int = 65_536, **bounds: Any
 ) -> tuple[bytes | StoredBody, Asked]:
-    read = Incoming(body, piece_bytes).read
-    return await receive(read, kind, encoding, bounds.pop("max_bytes", BOUND), ManualClock(), **bounds)
+    return await take_in(Incoming(body, piece_bytes), kind, encoding, **bounds)
+
+
+async def take_in(
+    incoming: Incoming,
+    kind: str = JSON,
+    encoding: str = "",
+    *,
+    max_bytes: int = BOUND,
+    spool: Spool | None = None,
+    clock: ManualClock | None = None,
+) -> tuple[bytes | StoredBody, Asked]:
+    limit, spool, clock = BodyLimit(max_bytes), spool or Spool(BOUND), clock or ManualClock()
+    return await receive(incoming.read, kind, encoding, limit, spool, clock)
 
 
 async def stored(body: bytes, kind: str = JSON, encoding: str = "", piece_bytes: int = 65_536) -> StoredBody:
@@ -226,7 +240,7 @@ async def test_body_beyond_the_bound_is_refused_before_all_of_it_has_come(files:
         body = b'{"x": "' + b"y" * size
         incoming = Incoming(body, piece_bytes=size // 10)
         with pytest.raises(BadRequest, match=r"server\.max_body") as caught:
-            await receive(incoming.read, JSON, "", bound, ManualClock())
+            await take_in(incoming, max_bytes=bound)
         assert (caught.value.status, caught.value.code) == (413, "body_too_large")
         assert incoming.left < 5
     assert len(files) == 1
@@ -261,7 +275,7 @@ async def test_large_form_without_a_boundary_is_refused() -> None:
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), ConnectionResetError(), BadRequest(408, "slow", "slow")])
 async def test_nothing_is_left_open_when_the_rest_does_not_come(error: BaseException, files: list[Any]) -> None:
     with pytest.raises(type(error)):
-        await receive(Incoming(LARGE[:-100_000], error=error).read, JSON, "", BOUND, ManualClock())
+        await take_in(Incoming(LARGE[:-100_000], error=error))
     assert [file.closed for file in files] == [True]
 
 
@@ -325,7 +339,7 @@ async def test_loop_gets_a_turn_whenever_a_millisecond_has_passed() -> None:
             return super().now()
 
     clock = Busy()
-    found, _ = await receive(Incoming(LARGE, piece_bytes=10 << 20).read, JSON, "", BOUND, clock)
+    found, _ = await take_in(Incoming(LARGE, piece_bytes=10 << 20), clock=clock)
     assert isinstance(found, StoredBody)
     found.close()
     pieces = len(LARGE) // 32_768 + 1
@@ -348,3 +362,66 @@ def test_patch_may_lie_over_several_blocks(block_bytes: int) -> None:
         ([(0, 10, b"x")], b"x"),
     ):
         assert b"".join(patched(blocks, patches)) == after
+
+
+# the spool
+
+
+async def test_spool_counts_a_body_and_its_renamed_copies_until_it_is_closed() -> None:
+    spool = Spool(BOUND)
+    packed = gzip.compress(LARGE.replace(b"QUJD", b"%d" * 2), 0)
+    found, _ = await take_in(Incoming(packed), JSON, "gzip", spool=spool)
+    assert isinstance(found, StoredBody)
+    assert spool.used_bytes == len(packed)
+    renamed = await found.renamed("new")
+    assert spool.used_bytes == len(packed) + renamed.size
+    await found.renamed("new")
+    assert spool.used_bytes == len(packed) + renamed.size
+    found.close()
+    found.close()
+    assert spool.used_bytes == 0
+
+
+async def test_body_of_exactly_the_free_room_is_taken_and_one_byte_more_refused() -> None:
+    spool = Spool(len(LARGE) + 1000)
+    found, _ = await take_in(Incoming(LARGE), spool=spool)
+    assert isinstance(found, StoredBody)
+    spool.adopt(2 * len(LARGE))
+    other, _ = await take_in(Incoming(LARGE), spool=spool)
+    assert isinstance(other, StoredBody)
+    assert spool.used_bytes == spool.max_bytes
+    other.close()
+    spool.adopt(2 * len(LARGE) - 1)
+    with pytest.raises(BadRequest) as caught:
+        await take_in(Incoming(LARGE), spool=spool)
+    assert (caught.value.status, caught.value.code, caught.value.should_retry) == (503, "no_room_for_body", True)
+    assert spool.used_bytes == len(LARGE)
+    found.close()
+    assert spool.used_bytes == 0
+
+
+async def test_small_body_needs_no_room() -> None:
+    spool = Spool(0)
+    body = b'{"x": "' + b"y" * 500_000 + b'", "model": "a"}'
+    assert await take_in(Incoming(body), spool=spool) == (body, Asked("a"))
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), ConnectionResetError(), BadRequest(408, "slow", "slow")])
+async def test_body_that_does_not_come_to_its_end_frees_its_room(error: BaseException) -> None:
+    spool = Spool(BOUND)
+    with pytest.raises(type(error)):
+        await take_in(Incoming(LARGE[:-100_000], error=error), spool=spool)
+    assert spool.used_bytes == 0
+
+
+async def test_copy_that_finds_no_room_frees_what_it_had() -> None:
+    spool = Spool(BOUND)
+    packed = gzip.compress(LARGE, 0)
+    found, _ = await take_in(Incoming(packed), JSON, "gzip", spool=spool)
+    assert isinstance(found, StoredBody)
+    spool.adopt(len(packed))
+    with pytest.raises(BadRequest, match=r"server\.max_spool"):
+        await found.renamed("new")
+    assert spool.used_bytes == len(packed)
+    found.close()
+    assert spool.used_bytes == 0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.caller import decide_within_s, patience_s, retry_count
+from llm_guard.policy.caller import decide_within_s, is_local, is_loopback, patience_s, retry_count
 
 READ, WHOLE, RETRY = "x-stainless-read-timeout", "x-stainless-timeout", "x-stainless-retry-count"
 
@@ -66,3 +66,20 @@ def test_count_that_no_sdk_sends_is_none(said: str) -> None:
 
 def test_call_without_a_count_is_the_first() -> None:
     assert retry_count({}) == 0
+
+
+def test_what_is_no_address_is_not_this_machine() -> None:
+    assert not any(map(is_loopback, (None, "", "localhost", "127.0.0.1.example", "0.0.0.0")))
+    assert is_loopback("127.8.9.1")
+
+
+@pytest.mark.parametrize(("peer", "version", "names", "is_here"), [
+    ("127.0.0.1", "1.1", ("host", "content-type"), True), ("::1", "1.1", (), True),
+    ("::ffff:127.0.0.1", "1.1", (), True), ("203.0.113.7", "1.1", (), False), (None, "1.1", (), False),
+    ("127.0.0.1", "1.0", (), False), ("127.0.0.1", "1.1", ("x-forwarded-for",), False),
+    ("127.0.0.1", "1.1", ("host", "forwarded"), False), ("127.0.0.1", "1.1", ("via",), False),
+])  # fmt: skip
+def test_client_behind_a_proxy_on_this_machine_is_not_on_it(
+    peer: str | None, version: str, names: tuple[str, ...], is_here: bool
+) -> None:
+    assert is_local(peer, version, names) is is_here

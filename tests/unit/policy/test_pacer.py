@@ -361,15 +361,28 @@ def test_long_silence_does_not_save_up_calls() -> None:
     assert pacer.opens_at(130.0) > 130.0
 
 
-def test_rate_comes_back_within_two_seconds_and_stays_for_as_long() -> None:
-    pacer = limited()
-    top = rate(pacer, 100.0) / 0.9
-    drain(pacer, 100.0, 102.0)
-    assert rate(pacer, 102.0) == pytest.approx(top, rel=0.01)
-    drain(pacer, 102.0, 103.0)
-    assert rate(pacer, 103.0) == pytest.approx(top, rel=0.03)
-    drain(pacer, 103.0, 106.5)
-    assert rate(pacer, 106.5) > 1.8 * top
+@pytest.mark.parametrize("calls_per_s", [2, 10, 100])
+def test_rate_doubles_within_two_seconds_of_waiting_calls_that_are_not_refused(calls_per_s: int) -> None:
+    pacer = limited(calls_per_s)
+    before = rate(pacer, 100.0)
+    drain(pacer, 100.0, 101.4)
+    assert rate(pacer, 101.4) == pytest.approx(before / 0.9, rel=0.1)
+    drain(pacer, 101.4, 102.1)
+    assert rate(pacer, 102.1) >= 1.9 * before
+
+
+def test_rate_whose_doubling_was_refused_comes_back_and_stays_there_for_longer() -> None:
+    """A limit that is still there is met seldom; one that is gone is forgotten all the same."""
+    pacer = limited(100)
+    before = rate(pacer, 100.0)
+    drain(pacer, 100.0, 101.8)
+    assert rate(pacer, 101.8) > 1.3 * before
+    again(pacer, 101.8, calls=40, refused=20)
+    cut = rate(pacer, 101.8)
+    drain(pacer, 101.8, 105.5)
+    assert rate(pacer, 105.5) < 1.5 * cut
+    drain(pacer, 105.5, 108.8)
+    assert rate(pacer, 108.8) > 2 * cut
 
 
 def test_rate_does_not_grow_without_calls_that_wait() -> None:

@@ -1,0 +1,47 @@
+"""How large the body of one request may be, by its path and its caller.
+
+Owns the choice among the configured limits. Does not own the disk space that bodies share (`gateway.spool`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_guard.call import Call
+from llm_guard.config import Config
+from llm_guard.gateway.asked import BadRequest
+from llm_guard.gateway.reply import Reply
+from llm_guard.policy.caller import is_local
+
+_UPLOADS = ("/v1/files/", "/v1/uploads/")
+"""The body of a call to these paths, or below them, is a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimit:
+    """A size, and the config key that sets it."""
+
+    max_bytes: int
+    key: str = "server.max_body"
+
+    def check(self, size: int) -> None:
+        """Raises BadRequest (413) if a body of `size` bytes exceeds it."""
+        if size > self.max_bytes:
+            message = f"the body is larger than {self.max_bytes} bytes ({self.key})"
+            raise BadRequest(413, "body_too_large", message)
+
+
+class BodyLimits:
+    """The limits of one config."""
+
+    def __init__(self, config: Config) -> None:
+        server = config.server
+        self._usual = BodyLimit(server.max_body)
+        self._upload = BodyLimit(max(server.max_body, server.max_upload), "server.max_upload")
+
+    def of(self, call: Call, reply: Reply) -> BodyLimit:
+        """Files may be larger than other bodies, except from unknown callers: each takes disk space."""
+        if not f"{call.path}/".startswith(_UPLOADS):
+            return self._usual
+        is_known = call.client_key is not None or is_local(reply.peer, reply.request.version, reply.request.names)
+        return self._upload if is_known else self._usual

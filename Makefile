@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests tools bench soak storm-matrix fuzz compiled compiled-package \
+.PHONY: run demo test check lint types imports tests tools bench soak storm-matrix fuzz sdk-suites compiled compiled-package \
 	compiled-tests lock clean
 
 run: $(VENV)/ready
@@ -69,6 +69,10 @@ storm-matrix: $(VENV)/ready-dev
 # A quarter of an hour of nearly right inputs; what breaks a target is kept in tests/data/fuzz, where `make test` runs it.
 fuzz: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks fuzz
+
+# The official SDKs' own tests behind the gateway: ten minutes; pip downloads the SDKs' sources.
+sdk-suites: $(VENV)/ready-dev
+	$(BIN)/python -m benchmarks sdk-suites
 
 # Resolves the lock files anew; uv is needed here alone, and installs itself into the environment.
 lock: $(VENV)/ready-dev

@@ -1,6 +1,7 @@
 """`python -m benchmarks [PART]`: measures everything, or one part (see `--help`), and writes `benchmarks/results/`.
 
-Exits 1 when a promise does not hold. `soak`, `storm-matrix` and `fuzz`, which take minutes, are no part of `all`."""
+Exits 1 when a promise does not hold. `soak`, `storm-matrix`, `fuzz` and `sdk-suites`, which take minutes, are no part
+of `all`."""
 
 from __future__ import annotations
 
@@ -20,6 +21,9 @@ from benchmarks.rig import keep_off_the_gateways_processor
 from benchmarks.scenarios import report as scenario_report
 from benchmarks.scenarios import run as scenarios
 from benchmarks.scenarios.catalogue import SCENARIOS
+from benchmarks.sdk_suites import report as sdk_suites_report
+from benchmarks.sdk_suites import run as sdk_suites
+from benchmarks.sdk_suites.sources import SDKS, SourceError
 from benchmarks.storm import report as storms
 from benchmarks.storm_matrix import cells
 from benchmarks.storm_matrix import report as storm_matrix_report
@@ -143,6 +147,29 @@ def soak_streams(minutes: float, streams: int) -> None:
 def fuzz_targets(minutes: float, only: tuple[str, ...], seed: int | None) -> None:
     """What is nearly right, against what reads it: minutes of it, where the test command has seconds."""
     _end(fuzz.run(click.echo, minutes, only, seed), is_written=False)
+
+
+@main.command("sdk-suites")
+@click.option("--sdk", "sdks", multiple=True, type=click.Choice(SDKS), help="This SDK alone.")
+@click.option("-k", "chosen", default="", metavar="EXPRESSION", help="Which tests, as pytest's -k; nothing is written.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keeps sources and environments for the next run.",
+)
+def run_sdk_suites(sdks: tuple[str, ...], chosen: str, folder: Path | None) -> None:
+    """The official SDKs' own tests, straight at a mock and behind the gateway: ten minutes. pip needs its registry."""
+    try:
+        results = sdk_suites.run(click.echo, sdks or SDKS, chosen, folder)
+    except (SourceError, sdk_suites.SuiteError) as error:
+        raise click.ClickException(str(error)) from None
+    for result in results:
+        for difference in result.differences:
+            click.echo(f"{difference.test}: {difference.behind.result}: {difference.behind.message[:200]}")
+    is_written = not (sdks or chosen)
+    if is_written:
+        sdk_suites_report.write(results, report.RESULTS, report.machine())
+    _end([promise for result in results for promise in result.broken], is_written=is_written)
 
 
 @main.command("storm")

@@ -209,7 +209,7 @@ class OtherReader:
         chunk = _object(event) if event.is_whole else {}
         if chunk is None:
             return _unreadable(event, TOKEN)
-        if (error := _error(event, chunk, [])) is not None:
+        if (error := _error(event, chunk, [])) is not None and not _is_of_session(chunk):
             return Mark(error=error, is_heard=bool(chunk.get("error")))
         if KEEP_ALIVE.fullmatch(_kind(event, chunk)) or _is_empty(chunk):
             return FILLER
@@ -281,6 +281,12 @@ def _error(event: Event, chunk: dict[str, Any], choices: list[dict[str, Any]]) -
     if chunk.get("error") or event.name == "error" or "error" in (chunk.get("type"), chunk.get("object")):
         return event.data  # vLLM has also sent the error object bare: {"object": "error", "message": ...}
     return event.data if any(choice.get("finish_reason") in _BROKEN_OFF for choice in choices) else None
+
+
+def _is_of_session(chunk: dict[str, Any]) -> bool:
+    """Whether an event is from the log of an agent session. Such a stream reports the session's errors as events, which
+    the official SDK passes to its caller (`stream_mode="events"`); it goes on after them."""
+    return isinstance(chunk.get("session_id"), str)
 
 
 def _unreadable(event: Event, otherwise: Mark) -> Mark:

@@ -449,6 +449,15 @@ def test_other_streams_have_errors() -> None:
     assert OtherReader().read(event({"usage": {"input_tokens": 4}, "error": None})).usage == Usage(4, None)
 
 
+@pytest.mark.parametrize("name", ["", "error"])
+def test_error_of_an_agent_session_is_an_event_of_its_log(name: str) -> None:
+    """The log goes on after it; as an error of the stream it would never get through to a client."""
+    logged = {"type": "error", "event_id": "evt_1", "session_id": "sess_1", "error": {"code": "x", "message": "m"}}
+    mark = OtherReader().read(event(logged, name))
+    assert mark.is_token
+    assert mark.error is None
+
+
 # our own words
 
 

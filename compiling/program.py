@@ -22,10 +22,11 @@ HOT = (
     "gateway.reply", "gateway.request", "gateway.request_head", "gateway.request_parser", "gateway.server",
     "gateway.settle", "gateway.stream_view", "gateway.timelines", "gateway.upstream", "gateway.upstream_connection",
     "gateway.upstream_exchange", "gateway.waiting", "gateway.way",
-    "policy.bench", "policy.breaker", "policy.breaker_settings", "policy.caller", "policy.deadline", "policy.evidence",
-    "policy.gate", "policy.hedge", "policy.hold", "policy.itinerary", "policy.latency", "policy.limiter", "policy.line",
-    "policy.opening", "policy.pacer", "policy.rate_hints", "policy.recent", "policy.repeat", "policy.retry_budget",
-    "policy.transition",
+    "policy.bench", "policy.breaker", "policy.breaker_settings", "policy.caller", "policy.cut_epoch", "policy.deadline",
+    "policy.evidence", "policy.gate", "policy.gcra", "policy.header_rate", "policy.hedge", "policy.hold",
+    "policy.itinerary", "policy.latency", "policy.learned_rate", "policy.limiter", "policy.line", "policy.opening",
+    "policy.pacer", "policy.quota_probes", "policy.rate_growth", "policy.rate_hints", "policy.recent", "policy.repeat",
+    "policy.retry_budget", "policy.transition",
 )  # fmt: skip
 """What every call or every chunk passes through, and what it holds. All else gains nothing."""
 

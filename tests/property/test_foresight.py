@@ -246,8 +246,8 @@ def test_looking_lets_no_pace_grow() -> None:
     learn_pace(gate, now)
     while gate.try_enter(now) is None:
         now += 0.1
-    before = gate._pacer._bound_until
+    before = gate._pacer._learned._growth.counted_until
     assert not gate.forecast(now + 0.01).is_free
-    assert gate._pacer._bound_until == before
+    assert gate._pacer._learned._growth.counted_until == before
     assert gate.try_enter(now + 0.01) is None
-    assert gate._pacer._bound_until > before
+    assert gate._pacer._learned._growth.counted_until > before

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from llm_guard.policy.pacer import BURST_S, LOWEST_RATE, Pacer
+from llm_guard.policy.gcra import BURST_S, LOWEST_RATE
+from llm_guard.policy.pacer import Pacer
 
 
 def flood(pacer: Pacer, now: float) -> float:

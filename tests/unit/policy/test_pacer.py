@@ -5,7 +5,9 @@ from math import inf
 
 import pytest
 
-from llm_guard.policy.pacer import BURST_S, PROBE_RATE, Pacer
+from llm_guard.policy.gcra import BURST_S
+from llm_guard.policy.pacer import Pacer
+from llm_guard.policy.rate_growth import PROBE_RATE
 from llm_guard.policy.rate_hints import RateHint, Window
 
 
@@ -295,7 +297,7 @@ def test_known_background_does_not_cut() -> None:
 def test_cut_makes_room_for_the_background_and_is_deeper() -> None:
     pacer = limited(100)
     now = vain(pacer, 100.0) + 2
-    background = pacer._background.share(now)
+    background = pacer._learned._epoch._background.share(now)
     assert background == pytest.approx(10 / 41, rel=0.02)
     for _ in range(60):
         pacer.take(now - 0.6)
@@ -314,7 +316,7 @@ def test_calls_without_a_chance_of_an_answer_are_not_taken_for_accepted() -> Non
             pacer.note_rate_limited(cut_at + 0.6 if i == 25 else cut_at + i / 50, cut_at + 1)
         cut_at += 1
     assert pacer.snapshot(cut_at).rate is None
-    assert pacer._background.share(cut_at) == pytest.approx(6 / 30, rel=0.05)
+    assert pacer._learned._epoch._background.share(cut_at) == pytest.approx(6 / 30, rel=0.05)
 
 
 def test_background_is_known_for_a_minute_and_then_for_two() -> None:
@@ -486,6 +488,7 @@ def test_hint_is_forgotten_and_frees_the_next_call() -> None:
     assert pacer.opens_at(0.0) == pytest.approx(30.0, abs=0.1)
     assert pacer.opens_at(29.8) > 29.8
     assert pacer.opens_at(30.0) <= 30.0
+    assert pacer.snapshot(30.0).rate is None
 
 
 def test_better_news_free_the_next_call() -> None:
@@ -531,4 +534,4 @@ def test_memory_of_windows_is_bounded() -> None:
     pacer = Pacer(0.0)
     for i in range(1000):
         pacer.note_hint(RateHint((Window(f"x-{i}-tokens", True, 9.0, 9.0, 1.0),)), 0, 0.0)
-    assert len(pacer._seen) <= 16
+    assert len(pacer._header._windows) <= 16

@@ -1,0 +1,123 @@
+"""When 429s mean that the rate is too high.
+
+Owns the time since the rate was last set, and the judgement of its 429s. Does not own the statistics
+(`policy.pace_evidence`), nor what follows from a judgement (`policy.learned_rate`).
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from llm_guard.policy.pace_evidence import Background, Recent
+from llm_guard.policy.rate_growth import CUT
+
+# Up to this share of 429s retries are cheaper than waiting: with four attempts one call in a hundred fails.
+_CURED_SHARE = 0.3
+# The first 429s carry little information about the accepted rate: for this long only retries handle them.
+_FIRST_CUT_AFTER_S = 0.5
+_MEASURED_S = 1.0
+# One cut covers all calls that enter within this time.
+_CUT_AGAIN_S = 0.5
+# Slow start overshoots. The 429s until the rate has settled are no background.
+_SETTLE_S = 60.0
+
+
+class CutEpoch:
+    """The evidence since the rate was last set, by a cut or an opening.
+
+    A 429 need not depend on the rate (a shared quota, load shedding at random), and retries cure random ones. So
+    the first cut needs clearly more than 30 % of 429s among the recent calls, and every cut clearly more than the
+    `Background`.
+    """
+
+    __slots__ = ("_background", "_early_until", "_opened_at", "began_at", "recent")
+
+    def __init__(self, now: float) -> None:
+        self.began_at = -inf
+        self.recent = Recent(now)
+        self._background = Background()
+        self._opened_at = -inf
+        self._early_until = -inf
+        """Calls since `began_at` until then are early calls in the sense of `Background`."""
+
+    def begin(self, now: float) -> None:
+        """The rate was set: what happened before does not count against it."""
+        self.began_at = now
+        self.recent.restart(now)
+
+    def begin_opening(self, now: float) -> None:
+        self.begin(now)
+        self._background.begin()
+        self._early_until = self._opened_at = now
+
+    def begin_after_cut(self, now: float) -> None:
+        self.begin(now)
+        self._early_until = inf if now - self._opened_at >= _SETTLE_S else -inf
+
+    def end(self) -> None:
+        """There is no rate any more."""
+        self._early_until = -inf
+
+    def take(self, now: float, *, is_early: bool) -> None:
+        """A call goes. `is_early`: the rate is clearly below the one that was cut."""
+        recent = self.recent
+        if now >= recent.due_at:
+            recent.turn(now)
+        recent.calls += 1
+        if now < self._early_until:
+            if is_early:
+                self._background.note_call()
+            else:
+                self._early_until = now
+
+    def put_back(self, entered_at: float) -> None:
+        """The call that went at `entered_at` did not go after all."""
+        self.recent.uncount(entered_at)
+        if self._is_early(entered_at):
+            self._background.note_call(-1)
+
+    def note_rate_limited(self, entered_at: float, now: float) -> None:
+        """The call that went at `entered_at` came back with a 429."""
+        self.recent.note_limited(entered_at, now)
+        if self._is_early(entered_at):
+            self._background.note_limited()
+
+    def covers(self, entered_at: float) -> bool:
+        """Whether a call is too old for its 429 to be evidence against the present rate."""
+        return entered_at - self.began_at < _CUT_AGAIN_S
+
+    def needs_first_cut(self, now: float) -> bool:
+        """Whether there are enough 429s to begin pacing."""
+        share = max(self._background.share(now), _CURED_SHARE)
+        return self.recent.has_lasted(_FIRST_CUT_AFTER_S, now) and self.recent.is_more_than(share)
+
+    def needs_cut(self, now: float) -> bool:
+        """Whether there are enough 429s to lower the rate."""
+        return self.recent.is_telling() and self.recent.is_more_than(self._background.share(now))
+
+    def is_in_vain(self, entered_at: float, now: float) -> bool:
+        """Whether this epoch, which the 429 of the call that entered then ends, is the third that did not help."""
+        answered = (entered_at - self.began_at) / (now - self.began_at) if self._early_until == inf else 1.0
+        return self._background.is_in_vain(answered, now)
+
+    def restart_background(self) -> None:
+        """Pacing begins: epochs of an earlier rate do not count towards a background."""
+        self._background.begin()
+
+    def first_accepted_rate(self, now: float) -> float:
+        """Calls a second accepted while nothing was paced."""
+        return self.recent.accepted_rate_at_most(now, _MEASURED_S)
+
+    def accepted_rate(self, now: float) -> float:
+        """Calls a second accepted of late."""
+        return self.recent.accepted_rate(now, _CUT_AGAIN_S)
+
+    def limit(self, accepted: float, now: float) -> float:
+        """Estimated limit of the provider at which so many calls a second are accepted."""
+        # The background share of calls is never accepted. The cut is deeper then: it must lead below the limit, or
+        # the 429s of the limit would be taken for background for ever.
+        background = self._background.share(now)
+        return accepted * CUT / (1 - background) if background else accepted
+
+    def _is_early(self, entered_at: float) -> bool:
+        return self.began_at <= entered_at < self._early_until

@@ -1,0 +1,48 @@
+"""When the next call may go at a given rate.
+
+Owns that instant. Does not own the rate (`policy.pacer`).
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+BURST_S = 0.02
+"""A call may go this much before its time, so that a late timer loses no calls. Allows this many seconds' worth of
+calls at once."""
+LOWEST_RATE = 1 / 30
+"""Calls a second. No limit on the rate is lower."""
+
+
+class Bucket:
+    """A token bucket in the form of one instant, the earliest for the next call (GCRA: ITU-T I.371).
+
+    Rates are in calls a second, and may differ from call to call.
+    """
+
+    __slots__ = ("_next_at",)
+
+    def __init__(self) -> None:
+        self._next_at = -inf
+
+    def opens_at(self) -> float:
+        """Earliest instant of the next call; one in the past means now."""
+        return self._next_at - BURST_S
+
+    def take(self, rate: float, now: float) -> None:
+        self._next_at = max(self._next_at, now) + 1 / rate
+
+    def put_back(self, rate: float, now: float) -> None:
+        """Undoes one `take`."""
+        self._next_at = max(now, self._next_at - 1 / rate)
+
+    def restart(self, rate: float, now: float) -> None:
+        """Makes the next call wait one interval from now, whatever went before."""
+        self._next_at = now + 1 / rate
+
+    def shorten(self, rate: float, now: float) -> None:
+        """Limits the wait of the next call to one interval: it may have been set at a lower rate."""
+        self._next_at = min(self._next_at, now + 1 / rate)
+
+    def pause(self, until: float) -> None:
+        self._next_at = max(self._next_at, until)

@@ -1,0 +1,293 @@
+"""The rate that a provider accepts, learned from its 429s.
+
+Owns the cuts, and the phases of a rate that is low or unknown. Does not own when 429s are evidence
+(`policy.cut_epoch`), how the rate grows (`policy.rate_growth`), nor when a small quota is probed
+(`policy.quota_probes`).
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Literal
+
+from llm_guard.policy.cut_epoch import CutEpoch
+from llm_guard.policy.gcra import LOWEST_RATE, Bucket
+from llm_guard.policy.pace_evidence import Accepted
+from llm_guard.policy.quota_probes import ACCEPTED_AFTER_S, QuotaProbes
+from llm_guard.policy.rate_growth import CUT, PROBE_RATE, RateGrowth, slow_start_s
+
+_Phase = Literal["steady", "quota", "stopped", "opening"]
+
+_FORGET_S = 60.0
+# A stop is this many 429s in a row. A small quota produces shorter rows, too.
+_STOP_429S = 6
+# A small quota that was spent: cuts for so many 429s in a row, then only longer pauses.
+_CUTS_IN_A_ROW = 3
+_MOST_DOUBLINGS = 9
+_MOST_PAUSE_S = 15.0
+_LEAST_UNCONFIRMED_RATE = 0.25
+
+
+class LearnedRate:
+    """A state machine that follows the rate a provider accepts.
+
+    There is no rate until 429s are evidence of one (`CutEpoch`). A cut then sets it to 0.9 of what was accepted
+    recently, at most halves it, and covers all calls that enter within the next half a second. `RateGrowth` raises
+    it again while calls wait. The rate is given up after three cuts that did not help, and forgotten after a minute
+    without cuts or waiting calls.
+
+    A rate below one a second shuts nearly all calls out, so it has phases of its own:
+
+    - `stopped`: almost nothing is accepted. One probe a second, a few less in the first minute if fewer calls were
+      accepted in the minute before. The first answer that is no 429 begins the opening.
+    - `opening`: slow start. The rate doubles every half a second while calls wait, until the next cut.
+    - `quota`: the rate accepted in the last minute, kept only while something is accepted, else it is a stop. As all
+      calls are accepted at that rate, openings probe whether the quota has grown, at growing intervals.
+
+    Accepted calls are counted when they enter and taken back when they meet a 429, as other answers may take a
+    minute.
+    """
+
+    __slots__ = (
+        "_accepted", "_accepted_at_begin", "_answers", "_bucket", "_epoch", "_growth", "_is_unconfirmed",
+        "_limited_in_a_row", "_limited_since", "_phase", "_phase_at", "_probe_at", "_quota_probes", "rate", "since",
+    )  # fmt: skip
+
+    def __init__(self, bucket: Bucket, now: float) -> None:
+        self.rate: float | None = None
+        """Calls a second; None: no limit."""
+        self.since = now
+        """When the rate was limited first."""
+        self._bucket = bucket
+        self._epoch = CutEpoch(now)
+        self._accepted = Accepted()
+        self._growth = RateGrowth()
+        self._quota_probes = QuotaProbes()
+        self._limited_in_a_row = 0
+        """429s since an accepted call."""
+        self._limited_since = -inf
+        """When the first call of that row entered."""
+        self._phase: _Phase = "steady"
+        self._phase_at = now
+        self._accepted_at_begin = 0
+        """Accepted calls before this phase."""
+        self._answers = 0
+        """Calls of this phase that came back without a 429."""
+        self._is_unconfirmed = False
+        """The rate was set by a stop, and no answer has confirmed it yet."""
+        self._probe_at = inf
+        """When the pending probe of a stop went."""
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._phase == "stopped"
+
+    @property
+    def accepted(self) -> int:
+        """All calls so far that met no 429."""
+        return self._epoch.recent.accepted
+
+    def drain_s(self, calls: int, rate: float) -> float:
+        """Estimated seconds until so many calls have gone, now that they go at `rate`. An opening is expected to go
+        on."""
+        return slow_start_s(calls, rate) if self._phase == "opening" else calls / rate
+
+    def expire(self, now: float) -> None:
+        """Forgets a rate that was not needed for a minute, and ends a quota that accepts nothing any more."""
+        if self.rate is not None and now - max(self._growth.counted_until, self._epoch.began_at) >= _FORGET_S:
+            self.forget()
+        if self._phase == "quota" and not self._accepted.rate(now):
+            self._stop(now)
+
+    def begin_due_opening(self, now: float) -> None:
+        """Ends a stop whose probe met no 429 in time, and probes a quota that enough calls have confirmed."""
+        if now - self._probe_at >= ACCEPTED_AFTER_S:
+            self._open(now, PROBE_RATE)
+            return
+        rate = self.rate
+        if self._phase != "quota" or rate is None:
+            return
+        if self._quota_probes.is_due_without_answers(self._accepted_in_phase(), rate):
+            self._probe_quota(rate, now)
+
+    def grow(self, until: float, now: float) -> None:
+        """A call waits for the rate from now until then."""
+        rate = self.rate or 0.0
+        waited_s = self._growth.count(until, now)
+        if self._phase == "stopped":
+            return
+        if self._phase != "opening":
+            self.rate = self._growth.recover(rate, waited_s, can_double=self._phase == "steady")
+        elif rate >= PROBE_RATE:
+            self.rate = self._growth.slow_start(rate, waited_s)
+            if self.rate >= self._growth.ceiling:
+                self._growth.end_slow_start(self.rate)
+                self._begin("steady", now)
+
+    def take(self, now: float) -> None:
+        """A call goes."""
+        self._epoch.take(now, is_early=self._growth.is_early)
+        if self._phase == "stopped":
+            self._probe_at = min(self._probe_at, now)
+
+    def put_back(self, entered_at: float) -> None:
+        """The call that `take` let go at `entered_at` did not go after all."""
+        self._epoch.put_back(entered_at)
+        self._probe_at = inf
+
+    def note_rate_limited(self, entered_at: float, now: float) -> None:
+        """The call that went at `entered_at` came back with a 429."""
+        self._epoch.note_rate_limited(entered_at, now)
+        self._growth.note_rate_limited()
+        self._limited_since = min(self._limited_since, entered_at) if self._limited_in_a_row else entered_at
+        self._limited_in_a_row += 1
+        is_of_phase = entered_at >= self._phase_at
+        if self._phase == "stopped":
+            self._probe_at = inf
+        elif self._phase == "quota" and is_of_phase:
+            self._back_off(now)
+        elif self._quota_probes.is_running and is_of_phase and self._return_to_quota(now):
+            return
+        elif not self._epoch.covers(entered_at):
+            self._cut_if_too_fast(entered_at, now)
+
+    def note_accepted(self, entered_at: float, now: float) -> None:
+        """The call that went at `entered_at` came back with anything but a 429."""
+        self._accepted.note(now)
+        if entered_at >= self._limited_since:
+            self._limited_in_a_row = 0
+        if self.rate is None or entered_at < self._phase_at:
+            return
+        self._answers += 1
+        if self._phase == "stopped" or (self._phase == "steady" and self._is_unconfirmed):
+            self._open(now, self.rate)
+        elif self._phase == "quota" and self._quota_probes.is_due(self._answers):
+            self._probe_quota(self.rate, now)
+        elif self._quota_probes.is_running and self.rate < PROBE_RATE:
+            self.rate *= 2
+            self._bucket.shorten(self.rate, now)
+
+    def open_slowly(self, now: float, ceiling: float) -> None:
+        """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,
+        then the usual growth. Does nothing if a rate was learned already, unless that is opening."""
+        if self.rate is None:
+            self.since = now
+            self._open(now, PROBE_RATE)
+        if self._phase == "opening":
+            self._growth.limit_slow_start(ceiling)
+
+    def release(self, now: float) -> None:
+        """Forgets the rate and the recent 429s."""
+        self.forget()
+        self._epoch.recent.restart(now)
+
+    def forget(self) -> None:
+        self._growth.forget_wrong_doublings()
+        self._quota_probes.reset()
+        self._epoch.end()
+        self.rate = None
+        self._begin("steady", -inf)
+
+    # Phases
+
+    def _begin(self, phase: _Phase, now: float) -> None:
+        self._phase, self._phase_at = phase, now
+        self._accepted_at_begin = self._epoch.recent.accepted
+        self._is_unconfirmed = False
+        self._probe_at = inf
+        self._answers = 0
+
+    def _accepted_in_phase(self) -> int:
+        """Calls of this phase that met no 429 so far."""
+        return self._epoch.recent.accepted - self._accepted_at_begin
+
+    def _stop(self, now: float) -> None:
+        if self.rate is not None:
+            self._quota_probes.begin(self.rate)
+        self.rate = PROBE_RATE
+        self._bucket.shorten(PROBE_RATE, now)
+        self._growth.counted_until = now
+        self._begin("stopped", now)
+
+    def _open(self, now: float, rate: float) -> None:
+        """Slow start from that rate on."""
+        self.rate = rate
+        self._bucket.shorten(rate, now)
+        self._growth.begin_slow_start(now)
+        self._epoch.begin_opening(now)
+        self._begin("opening", now)
+
+    # Small quotas
+
+    def _back_off(self, now: float) -> None:
+        """A small quota is spent: cuts the rate a little, and pauses. The pause doubles with each 429 in a row."""
+        if self._is_unconfirmed:
+            return
+        rate = self.rate or LOWEST_RATE
+        if self._limited_in_a_row == 1:
+            self._growth.recover_to(rate)
+        if self._limited_in_a_row <= _CUTS_IN_A_ROW:
+            self.rate = rate = max(LOWEST_RATE, rate * CUT)
+        doublings = min(_MOST_DOUBLINGS, self._limited_in_a_row - 1)
+        self._bucket.pause(now + min(_MOST_PAUSE_S, 2**doublings / rate))
+
+    def _probe_quota(self, rate: float, now: float) -> None:
+        """Begins an opening that shows whether the quota has grown."""
+        self._quota_probes.begin(rate)
+        self._open(now, PROBE_RATE if self._is_unconfirmed else min(PROBE_RATE, 2 * rate))
+
+    def _return_to_quota(self, now: float) -> bool:
+        """The probe of a small quota met a 429. Returns whether the quota is still small."""
+        rate = self._quota_probes.end(self._accepted_in_phase(), self.rate or 0.0, self._accepted.rate(now))
+        if rate is None:
+            return False
+        self.rate = rate
+        self._growth.begin_recovery(rate, now)
+        self._bucket.restart(rate, now)
+        self._epoch.begin(now)
+        self._begin("quota", now)
+        return True
+
+    # Cuts
+
+    def _cut_if_too_fast(self, entered_at: float, now: float) -> None:
+        """The call that went at `entered_at` met a 429, which may be one too many."""
+        epoch, rate = self._epoch, self.rate
+        if rate is None:
+            if epoch.needs_first_cut(now):
+                epoch.restart_background()
+                self._cut(epoch.first_accepted_rate(now), now)
+        elif epoch.needs_cut(now):
+            if epoch.is_in_vain(entered_at, now):
+                self.forget()
+                epoch.begin(now)
+            else:
+                self._cut(min(rate, max(rate / 2, epoch.accepted_rate(now))), now)
+
+    def _cut(self, accepted: float, now: float) -> None:
+        """Sets the rate where so many calls a second were accepted."""
+        if self.rate is None:
+            self.since = now
+        self.rate = self._enter_phase_for(self._epoch.limit(accepted, now) * CUT, now)
+        self._growth.begin_recovery(self.rate / CUT, now)
+        self._bucket.restart(self.rate, now)
+        self._epoch.begin_after_cut(now)
+
+    def _enter_phase_for(self, rate: float, now: float) -> float:
+        """Begins the phase for the rate after a cut. Returns the rate in that phase."""
+        quota = self._accepted.rate(now)
+        is_stop = self._limited_in_a_row >= _STOP_429S or not quota
+        if rate >= PROBE_RATE or (quota >= 1 and not is_stop):
+            self._begin("steady", now)
+            self._is_unconfirmed = is_stop and self._epoch.recent.is_stopped()
+            return max(rate, PROBE_RATE)
+        if quota >= 1 or not quota:
+            self._begin("stopped", now)
+            return PROBE_RATE
+        is_first = is_stop and self._limited_since <= self.since
+        self._begin("quota", now)
+        if is_first:
+            self._quota_probes.require_one_answer()
+            self._is_unconfirmed = True
+            return max(_LEAST_UNCONFIRMED_RATE, quota * CUT)
+        return max(LOWEST_RATE, quota * CUT if is_stop else max(rate, quota * CUT))

@@ -1,0 +1,71 @@
+"""Probes of a small quota: whether it has grown.
+
+Owns when the next probe is due, and which rate follows a probe that met a 429. Does not own how a probe goes
+(`policy.learned_rate`).
+"""
+
+from __future__ import annotations
+
+from llm_guard.policy.rate_growth import CUT
+
+ACCEPTED_AFTER_S = 5.0
+"""A 429 is fast, any other answer may take a minute: a call without a 429 for this long counts as accepted."""
+
+# The first probe comes after so many accepted calls, each further one after four times as many.
+_FIRST_AFTER = 4
+_BACKOFF = 4
+_MOST_AFTER = 256
+# A probe in which so many calls were accepted has found that the quota is not small.
+_NOT_SMALL = 16
+_MOST_RISE = 1.2
+
+
+class QuotaProbes:
+    """The schedule of the probes, and the rate to return to.
+
+    Nearly all calls are accepted at the rate of a small quota, so only a higher rate shows whether the quota has
+    grown.
+    """
+
+    __slots__ = ("_after", "_rate_before")
+
+    def __init__(self) -> None:
+        self._after = _FIRST_AFTER
+        self._rate_before: float | None = None
+        """Of the quota; None: no probe is running."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._rate_before is not None
+
+    def is_due(self, answers: int) -> bool:
+        """Whether enough calls came back without a 429."""
+        return answers >= self._after
+
+    def is_due_without_answers(self, accepted: int, rate: float) -> bool:
+        """Whether enough of the calls that met no 429 are old enough to count as accepted."""
+        return accepted - rate * ACCEPTED_AFTER_S >= self._after
+
+    def begin(self, rate: float) -> None:
+        """A probe begins, of a quota with that rate."""
+        self._rate_before = rate
+
+    def end(self, accepted: int, rate: float, quota: float) -> float | None:
+        """The running probe met a 429. Returns the rate to go on with; None: the quota is not small any more.
+
+        `accepted` calls of the probe met no 429, it has reached `rate`, and the last minute accepted `quota` calls a
+        second.
+        """
+        before, self._rate_before = self._rate_before, None
+        if before is None or accepted >= _NOT_SMALL:
+            return None
+        self._after = min(_BACKOFF * self._after, _MOST_AFTER)
+        return max(before, min(rate / 2, quota * CUT, _MOST_RISE * before))
+
+    def require_one_answer(self) -> None:
+        """Makes the next probe due after one accepted call: the quota is a guess."""
+        self._after = 1
+
+    def reset(self) -> None:
+        self._after = _FIRST_AFTER
+        self._rate_before = None

@@ -1,0 +1,119 @@
+"""How fast a learned rate grows while calls wait for it.
+
+Owns the recovery after a cut, slow start, and the doubling of a rate whose limit is gone. Does not own the cuts and
+the phases (`policy.learned_rate`).
+"""
+
+from __future__ import annotations
+
+from math import inf, log, log2
+
+CUT = 0.9
+"""A cut sets the rate to this share of what the provider accepted."""
+PROBE_RATE = 1.0
+"""Calls a second of probes while nothing is accepted, and at the beginning of a slow start."""
+
+_MOST_RATE = 1e6
+_DOUBLE_S = 0.5
+_LN2 = log(2)
+
+# The rate is back at what it was before a cut after two seconds of waiting calls, or after some twenty calls if it is
+# below ten a second.
+_RECOVER_S = 2.0
+_CUBIC = (1 - CUT) / _RECOVER_S**3
+_FULL_SPEED_RATE = 10.0
+_FULL_SPEED_RATE_BELOW_PROBE = 3 * _FULL_SPEED_RATE
+_EARLY_S = 1.0
+
+# Calls that wait this long without any 429 show that the limit is gone: the rate doubles. Each time that this was
+# wrong, the next attempt takes four times as long.
+_DOUBLE_AFTER_S = 1.5
+_MOST_DOUBLE_AFTER_S = 8.0
+_BACKOFF = 4
+
+
+class RateGrowth:
+    """Growth over the time in which calls wait; a rate that no call waits for does not grow.
+
+    After a cut, as in CUBIC (RFC 9438; botocore's adaptive mode): the rate is back at its target within
+    `_RECOVER_S`, stays there for as long and then grows ever faster.
+    """
+
+    __slots__ = ("_double_after_s", "_recovered_s", "_target", "_without_429_s", "ceiling", "counted_until")
+
+    def __init__(self) -> None:
+        self.counted_until = -inf
+        """The time up to this instant has been counted."""
+        self.ceiling = _MOST_RATE
+        """The rate at which a slow start ends."""
+        self._target = 0.0
+        self._recovered_s = 0.0
+        """Since the rate was cut; grows more slowly than time at low rates."""
+        self._without_429_s = 0.0
+        self._double_after_s = _DOUBLE_AFTER_S
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the rate is still clearly below its target."""
+        return self._recovered_s < _EARLY_S
+
+    def begin_slow_start(self, now: float) -> None:
+        self.counted_until = now
+        self.ceiling = _MOST_RATE
+
+    def begin_recovery(self, target: float, now: float) -> None:
+        """The rate was cut: it recovers to `target`."""
+        self.counted_until = now
+        self.recover_to(target)
+
+    def recover_to(self, target: float) -> None:
+        """Like `begin_recovery`, but the waiting that was counted ahead stays counted."""
+        self._target = target
+        self._recovered_s = 0.0
+
+    def limit_slow_start(self, ceiling: float) -> None:
+        self.ceiling = min(_MOST_RATE, max(PROBE_RATE, ceiling))
+
+    def end_slow_start(self, rate: float) -> None:
+        """Begins the growth from a rate at the ceiling. It is more than callers need, so it doubles as late as
+        possible."""
+        self._target = rate
+        self._recovered_s = _RECOVER_S
+        self._double_after_s = _MOST_DOUBLE_AFTER_S
+
+    def note_rate_limited(self) -> None:
+        """A call came back with a 429."""
+        if self._without_429_s > self._double_after_s:
+            self._double_after_s = min(_MOST_DOUBLE_AFTER_S, _BACKOFF * self._double_after_s)
+        self._without_429_s = 0.0
+
+    def forget_wrong_doublings(self) -> None:
+        self._double_after_s = _DOUBLE_AFTER_S
+
+    def count(self, until: float, now: float) -> float:
+        """A call waits from now until then. Returns the seconds of it that were not counted for another call."""
+        waited_s = max(0.0, until - max(now, self.counted_until))
+        self.counted_until = max(self.counted_until, until)
+        return waited_s
+
+    def slow_start(self, rate: float, waited_s: float) -> float:
+        return min(self.ceiling, _doubled(rate, waited_s))
+
+    def recover(self, rate: float, waited_s: float, *, can_double: bool) -> float:
+        """The rate after so many more seconds in which calls waited for `rate`."""
+        full_speed_rate = _FULL_SPEED_RATE if rate >= PROBE_RATE else _FULL_SPEED_RATE_BELOW_PROBE
+        self._recovered_s += waited_s * min(1.0, rate / full_speed_rate)
+        self._without_429_s += waited_s
+        if can_double and self._without_429_s > self._double_after_s:
+            self._target = min(_MOST_RATE, _doubled(rate, waited_s))
+            return self._target
+        return max(rate, self._target * (1 + _CUBIC * (self._recovered_s - _RECOVER_S) ** 3))
+
+
+def _doubled(rate: float, waited_s: float) -> float:
+    return rate * 2 ** (waited_s / _DOUBLE_S)
+
+
+def slow_start_s(calls: int, rate: float) -> float:
+    """Seconds until so many calls have gone in a slow start that is at `rate` now."""
+    return _DOUBLE_S * log2(1 + calls * _LN2 / (rate * _DOUBLE_S))

@@ -16,6 +16,7 @@ from playwright.async_api import Page, Route, expect
 
 from llm_guard.mock.provider import MockProvider
 from tests.browser.conftest import Opens
+from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_of, facing, standing
 from tests.chaos.wire import ask
 from tests.fakes.provider import whole
@@ -212,7 +213,7 @@ async def test_alerts_and_failed_calls_are_on_the_first_screen_at_every_width(
         await expect(page).to_have_title(re.compile(r"^\(\d\) Unhealthy · llm_guard$"))
         assert await top_of(page, "#alerts-head") < height / 2
         assert await top_of(page, "#calls-head") < height - 60
-        if width < 1400:
+        if width < 1520:
             assert await top_of(page, "#calls-head") < await top_of(page, "#traffic-head")
         await page.locator("#firing").click()
         await expect(page.locator("#alerts-head")).to_be_in_viewport()
@@ -226,7 +227,7 @@ async def test_without_an_alert_none_is_counted(opens: Opens) -> None:
         await expect(page.locator("#firing")).to_be_hidden()
 
 
-@pytest.mark.parametrize("width", [1440, 1400, 1366])
+@pytest.mark.parametrize("width", [1600, 1520, 1440, 1366])
 async def test_no_table_is_wider_than_its_place_on_a_laptop(opens: Opens, width: int) -> None:
     name = "claude-sonnet-4-20250514"
     models = {name: {"deployments": [{"upstream": "one"}]}}
@@ -298,7 +299,7 @@ async def test_operator_forces_a_breaker_open_and_resets_it(opens: Opens) -> Non
 
 async def test_refusing_gateway_is_nowhere_green_and_a_restriction_is_reset(opens: Opens) -> None:
     limited = whole(429, b'{"error":{"message":"Rate limit reached"}}', {"retry-after": "50"})
-    async with facing([limited], [whole(200)]) as (stand, _), opens() as window:
+    async with facing([limited], CHAT.ok) as (stand, _), opens() as window:
         for _ in range(30):
             await call(stand)
         page = await window.open(stand.url)

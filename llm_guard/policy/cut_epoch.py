@@ -58,12 +58,15 @@ class CutEpoch:
         """There is no rate any more."""
         self._early_until = -inf
 
-    def take(self, now: float, *, is_early: bool) -> None:
-        """A call goes. `is_early`: the rate is clearly below the one that was cut."""
+    def take(self, now: float) -> None:
+        """A call goes."""
         recent = self.recent
         if now >= recent.due_at:
             recent.turn(now)
         recent.calls += 1
+
+    def take_early(self, now: float, *, is_early: bool) -> None:
+        """Counts a call that goes as an early one if `is_early`: the rate is clearly below the one that was cut."""
         if now < self._early_until:
             if is_early:
                 self._background.note_call()

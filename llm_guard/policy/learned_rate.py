@@ -126,7 +126,10 @@ class LearnedRate:
 
     def take(self, now: float) -> None:
         """A call goes."""
-        self._epoch.take(now, is_early=self._growth.is_early)
+        self._epoch.take(now)
+        if self.rate is None:
+            return
+        self._epoch.take_early(now, is_early=self._growth.is_early)
         if self._phase == "stopped":
             self._probe_at = min(self._probe_at, now)
 

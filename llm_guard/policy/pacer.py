@@ -59,7 +59,10 @@ class Pacer:
 
     def take(self, now: float) -> None:
         """A call goes."""
-        self._learned.take(now)
+        learned = self._learned
+        learned.take(now)
+        if learned.rate is None and self._header.rate is None:
+            return
         rate = self._rate()
         if rate is not None:
             self._bucket.take(rate, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from llm_guard.health.subjects import Subject
 from llm_guard.outcome import FailureKind
 from llm_guard.policy.probing import CompletionProbeSettings, ProbeSettings, Sight
 from tests.fakes.provider import END, Close, Hold, Respond, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.fakes.waiting import eventually
 
 HEALTH, MODELS, COMPLETION = ProbeSettings(), ProbeSettings(kind="models"), CompletionProbeSettings()
 NO_BODY = [Respond(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")]
@@ -239,13 +241,18 @@ async def test_call_for_one_token_is_never_sent_twice() -> None:
 # cancelled
 
 
+def _has_more_than(provider: ScriptedProvider, count: int) -> bool:
+    return len(provider.requests) > count
+
+
 async def test_look_that_is_broken_off_leaves_no_connection() -> None:
     connections = Connections()
     async with ScriptedProvider([Hold()], [stream_head(), chunk(b"{"), Hold()]) as provider:
         upstream = Upstream("a", "openai", f"{provider.url}/v1", None, "bearer")
         for settings in (HEALTH, MODELS):
+            count = len(provider.requests)
             looking = asyncio.ensure_future(look_at(Subject(upstream, settings), connections).look())
-            await asyncio.sleep(0.02)
+            await eventually(partial(_has_more_than, provider, count))
             looking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await looking

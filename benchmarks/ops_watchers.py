@@ -21,6 +21,7 @@ PAGES = {
     "/admin/calls?failed=true&limit=100": 1.5,
     "/admin/alerts": 3.0,
     "/admin/history": 5.0,
+    "/admin/restrictions": 2.0,
 }
 """Seconds between two requests: Prometheus' as config/prometheus has it, and the dashboard's own."""
 EVENTS = "/admin/events?since=0"

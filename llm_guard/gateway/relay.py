@@ -22,7 +22,7 @@ from llm_guard.gateway.connections import UpstreamError
 from llm_guard.gateway.last_resort import LastResort
 from llm_guard.gateway.recovery import Recovery, recovery_of
 from llm_guard.gateway.refusals import DRAINED
-from llm_guard.gateway.reply import Reply, uncancel
+from llm_guard.gateway.reply import Reply, pieces_of, uncancel
 from llm_guard.gateway.settle import settle
 from llm_guard.gateway.tunnel import tunnel
 from llm_guard.gateway.upstream import timeout_failure
@@ -169,17 +169,17 @@ def _begin(call: Call, served: Served, reply: Reply) -> None:
 
 
 async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failure | None:
-    opened = served.opened
+    opened, limit = served.opened, clock.limit()
     view, exchange = opened.view, opened.exchange
     assert exchange is not None  # noqa: S101  # the caller has it
     watch = view.watch if view is not None else None
-    limit = clock.limit()
     is_writing = is_ending = False
     broken: Failure | None = None
     try:
         async with limit:
             _set_limit(limit, call, served)
-            passed = opened.held
+            pieces = pieces_of(opened.held)
+            passed = next(pieces, b"")
             while True:
                 if passed and not reply.push(passed):
                     is_writing = True
@@ -187,6 +187,9 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                     await reply.connection.wait_room()
                     is_writing = False
                     limit.go_on()
+                if piece := next(pieces, b""):
+                    passed = piece
+                    continue
                 if watch is not None and watch.has_ended and not is_ending:
                     is_ending = True
                     limit.set(clock.now() + ENDING_S, "ending")
@@ -195,10 +198,7 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                 chunk = await exchange.read()
                 if not chunk:
                     break
-                if limit.touch() and view is not None:
-                    passed = _feed_closely(view, chunk, limit)
-                else:
-                    passed = view.feed(chunk) if view is not None else chunk
+                passed = _feed(view, chunk, limit)
         if opened.is_plain_json and passed.rstrip()[-1:] not in (b"", b"}", b"]"):
             broken = Failure(FailureKind.TRUNCATED, "the JSON of the answer was cut")
     except TimeoutError:
@@ -224,8 +224,10 @@ def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
         limit.set_stall(timeouts.stall)
 
 
-def _feed_closely(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
-    """What may be passed on of a chunk. Progress in it postpones the stall limit."""
+def _feed(view: StreamView | None, chunk: bytes, limit: TimeLimit) -> bytes:
+    """What may be passed on of a chunk. Progress in it postpones the stall limit, where a look at it is due."""
+    if not limit.touch() or view is None:
+        return chunk if view is None else view.feed(chunk)
     watch = view.watch
     watch.seeks_progress = True
     passed = view.feed(chunk)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Protocol
 
@@ -28,6 +29,18 @@ _WAIT = {True: b": waiting\n\n", False: b"\n"}
 """A comment; before a JSON body a blank line, as DeepSeek sends them."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _BODILESS = frozenset({101, 204, 304})
+_PIECE_BYTES = 1 << 18
+"""Larger bodies are sent in pieces: a transport copies what its socket does not take, and a client that does not read
+would have a whole answer in memory twice."""
+
+
+def pieces_of(body: bytes) -> Iterator[bytes]:
+    """A large body in pieces, each to be sent once the client has room; a smaller one as it is."""
+    if len(body) <= _PIECE_BYTES:
+        yield body
+        return
+    for begin in range(0, len(body), _PIECE_BYTES):
+        yield body[begin : begin + _PIECE_BYTES]
 
 
 class Connection(Protocol):
@@ -79,6 +92,11 @@ class Reply:
             await self.end()
             return
         self.begin(status, reason, headers, len(body))
+        if len(body) > _PIECE_BYTES and self.request.method != "HEAD":
+            for piece in pieces_of(body):
+                await self.write(piece)
+            self.is_over = True
+            return
         self.is_over = True
         head, self._head = self._head, b""
         if not self.connection.push(head if self.request.method == "HEAD" else head + body):

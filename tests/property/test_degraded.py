@@ -123,7 +123,7 @@ class DegradedWalk(RuleBasedStateMachine):
 
 
 def test_mode_holds_on_every_walk() -> None:
-    run_state_machine_as_test(DegradedWalk, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(DegradedWalk, settings=settings(max_examples=240, stateful_step_count=30, deadline=None))
     assert min(DegradedWalk.entered, DegradedWalk.left_well, DegradedWalk.left_silent) > 20
 
 

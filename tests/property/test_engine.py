@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from llm_guard.policy.engine import Engine, Order, Turn, What
 from llm_guard.policy.restarts import HOUR_S, RestartSettings, delay_s
 
-EXAMPLES = 120
+EXAMPLES = 400
 STEPS = 40
 BOOT_S = 30.0
 draws = st.floats(0.0, 1.0, exclude_max=True)

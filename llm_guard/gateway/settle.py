@@ -46,7 +46,7 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     deployment.gates.in_flight -= 1
     is_waited_for = gate.exit(leave.slot, now, ending, took_s if ending == "ok" else None)
     if ending == "rate_limited":
-        _hold(attempt, gate, now)
+        _note_retry_after(attempt, gate, now)
     if is_waited_for:
         leave.advance(gate)
 
@@ -117,12 +117,10 @@ def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool
             budget.recent.take_back(now)
 
 
-def _hold(attempt: Attempt, gate: Gate, now: float) -> None:
-    """Holds all calls for a provider's hint. One that comes twice with no answer in between is not about one large
-    request."""
+def _note_retry_after(attempt: Attempt, gate: Gate, now: float) -> None:
     wait_s = attempt.failure.retry_after_s if attempt.failure is not None else None
-    if wait_s is not None and wait_s >= _WORTH_HOLDING_S and gate.rate_limited_in_a_row >= 2:
-        gate.hold(now + min(wait_s, attempt.target.retry.max_retry_after))
+    if wait_s is not None and wait_s >= _WORTH_HOLDING_S:
+        gate.note_retry_after(now + min(wait_s, attempt.target.retry.max_retry_after), now)
 
 
 def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.policy.hold import Hold
+from llm_guard.policy.hold import Hold, RetryAfterEvidence
 from llm_guard.policy.limiter import Ending, Limiter, LimiterSettings
 from llm_guard.policy.line import Line, Slot, Ticket
 from llm_guard.policy.pacer import Cause, Pacer
@@ -90,9 +90,9 @@ class Gate:
         "_limiter",
         "_line",
         "_pacer",
+        "_retry_after",
         "_settings",
         "_use_s",
-        "rate_limited_in_a_row",
     )
 
     def __init__(self, settings: CapacitySettings, now: float) -> None:
@@ -106,8 +106,7 @@ class Gate:
         self._in_flight = 0
         self._use_s: float | None = None
         """How long a slot is used on average; None until the first has come back."""
-        self.rate_limited_in_a_row = 0
-        """Calls that came back with a rate limit since one was answered."""
+        self._retry_after = RetryAfterEvidence()
 
     @property
     def settings(self) -> CapacitySettings:
@@ -208,13 +207,13 @@ class Gate:
         used_s = now - slot.entered_at
         self._use_s = used_s if self._use_s is None else self._use_s + _USE_SHARE * (used_s - self._use_s)
         if outcome == "rate_limited":
-            self.rate_limited_in_a_row += 1
+            self._retry_after.note_rate_limited()
             self._hold.note_rate_limited(slot.entered_at, now)
             if self._settings.pacing:
                 self._pacer.note_rate_limited(slot.entered_at, now)
             return is_waited_for
         if outcome == "ok":
-            self.rate_limited_in_a_row = 0
+            self._retry_after.note_accepted(slot.entered_at, now)
         held_since = self._hold.since
         if self._settings.pacing:
             self._pacer.note_accepted(slot.entered_at, now)
@@ -226,6 +225,11 @@ class Gate:
         """What the headers of an answer said."""
         if self._settings.pacing:
             self._pacer.note_hint(hint, self._in_flight, now)
+
+    def note_retry_after(self, until: float, now: float) -> None:
+        """The call that came back last was refused with a hint (Retry-After): a hold, if that is about all calls."""
+        if self._retry_after.note_hint(until, now):
+            self.hold(until)
 
     def hold(self, until: float) -> None:
         """Nothing passes before that instant, and then one call that looks: the provider asked for it (Retry-After)."""
@@ -239,7 +243,7 @@ class Gate:
         """Forgets the rate, whatever it was learned from, a hold, and the look after it: an operator's reset."""
         self._pacer.release(now)
         self._hold.lift()
-        self.rate_limited_in_a_row = 0
+        self._retry_after = RetryAfterEvidence()
 
     def ramp(self, now: float, seconds: float) -> None:
         """Its breaker has just closed: a slow start, for so long at most."""

@@ -1,7 +1,7 @@
 """A wait that a provider asks of all calls (Retry-After), and the one call that looks when it is over.
 
-Owns when the wait ends and which call looks. Does not own the rate (`policy.pacer`) or the cap of a wait
-(`gateway.settle`).
+Owns which hints are about all calls, when the wait ends and which call looks. Does not own the rate (`policy.pacer`)
+or the cap of a wait (`gateway.settle`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ LOOK_S = 5.0
 minutes."""
 
 _LOOK_AGAIN_S = 1.0
+
+# One 429 may be about one large request. Where calls were accepted in spite of a hint, more of them must agree.
+_ROW = 2
+_ROW_OF_CONTRADICTED = 6
+_CONTRADICTED_S = 60.0
 
 
 class Hold:
@@ -92,3 +97,36 @@ class Hold:
         if entered_at == self._look_at:
             self._look_at = inf
             self._next_look_at = self.until
+
+
+class RetryAfterEvidence:
+    """Whether the Retry-After of a 429 is about all calls, or only about the refused one.
+
+    It is about all calls if nothing was accepted between two 429s. A provider may send it with each 429 while it
+    accepts half of the calls: an accepted call that entered before the hint ran out contradicts it, and for a minute
+    only a row of six 429s counts.
+    """
+
+    __slots__ = ("_contradicted_until", "_hinted_at", "_hinted_until", "_row")
+
+    def __init__(self) -> None:
+        self._row = 0
+        """429s since an accepted call."""
+        self._hinted_at = self._hinted_until = self._contradicted_until = -inf
+
+    def note_rate_limited(self) -> None:
+        """A call came back with a 429."""
+        self._row += 1
+
+    def note_accepted(self, entered_at: float, now: float) -> None:
+        """The call that went at `entered_at` was served."""
+        self._row = 0
+        if self._hinted_at < entered_at < self._hinted_until:
+            self._contradicted_until = now + _CONTRADICTED_S
+
+    def note_hint(self, until: float, now: float) -> bool:
+        """The latest 429 asks for a wait until then. Returns whether that is about all calls."""
+        if now >= self._hinted_until:
+            self._hinted_at = now
+        self._hinted_until = max(self._hinted_until, until)
+        return self._row >= (_ROW_OF_CONTRADICTED if now < self._contradicted_until else _ROW)

@@ -24,7 +24,7 @@ _STOP_429S = 6
 # A small quota that was spent: cuts for so many 429s in a row, then only longer pauses.
 _CUTS_IN_A_ROW = 3
 _MOST_DOUBLINGS = 9
-_MOST_PAUSE_S = 15.0
+_MOST_PAUSE_S = 30.0
 _LEAST_UNCONFIRMED_RATE = 0.25
 
 
@@ -42,7 +42,8 @@ class LearnedRate:
       accepted in the minute before. The first answer that is no 429 begins the opening.
     - `opening`: slow start. The rate doubles every half a second while calls wait, until the next cut.
     - `quota`: the rate accepted in the last minute, kept only while something is accepted, else it is a stop. As all
-      calls are accepted at that rate, openings probe whether the quota has grown, at growing intervals.
+      calls are accepted at that rate, openings probe whether the quota has grown, at growing intervals. What an
+      opening took too early is paid back by a pause.
 
     Accepted calls are counted when they enter and taken back when they meet a 429, as other answers may take a
     minute.
@@ -76,7 +77,7 @@ class LearnedRate:
         self._is_unconfirmed = False
         """The rate was set by a stop, and no answer has confirmed it yet."""
         self._probe_at = inf
-        """When the pending probe of a stop went."""
+        """When the first call without a 429 went, since nothing shows that calls are accepted."""
 
     @property
     def is_stopped(self) -> bool:
@@ -101,13 +102,13 @@ class LearnedRate:
 
     def begin_due_opening(self, now: float) -> None:
         """Ends a stop whose probe met no 429 in time, and probes a quota that enough calls have confirmed."""
-        if now - self._probe_at >= ACCEPTED_AFTER_S:
+        is_accepted = now - self._probe_at >= ACCEPTED_AFTER_S
+        if self._phase == "stopped" and is_accepted:
             self._open(now, PROBE_RATE)
-            return
         rate = self.rate
         if self._phase != "quota" or rate is None:
             return
-        if self._quota_probes.is_due_without_answers(self._accepted_in_phase(), rate):
+        if is_accepted or self._quota_probes.is_due_without_answers(self._accepted_in_phase(), rate):
             self._probe_quota(rate, now)
 
     def grow(self, until: float, now: float) -> None:
@@ -118,6 +119,8 @@ class LearnedRate:
             return
         if self._phase != "opening":
             self.rate = self._growth.recover(rate, waited_s, can_double=self._phase == "steady")
+            if self._phase == "quota" and self.rate >= PROBE_RATE:
+                self._begin("steady", now)
         elif rate >= PROBE_RATE:
             self.rate = self._growth.slow_start(rate, waited_s)
             if self.rate >= self._growth.ceiling:
@@ -130,7 +133,7 @@ class LearnedRate:
         if self.rate is None:
             return
         self._epoch.take_early(now, is_early=self._growth.is_early)
-        if self._phase == "stopped":
+        if self._phase == "stopped" or self._is_unconfirmed:
             self._probe_at = min(self._probe_at, now)
 
     def put_back(self, entered_at: float) -> None:
@@ -141,13 +144,15 @@ class LearnedRate:
     def note_rate_limited(self, entered_at: float, now: float) -> None:
         """The call that went at `entered_at` came back with a 429."""
         self._epoch.note_rate_limited(entered_at, now)
+        self._accepted.note_rate_limited(now)
         self._growth.note_rate_limited()
         self._limited_since = min(self._limited_since, entered_at) if self._limited_in_a_row else entered_at
         self._limited_in_a_row += 1
         is_of_phase = entered_at >= self._phase_at
+        self._probe_at = inf
         if self._phase == "stopped":
-            self._probe_at = inf
-        elif self._phase == "quota" and is_of_phase:
+            return
+        if self._phase == "quota" and is_of_phase:
             self._back_off(now)
         elif self._quota_probes.is_running and is_of_phase and self._return_to_quota(now):
             return
@@ -223,14 +228,17 @@ class LearnedRate:
     # Small quotas
 
     def _back_off(self, now: float) -> None:
-        """A small quota is spent: cuts the rate a little, and pauses. The pause doubles with each 429 in a row."""
+        """A small quota is spent: cuts the rate, from the second 429 in a row on to what was accepted, and pauses. The
+        pause doubles with each 429 in a row."""
         if self._is_unconfirmed:
             return
         rate = self.rate or LOWEST_RATE
-        if self._limited_in_a_row == 1:
-            self._growth.recover_to(rate)
         if self._limited_in_a_row <= _CUTS_IN_A_ROW:
-            self.rate = rate = max(LOWEST_RATE, rate * CUT)
+            accepted = rate
+            if self._limited_in_a_row > 1:
+                accepted = min(rate, max(rate / 2, self._accepted.limited_rate(now)))
+            self._growth.recover_to(accepted)
+            self.rate = rate = max(LOWEST_RATE, accepted * CUT)
         doublings = min(_MOST_DOUBLINGS, self._limited_in_a_row - 1)
         self._bucket.pause(now + min(_MOST_PAUSE_S, 2**doublings / rate))
 
@@ -241,12 +249,14 @@ class LearnedRate:
 
     def _return_to_quota(self, now: float) -> bool:
         """The probe of a small quota met a 429. Returns whether the quota is still small."""
-        rate = self._quota_probes.end(self._accepted_in_phase(), self.rate or 0.0, self._accepted.rate(now))
+        accepted = self._accepted_in_phase()
+        rate = self._quota_probes.end(accepted, self.rate or 0.0, self._accepted.rate(now))
         if rate is None:
             return False
         self.rate = rate
         self._growth.begin_recovery(rate, now)
         self._bucket.restart(rate, now)
+        self._bucket.pause(now + min(_MOST_PAUSE_S, accepted / rate))
         self._epoch.begin(now)
         self._begin("quota", now)
         return True
@@ -293,4 +303,5 @@ class LearnedRate:
             self._quota_probes.require_one_answer()
             self._is_unconfirmed = True
             return max(_LEAST_UNCONFIRMED_RATE, quota * CUT)
-        return max(LOWEST_RATE, quota * CUT if is_stop else max(rate, quota * CUT))
+        accepted = self._accepted.limited_rate(now) * CUT
+        return min(PROBE_RATE, max(LOWEST_RATE, accepted if is_stop else max(rate, accepted)))

@@ -19,6 +19,7 @@ _STALE_S = 60.0
 
 _MINUTE_S = 60.0
 _WITNESSES = 60
+_LEAST_MEASURED_S = 10.0
 
 _EPOCHS = 3
 _HELPED_SHARE = 0.03
@@ -123,14 +124,22 @@ class Recent:
 class Accepted:
     """The latest answers that were no 429, up to the 60 that make one a second over a minute."""
 
-    __slots__ = ("_at",)
+    __slots__ = ("_at", "_limited_at", "_limited_since")
 
     def __init__(self) -> None:
         self._at: deque[float] = deque(maxlen=_WITNESSES)
+        self._limited_at = self._limited_since = -inf
+        """The latest 429, and the first one after a minute without any."""
 
-    def note(self, entered_at: float) -> None:
-        """A call that entered then came back with anything but a 429."""
-        self._at.append(entered_at)
+    def note(self, now: float) -> None:
+        """A call came back with anything but a 429."""
+        self._at.append(now)
+
+    def note_rate_limited(self, now: float) -> None:
+        """A call came back with a 429."""
+        if now - self._limited_at >= _MINUTE_S:
+            self._limited_since = now
+        self._limited_at = now
 
     def rate(self, now: float) -> float:
         """Answers a second over the last minute; 1: as many or more."""
@@ -138,6 +147,13 @@ class Accepted:
         while at and at[0] <= now - _MINUTE_S:
             at.popleft()
         return len(at) / _MINUTE_S
+
+    def limited_rate(self, now: float) -> float:
+        """Like `rate`, or over the time since the first 429 if that is more: calls may not have come for a minute."""
+        since_s = max(_LEAST_MEASURED_S, now - self._limited_since)
+        if since_s >= _MINUTE_S:
+            return self.rate(now)
+        return max(self.rate(now), sum(at > self._limited_since for at in self._at) / since_s)
 
 
 class Background:

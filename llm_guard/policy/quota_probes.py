@@ -11,12 +11,13 @@ from llm_guard.policy.rate_growth import CUT
 ACCEPTED_AFTER_S = 5.0
 """A 429 is fast, any other answer may take a minute: a call without a 429 for this long counts as accepted."""
 
-# The first probe comes after so many accepted calls, each further one after four times as many.
+# The first probe comes after so many accepted calls, each further one after sixteen times as many: in a fixed window
+# each takes calls that the rest of the window then lacks.
 _FIRST_AFTER = 4
-_BACKOFF = 4
+_BACKOFF = 16
 _MOST_AFTER = 256
 # A probe in which so many calls were accepted has found that the quota is not small.
-_NOT_SMALL = 16
+_NOT_SMALL = 24
 _MOST_RISE = 1.2
 
 
@@ -59,7 +60,7 @@ class QuotaProbes:
         before, self._rate_before = self._rate_before, None
         if before is None or accepted >= _NOT_SMALL:
             return None
-        self._after = min(_BACKOFF * self._after, _MOST_AFTER)
+        self._after = min(_BACKOFF * max(self._after, _FIRST_AFTER), _MOST_AFTER)
         return max(before, min(rate / 2, quota * CUT, _MOST_RISE * before))
 
     def require_one_answer(self) -> None:

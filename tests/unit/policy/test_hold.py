@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from llm_guard.policy.gate import CapacitySettings, Gate, Slot
-from llm_guard.policy.hold import LOOK_S, Hold
+from llm_guard.policy.hold import LOOK_S, Hold, RetryAfterEvidence
 from llm_guard.policy.limiter import Ending
 
 
@@ -151,3 +151,64 @@ def test_reset_forgets_a_hold_and_its_look() -> None:
     gate.reset_pace(10.0)
     assert gate.try_enter(10.0) is not None
     assert not gate.snapshot(10.0).is_probing
+
+
+def test_retry_after_counts_for_all_calls_after_two_429s_in_a_row() -> None:
+    evidence = RetryAfterEvidence()
+    evidence.note_rate_limited()
+    assert not evidence.note_hint(20.0, now=0.0)
+    evidence.note_rate_limited()
+    assert evidence.note_hint(20.1, now=0.1)
+
+
+def test_accepted_call_between_two_429s_shows_that_the_first_was_about_one_call() -> None:
+    evidence = RetryAfterEvidence()
+    evidence.note_rate_limited()
+    evidence.note_hint(20.0, now=0.0)
+    evidence.note_accepted(-1.0, now=0.1)
+    evidence.note_rate_limited()
+    assert not evidence.note_hint(20.2, now=0.2)
+
+
+@pytest.mark.parametrize(
+    ("entered_at", "is_contradicted"), [(-0.1, False), (0.0, False), (0.1, True), (19.9, True), (20.0, False)]
+)
+def test_call_accepted_before_the_hint_ran_out_contradicts_it(entered_at: float, is_contradicted: bool) -> None:
+    evidence = RetryAfterEvidence()
+    evidence.note_rate_limited()
+    evidence.note_hint(20.0, now=0.0)
+    evidence.note_accepted(entered_at, now=25.0)
+    evidence.note_rate_limited()
+    evidence.note_rate_limited()
+    assert evidence.note_hint(50.0, now=30.0) is not is_contradicted
+
+
+def test_contradicted_hint_counts_after_six_429s_in_a_row() -> None:
+    evidence = RetryAfterEvidence()
+    evidence.note_hint(20.0, now=0.0)
+    evidence.note_accepted(1.0, now=2.0)
+    found = []
+    for _ in range(6):
+        evidence.note_rate_limited()
+        found.append(evidence.note_hint(30.0, now=10.0))
+    assert found == [False] * 5 + [True]
+
+
+def test_contradiction_is_forgotten_after_a_minute() -> None:
+    evidence = RetryAfterEvidence()
+    evidence.note_hint(20.0, now=0.0)
+    evidence.note_accepted(1.0, now=2.0)
+    evidence.note_rate_limited()
+    evidence.note_rate_limited()
+    assert not evidence.note_hint(81.9, now=61.9)
+    assert evidence.note_hint(82.0, now=62.0)
+
+
+def test_earlier_hint_stays_valid_beside_a_later_one() -> None:
+    evidence = RetryAfterEvidence()
+    evidence.note_hint(20.0, now=0.0)
+    evidence.note_hint(10.0, now=5.0)
+    evidence.note_accepted(1.0, now=6.0)
+    evidence.note_rate_limited()
+    evidence.note_rate_limited()
+    assert not evidence.note_hint(30.0, now=7.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scenario_coverage import COVERAGE, IDS
-from benchmarks.storm import breakers, budgets, jitter, metastable, rate_limit_storms, recovery, throttle
+from benchmarks.storm import breakers, budgets, jitter, metastable, recovery, throttle
 from benchmarks.storm.frontier import Point
 from benchmarks.storm.metastable import Course, Scheme
 from benchmarks.storm.report import page
@@ -181,15 +181,6 @@ def test_pacer_sends_little_more_than_is_taken() -> None:
     sent = throttle.paced(seconds=70, settled_s=60)
     assert sent.sent <= 111
     assert sent.taken >= 90
-
-
-@pytest.mark.parametrize("rate", [0.5, 5, 200])
-@pytest.mark.parametrize("length_s", [5, 16, 60])
-@pytest.mark.parametrize("hint_s", [None, 20.0])
-def test_calls_are_served_ten_seconds_after_a_storm_of_429s(length_s: float, rate: float, hint_s: float | None) -> None:
-    cell = rate_limit_storms.storm(length_s, rate, hint_s)
-    assert cell.served >= 0.95
-    assert cell.limited <= 0.05
 
 
 def test_dead_provider_is_probed_now_and_then() -> None:

@@ -1,0 +1,69 @@
+"""The gate and its pacer before storms of 429s and small quotas, simulated on a virtual clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.storm import rate_limit_storms
+from benchmarks.storm.rate_limit_storms import BucketQuota, Provider, Run, Stormy, WindowQuota
+
+HALF_AN_HOUR_S = 1800.0
+
+
+def run(provider: Provider, calls_per_minute: float) -> Run:
+    of = Run(provider, seed=1)
+    of.offer(calls_per_minute / 60, 0.0, HALF_AN_HOUR_S)
+    of.timeline.run(until=HALF_AN_HOUR_S)
+    return of
+
+
+def used(of: Run, per_minute: float) -> float:
+    """Share of the quota."""
+    return (len(of.sent_at) - len(of.limited_at)) / (per_minute * HALF_AN_HOUR_S / 60)
+
+
+@pytest.mark.parametrize("rate", [0.5, 5, 200])
+@pytest.mark.parametrize("length_s", [5, 16, 60])
+@pytest.mark.parametrize("hint_s", [None, 20.0])
+def test_calls_are_served_ten_seconds_after_a_storm_of_429s(length_s: float, rate: float, hint_s: float | None) -> None:
+    cell = rate_limit_storms.storm(length_s, rate, hint_s)
+    assert cell.served >= 0.95
+    assert cell.limited <= 0.05
+
+
+@pytest.mark.parametrize(("rate", "seed"), [(0.5, 3), (1.0, 2), (1.5, 5)])
+def test_answers_of_thirty_seconds_do_not_delay_the_end_of_a_storm(rate: float, seed: int) -> None:
+    end = 90.0
+    of = Run(Stormy(30.0, end), seed, answer_s=30.0)
+    of.offer(rate, 0.0, 200.0)
+    of.timeline.run()
+    assert of.served_share(end + 10.0) == 1.0
+
+
+@pytest.mark.parametrize(("offered", "taken"), rate_limit_storms.TAKEN)
+@pytest.mark.parametrize("hint_s", rate_limit_storms.HINTS)
+def test_capacity_that_is_left_after_a_storm_is_used(offered: float, taken: float, hint_s: float | None) -> None:
+    assert rate_limit_storms.used_share(offered, taken, hint_s) >= 0.9
+
+
+@pytest.mark.parametrize("times", [2, 10, 50])
+@pytest.mark.parametrize("per_minute", [3, 15])
+def test_quota_without_bursts_is_used_however_many_calls_come(per_minute: int, times: int) -> None:
+    of = run(BucketQuota(per_minute, capacity=1.0), per_minute * times)
+    assert used(of, per_minute) >= 0.75
+    assert len(of.limited_at) <= 0.08 * len(of.sent_at) + 25
+
+
+@pytest.mark.parametrize("has_hint", [False, True])
+@pytest.mark.parametrize("times", [2, 10, 50])
+@pytest.mark.parametrize("per_minute", [3, 15])
+def test_fixed_windows_meet_about_one_429_each(per_minute: int, times: int, has_hint: bool) -> None:
+    of = run(WindowQuota(per_minute, has_hint), per_minute * times)
+    assert used(of, per_minute) >= 0.85
+    # In the first window the quota has to be found: with a look every four seconds, as it may be a storm.
+    assert sum(at >= 60.0 for at in of.limited_at) <= 40
+
+
+def test_calls_that_a_probe_of_a_fixed_window_took_too_early_are_paid_back_by_a_pause() -> None:
+    of = run(WindowQuota(15), 30)
+    assert sum(at >= 60.0 for at in of.limited_at) <= 15

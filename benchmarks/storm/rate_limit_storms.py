@@ -16,6 +16,7 @@ from typing import Protocol
 from benchmarks.storm.row import Row, promised
 from benchmarks.storm.simulate import Timeline
 from llm_guard.policy.gate import CapacitySettings, Gate, Slot, Ticket
+from llm_guard.policy.rate_hints import RateHint, rate_hint
 
 LENGTHS_S = (5.0, 16.0, 60.0, 600.0)
 RATES = (0.5, 5.0, 50.0, 200.0)
@@ -50,6 +51,9 @@ class Provider(Protocol):
     def retry_after_s(self, now: float) -> float | None:
         """The hint of a 429; None: it carries none."""
 
+    def headers(self, _now: float) -> dict[str, str]:
+        """Rate-limit headers of the answer to a request that came just now."""
+
 
 @dataclass(slots=True)
 class Stormy:
@@ -78,6 +82,9 @@ class Stormy:
     def retry_after_s(self, now: float) -> float | None:
         return self.hint_s if now >= self.begin else None
 
+    def headers(self, _now: float) -> dict[str, str]:
+        return {}
+
 
 @dataclass(slots=True)
 class BucketQuota:
@@ -86,6 +93,7 @@ class BucketQuota:
     per_minute: float
     has_hint: bool = False
     capacity: float = 0.0
+    has_headers: bool = False
     _tokens: float = 0.0
     _at: float = 0.0
 
@@ -104,6 +112,11 @@ class BucketQuota:
     def retry_after_s(self, now: float) -> float | None:
         return self._at - now + (1 - self._tokens) * 60 / self.per_minute if self.has_hint else None
 
+    def headers(self, _now: float) -> dict[str, str]:
+        if not self.has_headers:
+            return {}
+        return _headers(self.capacity, self._tokens, (self.capacity - self._tokens) * 60 / self.per_minute)
+
 
 @dataclass(slots=True)
 class WindowQuota:
@@ -111,6 +124,7 @@ class WindowQuota:
 
     per_minute: float
     has_hint: bool = False
+    has_headers: bool = False
     _window: int = -1
     _used: int = 0
 
@@ -124,7 +138,21 @@ class WindowQuota:
         return True
 
     def retry_after_s(self, now: float) -> float | None:
-        return (self._window + 1) * 60 - 17.0 - now if self.has_hint else None
+        return self._reset_s(now) if self.has_hint else None
+
+    def headers(self, _now: float) -> dict[str, str]:
+        return _headers(self.per_minute, self.per_minute - self._used, self._reset_s(_now)) if self.has_headers else {}
+
+    def _reset_s(self, now: float) -> float:
+        return (self._window + 1) * 60 - 17.0 - now
+
+
+def _headers(limit: float, remaining: float, reset_s: float) -> dict[str, str]:
+    return {
+        "x-ratelimit-limit-requests": str(int(limit)),
+        "x-ratelimit-remaining-requests": str(int(remaining)),
+        "x-ratelimit-reset-requests": f"{max(0.001, reset_s):.3f}s",
+    }
 
 
 @dataclass(slots=True, eq=False)
@@ -198,21 +226,31 @@ class Run:
         call.attempts += 1
         now = self.timeline.now
         self.sent_at.append(now)
-        if self.provider.accepts(now):
-            self.timeline.at(now + self.answer_s * self._dice.uniform(0.5, 1.5), partial(self._served, call, slot))
+        is_accepted = self.provider.accepts(now)
+        hint = rate_hint(self.provider.headers(now), now)
+        if is_accepted:
+            self.timeline.at(
+                now + self.answer_s * self._dice.uniform(0.5, 1.5), partial(self._served, call, slot, hint)
+            )
             return
         self.limited_at.append(now)
         hint_s = self.provider.retry_after_s(now)
-        self.timeline.at(now + self._dice.uniform(0.02, 0.1), partial(self._limited, call, slot, hint_s))
+        self.timeline.at(now + self._dice.uniform(0.02, 0.1), partial(self._limited, call, slot, hint, hint_s))
 
-    def _served(self, call: _Call, slot: Slot) -> None:
+    def _served(self, call: _Call, slot: Slot, hint: RateHint | None) -> None:
         call.is_served = True
+        self._note_hint(slot, hint)
         self.gate.exit(slot, self.timeline.now, "ok", self.timeline.now - slot.entered_at)
         self._advance()
 
-    def _limited(self, call: _Call, slot: Slot, hint_s: float | None) -> None:
+    def _note_hint(self, slot: Slot, hint: RateHint | None) -> None:
+        if hint is not None:
+            self.gate.note_hint(hint, slot.entered_at, self.timeline.now)
+
+    def _limited(self, call: _Call, slot: Slot, hint: RateHint | None, hint_s: float | None) -> None:
         now = self.timeline.now
         self.gate.exit(slot, now, "rate_limited", None)
+        self._note_hint(slot, hint)
         if hint_s is not None and hint_s >= _HELD_FROM_S:
             self.gate.note_retry_after(now + min(hint_s, _MOST_HINT_S), now)
         if call.attempts < _ATTEMPTS and (hint_s or 0.0) <= self.settings.queue_wait:

@@ -13,6 +13,7 @@ from benchmarks.storm import (
     budgets,
     costs,
     frontier,
+    header_pacing,
     jitter,
     metastable,
     pictures,
@@ -111,7 +112,7 @@ def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
         metastable.whenever(seed),
         *outages.rows(recoveries),
         *jitter.formula_rows(), *jitter.herd_rows(herds), *jitter.contention_rows(contentions),
-        *breakers.rows(trips), *throttle.rows(), *rate_limit_storms.rows(),
+        *breakers.rows(trips), *throttle.rows(), *rate_limit_storms.rows(), *header_pacing.rows(),
         *budgets.rows(points), *spread.rows(found),
     ]  # fmt: skip
     pictures.draw_goodput(courses, RESULTS / "storm-goodput.png")

@@ -128,7 +128,7 @@ class Race:
         if attempt.target.model is not None:
             self._bench.note_success(credential_of(call, attempt.target), attempt.target.model, attempt.started_at, now)
         if opened.rate is not None:
-            leave.gate.note_hint(opened.rate, now)
+            leave.gate.note_hint(opened.rate, attempt.started_at, now)
             leave.advance(leave.gate)
         if opened.exchange is None:
             settle(attempt, leave, _HEALTHY, self._clock)

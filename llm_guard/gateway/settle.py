@@ -10,9 +10,11 @@ import structlog
 
 from llm_guard.call import Attempt, Leave
 from llm_guard.clock import Clock
+from llm_guard.gateway import headers as header_rules
 from llm_guard.outcome import FailureKind, Signal
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.limiter import Ending
+from llm_guard.policy.rate_hints import rate_hint
 from llm_guard.policy.transition import Transition
 
 _log = structlog.get_logger("llm_guard.gateway.settle")
@@ -46,7 +48,7 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     deployment.gates.in_flight -= 1
     is_waited_for = gate.exit(leave.slot, now, ending, took_s if ending == "ok" else None)
     if ending == "rate_limited":
-        _note_retry_after(attempt, gate, now)
+        _note_rate_limit(attempt, gate, clock)
     if is_waited_for:
         leave.advance(gate)
 
@@ -117,8 +119,16 @@ def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool
             budget.recent.take_back(now)
 
 
-def _note_retry_after(attempt: Attempt, gate: Gate, now: float) -> None:
-    wait_s = attempt.failure.retry_after_s if attempt.failure is not None else None
+def _note_rate_limit(attempt: Attempt, gate: Gate, clock: Clock) -> None:
+    """What a 429 says about later calls: its rate-limit headers, and its Retry-After."""
+    failure, now = attempt.failure, clock.now()
+    if failure is None:
+        return
+    if failure.answer is not None:
+        hint = rate_hint(header_rules.lower_names(failure.answer.headers), clock.wall())
+        if hint is not None:
+            gate.note_hint(hint, attempt.started_at, now)
+    wait_s = failure.retry_after_s
     if wait_s is not None and wait_s >= _WORTH_HOLDING_S:
         gate.note_retry_after(now + min(wait_s, attempt.target.retry.max_retry_after), now)
 

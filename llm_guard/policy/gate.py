@@ -221,10 +221,10 @@ class Gate:
             self._open_after_hold(now - held_since, now)
         return is_waited_for
 
-    def note_hint(self, hint: RateHint, now: float) -> None:
-        """What the headers of an answer said."""
+    def note_hint(self, hint: RateHint, sent_at: float, now: float) -> None:
+        """The answer to a request that went at `sent_at` had these rate-limit headers."""
         if self._settings.pacing:
-            self._pacer.note_hint(hint, self._in_flight, now)
+            self._pacer.note_hint(hint, self._line.length, self._in_flight, sent_at, now)
 
     def note_retry_after(self, until: float, now: float) -> None:
         """The call that came back last was refused with a hint (Retry-After): a hold, if that is about all calls."""

@@ -41,8 +41,9 @@ class Bucket:
         self._next_at = now + 1 / rate
 
     def shorten(self, rate: float, now: float) -> None:
-        """Limits the wait of the next call to one interval: it may have been set at a lower rate."""
-        self._next_at = min(self._next_at, now + 1 / rate)
+        """Limits the wait of the next call to one interval: it may have been set at a lower rate. Never allows more
+        than the burst, however often it is called."""
+        self._next_at = min(self._next_at, now + BURST_S + 1 / rate)
 
     def pause(self, until: float) -> None:
         self._next_at = max(self._next_at, until)

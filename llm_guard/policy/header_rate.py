@@ -15,41 +15,65 @@ from llm_guard.policy.rate_hints import RateHint, Window
 _NEARLY_EMPTY_SHARE = 0.05
 # The rest of a window may go within this time, in addition to what is refilled.
 _SPEND_S = 10.0
+# Calls in flight may be missing in what remains. At most this share of the limit is kept back for them.
+_MOST_RESERVED_SHARE = 0.2
 _EXPIRES_S = 30.0
 # Header names come from the provider: memory must be bounded.
 _MOST_WINDOWS = 16
 _CALLS_PER_SAMPLE = 4
 _SAMPLE_WEIGHT = 0.3
+# Each call delays the reset of a bucket by the time of one refill, and that of a fixed window not at all. The sum of
+# the delays must be clear of the seconds to which providers round.
+_TELLING_DELAY_S = 3.0
+_FIXED_SHARE = 0.25
+_MOST_CLOSED_S = 60.0
 
 
 class HeaderRate:
     """The lowest rate that any nearly empty window allows.
 
-    A window limits the rate only while less than 5 % of it is left, or fewer calls than are in flight. A window of
-    tokens is converted to calls by the moving average of the tokens per call, and ignored until that is known.
+    A window limits the rate only while less than 5 % of it is left, or fewer calls than are in flight and waiting. Most
+    windows are buckets, refilled steadily; a fixed window is known by a reset that stays where it is while calls are
+    taken. One that is empty allows nothing before its reset. A window of tokens is converted to calls by the moving
+    average of the tokens per call, and ignored until that is known.
     """
 
-    __slots__ = ("_expires_at", "_windows", "rate", "since")
+    __slots__ = ("_expires_at", "_rate_after_reset", "_sent_at", "_windows", "closed_until", "rate", "since")
 
     def __init__(self, now: float) -> None:
         self.rate: float | None = None
         """Calls a second; None: no limit."""
         self.since = now
         """When headers began to limit the rate."""
+        self.closed_until = -inf
+        """Reset of an empty fixed window: no call can be accepted before. 60 s ahead at most."""
         self._expires_at = -inf
-        self._windows: dict[str, _TokenWindow] = {}
+        self._rate_after_reset: float | None = None
+        self._sent_at = -inf
+        """When the request went whose headers count."""
+        self._windows: dict[str, _WindowState] = {}
 
-    def note(self, hint: RateHint, in_flight: int, accepted: int, now: float) -> None:
-        """Takes the headers of an answer into account. `accepted` counts all calls so far that met no 429."""
-        rates = [self._window_rate(window, in_flight, accepted, now) for window in hint.windows]
+    def note(self, hint: RateHint, wanted: int, in_flight: int, accepted: int, sent_at: float, now: float) -> None:
+        """Takes the headers of an answer into account, unless those of a later request are known. Providers count a
+        request when it comes: the headers are as of `sent_at`. `wanted`: calls in flight and waiting. `accepted` counts
+        all calls so far that met no 429."""
+        if sent_at < self._sent_at:
+            return
+        self._sent_at = sent_at
         self._expires_at = now + _EXPIRES_S
+        self.closed_until = -inf
+        self._rate_after_reset = None
+        rates = [self._window_rate(window, wanted, in_flight, accepted, sent_at) for window in hint.windows]
         self._set(min((rate for rate in rates if rate is not None), default=None), now)
 
     def expire(self, now: float) -> bool:
-        """Drops the rate 30 s after the latest headers. Returns whether it was dropped just now."""
+        """Drops the rate 30 s after the latest headers. At the reset of a fixed window, sets one at which the calls
+        that have waited spend it over ten seconds. Returns whether the rate has changed just now."""
         if self.rate is None or now < self._expires_at:
             return False
-        self._set(None, now)
+        self._expires_at = now + _EXPIRES_S
+        self._set(self._rate_after_reset, now)
+        self._rate_after_reset = None
         return True
 
     def forget(self) -> None:
@@ -60,40 +84,83 @@ class HeaderRate:
             self.since = now
         self.rate = rate
 
-    def _window_rate(self, window: Window, in_flight: int, accepted: int, now: float) -> float | None:
-        tokens_per_call = self._tokens_per_call(window, accepted, now) if window.is_tokens else 1.0
+    def _window_rate(self, window: Window, wanted: int, in_flight: int, accepted: int, now: float) -> float | None:
+        state = self._state(window, accepted, now)
+        tokens_per_call = state.note(window, accepted, now) if window.is_tokens else 1.0
+        state.note_reset(window, now)
         if tokens_per_call is None or window.refill_per_s == 0:
             return None
         calls_left = window.remaining / tokens_per_call
-        if window.remaining > window.limit * _NEARLY_EMPTY_SHARE and calls_left >= in_flight:
+        if window.remaining > window.limit * _NEARLY_EMPTY_SHARE and calls_left >= wanted:
             return None
-        return max(LOWEST_RATE, window.refill_per_s / tokens_per_call + calls_left / _SPEND_S)
+        limit = window.limit / tokens_per_call
+        spare = calls_left - min(in_flight, limit * _MOST_RESERVED_SHARE)
+        if state.is_fixed and window.reset_s is not None:
+            return self._fixed_rate(spare, limit, window.reset_s, now)
+        return max(LOWEST_RATE, window.refill_per_s / tokens_per_call + spare / _SPEND_S)
 
-    def _tokens_per_call(self, window: Window, accepted: int, now: float) -> float | None:
-        """Average of this window; None: not known yet."""
-        before = self._windows.get(window.name)
-        if before is None:
+    def _fixed_rate(self, spare: float, limit: float, reset_s: float, now: float) -> float:
+        reset_at = now + min(reset_s, _MOST_CLOSED_S)
+        rate_after = max(LOWEST_RATE, limit / _SPEND_S)
+        if spare < 1:
+            self._expires_at = self.closed_until = max(self.closed_until, reset_at)
+            self._rate_after_reset = rate_after
+            return rate_after
+        if reset_at <= self._expires_at:
+            self._expires_at, self._rate_after_reset = reset_at, rate_after
+        return max(LOWEST_RATE, spare / min(_SPEND_S, reset_s))
+
+    def _state(self, window: Window, accepted: int, now: float) -> _WindowState:
+        state = self._windows.get(window.name)
+        if state is None:
             if len(self._windows) >= _MOST_WINDOWS:
                 self._windows.clear()
-            self._windows[window.name] = _TokenWindow(now, accepted, window.remaining)
-            return None
-        calls = accepted - before.accepted
-        if calls >= _CALLS_PER_SAMPLE:
-            was_left = min(window.limit, before.remaining + window.refill_per_s * (now - before.at))
-            before.add_sample(max(1.0, (was_left - window.remaining) / calls))
-            before.at, before.accepted, before.remaining = now, accepted, window.remaining
-        return before.tokens_per_call
+            state = self._windows[window.name] = _WindowState(now, accepted, window.remaining)
+        return state
 
 
 @dataclass(slots=True, eq=False)
-class _TokenWindow:
-    """A window of tokens as of the last sample."""
+class _WindowState:
+    """A window as of the last sample."""
 
     at: float
     accepted: int
     remaining: float
     tokens_per_call: float | None = None
+    """Moving average; None: not known yet."""
+    is_fixed: bool = False
+    reset_at: float | None = None
+    """Where the reset was when the delays below began to be counted."""
+    least_remaining: float = 0.0
+    delay_s: float = 0.0
+    """Of the reset of a bucket by what was taken since."""
 
-    def add_sample(self, tokens: float) -> None:
+    def note(self, window: Window, accepted: int, now: float) -> float | None:
+        """Returns the tokens per call of this window."""
+        calls = accepted - self.accepted
+        if calls >= _CALLS_PER_SAMPLE:
+            was_left = min(window.limit, self.remaining + window.refill_per_s * (now - self.at))
+            self._add_sample(max(1.0, (was_left - window.remaining) / calls))
+            self.at, self.accepted, self.remaining = now, accepted, window.remaining
+        return self.tokens_per_call
+
+    def note_reset(self, window: Window, now: float) -> None:
+        """Finds out whether the reset stays where it is while calls are taken."""
+        if window.reset_s is None:
+            return
+        reset_at = now + window.reset_s
+        if self.reset_at is None or window.remaining > self.least_remaining:
+            self._begin(reset_at, window.remaining)
+            return
+        self.delay_s += (self.least_remaining - window.remaining) / window.refill_per_s
+        self.least_remaining = window.remaining
+        if self.delay_s >= _TELLING_DELAY_S:
+            self.is_fixed = abs(reset_at - self.reset_at) <= _FIXED_SHARE * self.delay_s
+            self._begin(reset_at, window.remaining)
+
+    def _begin(self, reset_at: float, remaining: float) -> None:
+        self.reset_at, self.least_remaining, self.delay_s = reset_at, remaining, 0.0
+
+    def _add_sample(self, tokens: float) -> None:
         average = self.tokens_per_call
         self.tokens_per_call = tokens if average is None else average + _SAMPLE_WEIGHT * (tokens - average)

@@ -87,10 +87,12 @@ class Pacer:
         then the usual growth. Does nothing if a rate was learned already, unless that is opening."""
         self._learned.open_slowly(now, ceiling)
 
-    def note_hint(self, hint: RateHint, in_flight: int, now: float) -> None:
-        """An answer had these rate-limit headers while so many calls were in flight."""
-        self._header.note(hint, in_flight, self._learned.accepted, now)
+    def note_hint(self, hint: RateHint, waiting: int, in_flight: int, sent_at: float, now: float) -> None:
+        """The answer to a request that went at `sent_at` had these rate-limit headers. So many calls wait, and are in
+        flight."""
+        self._header.note(hint, waiting + in_flight, in_flight, self._learned.accepted, sent_at, now)
         self._shorten_wait(now)
+        self._bucket.pause(self._header.closed_until)
 
     def release(self, now: float) -> None:
         """Forgets both rates and the recent 429s."""

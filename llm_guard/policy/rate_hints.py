@@ -30,7 +30,9 @@ class Window:
     remaining: float
     """From 0 to `limit`."""
     refill_per_s: float
-    """0: it is full."""
+    """If it is refilled steadily; 0: it is full."""
+    reset_s: float | None = None
+    """Seconds until it is full again; None: it is full, or nothing says when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def _checked(name: str, limit: float, remaining: float, wait_s: float | None) ->
         refill_per_s = limit / _SPANS[span]
     else:
         return None
-    return Window(name, any(word in name for word in _TOKENS), limit, remaining, refill_per_s)
+    return Window(name, any(word in name for word in _TOKENS), limit, remaining, refill_per_s, wait_s or None)
 
 
 def _draft(headers: Mapping[str, str]) -> Window | None:

@@ -436,6 +436,16 @@ async def test_random_rate_limits_do_not_slow_a_quiet_caller() -> None:
         assert gate(stand).rate is None
 
 
+async def test_rate_limit_headers_of_a_429_set_the_pace() -> None:
+    spent = {
+        "x-ratelimit-limit-requests": "120", "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "60s",
+    }  # fmt: skip
+    retry = {"max_attempts": 1}
+    async with facing([whole(429, LIMITED, spent)], retry=retry) as (stand, _):
+        assert (await CHAT.ask(stand.url)).status == 429
+        assert (gate(stand).rate_cause, gate(stand).rate) == ("headers", pytest.approx(2.0, rel=0.1))
+
+
 async def test_wait_for_the_pace_of_one_caller_is_nobody_elses() -> None:
     """The headers say two calls a second, and that none is left."""
     spent = {

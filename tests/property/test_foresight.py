@@ -102,7 +102,7 @@ class World:
         for priority in state.waiting:
             gate.join(priority, lambda: None)
         if state.pace == "hinted":
-            gate.note_hint(NEARLY_USED_UP, now)
+            gate.note_hint(NEARLY_USED_UP, now, now)
             gate.try_enter(now)
         if state.held_s:
             gate.hold(now + state.held_s)

@@ -332,7 +332,7 @@ async def test_turns_that_are_given_back_use_up_nothing_of_the_pace() -> None:
     target = new_target("a/x", capacity=CapacitySettings())
     stage = Stage(target)
     gate = target.deployment.gates.of(" ", 1000.0)
-    gate.note_hint(RateHint((Window("x-ratelimit-remaining-requests", False, 100.0, 0.0, 1.0),)), 1000.0)
+    gate.note_hint(RateHint((Window("x-ratelimit-remaining-requests", False, 100.0, 0.0, 1.0),)), 1000.0, 1000.0)
     while (slot := gate.try_enter(1000.0)) is not None:
         gate.exit(slot, 1000.0, "ignored", None)
     waiting = [await stage.start() for _ in range(5)]

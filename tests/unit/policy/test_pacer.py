@@ -237,7 +237,7 @@ def test_rate_below_one_a_second_is_kept_only_while_answers_confirm_it() -> None
 def test_rate_is_shown_with_its_cause_and_its_beginning() -> None:
     pacer = Pacer(0.0)
     assert (pacer.snapshot(1.0).cause, pacer.snapshot(1.0).since) == (None, None)
-    pacer.note_hint(requests(0.0), 0, 5.0)
+    pacer.note_hint(requests(0.0), 0, 0, 5.0, 5.0)
     assert (pacer.snapshot(6.0).cause, pacer.snapshot(6.0).since) == ("headers", 5.0)
     pacer = limited()
     assert (pacer.snapshot(101.0).cause, pacer.snapshot(101.0).since) == ("rate_limits", 100.0)
@@ -444,7 +444,7 @@ def test_call_that_did_not_go_gives_its_turn_back() -> None:
 
 def test_release_forgets_the_rate_and_what_led_to_it() -> None:
     pacer = limited()
-    pacer.note_hint(requests(1.0), 0, 100.0)
+    pacer.note_hint(requests(1.0), 0, 0, 100.0, 100.0)
     pacer.release(100.0)
     assert pacer.snapshot(100.0).rate is None
     again(pacer, 102.0, 20, 5)
@@ -461,29 +461,89 @@ def tokens(remaining: float, refill_per_s: float = 0.0) -> RateHint:
 
 def test_window_that_is_nearly_used_up_binds() -> None:
     pacer = Pacer(0.0)
-    pacer.note_hint(requests(4.0), 4, 0.0)
+    pacer.note_hint(requests(4.0), 0, 4, 0.0, 0.0)
     assert pacer.snapshot(0.0).rate is None
-    pacer.note_hint(requests(3.0), 0, 0.0)
+    pacer.note_hint(requests(3.0), 0, 0, 0.0, 0.0)
     assert rate(pacer, 0.0) == pytest.approx(1.3)
-    pacer.note_hint(requests(0.0), 0, 0.0)
+    pacer.note_hint(requests(0.0), 0, 0, 0.0, 0.0)
     assert rate(pacer, 0.0) == pytest.approx(1.0)
 
 
-def test_window_with_fewer_calls_than_are_in_flight_binds() -> None:
+@pytest.mark.parametrize(("waiting", "in_flight", "expected"), [(0, 31, 2.8), (31, 0, 4.0), (30, 1, 3.9)])
+def test_window_with_fewer_calls_than_are_in_flight_and_waiting_binds(
+    waiting: int, in_flight: int, expected: float
+) -> None:
+    """What is in flight may not have been counted yet: up to a fifth of the window is kept back for it."""
     pacer = Pacer(0.0)
-    pacer.note_hint(requests(30.0), 31, 0.0)
-    assert rate(pacer, 0.0) == pytest.approx(4.0)
+    pacer.note_hint(requests(30.0), waiting, in_flight, 0.0, 0.0)
+    assert rate(pacer, 0.0) == pytest.approx(expected)
+
+
+def test_headers_of_an_earlier_request_that_come_later_are_ignored() -> None:
+    pacer = Pacer(0.0)
+    pacer.note_hint(requests(0.0), 0, 0, 2.0, 2.1)
+    pacer.note_hint(requests(60.0), 0, 0, 1.0, 2.2)
+    assert rate(pacer, 2.2) == pytest.approx(1.0)
+
+
+def fixed(remaining: float, reset_s: float) -> RateHint:
+    refill_per_s = (60.0 - remaining) / reset_s
+    return RateHint((Window("x-ratelimit-remaining-requests", False, 60.0, remaining, refill_per_s, reset_s),))
+
+
+def window_that_empties(pacer: Pacer) -> None:
+    """A call a second from 10 s on; all that remains after 50 s is gone at once."""
+    for second in range(10, 50):
+        pacer.note_hint(fixed(60.0 - (second - 9), 60.0 - second), 0, 0, float(second), float(second))
+    pacer.note_hint(fixed(0.0, 10.0), 20, 0, 50.0, 50.0)
+
+
+def test_empty_fixed_window_lets_nothing_go_before_its_reset() -> None:
+    pacer = Pacer(0.0)
+    window_that_empties(pacer)
+    assert pacer.opens_at(51.0) == pytest.approx(60.0, abs=0.1)
+    assert pacer.wait_s(6, 51.0) == pytest.approx(10.0, abs=0.1)
+
+
+def test_calls_that_waited_for_a_reset_spend_the_new_window_over_ten_seconds() -> None:
+    pacer = Pacer(0.0)
+    window_that_empties(pacer)
+    assert rate(pacer, 60.1) == pytest.approx(6.0)
+    pacer.note_hint(fixed(59.0, 59.8), 19, 1, 60.2, 60.3)
+    assert pacer.snapshot(60.3).rate is None
+
+
+def test_bucket_whose_reset_moves_with_each_call_is_not_closed() -> None:
+    pacer = Pacer(0.0)
+    for second in range(10, 50):
+        left = 60.0 - 1.5 * (second - 9)
+        pacer.note_hint(RateHint((Window("x-remaining", False, 60.0, left, 1.0, 60.0 - left),)), 0, 0, second, second)
+    pacer.note_hint(RateHint((Window("x-remaining", False, 60.0, 0.0, 1.0, 60.0),)), 0, 0, 50.0, 50.0)
+    assert pacer.opens_at(51.0) <= 52.0
+    assert rate(pacer, 51.0) == pytest.approx(1.0)
+
+
+def test_answers_with_headers_do_not_let_more_calls_go_than_the_rate() -> None:
+    pacer = Pacer(0.0)
+    gone = 0
+    for i in range(1000):
+        now = i / 1000
+        pacer.note_hint(requests(0.0, limit=6000.0, refill_per_s=100.0), 0, 0, now, now)
+        if pacer.opens_at(now) <= now:
+            pacer.take(now)
+            gone += 1
+    assert gone <= 105
 
 
 def test_full_window_does_not_bind() -> None:
     pacer = Pacer(0.0)
-    pacer.note_hint(requests(1.0, limit=1.0, refill_per_s=0.0), 5, 0.0)
+    pacer.note_hint(requests(1.0, limit=1.0, refill_per_s=0.0), 0, 5, 0.0, 0.0)
     assert pacer.snapshot(0.0).rate is None
 
 
 def test_hint_is_forgotten_and_frees_the_next_call() -> None:
     pacer = Pacer(0.0)
-    pacer.note_hint(requests(0.0, refill_per_s=0.02), 0, 0.0)
+    pacer.note_hint(requests(0.0, refill_per_s=0.02), 0, 0, 0.0, 0.0)
     pacer.take(0.0)
     assert pacer.opens_at(0.0) == pytest.approx(30.0, abs=0.1)
     assert pacer.opens_at(29.8) > 29.8
@@ -493,20 +553,20 @@ def test_hint_is_forgotten_and_frees_the_next_call() -> None:
 
 def test_better_news_free_the_next_call() -> None:
     pacer = Pacer(0.0)
-    pacer.note_hint(requests(0.0, refill_per_s=0.02), 0, 0.0)
+    pacer.note_hint(requests(0.0, refill_per_s=0.02), 0, 0, 0.0, 0.0)
     pacer.take(0.0)
-    pacer.note_hint(requests(0.0, refill_per_s=10.0), 0, 1.0)
+    pacer.note_hint(requests(0.0, refill_per_s=10.0), 0, 0, 1.0, 1.0)
     assert pacer.opens_at(1.0) <= 1.1
-    pacer.note_hint(requests(50.0), 0, 1.0)
+    pacer.note_hint(requests(50.0), 0, 0, 1.0, 1.0)
     assert pacer.opens_at(1.0) == -inf
 
 
 def test_lower_of_both_rates_binds_and_a_hint_does_not_grow() -> None:
     pacer = limited()
-    pacer.note_hint(requests(0.0, refill_per_s=5.0), 0, 100.0)
+    pacer.note_hint(requests(0.0, refill_per_s=5.0), 0, 0, 100.0, 100.0)
     assert drain(pacer, 100.0, 110.0) == pytest.approx(50, abs=1)
     assert rate(pacer, 110.0) == 5.0
-    pacer.note_hint(requests(0.0, refill_per_s=500.0), 0, 110.0)
+    pacer.note_hint(requests(0.0, refill_per_s=500.0), 0, 0, 110.0, 110.0)
     assert rate(pacer, 110.0) == pytest.approx(36.0, rel=0.03)
 
 
@@ -514,24 +574,24 @@ def test_tokens_are_translated_to_calls_by_what_a_call_takes() -> None:
     pacer = Pacer(0.0)
     left = 100_000.0
     for i in range(8):
-        pacer.note_hint(tokens(left, 100.0), 0, float(i))
+        pacer.note_hint(tokens(left, 100.0), 0, 0, float(i), float(i))
         for _ in range(4):
             pacer.take(float(i))
         left -= 4 * 500 - 100
-    pacer.note_hint(tokens(4_000.0, 100.0), 0, 8.0)
+    pacer.note_hint(tokens(4_000.0, 100.0), 0, 0, 8.0, 8.0)
     price = 500 + 0.3 * ((left - 4_000) / 4)
     assert rate(pacer, 8.0) == pytest.approx((100 + 400) / price, rel=0.05)
 
 
 def test_tokens_of_unknown_price_do_not_bind() -> None:
     pacer = Pacer(0.0)
-    pacer.note_hint(tokens(1.0, 1.0), 100, 0.0)
-    pacer.note_hint(tokens(1.0, 1.0), 100, 0.0)
+    pacer.note_hint(tokens(1.0, 1.0), 0, 100, 0.0, 0.0)
+    pacer.note_hint(tokens(1.0, 1.0), 0, 100, 0.0, 0.0)
     assert pacer.snapshot(0.0).rate is None
 
 
 def test_memory_of_windows_is_bounded() -> None:
     pacer = Pacer(0.0)
     for i in range(1000):
-        pacer.note_hint(RateHint((Window(f"x-{i}-tokens", True, 9.0, 9.0, 1.0),)), 0, 0.0)
+        pacer.note_hint(RateHint((Window(f"x-{i}-tokens", True, 9.0, 9.0, 1.0),)), 0, 0, 0.0, 0.0)
     assert len(pacer._header._windows) <= 16

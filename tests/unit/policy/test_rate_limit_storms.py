@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.storm import rate_limit_storms
+from benchmarks.storm import header_pacing, rate_limit_storms
 from benchmarks.storm.rate_limit_storms import BucketQuota, Provider, Run, Stormy, WindowQuota
 
 HALF_AN_HOUR_S = 1800.0
@@ -59,7 +59,7 @@ def test_quota_without_bursts_is_used_however_many_calls_come(per_minute: int, t
 @pytest.mark.parametrize("per_minute", [3, 15])
 def test_fixed_windows_meet_about_one_429_each(per_minute: int, times: int, has_hint: bool) -> None:
     of = run(WindowQuota(per_minute, has_hint), per_minute * times)
-    assert used(of, per_minute) >= 0.85
+    assert used(of, per_minute) >= 0.8
     # In the first window the quota has to be found: with a look every four seconds, as it may be a storm.
     assert sum(at >= 60.0 for at in of.limited_at) <= 40
 
@@ -67,3 +67,12 @@ def test_fixed_windows_meet_about_one_429_each(per_minute: int, times: int, has_
 def test_calls_that_a_probe_of_a_fixed_window_took_too_early_are_paid_back_by_a_pause() -> None:
     of = run(WindowQuota(15), 30)
     assert sum(at >= 60.0 for at in of.limited_at) <= 15
+
+
+@pytest.mark.parametrize("answer_s", header_pacing.ANSWERS_S)
+@pytest.mark.parametrize("times", header_pacing.OFFERED_TIMES)
+@pytest.mark.parametrize("kind", header_pacing.KINDS)
+def test_calls_paced_by_headers_meet_hardly_a_429(kind: str, times: float, answer_s: float) -> None:
+    cell = header_pacing.measure(kind, 600, times, answer_s)
+    assert cell.limited <= 0.02
+    assert cell.used >= 0.95

@@ -223,6 +223,7 @@ class Call:
     """The client asked for a stream; the upstream's answer has the last word."""
     is_upgrade: bool = False
     choices: int = 1
+    """In the answer, of all prompts together; 0: not known."""
     response_format: str = ""  # as a form requests it
     route: Route | None = None
     is_repeatable: bool = True

@@ -128,7 +128,7 @@ def _head(asked: Occasion, prefix: str, kind: str) -> Body:
 
 
 def _choices(asked: Occasion) -> int:
-    return min(asked.choices, _MOST_CHOICES)
+    return max(1, min(asked.choices, _MOST_CHOICES))
 
 
 def _choice(index: int, **fields: object) -> Body:

@@ -39,6 +39,9 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     model: str | None = None
     is_stream: bool = False
     choices: int = 1
+    """For each prompt."""
+    prompts: int = 1
+    """Of a legacy completion; 0: a list in a body too large to be read at once, whose length is unknown."""
     is_bound: bool = False
     """It goes on from what one provider keeps: a previous response, a conversation."""
     response_format: str = ""

@@ -23,7 +23,7 @@ __all__ = [
     "MAX_MODEL_CHARS", "Asked", "BadRequest", "inflate", "inspect", "model_in_query", "rename", "rename_in_query",
 ]  # fmt: skip
 
-FIELDS = ("model", "stream", "n", "previous_response_id", "conversation", "background", "store")
+FIELDS = ("model", "stream", "n", "previous_response_id", "conversation", "background", "store", "prompt")
 """All that is read of a JSON body."""
 
 _POSITION = re.compile(r"\(byte (\d+)\)")
@@ -199,6 +199,7 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
         model,
         is_stream=fields.get("stream") is True,
         choices=n if type(n) is int and 0 < n < 1000 else 1,
+        prompts=_prompts_in(fields.get("prompt")),
         is_bound=is_bound,
         is_stateful=is_bound or _says(fields, "background") or _says(fields, "store"),
     )
@@ -304,6 +305,11 @@ def _no_utf_8(document: bytes) -> BadRequest:
     except (msgspec.DecodeError, RecursionError):
         model = None
     return _no_string() if type(model) is str and "\ufffd" in model else invalid_json("it is not UTF-8")
+
+
+def _prompts_in(prompt: Any) -> int:
+    """How many prompts a legacy completion has: a list of numbers is one prompt in tokens."""
+    return len(prompt) if type(prompt) is list and prompt and type(prompt[0]) is not int else 1
 
 
 def _says(fields: Mapping[str, Any], name: str) -> bool:

@@ -49,6 +49,11 @@ def renamed(body: bytes | str, content_type: str = JSON) -> bytes:
     ("body", "what"),
     [
         ('{"model": "a", "stream": true, "n": 3}', Asked("a", True, 3)),
+        ('{"prompt": "hi"}', Asked()),
+        ('{"prompt": ["a", "b", "c"], "n": 2}', Asked(choices=2, prompts=3)),
+        ('{"prompt": [1, 2, 3]}', Asked()),
+        ('{"prompt": [[1], [2]]}', Asked(prompts=2)),
+        ('{"prompt": []}', Asked()),
         ('\r\n\t {"n":2 , "stream" : false ,"model" : "a"}\n', Asked("a", False, 2)),
         ('{"model": "a\\u0062\\n"}', Asked("ab\n")),
         ('{"mod\\u0065l": "a"}', Asked("a")),

@@ -46,6 +46,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """It goes on from what one provider keeps: a previous response, a conversation."""
     response_format: str = ""
     """Of a form."""
+    may_stream: bool = False
+    """`stream` is a value that some servers take for `true`: 1, "true"."""
     is_stateful: bool = False
     """It asks the provider to keep it, or goes on from what is kept."""
 

@@ -42,7 +42,8 @@ def reader_of(call: Call, attempt: Attempt) -> Reader | None:
 
 def wrong_form(call: Call, exchange: Exchange, shape: Shape | None) -> Failure | None:
     """The failure of an event stream where the endpoint sends one only on request."""
-    if shape is None or shape.streaming == "optional" or (call.is_stream and shape.streaming == "required"):
+    is_requested = call.is_stream or call.may_stream
+    if shape is None or shape.streaming == "optional" or (is_requested and shape.streaming == "required"):
         return None
     return wrong_answer(_seen(exchange, b"", b""), shape.name, "stream")
 

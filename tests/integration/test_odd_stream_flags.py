@@ -12,6 +12,7 @@ from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import END, Close, Hold, Pause, Step, chunk, stream_head
 
 FLAGS = (1, 1.0, "true", "True", "1", "yes")
+NO_FLAGS: tuple[object, ...] = (False, None, 0, "", [], {})
 forms = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 flags = pytest.mark.parametrize("flag", FLAGS)
 MODELS: Section = {
@@ -56,7 +57,7 @@ async def test_stream_under_another_content_type_is_a_stream(form: Form) -> None
 @forms
 async def test_event_stream_is_still_wrong_where_none_was_requested(form: Form) -> None:
     async with facing(form.good_stream) as (stand, _):
-        for flag in (False, None, 0, "", [], {}):
+        for flag in NO_FLAGS:
             reply = await call(stand.url, form, flag)
             assert (reply.status, b"not requested" in reply.body) == (502, True)
 

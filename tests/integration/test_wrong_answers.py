@@ -128,6 +128,15 @@ async def test_error_of_a_checked_resource_is_no_error_and_a_bare_one_is(path: s
         assert (await ask(stand.url, path, b'{"model":"gpt"}')).status == 404
 
 
+async def test_whole_answer_too_large_to_be_written_as_a_stream_is_a_failed_attempt() -> None:
+    large = whole(200, CHAT.answer.replace(b'"hi"', b'"' + b"x" * 300_000 + b'"'))
+    async with facing([large], CHAT.good_stream, retry=RETRY, defaults={"max_buffered_answer": "128KiB"}) as (stand, _):
+        assert (await CHAT.ask(stand.url, stream=True)).body == CHAT.stream_bytes
+        (call,) = await stand.calls()
+        assert [each["outcome"] for each in call["attempts"]] == ["malformed", "ok"]
+        await eventually(lambda: stand.app.upstreams.memory.taken_bytes == 0)
+
+
 async def test_speech_passes_from_its_first_byte() -> None:
     go_on = asyncio.Event()
     script: list[Step] = [

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import first_bytes
+from benchmarks.first_bytes import Delays
 from tests.chaos.forms import CHAT, LEGACY, MESSAGES, RESPONSES
 from tests.chaos.stand import Stand, config_of, standing
 from tests.chaos.wire import Reply, ask
@@ -61,13 +63,16 @@ class Judged:
     wrong: list[Wrong]
     right: dict[str, bool]
     """Right answers, and whether each passed unmodified."""
+    first_bytes: list[Delays]
+    """Of answers that are passed on unread."""
 
     @property
     def broken(self) -> list[str]:
         """Promises that do not hold."""
         found = [f"{each.case}: {each.status}, {each.found}" for each in self.wrong if not each.is_held]
         found += [f"{each.case} closed the breaker" for each in self.wrong if each.closes]
-        return found + [f"{name} did not pass" for name, is_passed in self.right.items() if not is_passed]
+        found += [f"{name} did not pass" for name, is_passed in self.right.items() if not is_passed]
+        return found + [promise for each in self.first_bytes for promise in each.broken]
 
 
 def run(say: Callable[[str], None]) -> Judged:
@@ -78,6 +83,8 @@ def run(say: Callable[[str], None]) -> Judged:
     refused = sum(not is_passed for is_passed in judged.right.values())
     say(f"{len(judged.wrong)} wrong answers, {passed} passed as right")
     say(f"{len(judged.right)} right answers, {refused} refused")
+    latest_s = max(each.through[-1] for each in judged.first_bytes)
+    say(f"first bytes of {len(judged.first_bytes)} kinds of other answers: {1000 * latest_s:.1f} ms at the latest")
     return judged
 
 
@@ -106,7 +113,7 @@ def page(judged: Judged) -> list[str]:
         learned = "a failure" if each.failures else "a success" if each.closes else "nothing"
         got = got if each.is_right else "THE WRONG ANSWER"
         lines.append(f"| {each.case.endpoint.name} | {each.case.form} | {got} | {tried} | {each.found} | {learned} |")
-    return lines
+    return [*lines, "", *first_bytes.section(judged.first_bytes)]
 
 
 async def _play() -> Judged:
@@ -116,7 +123,7 @@ async def _play() -> Judged:
         async with ScriptedProvider(case.script) as provider, standing(config_of(provider.url)) as stand:
             reply = await _call(stand, case)
             right[name] = reply.status == 200 and reply.is_whole and reply.body.startswith(sent.rstrip())
-    return Judged(wrong, right)
+    return Judged(wrong, right, await first_bytes.measure())
 
 
 async def _wrong(case: Case) -> Wrong:

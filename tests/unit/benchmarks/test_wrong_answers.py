@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.first_bytes import ANSWERS, Delays
 from benchmarks.wrong_answers import Judged, Wrong, page
 from tests.fakes.keep_alives import ANYWHERE, KEEP_ALIVES
 from tests.fakes.wrong_answers import ENDPOINTS, STREAMED, hang_cases, wrong_cases
@@ -36,6 +37,15 @@ def test_hang_is_held_by_an_error_event_or_by_the_second_deployment() -> None:
     assert not replace(HELD, found="truncated").is_held
 
 
+def test_late_first_byte_breaks_the_promise() -> None:
+    in_time, late = Delays(ANSWERS[0], [0.001, 0.049], [0.001]), Delays(ANSWERS[0], [0.001, 0.051], [0.001])
+    assert Judged([], {}, [in_time]).broken == []
+    assert Judged([], {}, [in_time, late]).broken == ["first byte of speech after 51 ms"]
+
+
 def test_page_says_what_the_client_gets() -> None:
-    lines = page(Judged([HELD, BEGUN, replace(BEGUN, is_right=False)], {}))[-3:]
-    assert [line.split(" | ")[2] for line in lines] == ["the second's answer", "an error event", "THE WRONG ANSWER"]
+    delays = [Delays(ANSWERS[0], [0.001, 0.002, 0.049], [0.001])]
+    lines = page(Judged([HELD, BEGUN, replace(BEGUN, is_right=False)], {}, delays))
+    rows = [line.split(" | ")[2] for line in lines if line.startswith("| chat")]
+    assert rows == ["the second's answer", "an error event", "THE WRONG ANSWER"]
+    assert lines[-1] == "| speech | audio/mpeg | 2.0 ms | 49.0 ms | 1.0 ms |"

@@ -41,17 +41,17 @@ def stream_of(path: str, answer: Body, *, is_usage_wanted: bool) -> bytes | None
 
 def _chat(answer: Body, is_usage_wanted: bool) -> Iterator[bytes]:
     head = _head(answer, "chat.completion.chunk")
-    choices = _objects(answer.get("choices"))
-    # openai-python counts the log probabilities twice that come with what begins a choice.
+    choices = _choices(answer)
+    # openai-python counts log probabilities twice that come with the first chunk of a choice.
     for choice in choices:
         role = {"role": mapping(choice.get("message")).get("role") or "assistant"}
-        yield data_event(head | {"choices": [{"index": choice.get("index", 0), "delta": role, "finish_reason": None}]})
+        yield data_event(head | {"choices": [{"index": choice["index"], "delta": role, "finish_reason": None}]})
     for choice in choices:
         rest = {key: value for key, value in choice.items() if key != "message"}
         delta = _delta(mapping(choice.get("message")))
         yield data_event(head | {"choices": [rest | {"delta": delta, "finish_reason": None}]})
     for choice in choices:
-        end = {"index": choice.get("index", 0), "delta": {}, "finish_reason": choice.get("finish_reason")}
+        end = {"index": choice["index"], "delta": {}, "finish_reason": choice.get("finish_reason")}
         yield data_event(head | {"choices": [end]})
     yield from _end(answer, head, is_usage_wanted)
 
@@ -67,9 +67,13 @@ def _delta(message: Body) -> Body:
 
 def _completion(answer: Body, is_usage_wanted: bool) -> Iterator[bytes]:
     head = _head(answer, "text_completion")
-    for choice in _objects(answer.get("choices")):
+    for choice in _choices(answer):
         yield data_event(head | {"choices": [choice]})
     yield from _end(answer, head, is_usage_wanted)
+
+
+def _choices(answer: Body) -> list[Body]:
+    return [{"index": index, **choice} for index, choice in enumerate(_objects(answer.get("choices")))]
 
 
 def _head(answer: Body, kind: str) -> Body:
@@ -153,11 +157,11 @@ def _summary(item: Body, at: Body) -> Iterator[Body]:
 def _call(item: Body, at: Body) -> tuple[Body, Iterator[Body]]:
     kind = "function_call_arguments" if item["type"] == "function_call" else "custom_tool_call_input"
     name = "arguments" if item["type"] == "function_call" else "input"
-    said = _text(item, name)
-    done = {"type": f"response.{kind}.done", **at, name: said}
+    text = _text(item, name)
+    done = {"type": f"response.{kind}.done", **at, name: text}
     if name == "arguments":
         done["name"] = item.get("name")
-    deltas: tuple[Body, ...] = ({"type": f"response.{kind}.delta", **at, "delta": said}, done)
+    deltas: tuple[Body, ...] = ({"type": f"response.{kind}.delta", **at, "delta": text}, done)
     return item | {"status": "in_progress", name: ""}, iter(deltas)
 
 
@@ -199,16 +203,15 @@ def _block(block: Body) -> tuple[Body, list[Body]]:
         cited = [{"type": "citations_delta", "citation": citation} for citation in citations]
         return start, [{"type": "text_delta", "text": _text(block, "text")}, *cited]
     if kind == "thinking":
-        said = {"type": "thinking_delta", "thinking": _text(block, "thinking")}
+        thought = {"type": "thinking_delta", "thinking": _text(block, "thinking")}
         signature = _text(block, "signature")
         signed = [{"type": "signature_delta", "signature": signature}] if signature else []
-        return block | {"thinking": "", "signature": ""}, [said, *signed]
+        return block | {"thinking": "", "signature": ""}, [thought, *signed]
     if kind in _CALLS:
         arguments = block.get("input")
         if not isinstance(arguments, dict):
             raise _Unwritable
-        said = {"type": "input_json_delta", "partial_json": encoded(arguments).decode()}
-        return block | {"input": {}}, [said]
+        return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": encoded(arguments).decode()}]
     if kind in _WHOLE_BLOCKS or kind.endswith("_tool_result"):
         return block, []
     raise _Unwritable

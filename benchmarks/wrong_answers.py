@@ -1,5 +1,6 @@
 """Wrong answers with status 200, by endpoint and form, before a real gateway: what the client gets, whether the second
-deployment is tried, and what the breaker learns. Beside them right answers, which must pass byte for byte.
+deployment is tried, and what the breaker learns. Streams that hang behind keep-alives are among them. Beside them right
+answers, which must pass byte for byte.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.forms import CHAT, MESSAGES, RESPONSES
+from benchmarks import first_bytes
+from benchmarks.first_bytes import Delays
+from tests.chaos.forms import CHAT, LEGACY, MESSAGES, RESPONSES
 from tests.chaos.stand import Stand, config_of, standing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import END, Respond, ScriptedProvider, chunk, stream_head, whole
-from tests.fakes.wrong_answers import ENDPOINTS, Case, Endpoint, good_cases, wrong_cases
+from tests.fakes.wrong_answers import ENDPOINTS, Case, Endpoint, good_cases, hang_cases, wrong_cases
 
 _STREAMS = Path(__file__).parent.parent / "tests" / "data" / "streams"
 _FAULTS = (
     "cut", "error", "overloaded", "abort", "html", "comments", "failed", "web_search", "speech", "transcription",
 )  # fmt: skip
 """In the names of recorded streams that are faulty or not whole, or of other endpoints."""
-_FORMS = {"chat": CHAT, "completions": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+_FORMS = {"chat": CHAT, "completions": LEGACY, "responses": RESPONSES, "messages": MESSAGES}
+
+
+_HANG = {"first_token": "150ms", "stall": "150ms"}
+"""The limits by which a stream that hangs behind keep-alives is found, as short as makes the benchmark quick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,8 @@ class Wrong:
     case: Case
     status: int
     is_right: bool
-    """The client got the second deployment's answer, or an error: not a byte of the wrong answer."""
+    """The client got the second deployment's answer, or an error: not a byte of the wrong answer. Behind a first token
+    it got an error event, and the answer was broken off."""
     is_second_tried: bool
     found: str
     """The kind of the first attempt's failure."""
@@ -43,8 +51,8 @@ class Wrong:
     @property
     def is_held(self) -> bool:
         """Whether all of it is as promised."""
-        is_evidence = self.case.kind == "truncated"
-        is_tried = self.is_second_tried == self.case.endpoint.is_repeatable
+        is_evidence = self.case.kind in ("truncated", "timeout")
+        is_tried = self.is_second_tried == (self.case.endpoint.is_repeatable and not self.case.has_begun)
         return self.is_right and is_tried and self.found == self.case.kind and (is_evidence or not self.failures)
 
 
@@ -55,23 +63,28 @@ class Judged:
     wrong: list[Wrong]
     right: dict[str, bool]
     """Right answers, and whether each passed unmodified."""
+    first_bytes: list[Delays]
+    """Of answers that are passed on unread."""
 
     @property
     def broken(self) -> list[str]:
         """Promises that do not hold."""
         found = [f"{each.case}: {each.status}, {each.found}" for each in self.wrong if not each.is_held]
         found += [f"{each.case} closed the breaker" for each in self.wrong if each.closes]
-        return found + [f"{name} did not pass" for name, is_passed in self.right.items() if not is_passed]
+        found += [f"{name} did not pass" for name, is_passed in self.right.items() if not is_passed]
+        return found + [promise for each in self.first_bytes for promise in each.broken]
 
 
 def run(say: Callable[[str], None]) -> Judged:
-    """Plays every case; takes about half a minute."""
+    """Plays every case; takes about a minute."""
     logging.disable(logging.CRITICAL)
     judged = asyncio.run(_play())
     passed = sum(not each.is_right for each in judged.wrong)
     refused = sum(not is_passed for is_passed in judged.right.values())
     say(f"{len(judged.wrong)} wrong answers, {passed} passed as right")
     say(f"{len(judged.right)} right answers, {refused} refused")
+    latest_s = max(each.through[-1] for each in judged.first_bytes)
+    say(f"first bytes of {len(judged.first_bytes)} kinds of other answers: {1000 * latest_s:.1f} ms at the latest")
     return judged
 
 
@@ -87,27 +100,30 @@ def page(judged: Judged) -> list[str]:
         f"- wrong answers passed as right: **{passed}** of {len(judged.wrong)}",
         f"- right answers refused: **{refused}** of {len(judged.right)}, the recorded streams among them",
         "- files are not repeatable: their client gets the error, and no second file is created",
+        "- a stream that hangs behind keep-alives is found by `first_token` or `stall`; a client that has a token by",
+        "  then gets an error event (`stream.recover: off`)",
         "",
         "| endpoint | form | the client gets | second deployment | failure | breaker learns |",
         "|---|---|---|---|---|---|",
     ]
     for each in judged.wrong:
         got = "the second's answer" if each.status == 200 else f"{each.status}"
+        got = "an error event" if each.case.has_begun else got
         tried = "tried" if each.is_second_tried else "not tried"
         learned = "a failure" if each.failures else "a success" if each.closes else "nothing"
         got = got if each.is_right else "THE WRONG ANSWER"
         lines.append(f"| {each.case.endpoint.name} | {each.case.form} | {got} | {tried} | {each.found} | {learned} |")
-    return lines
+    return [*lines, "", *first_bytes.section(judged.first_bytes)]
 
 
 async def _play() -> Judged:
-    wrong = [await _wrong(case) for case in wrong_cases()]
+    wrong = [await _wrong(case) for case in (*wrong_cases(), *hang_cases())]
     right = {str(case): await _is_passed(case) for case in good_cases()}
     for name, case, sent in _recorded():
         async with ScriptedProvider(case.script) as provider, standing(config_of(provider.url)) as stand:
             reply = await _call(stand, case)
             right[name] = reply.status == 200 and reply.is_whole and reply.body.startswith(sent.rstrip())
-    return Judged(wrong, right)
+    return Judged(wrong, right, await first_bytes.measure())
 
 
 async def _wrong(case: Case) -> Wrong:
@@ -125,6 +141,8 @@ async def _wrong(case: Case) -> Wrong:
         deployment = next(each for each in stand.app.gateway.deployments() if each.label == tried[0])
         seen = deployment.breaker.snapshot(asyncio.get_running_loop().time())
         is_right = reply.body == expected if reply.status == 200 else b'"error"' in reply.body
+        if case.has_begun:
+            is_right = not reply.is_whole and b"event: error" in reply.body
         return Wrong(
             case,
             reply.status,
@@ -180,5 +198,8 @@ async def _two_deployments(first: str, second: str) -> AsyncIterator[Stand]:
         "gpt": {"deployments": [{"upstream": "one"}, {"upstream": "other", "priority": 1}]},
         "claude": {"deployments": [{"upstream": "two"}, {"upstream": "another", "priority": 1}]},
     }
-    async with standing(config_of(first, retry={"max_attempts": 2}, upstreams=upstreams, models=models)) as stand:
+    config = config_of(
+        first, retry={"max_attempts": 2}, upstreams=upstreams, models=models, timeout=_HANG, stream={"recover": "off"}
+    )
+    async with standing(config) as stand:
         yield stand

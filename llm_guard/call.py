@@ -221,8 +221,9 @@ class Call:
     is_model_in_query: bool = False
     is_stream: bool = False
     """The client asked for a stream; the upstream's answer has the last word."""
+    may_stream: bool = False  # `stream` is 1 or "true", which some servers (vLLM) take for true
     is_upgrade: bool = False
-    choices: int = 1
+    choices: int = 1  # of all prompts together; 0: not known
     response_format: str = ""  # as a form requests it
     route: Route | None = None
     is_repeatable: bool = True
@@ -258,8 +259,7 @@ class Call:
     """What in the gateway refused the call although it ended with a failure: a cooldown, or the deadline."""
     trace: TraceContext | None = None
     """None: it is not traced."""
-    is_in_flight: bool = False
-    """Counted as running."""
+    is_in_flight: bool = False  # counted as running
     is_draining: bool = False
     """The gateway is going away and ends this call."""
     stream_head: Literal["", "plain", "compressed"] = ""

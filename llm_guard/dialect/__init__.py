@@ -4,6 +4,7 @@ openai, anthropic   event formats, error shapes, which paths need a model
 event_look          whether an event says anything
 sse                 framing both use, and the watch over a stream
 shapes              what an answer that is not streamed must have at least
+whole_as_stream     such an answer as the stream that was requested; canned: a static one; event_writer: their bytes
 
 And how a stream goes on where another has died:
 

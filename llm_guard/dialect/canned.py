@@ -11,11 +11,13 @@ guide); Messages has no such place, and there is no answer. JSON is given to who
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_guard.dialect.tally import Body, mapping, text_in
+from llm_guard.dialect.event_writer import encoded
+from llm_guard.dialect.tally import Body, mapping
+from llm_guard.dialect.whole_as_stream import stream_of
 
 FIELDS = ("stream_options", "response_format", "tool_choice", "function_call", "text", "output_config", "output_format")
 """All that is read of a request."""
@@ -50,7 +52,13 @@ def has_form(path: str) -> bool:
 def canned(text: str, occasion: Occasion) -> bytes | None:
     """The answer's body; None: the request wants what a text cannot be."""
     place = _place(text, occasion)
-    return None if place is None else _WRITERS[occasion.path](text, place, occasion)
+    if place is None:
+        return None
+    answer = _WRITERS[occasion.path](text, place, occasion)
+    if not occasion.is_stream:
+        return encoded(answer)
+    is_usage_wanted = mapping(occasion.request.get("stream_options")).get("include_usage") is True
+    return stream_of(occasion.path, answer, is_usage_wanted=is_usage_wanted)
 
 
 # what the request wants
@@ -92,35 +100,15 @@ def _is_json(text: str) -> bool:
 # chat, completions
 
 
-def _chat(text: str, place: str, asked: Occasion) -> bytes:
-    if asked.is_stream:
-        return b"".join(_chat_events(text, place, asked))
+def _chat(text: str, place: str, asked: Occasion) -> Body:
     message = {"role": "assistant", "content": None, "refusal": None, place: text}
     choices = [_choice(index, message=message, finish_reason="stop") for index in range(_choices(asked))]
-    return _encoded(_head(asked, "chatcmpl", "chat.completion") | {"choices": choices, "usage": _tokens()})
+    return _head(asked, "chatcmpl", "chat.completion") | {"choices": choices, "usage": _tokens()}
 
 
-def _chat_events(text: str, place: str, asked: Occasion) -> Iterator[bytes]:
-    head = _head(asked, "chatcmpl", "chat.completion.chunk")
-    deltas: tuple[tuple[Body, str | None], ...] = (({"role": "assistant", place: text}, None), ({}, "stop"))
-    for delta, finish in deltas:
-        for index in range(_choices(asked)):
-            yield _data(head | {"choices": [_choice(index, delta=delta, finish_reason=finish)]})
-    yield from _last_events(head, asked)
-
-
-def _completion(text: str, _place: str, asked: Occasion) -> bytes:
+def _completion(text: str, _place: str, asked: Occasion) -> Body:
     choices = [_choice(index, text=text, finish_reason="stop") for index in range(_choices(asked))]
-    head = _head(asked, "cmpl", "text_completion")
-    if not asked.is_stream:
-        return _encoded(head | {"choices": choices, "usage": _tokens()})
-    return b"".join((*(_data(head | {"choices": [each]}) for each in choices), *_last_events(head, asked)))
-
-
-def _last_events(head: Body, asked: Occasion) -> Iterator[bytes]:
-    if mapping(asked.request.get("stream_options")).get("include_usage") is True:
-        yield _data(head | {"choices": [], "usage": _tokens()})
-    yield b"data: [DONE]\n\n"
+    return _head(asked, "cmpl", "text_completion") | {"choices": choices, "usage": _tokens()}
 
 
 def _head(asked: Occasion, prefix: str, kind: str) -> Body:
@@ -128,7 +116,7 @@ def _head(asked: Occasion, prefix: str, kind: str) -> Body:
 
 
 def _choices(asked: Occasion) -> int:
-    return min(asked.choices, _MOST_CHOICES)
+    return max(1, min(asked.choices, _MOST_CHOICES))
 
 
 def _choice(index: int, **fields: object) -> Body:
@@ -142,36 +130,16 @@ def _tokens() -> Body:
 # responses
 
 
-def _response(text: str, place: str, asked: Occasion) -> bytes:
+def _response(text: str, place: str, asked: Occasion) -> Body:
     part: Body = {"type": "refusal", "refusal": text}
     if place == "content":
         part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    if not asked.is_stream:
-        return _encoded(_response_object(asked, "completed", [_item(asked, "completed", [part])]))
-    events = _response_events(text, part, asked)
-    return b"".join(
-        _event({"type": kind, **fields, "sequence_number": number}) for number, (kind, fields) in enumerate(events)
-    )
+    identity = f"msg_{_id(asked)}"
+    item = {"id": identity, "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    return _response_object(asked, item)
 
 
-def _response_events(text: str, part: Body, asked: Occasion) -> Iterator[tuple[str, Body]]:
-    what = "text" if part["type"] == "output_text" else "refusal"
-    extra: Body = {"logprobs": []} if what == "text" else {}
-    at: Body = {"item_id": f"msg_{_id(asked)}", "output_index": 0, "content_index": 0}
-    kind, item = f"response.{part['type']}", _item(asked, "completed", [part])
-    begun = _response_object(asked, "in_progress", [])
-    yield "response.created", {"response": begun}
-    yield "response.in_progress", {"response": begun}
-    yield "response.output_item.added", {"output_index": 0, "item": _item(asked, "in_progress", [])}
-    yield "response.content_part.added", {**at, "part": {**part, what: ""}}
-    yield f"{kind}.delta", {**at, "delta": text, **extra}
-    yield f"{kind}.done", {**at, what: text, **extra}
-    yield "response.content_part.done", {**at, "part": part}
-    yield "response.output_item.done", {"output_index": 0, "item": item}
-    yield "response.completed", {"response": _response_object(asked, "completed", [item])}
-
-
-def _response_object(asked: Occasion, status: str, output: list[Body]) -> Body:
+def _response_object(asked: Occasion, item: Body) -> Body:
     usage = {
         "input_tokens": 0,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -183,55 +151,39 @@ def _response_object(asked: Occasion, status: str, output: list[Body]) -> Body:
         "id": f"resp_{_id(asked)}",
         "object": "response",
         "created_at": asked.at,
-        "status": status,
+        "status": "completed",
         "error": None,
         "incomplete_details": None,
         "instructions": None,
         "metadata": {},
         "model": asked.model,
-        "output": output,
+        "output": [item],
         "parallel_tool_calls": True,
         "temperature": None,
         "tool_choice": "auto",
         "tools": [],
         "top_p": None,
-        "usage": usage if output else None,
+        "usage": usage,
     }
-
-
-def _item(asked: Occasion, status: str, content: list[Body]) -> Body:
-    return {"id": f"msg_{_id(asked)}", "type": "message", "role": "assistant", "status": status, "content": content}
 
 
 # messages
 
 
-def _message(text: str, _place: str, asked: Occasion) -> bytes:
-    message: Body = {
+def _message(text: str, _place: str, asked: Occasion) -> Body:
+    return {
         "id": f"msg_{_id(asked)}",
         "type": "message",
         "role": "assistant",
         "model": asked.model,
-        "content": [],
-        "stop_reason": None,
+        "content": [{"type": "text", "text": text}],
+        "stop_reason": "end_turn",
         "stop_sequence": None,
         "usage": {"input_tokens": 0, "output_tokens": 0},
     }
-    end: Body = {"stop_reason": "end_turn", "stop_sequence": None}
-    if not asked.is_stream:
-        return _encoded(message | end | {"content": [{"type": "text", "text": text}]})
-    events: tuple[Body, ...] = (
-        {"type": "message_start", "message": message},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": end, "usage": {"output_tokens": 0}},
-        {"type": "message_stop"},
-    )
-    return b"".join(map(_event, events))
 
 
-_WRITERS: Mapping[str, Callable[[str, str, Occasion], bytes]] = {
+_WRITERS: Mapping[str, Callable[[str, str, Occasion], Body]] = {
     "/v1/chat/completions": _chat,
     "/v1/completions": _completion,
     "/v1/responses": _response,
@@ -241,15 +193,3 @@ _WRITERS: Mapping[str, Callable[[str, str, Occasion], bytes]] = {
 
 def _id(asked: Occasion) -> str:
     return f"degraded-{asked.call_id}"
-
-
-def _data(fields: Body) -> bytes:
-    return b"data: " + _encoded(fields) + b"\n\n"
-
-
-def _event(fields: Body) -> bytes:
-    return b"event: " + text_in(fields, "type").encode() + b"\n" + _data(fields)
-
-
-def _encoded(fields: Body) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()

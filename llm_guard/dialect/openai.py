@@ -80,8 +80,8 @@ ANSWERS = {
 
 
 def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:
-    """The reader for a stream that answers `path`; `choices` is the request's `n`, at least 1. `is_lenient`: a chat or
-    completion may end with `[DONE]` and no finish_reason."""
+    """The reader for a stream that answers `path`; `choices` is how many the request expects, 0 if that is not known.
+    `is_lenient`: a chat or completion may end with `[DONE]` and no finish_reason."""
     if path.endswith("/completions"):
         return ChatReader(choices, is_chat=path.endswith("/chat/completions"), is_lenient=is_lenient)
     if "/responses" in path:
@@ -98,12 +98,13 @@ class ChatReader:
     expects_progress = True
 
     def __init__(self, choices: int, *, is_chat: bool = True, is_lenient: bool = False) -> None:
-        """`choices`: as many as were asked for. A legacy completion of several prompts has as many for each of them."""
+        """`choices`: as many as the request expects, those of all prompts of a legacy completion together. 0: not
+        known, so that only `[DONE]` ends the stream."""
         self._awaited = choices
         self._is_chat = is_chat
         self._is_lenient = is_lenient
         self._has_token = False
-        self._can_begin = choices > 1 or not is_chat
+        self._can_begin = choices != 1 or not is_chat
         """Choices may begin of which nothing has come."""
         self._begun: set[int] = set()
         self._finished: set[int] = set()
@@ -156,7 +157,7 @@ class ChatReader:
             self._finished.add(index)
 
     def _has_finished(self) -> bool:
-        if len(self._finished) < self._awaited:
+        if not self._awaited or len(self._finished) < self._awaited:
             return False
         return self._begun <= self._finished or (self._is_chat and self._awaited == 1)
 

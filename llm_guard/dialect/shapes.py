@@ -6,6 +6,7 @@ Owns the vocabulary of shapes, and which answers are errors. Does not own the en
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,11 @@ Streaming = Literal["never", "optional", "required"]
 """`required`: `stream: true` is answered with an event stream, and without it there is none. `optional`: the provider
 decides."""
 
+_TYPE_OF_RESOURCE = re.compile(
+    r"(?!.*(?:error|exception|fail|fault|invalid|limit|exceed|capacity|quota|overload|throttl|timeout|unavailable|denied"
+    r"|forbidden|unauthorized|not_found|unsupported|reject|refus|bad_|missing|insufficient|internal))[a-z][a-z_.]*"
+)
+"""Types are written like `deployment_run`. Servers' own types of errors are often named by no more than their cause."""
 _WORDS_OF_ERRORS = ("message", "code", "type", "detail", "status")
 
 
@@ -60,11 +66,13 @@ def resource(name: str) -> Shape:
 def is_error_answer(error: object, kind: object, object_name: object, identity: object) -> bool:
     """Whether a JSON object with these members `error`, `type`, `object` and `id` is an error and nothing else.
 
-    A resource (a job, a video) may have a member `error` of its own, filled or not.
+    A resource (a job, a video, the outcome of a check) may have a member `error` of its own, filled or not. It is named
+    by its id, its object or a type that is none of an error.
     """
     if kind == "error" or object_name == "error":
         return True
     is_resource = isinstance(identity, str) or isinstance(object_name, str)
+    is_resource = is_resource or (isinstance(kind, str) and _TYPE_OF_RESOURCE.fullmatch(kind) is not None)
     return not is_resource and reports(error)
 
 

@@ -39,10 +39,15 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     model: str | None = None
     is_stream: bool = False
     choices: int = 1
+    """For each prompt."""
+    prompts: int = 1
+    """Of a legacy completion; 0: a list in a body too large to be read at once, whose length is unknown."""
     is_bound: bool = False
     """It goes on from what one provider keeps: a previous response, a conversation."""
     response_format: str = ""
     """Of a form."""
+    may_stream: bool = False
+    """`stream` is a value that some servers take for `true`: 1, "true"."""
     is_stateful: bool = False
     """It asks the provider to keep it, or goes on from what is kept."""
 

@@ -15,9 +15,9 @@ from llm_guard.clock import Clock
 from llm_guard.gateway.asked import NOTHING, Asked, BadRequest
 from llm_guard.gateway.body_limit import BodyLimit
 from llm_guard.gateway.coding import Inflater, is_coded
-from llm_guard.gateway.form_scan import FormScan
+from llm_guard.gateway.form_scan import FormScan, boundary
 from llm_guard.gateway.json_scan import JsonScan
-from llm_guard.gateway.model_field import asked_of_form, boundary, inspect, kind_of, may_be_json
+from llm_guard.gateway.model_field import asked_of_form, inspect, kind_of, may_be_json
 from llm_guard.gateway.spool import Spool, SpoolFile
 from llm_guard.gateway.stored_body import Patch, StoredBody, Turns
 

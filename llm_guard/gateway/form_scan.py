@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 
+from llm_guard.gateway.asked import BadRequest
+
 _PART_NAME = re.compile(
     rb"""^content-disposition:[ \t]*[\w-]+
     (?:[ \t]*;[ \t]*(?!name=)[\w*-]+=(?:"(?:[^"\\\r\n]|\\.)*"|[^;"\s]*))*  # a file's name may contain `name=`
@@ -20,6 +22,7 @@ _MAX_HEAD_BYTES = 4096
 _MAX_VALUE_BYTES = 4096
 """Of a field that is read. A longer one is cut, and is still too long for a model."""
 _MAX_PARTS = 1024
+_MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
 
 
 class FormScan:
@@ -99,3 +102,15 @@ class FormScan:
     def _drop(self, count: int) -> None:
         self._rest = self._rest[count:]
         self._rest_at += count
+
+
+def boundary(content_type: str) -> bytes:
+    """Of a form's parts; raises BadRequest when the content type names none, or a longer one than is allowed."""
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.strip().partition("=")
+        if name.lower() == "boundary" and value:
+            found = value.strip('"').encode()
+            if len(found) > _MAX_BOUNDARY_BYTES:
+                break
+            return found
+    raise BadRequest(400, "invalid_body", "multipart/form-data without a boundary of 1 to 70 characters")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec.structs import replace
+
 from llm_guard.gateway.asked import Asked
 from llm_guard.gateway.model_field import FIELDS, asked_of, invalid_json, read_json, span_of_model, uncollected
 
@@ -59,7 +61,10 @@ class JsonScan:
     def end(self) -> Asked:
         """What the document asks for, which is whole; raises BadRequest."""
         uncollected(self._read, self._before_part(), self._rest, b"")
-        return asked_of(self._fields)
+        asked = asked_of(self._fields)
+        if type(self._fields.get("prompt")) is list:  # its first part only
+            asked = replace(asked, prompts=0)
+        return asked
 
     def span_of_model(self) -> tuple[int, int]:
         """Where in the body the model's value stands, of a document that has one; raises BadRequest when it cannot be

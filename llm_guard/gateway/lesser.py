@@ -31,12 +31,13 @@ def static_body(call: Call, at: float) -> bytes | None:
         return None
     assert call.route is not None and call.route.lasting.degraded is not None  # noqa: S101, PT018  # it has one
     text = call.route.lasting.degraded.answer or ""
-    occasion = Occasion(call.path, call.id, call.model or "", int(at), call.is_stream, call.choices, _wants(call))
+    occasion = Occasion(call.path, call.id, call.model or "", int(at), call.is_stream, call.choices, wants(call))
     return canned(text, occasion)
 
 
-def _wants(call: Call) -> dict[str, Any]:
-    """Of a body that is too large to be looked at in one go nothing is known."""
+def wants(call: Call) -> dict[str, Any]:
+    """What the request says of the form of its answer (`canned.FIELDS`). Of a body that is too large to be looked
+    at in one go nothing is known."""
     if not isinstance(call.body, bytes):
         return {}
     try:

@@ -17,13 +17,13 @@ import msgspec
 
 from llm_guard.gateway.asked import MAX_MODEL_CHARS, NOTHING, Asked, BadRequest, checked_model
 from llm_guard.gateway.coding import deflater, inflate, is_coded
-from llm_guard.gateway.form_scan import FormScan
+from llm_guard.gateway.form_scan import FormScan, boundary
 
 __all__ = [
     "MAX_MODEL_CHARS", "Asked", "BadRequest", "inflate", "inspect", "model_in_query", "rename", "rename_in_query",
 ]  # fmt: skip
 
-FIELDS = ("model", "stream", "n", "previous_response_id", "conversation", "background", "store")
+FIELDS = ("model", "stream", "n", "previous_response_id", "conversation", "background", "store", "prompt")
 """All that is read of a JSON body."""
 
 _POSITION = re.compile(r"\(byte (\d+)\)")
@@ -38,7 +38,6 @@ _MAX_NUMBER_BYTES = 300
 _NAMES_IN_MODEL = ("id", "name")
 """Of a model that is an object (Anthropic's agents)."""
 _MAX_MODEL_FIELDS = 3000
-_MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
 _MAX_KINDS = 256
 _MAX_FORMAT_BYTES = 64
 
@@ -191,15 +190,20 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
         if type(model) is not str:
             raise _no_string()
         checked_model(model)
+    stream = fields.get("stream")
+    is_stream = stream is True
+    may_stream = type(stream) in (int, float, str) and bool(stream)
     if _RARE_FIELDS.isdisjoint(fields):
-        return Asked(model, fields.get("stream") is True)
+        return Asked(model, is_stream, may_stream=may_stream)
     n = fields.get("n")
     is_bound = _says(fields, "previous_response_id") or _says(fields, "conversation")
     return Asked(
         model,
-        is_stream=fields.get("stream") is True,
+        is_stream=is_stream,
         choices=n if type(n) is int and 0 < n < 1000 else 1,
+        prompts=_prompts_in(fields.get("prompt")),
         is_bound=is_bound,
+        may_stream=may_stream,
         is_stateful=is_bound or _says(fields, "background") or _says(fields, "store"),
     )
 
@@ -306,6 +310,11 @@ def _no_utf_8(document: bytes) -> BadRequest:
     return _no_string() if type(model) is str and "\ufffd" in model else invalid_json("it is not UTF-8")
 
 
+def _prompts_in(prompt: Any) -> int:
+    """How many prompts a legacy completion has: a list of numbers is one prompt in tokens."""
+    return len(prompt) if type(prompt) is list and prompt and type(prompt[0]) is not int else 1
+
+
 def _says(fields: Mapping[str, Any], name: str) -> bool:
     value = fields.get(name)
     return value is not None and value is not False and value != ""
@@ -336,15 +345,3 @@ def asked_of_form(scan: FormScan) -> Asked:
         return Asked(checked_model(raw.decode()), is_stream, response_format=response_format)
     except UnicodeDecodeError:
         raise BadRequest(400, "invalid_model", "`model` must be UTF-8 text", "model") from None
-
-
-def boundary(content_type: str) -> bytes:
-    """Of a form's parts; raises BadRequest when the content type names none, or a longer one than is allowed."""
-    for parameter in content_type.split(";")[1:]:
-        name, _, value = parameter.strip().partition("=")
-        if name.lower() == "boundary" and value:
-            found = value.strip('"').encode()
-            if len(found) > _MAX_BOUNDARY_BYTES:
-                break
-            return found
-    raise BadRequest(400, "invalid_body", "multipart/form-data without a boundary of 1 to 70 characters")

@@ -64,7 +64,8 @@ async def read_to_commit(
     reader = reader_of(call, attempt)
     shape = reader.shape if reader is not None else None
     is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
-    if not is_event_stream and call.is_stream and shape is not None and shape.streaming == "required":
+    is_requested = call.is_stream or call.may_stream
+    if not is_event_stream and is_requested and shape is not None and shape.streaming == "required":
         exchange = peeked = await peek(exchange)
         is_event_stream = peeked.is_event_stream
     opened: Opened | Failure | bytes | None
@@ -79,6 +80,8 @@ async def read_to_commit(
     if isinstance(opened, Failure):
         return opened
     if isinstance(opened, Opened):
+        if call.may_stream and is_event_stream:
+            call.is_stream = attempt.is_stream = True
         opened.rate = rate_hint(headers, wall()) if call.model is not None else None
     return opened if isinstance(opened, Opened) else _in_band_failure(upstream, exchange, opened, wall())
 

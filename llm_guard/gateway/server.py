@@ -295,7 +295,8 @@ class Gateway:
 
     def _note(self, call: Call, asked: Asked) -> None:
         """What is asked for, as far as the path lets it mean something."""
-        call.model, call.is_stream, call.choices = asked.model, asked.is_stream, asked.choices
+        call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream
+        call.choices = asked.choices * asked.prompts if call.path == "/v1/completions" else asked.choices
         call.response_format = asked.response_format
         is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
         call.is_bound = is_responses and asked.is_bound

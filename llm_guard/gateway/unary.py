@@ -6,13 +6,19 @@ what is wrong (`policy.wrong_answer`), nor the way on to the client (`gateway.re
 
 from __future__ import annotations
 
+import json
 import zlib
 from typing import Literal
 
 from llm_guard.call import Attempt, Call, Exchange, Headers, Inbox, Opened, Wire
 from llm_guard.dialect import DIALECTS
 from llm_guard.dialect.shapes import Shape
+from llm_guard.dialect.sse import Usage
+from llm_guard.dialect.tally import mapping
+from llm_guard.dialect.whole_as_stream import stream_of
 from llm_guard.gateway.answer_shape import Fields, Reader, value_of
+from llm_guard.gateway.lesser import wants
+from llm_guard.gateway.stream_view import view_of
 from llm_guard.outcome import Failure
 from llm_guard.policy.answer_memory import UNCOUNTED_BYTES, AnswerMemory, MemoryLease
 from llm_guard.policy.in_band import error_in
@@ -42,7 +48,8 @@ def reader_of(call: Call, attempt: Attempt) -> Reader | None:
 
 def wrong_form(call: Call, exchange: Exchange, shape: Shape | None) -> Failure | None:
     """The failure of an event stream where the endpoint sends one only on request."""
-    if shape is None or shape.streaming == "optional" or (call.is_stream and shape.streaming == "required"):
+    is_requested = call.is_stream or call.may_stream
+    if shape is None or shape.streaming == "optional" or (is_requested and shape.streaming == "required"):
         return None
     return wrong_answer(_seen(exchange, b"", b""), shape.name, "stream")
 
@@ -63,11 +70,13 @@ async def read_unary(
     most_bytes = attempt.target.max_buffered_answer
     try:
         body, is_whole = await _read(attempt, exchange, most_bytes, memory)
-        if not is_whole:
+        if not is_whole and _is_stream_required(call, shape):
+            outcome = _wrong(exchange, body, b"", shape, "unary")
+        elif not is_whole:
             outcome = _opened(exchange, body, exchange)
             outcome.is_plain_json = "content-encoding" not in headers and body.lstrip()[:1] in (b"{", b"[")
         else:
-            outcome = _judge(call, exchange, body, headers, reader or _UNKNOWN, most_bytes)
+            outcome = _judge(call, attempt, exchange, body, headers, reader or _UNKNOWN, most_bytes)
         return outcome
     finally:
         if attempt.buffer is not None and not isinstance(outcome, Opened):
@@ -109,7 +118,13 @@ async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: A
 
 
 def _judge(
-    call: Call, exchange: Exchange, body: bytes, headers: dict[str, str], reader: Reader, most_bytes: int
+    call: Call,
+    attempt: Attempt,
+    exchange: Exchange,
+    body: bytes,
+    headers: dict[str, str],
+    reader: Reader,
+    most_bytes: int,
 ) -> Opened | Failure | bytes:
     shape = reader.shape
     encoding = headers.get("content-encoding")
@@ -120,7 +135,7 @@ def _judge(
         return _wrong(exchange, body, b"", shape, plain)
     fields = reader.read(plain)
     if isinstance(fields, Fields):
-        return _judge_fields(call, exchange, body, plain, fields, reader)
+        return _judge_fields(call, attempt, exchange, body, plain, fields, reader)
     if shape is None:
         return _wrong(exchange, body, plain, shape, fields) if fields == "cut" else _opened(exchange, body, None)
     if fields == "shape" and _has_error(plain):
@@ -131,7 +146,7 @@ def _judge(
 
 
 def _judge_fields(
-    call: Call, exchange: Exchange, body: bytes, plain: bytes, fields: Fields, reader: Reader
+    call: Call, attempt: Attempt, exchange: Exchange, body: bytes, plain: bytes, fields: Fields, reader: Reader
 ) -> Opened | Failure | bytes:
     """JSON that is whole, and has the shape of a good answer if one is known."""
     shape = reader.shape
@@ -139,10 +154,37 @@ def _judge_fields(
         return plain
     if shape is not None and not reader.is_json:
         return _wrong(exchange, body, plain, shape, "shape")
-    if call.is_stream and shape is not None and shape.streaming == "required":
-        return _wrong(exchange, body, plain, shape, "unary")
     usage = DIALECTS[call.dialect].usage_in({"usage": fields.usage}) if fields.usage is not None else None
+    if _is_stream_required(call, shape):
+        return _as_stream(call, attempt, exchange, plain, usage) or _wrong(exchange, body, plain, shape, "unary")
     return Opened(exchange.status, exchange.reason, exchange.headers, body, None, None, usage)
+
+
+def _is_stream_required(call: Call, shape: Shape | None) -> bool:
+    return call.is_stream and shape is not None and shape.streaming == "required"
+
+
+def _as_stream(call: Call, attempt: Attempt, exchange: Exchange, plain: bytes, usage: Usage | None) -> Opened | None:
+    """A whole answer, written as the stream that the client waits for; None if it cannot be, or if the stream is to go
+    on where another has died."""
+    if attempt.manner is not None:
+        return None
+    try:
+        answer = json.loads(plain)
+    except (ValueError, RecursionError):
+        return None
+    is_usage_wanted = mapping(wants(call).get("stream_options")).get("include_usage") is True
+    events = stream_of(call.path, answer, is_usage_wanted=is_usage_wanted)
+    if events is None:
+        return None
+    view = view_of(DIALECTS[call.dialect].stream_reader(call.path, call.choices), "")
+    passed, watch = view.feed(events), view.watch
+    if watch.error is not None or not (watch.has_token and watch.may_end):
+        return None
+    attempt.watch, watch.usage = watch, usage or watch.usage
+    kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))
+    headers = (*kept, ("Content-Type", "text/event-stream; charset=utf-8"))
+    return Opened(exchange.status, exchange.reason, headers, passed, None, view)
 
 
 def _may_be_text(call: Call, shape: Shape) -> bool:

@@ -82,7 +82,7 @@ class Waiting:
         if call.method != "POST" or call.is_upgrade:
             return False
         if not call.is_stream:
-            return settings.unary
+            return settings.unary and not call.may_stream  # whose head has to wait for the answer's form
         head = call.stream_head if self._shared is None else self._shared.call.stream_head
         return head == "plain" or (settings.before_head and not head)
 

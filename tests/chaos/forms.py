@@ -1,4 +1,4 @@
-"""The four kinds of call that the tests make, and how a provider answers each.
+"""The five kinds of call that the tests make, and how a provider answers each.
 
 Owns sample bytes in both dialects, and how an error is read from either.
 """
@@ -112,6 +112,15 @@ RESPONSES = Form(
     _event("response.output_text.delta", delta="hi"),
     _event("response.completed", response={"status": "completed", "usage": {"input_tokens": 3, "output_tokens": 1}}),
     _event("error", code="server_error", message="overloaded", param=None),
+)
+LEGACY = Form(
+    "/v1/completions",
+    "gpt",
+    b"",
+    (b'data: {"object":"text_completion","choices":[{"index":0,"text":"","finish_reason":null}]}\n\n',),
+    b'data: {"object":"text_completion","choices":[{"index":0,"text":"hi","finish_reason":null}]}\n\n',
+    b'data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
+    b'data: {"error":{"message":"overloaded","type":"server_error","code":null,"param":null}}\n\n',
 )
 EMBEDDINGS = Form(
     "/v1/embeddings",

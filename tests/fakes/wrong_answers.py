@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.chaos.forms import CHAT, MESSAGES, RESPONSES
-from tests.fakes.provider import END, Respond, Step, chunk, stream_head, whole
+from tests.fakes.keep_alives import EVERY_S, begun, for_ever, hangs
+from tests.fakes.provider import END, Pause, Respond, Step, chunk, stream_head, whole
 
 PAGE = b"<!DOCTYPE html>\n<html><head><title>Sign in &amp; continue</title></head><body>secret words</body></html>"
 TITLE = 'titled "Sign in & continue"'
@@ -49,6 +50,8 @@ class Case:
     kind: str
     """Of the failure; empty: the answer is good."""
     is_stream: bool = False
+    has_begun: bool = False
+    """The client has the first token before anything is wrong."""
 
     def __str__(self) -> str:
         return f"{self.endpoint.name}: {self.form}"
@@ -120,6 +123,18 @@ def wrong_cases() -> Iterator[Case]:
     yield Case("detail", chat, (whole(200, b'{"detail":"Not authenticated"}'),), "malformed")
     cut = gzip.compress(chat.answer)[:-12]
     yield Case("gzip that was cut", chat, (whole(200, cut, {"content-encoding": "gzip"}),), "truncated")
+
+
+def hang_cases() -> Iterator[Case]:
+    """Models that are dead behind keep-alives of each kind, before the first token and after it."""
+    by_path = {endpoint.path: endpoint for endpoint in ENDPOINTS}
+    for hang in hangs():
+        endpoint, form = by_path[hang.form.path], hang.form
+        script = (stream_head(), *map(chunk, form.preamble), *for_ever(hang.keep_alive))
+        yield Case(f"hang behind {hang.name}", endpoint, script, "timeout", is_stream=True)
+        script = (*begun(form), Pause(EVERY_S), *for_ever(hang.keep_alive))
+        name = f"hang after the first token behind {hang.name}"
+        yield Case(name, endpoint, script, "timeout", is_stream=True, has_begun=True)
 
 
 def good_cases() -> Iterator[Case]:

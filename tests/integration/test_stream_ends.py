@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.chaos.forms import CHAT, STREAMS, Form, name_of
 from tests.chaos.stand import Section, Stand, config_of, facing, standing
+from tests.chaos.wire import ask
 from tests.fakes.provider import END, Close, Hold, Pause, Reset, ScriptedProvider, Step, chunk, stream_head
 
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
@@ -88,6 +90,42 @@ async def test_fewer_choices_than_were_asked_for_are_a_whole_answer() -> None:
         reply = await CHAT.ask(stand.url, stream=True, n=2)
         assert reply.is_whole
         assert reply.body == CHAT.stream_bytes
+
+
+def text_of(index: int, finish: str | None = None) -> bytes:
+    choice = {"index": index, "text": "" if finish else "hi", "finish_reason": finish}
+    return b"data: " + json.dumps({"object": "text_completion", "choices": [choice]}).encode() + b"\n\n"
+
+
+TWO_PROMPTS = [
+    {"prompt": ["one", "two"]},
+    {"prompt": [[1, 2], [3]]},
+    {"prompt": "one", "n": 2},
+    {"prompt": ["one", "two " * 40_000]},
+]
+two_prompts = pytest.mark.parametrize("fields", TWO_PROMPTS, ids=["texts", "tokens", "n", "a large body"])
+
+
+@two_prompts
+@pytest.mark.parametrize("death", [END, Close(), Reset()], ids=["ended", "closed", "reset"])
+async def test_stream_that_breaks_between_two_prompts_is_cut(fields: Section, death: Step) -> None:
+    script: list[Step] = [stream_head(), chunk(text_of(0)), Pause(0.02), chunk(text_of(0, "stop")), Pause(0.02), death]
+    async with facing(script) as (stand, _):
+        reply = await ask(stand.url, "/v1/completions", CHAT.body(stream=True, **fields))
+        assert DONE not in reply.body
+        assert not reply.is_whole
+        (call,) = await stand.calls()
+        assert call["outcome"] == "truncated"
+
+
+@two_prompts
+async def test_prompts_that_are_answered_one_after_the_other_all_reach_the_client(fields: Section) -> None:
+    events = [text_of(0), text_of(0, "stop"), text_of(1), text_of(1, "stop"), DONE]
+    script: list[Step] = [stream_head(), *(step for each in events for step in (chunk(each), Pause(0.02))), END]
+    async with facing(script) as (stand, _):
+        reply = await ask(stand.url, "/v1/completions", CHAT.body(stream=True, **fields))
+        assert reply.is_whole
+        assert reply.body == b"".join(events)
 
 
 async def test_events_that_cannot_be_read_are_counted() -> None:

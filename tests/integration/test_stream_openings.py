@@ -12,22 +12,13 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, STREAMS, Form, name_of
+from tests.chaos.forms import CHAT, LEGACY, MESSAGES, RESPONSES, STREAMS, Form, name_of
 from tests.chaos.sinks import pouring
 from tests.chaos.stand import Section, config_of, facing, standing
 from tests.chaos.wire import Connection
 from tests.fakes.provider import END, Close, Hold, Pause, Reset, Respond, Step, chunk, stream_head, whole
 
 FIRST_TOKEN_S = 0.2
-LEGACY = Form(
-    "/v1/completions",
-    "gpt",
-    b"",
-    (b'data: {"object":"text_completion","choices":[{"index":0,"text":"","finish_reason":null}]}\n\n',),
-    b'data: {"object":"text_completion","choices":[{"index":0,"text":"hi","finish_reason":null}]}\n\n',
-    b'data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
-    b'data: {"error":{"message":"overloaded","type":"server_error","code":null,"param":null}}\n\n',
-)
 FORMS = (*STREAMS, LEGACY)
 MODELS: Section = {
     "gpt": {"deployments": [{"upstream": "one"}], "fallbacks": ["gpt-spare"]},

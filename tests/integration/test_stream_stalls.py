@@ -3,78 +3,27 @@ kind of keep-alive, and gone on with elsewhere."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import pytest
 
-from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, Form, name_of
+from tests.chaos.forms import CHAT, LEGACY, MESSAGES, RESPONSES, Form, name_of
 from tests.chaos.stand import ANSWER_S, Section, facing
-from tests.fakes.provider import END, Close, Pause, Respond, Step, chunk, stream_head
+from tests.fakes.keep_alives import (
+    ANYWHERE,
+    EVERY_S,
+    FORMS,
+    OF_CHAT,
+    Hang,
+    begun,
+    choice,
+    for_ever,
+    hangs,
+    named,
+)
+from tests.fakes.provider import END, Close, Pause, Step, chunk, stream_head
 
 LIMIT_S = 0.2
 LIMIT = "200ms"
 UNSEEN_S = LIMIT_S / 20
-EVERY_S = 0.02
-LEGACY = Form(
-    "/v1/completions",
-    "gpt",
-    b"",
-    (b'data: {"object":"text_completion","choices":[{"index":0,"text":"","finish_reason":null}]}\n\n',),
-    b'data: {"object":"text_completion","choices":[{"index":0,"text":"hi","finish_reason":null}]}\n\n',
-    b'data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
-)
-
-
-def named(name: str, **fields: object) -> bytes:
-    return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode()
-
-
-def choice(**fields: object) -> bytes:
-    body = {"object": "chat.completion.chunk", "choices": [{"index": 0, "finish_reason": None, **fields}]}
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
-
-
-ANYWHERE = {
-    "comment": b": keep-alive\n\n",
-    "comment line": b":\n",
-    "blank lines": b"\n\n",
-    "blank lines, CRLF": b"\r\n",
-    "spaces": b"   \n\n",
-    "ping": b'event: ping\ndata: {"type": "ping"}\n\n',
-    "ping without data": b"event: ping\n\n",
-    "heartbeat": b'data: {"type": "heartbeat"}\n\n',
-    "empty data": b"data:\n\n",
-    "empty object": b"data: {}\n\n",
-    "id and retry": b"id: 7\nretry: 3000\n\n",
-    "half an event": b"data: ",
-}
-OF_CHAT = {
-    "empty delta": choice(delta={}),
-    "empty text": choice(delta={"content": ""}),
-    "role": choice(delta={"role": "assistant", "content": None}),
-    "empty arguments": choice(delta={"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}),
-    "no choice": b'data: {"object":"chat.completion.chunk","choices":[]}\n\n',
-}
-KEEP_ALIVES: dict[str, dict[str, bytes]] = {
-    str(CHAT): OF_CHAT,
-    str(LEGACY): {"empty text": choice(text=""), "no choice": b'data: {"choices":[]}\n\n'},
-    str(RESPONSES): {
-        "keepalive": named("keepalive", sequence_number=3),
-        "empty text": named("response.output_text.delta", delta=""),
-        "in progress": named("response.in_progress", response={"status": "in_progress"}),
-        "queued": named("response.queued", response={"status": "queued"}),
-    },
-    str(MESSAGES): {
-        "empty text": named("content_block_delta", index=0, delta={"type": "text_delta", "text": ""}),
-        "empty thinking": named("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": ""}),
-        "empty arguments": named(
-            "content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": ""}
-        ),
-        "message start": MESSAGES.preamble[0],
-    },
-}
 WORK: dict[str, tuple[bytes, ...]] = {
     str(CHAT): (
         choice(delta={"reasoning_content": "hm"}),
@@ -96,7 +45,6 @@ WORK: dict[str, tuple[bytes, ...]] = {
     ),
 }
 """What a dialect says of work that goes on."""
-FORMS = (CHAT, LEGACY, RESPONSES, MESSAGES)
 forms = pytest.mark.parametrize("form", FORMS, ids=name_of)
 MODELS: Section = {
     "gpt": {"deployments": [{"upstream": "one"}], "fallbacks": ["gpt-spare"]},
@@ -106,33 +54,7 @@ MODELS: Section = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hang:
-    """One endpoint, and how its dead model's connection is kept alive."""
-
-    form: Form
-    name: str
-    keep_alive: bytes
-
-    def __str__(self) -> str:
-        return f"{self.form}-{self.name}"
-
-
-def hangs() -> Iterator[Hang]:
-    for form in FORMS:
-        for name, keep_alive in (ANYWHERE | KEEP_ALIVES[str(form)]).items():
-            yield Hang(form, name, keep_alive)
-
-
 each_hang = pytest.mark.parametrize("hang", list(hangs()), ids=str)
-
-
-def for_ever(keep_alive: bytes) -> list[Step]:
-    return [step for _ in range(100) for step in (chunk(keep_alive), Pause(EVERY_S))]
-
-
-def begun(form: Form) -> list[Respond]:
-    return [stream_head(), *map(chunk, form.preamble), chunk(form.token)]
 
 
 @each_hang

@@ -107,8 +107,18 @@ async def test_error_page_behind_comments_becomes_words_of_our_own() -> None:
         assert CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["code"] == "upstream_error"
 
 
-async def test_answer_that_is_no_stream_cannot_stand_behind_comments() -> None:
+async def test_whole_answer_is_written_as_a_stream_behind_comments() -> None:
     async with facing([Pause(0.2), *CHAT.ok], stream=EARLY) as (stand, _):
+        reply = await CHAT.ask(stand.url, stream=True)
+        assert reply.is_whole
+        assert reply.body.startswith(WORD)
+        assert reply.body.endswith(b"data: [DONE]\n\n")
+        assert b'"content":"hi"' in reply.body
+
+
+async def test_answer_that_cannot_be_written_as_a_stream_cannot_stand_behind_comments() -> None:
+    unfinished = CHAT.answer.replace(b'"stop"', b"null")
+    async with facing([Pause(0.2), whole(200, unfinished)], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert not reply.is_whole
         assert "without the event stream" in CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]

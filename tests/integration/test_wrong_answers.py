@@ -119,6 +119,24 @@ async def test_member_named_error_of_a_resource_is_no_error(path: str, answer: b
         assert (reply.status, reply.body, len(provider.requests)) == (200, answer, 1)
 
 
+@pytest.mark.parametrize("path", ["/v1/organizations/external_keys/key_1/validate", "/v1/chat/completions", "/v1/any"])
+async def test_error_of_a_checked_resource_is_no_error_and_a_bare_one_is(path: str) -> None:
+    outcome = b'{"type":"external_key_validation","status":"failure","error":"the KMS timed out"}'
+    async with facing([whole(200, outcome)], [whole(200, b'{"error":"model not loaded"}')]) as (stand, _):
+        reply = await ask(stand.url, path, b'{"model":"gpt"}')
+        assert (reply.status, reply.body) == (504 if path == CHAT.path else 200, outcome)
+        assert (await ask(stand.url, path, b'{"model":"gpt"}')).status == 404
+
+
+async def test_whole_answer_too_large_to_be_written_as_a_stream_is_a_failed_attempt() -> None:
+    large = whole(200, CHAT.answer.replace(b'"hi"', b'"' + b"x" * 300_000 + b'"'))
+    async with facing([large], CHAT.good_stream, retry=RETRY, defaults={"max_buffered_answer": "128KiB"}) as (stand, _):
+        assert (await CHAT.ask(stand.url, stream=True)).body == CHAT.stream_bytes
+        (call,) = await stand.calls()
+        assert [each["outcome"] for each in call["attempts"]] == ["malformed", "ok"]
+        await eventually(lambda: stand.app.upstreams.memory.taken_bytes == 0)
+
+
 async def test_speech_passes_from_its_first_byte() -> None:
     go_on = asyncio.Event()
     script: list[Step] = [

@@ -177,6 +177,17 @@ def test_legacy_completion_of_several_prompts_ends_when_all_that_have_begun_are_
     assert reader.read(event(text(1, "", "stop"))).is_end
 
 
+@pytest.mark.parametrize(("choices", "is_ended"), [(2, [False, True]), (0, [False, False])])
+def test_legacy_completion_of_several_prompts_may_answer_them_one_after_the_other(
+    choices: int, is_ended: list[bool]
+) -> None:
+    reader = ChatReader(choices, is_chat=False)
+    marks = [reader.read(event(each)) for each in (text(0, "x"), text(0, "", "stop"), text(1, "y"))]
+    assert not any(mark.is_end for mark in marks)
+    assert [bool(marks[1].is_end), reader.read(event(text(1, "", "stop"))).is_end] == is_ended
+    assert reader.read(event(b"[DONE]")) == END
+
+
 def test_choice_that_begins_late_is_seen_on_the_fast_path() -> None:
     stream = b"".join(
         b"data: " + json.dumps(each).encode() + b"\n\n" for each in (text(0, "x"), text(1, "y"), text(0, "", "stop"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 
 from llm_guard.dialect.anthropic import ANSWERS as ANTHROPIC
@@ -81,7 +85,37 @@ def test_answer_cut_at_any_byte_is_cut(at: int) -> None:
         (Reader(None), b'{"error":{"message":"failed"}}', "error"),
         (Reader(None), b'{"error":{"message":null}}', "good"),
         (Reader(None), b'{"type":"error"}', "error"),
+        (Reader(None), b'{"type":"external_key_validation","status":"failure","error":"KMS is down"}', "good"),
+        (Reader(None), b'{"type":"deployment_run","error":{"type":"environment_archived_error"}}', "good"),
+        (Reader(None), b'{"type":"invalid_request_error","error":"no such model"}', "error"),
+        (Reader(None), b'{"type":"RateLimited","error":{"message":"slow down"}}', "error"),
+        (Reader(None), b'{"type":"backend_out_of_capacity","error":"later"}', "error"),
+        (Reader(None), b'{"type":"urn:problem-details:x","error":"later"}', "error"),
+        (Reader(None), b'{"type":null,"error":"model not loaded"}', "error"),
+        (CHAT, b'{"type":"chat",%b,"error":"model not loaded"}' % CHOICES, "error"),
     ],
 )
 def test_other_endpoints(reader: Reader, body: bytes, expected: str) -> None:
     assert found(reader, body) == expected
+
+
+def recorded_errors() -> list[dict[str, object]]:
+    """Every recorded error that is a JSON object with a member `error`, whatever its status was."""
+    folder = Path(__file__).parents[2] / "data"
+    lines = [line for name in ("corpus.jsonl", "errors.jsonl") for line in (folder / name).read_text().splitlines()]
+    found: list[dict[str, object]] = []
+    for record in map(json.loads, lines):
+        with suppress(ValueError, TypeError):
+            body = json.loads(record.get("body"))
+            if isinstance(body, dict) and body.get("error") and "id" not in body:
+                found.append(body)
+    return found
+
+
+@pytest.mark.parametrize("reader", [Reader(None), JOB, CHAT])
+def test_recorded_errors_are_errors_at_any_endpoint(reader: Reader) -> None:
+    bodies = recorded_errors()
+    assert len(bodies) > 100
+    for body in bodies:
+        assert found(reader, json.dumps(body).encode()) in ("error", "shape"), body
+        assert found(reader, json.dumps(body | {"type": "server_error"}).encode()) in ("error", "shape"), body

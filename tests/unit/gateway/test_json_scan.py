@@ -36,6 +36,12 @@ def refused(document: bytes, piece_bytes: int = 997) -> str:
     return caught.value.code
 
 
+@pytest.mark.parametrize("prompt", [b'["a", "' + LONG + b'", "b"]', b"[" + b"[1]," * 20_000 + b"[2]]", b'["a"]'])
+def test_number_of_prompts_of_a_large_document_is_not_known(prompt: bytes) -> None:
+    assert scanned(b'{"prompt": ' + prompt + b', "x": "' + LONG + b'"}')[0] == Asked(prompts=0)
+    assert scanned(b'{"prompt": "' + LONG + b'"}')[0] == Asked()
+
+
 @pytest.mark.parametrize(
     "document",
     [

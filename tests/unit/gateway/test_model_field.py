@@ -49,6 +49,15 @@ def renamed(body: bytes | str, content_type: str = JSON) -> bytes:
     ("body", "what"),
     [
         ('{"model": "a", "stream": true, "n": 3}', Asked("a", True, 3)),
+        ('{"stream": 1}', Asked(may_stream=True)),
+        ('{"stream": "true", "n": 2}', Asked(choices=2, may_stream=True)),
+        ('{"stream": 0, "n": 1}', Asked()),
+        ('{"stream": [true]}', Asked()),
+        ('{"prompt": "hi"}', Asked()),
+        ('{"prompt": ["a", "b", "c"], "n": 2}', Asked(choices=2, prompts=3)),
+        ('{"prompt": [1, 2, 3]}', Asked()),
+        ('{"prompt": [[1], [2]]}', Asked(prompts=2)),
+        ('{"prompt": []}', Asked()),
         ('\r\n\t {"n":2 , "stream" : false ,"model" : "a"}\n', Asked("a", False, 2)),
         ('{"model": "a\\u0062\\n"}', Asked("ab\n")),
         ('{"mod\\u0065l": "a"}', Asked("a")),
@@ -70,7 +79,7 @@ def test_what_a_body_asks_for_is_found(body: str, what: Asked) -> None:
 
 @pytest.mark.parametrize("stream", ["1", '"true"', "null", "[true]", "{}"])
 def test_only_true_asks_for_a_stream(stream: str) -> None:
-    assert asked(f'{{"model": "a", "stream": {stream}}}') == Asked("a")
+    assert asked(f'{{"model": "a", "stream": {stream}}}').is_stream is False
 
 
 @pytest.mark.parametrize("n", ["0", "-1", "2.0", '"2"', "null", "[]", "1000"])

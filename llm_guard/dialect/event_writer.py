@@ -1,0 +1,25 @@
+"""JSON objects as server-sent events.
+
+Owns their bytes. Escaped to ASCII: half of an emoji, which models do send, could not be encoded.
+"""
+
+from __future__ import annotations
+
+import json
+
+from llm_guard.dialect.tally import Body, text_in
+
+
+def named_event(fields: Body) -> bytes:
+    """An event that is named by its `type`."""
+    return b"event: " + text_in(fields, "type").encode() + b"\n" + data_event(fields)
+
+
+def data_event(fields: Body) -> bytes:
+    """An event without a name."""
+    return b"data: " + encoded(fields) + b"\n\n"
+
+
+def encoded(fields: Body) -> bytes:
+    """The object as JSON. Raises ValueError for a number that JSON does not have."""
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()

@@ -105,9 +105,12 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_full = False
         if not self._is_closing:
-            self.due_at = (
-                _NEVER if self._running is not None else self._listener.now + self._listener.settings.keep_alive
-            )
+            if self._parser.reading is not None:
+                self.due_at = self._listener.now  # its body has a limit: see `expire`
+            elif self._running is not None:
+                self.due_at = _NEVER
+            else:
+                self.due_at = self._listener.now + self._listener.settings.keep_alive
         self._wake()
 
     def _wake(self) -> None:
@@ -289,7 +292,7 @@ class ClientConnection(asyncio.Protocol):
             self._queue.append(request)
 
     def on_whole(self, request: Request) -> None:
-        if request is self._running:
+        if request is self._running and not self._is_full:
             self.due_at = _NEVER
 
     def on_full(self, request: Request) -> None:

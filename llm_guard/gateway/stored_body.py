@@ -96,7 +96,8 @@ def patched(blocks: Iterable[bytes], patches: Iterable[Patch]) -> Iterator[bytes
 @overload
 def patched(blocks: Iterable[Block], patches: Iterable[Patch]) -> Iterator[Block]: ...
 def patched(blocks: Iterable[Block], patches: Iterable[Patch]) -> Iterator[Block]:
-    """What the blocks hold, with each patch in its place; patches are in order and apart from each other."""
+    """What the blocks hold, with each patch in its place; patches are in order and apart from each other. No block is
+    empty: as a chunk it would end the request."""
     waiting = iter(patches)
     patch = next(waiting, None)
     at = kept_from = 0
@@ -113,7 +114,8 @@ def patched(blocks: Iterable[Block], patches: Iterable[Patch]) -> Iterator[Block
             patch = next(waiting, None)
         pieces.append(block[max(0, kept_from - at) :])
         at = end
-        yield b"".join(pieces)
+        if new_block := b"".join(pieces):
+            yield new_block
 
 
 class Renamed:

@@ -163,6 +163,10 @@ class ArrivingBody:
         """As `BodyStore.blocks`."""
         return self._store.blocks()
 
+    async def wait_complete(self) -> None:
+        """As `BodyStore.wait_complete`."""
+        await self._store.wait_complete()
+
     async def renamed(self, model: str) -> FileBody:
         """With `model` as its model and every other byte as it was. Raises BadRequest."""
         assert self._look is not None  # noqa: S101  # `asks_so_far` has found the model

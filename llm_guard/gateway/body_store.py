@@ -62,10 +62,13 @@ class BodyStore:
             elif self.is_complete:
                 return
             else:
-                waiter = asyncio.get_running_loop().create_future()
-                self._waiters.append(waiter)
-                yield waiter
+                yield self._more()
         raise OSError("the body is closed")
+
+    async def wait_complete(self) -> None:
+        """Returns when all of it has arrived, or it is closed."""
+        while not self.is_complete and not self._is_closed:
+            await self._more()
 
     def content(self) -> bytes | SpoolFile:
         """A complete body: bytes up to `MEMORY_BYTES`, else its file, which the caller closes."""
@@ -83,6 +86,12 @@ class BodyStore:
         if self._file is None:
             return bytes(self._memory[at : at + _BLOCK_BYTES])
         return self._file.read_at(at, _BLOCK_BYTES)
+
+    def _more(self) -> asyncio.Future[None]:
+        """Done when more has arrived."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -73,9 +73,15 @@ class Upstreams:
         headers = header_rules.to_upstream(call, upstream, is_body_ours=attempt.manner is not None)
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
-        return await self._connections.send(
+        exchange = await self._connections.send(
             call.method, upstream.origin, target, headers, body, limits.on_connected, is_repeatable=call.is_repeatable
         )
+        if exchange.status == 411 and isinstance(call.body, ArrivingBody) and limits.lacks_length:
+            exchange.abort()
+            limits.on_client_awaited()
+            await call.body.wait_complete()
+            return await self._send(call, attempt, limits)
+        return exchange
 
 
 class _Limits:
@@ -142,6 +148,11 @@ class _Limits:
         if not self.is_over:
             self._awaited_from = self.clock.now()
             self._set(inf, self._latest_name)
+
+    @property
+    def lacks_length(self) -> bool:
+        """Whether the body is sent in chunks, which some servers refuse with 411 (RFC 9112, section 6.3)."""
+        return self.sending is not None and self.sending.size is None
 
     @property
     def is_client_slow(self) -> bool:

@@ -224,6 +224,25 @@ async def test_early_answer_that_may_be_retried_is(status: int) -> None:
         assert provider.uploads[1].body == BODY
 
 
+async def test_provider_that_takes_no_chunks_is_sent_the_length_once_it_is_known() -> None:
+    async with uploading(early(HALF // 2, whole(411)), store) as (stand, provider, client):
+        client.writer.write(chunked_head() + chunk(BODY[:HALF]).data)
+        await eventually(lambda: provider.uploads and provider.uploads[0].is_cut)
+        client.writer.write(chunk(BODY[HALF:]).data + END.data)
+        assert (await client.reply()).status == 200
+        assert b"\r\ncontent-length: %d" % len(BODY) in provider.uploads[1].head
+        assert provider.uploads[1].body == BODY
+        (call,) = await stand.calls()
+        assert [each["outcome"] for each in call["attempts"]] == ["ok"]
+
+
+async def test_length_that_was_sent_and_is_refused_is_the_answer() -> None:
+    async with uploading(early(HALF // 2, whole(411)), store) as (_, provider, client):
+        client.writer.write(head() + BODY[:HALF])
+        assert (await client.reply()).status == 411
+        assert len(provider.uploads) == 1
+
+
 async def test_file_that_was_sent_as_a_whole_is_not_sent_again() -> None:
     async def failing(upload: Upload) -> None:
         await upload.read_whole()

@@ -64,10 +64,11 @@ def _is_route_known(call: Call, body: ArrivingBody, asked: Asked) -> bool:
 
 
 def needs_whole_body(call: Call, reply: Reply) -> bool:
-    """Whether something that the call's route or its client wants can only be done with all of the body."""
-    assert call.route is not None  # noqa: S101  # it was identified
-    is_hedged = call.route.hedging is not None and call.is_repeatable
-    return is_hedged or call.route.lasting.degraded is not None or may_be_kept(call, reply)
+    """Whether the call is the gateway's own to answer, or its route or its client wants what takes all of the body."""
+    route = call.route
+    if route is None or (route.hedging is not None and call.is_repeatable):
+        return True
+    return route.lasting.degraded is not None or may_be_kept(call, reply)
 
 
 class Arrival:

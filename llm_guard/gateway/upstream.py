@@ -48,6 +48,8 @@ class Upstreams:
             async with limits.scope:
                 limits.on_start()
                 exchange = await self._send(call, attempt, limits)
+                if exchange.status >= 400:
+                    limits.on_refusal()
                 outcome = await read_to_commit(call, attempt, exchange, limits, self.memory)
                 if limits.sending is not None and isinstance(outcome, Opened) and outcome.exchange is not None:
                     await limits.sending.ended  # the relay's limits are about the answer alone
@@ -61,7 +63,7 @@ class Upstreams:
             return _weighed(failure, limits, exchange)
         finally:
             attempt.on_patience = None
-            limits.is_over = True
+            limits.is_sending_over = True
             if exchange is not None:
                 exchange.abort()
 
@@ -89,7 +91,7 @@ class _Limits:
 
     __slots__ = (
         "_attempt", "_awaited_from", "_call", "_connected_at", "_is_early", "_latest_at", "_latest_name", "_timeouts",
-        "clock", "is_connected", "is_over", "scope", "sending",
+        "clock", "is_connected", "is_sending_over", "scope", "sending",
     )  # fmt: skip
 
     def __init__(self, call: Call, attempt: Attempt, clock: Clock) -> None:
@@ -107,8 +109,8 @@ class _Limits:
         """When the provider had all that had arrived of the body; infinite while it has not."""
         self.sending: Sending | None = None
         """None: the body was there as a whole."""
-        self.is_over = False
-        """The answer is the relay's, or has failed: what is still sent moves no limit."""
+        self.is_sending_over = False
+        """What may still be sent moves no limit."""
 
     def on_start(self) -> None:
         self._set(self._attempt.started_at + self._timeouts.connect, "connect")
@@ -134,20 +136,21 @@ class _Limits:
 
     def on_block(self) -> None:
         """As `sending.Limits`."""
-        if self.is_over:
-            return
-        self._attempt.sent_at = self._connected_at = self.clock.now()
-        self._awaited_from = inf
-        if self._latest_name == "first_token":
-            self.on_stream()
-        else:
-            self._limit_unary()
+        if not self.is_sending_over:
+            self._awaited_from = inf
+            self._begin_again()
 
     def on_client_awaited(self) -> None:
         """As `sending.Limits`."""
-        if not self.is_over:
+        if not self.is_sending_over:
             self._awaited_from = self.clock.now()
             self._set(inf, self._latest_name)
+
+    def on_refusal(self) -> None:
+        """An error has begun: the rest of its answer does not wait for the client."""
+        if self.sending is not None and not self.sending.is_complete:
+            self.is_sending_over = True
+            self._begin_again()
 
     @property
     def lacks_length(self) -> bool:
@@ -171,6 +174,13 @@ class _Limits:
         took_s = self.clock.now() - self._attempt.started_at
         detail = f"no answer within {took_s:.2g} s, when time was left for one more attempt"
         return replace(failure, detail=detail, is_early=True)
+
+    def _begin_again(self) -> None:
+        self._attempt.sent_at = self._connected_at = self.clock.now()
+        if self._latest_name == "first_token":
+            self.on_stream()
+        else:
+            self._limit_unary()
 
     def _limit_unary(self) -> None:
         limit_s = self._timeouts.attempt_s(is_client_timeout_known=self._call.decide_by < inf)

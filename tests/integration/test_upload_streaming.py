@@ -124,6 +124,15 @@ async def test_body_that_is_no_form_begins_at_once() -> None:
         await arrived(provider)
 
 
+async def test_path_of_the_gateways_own_takes_no_upload() -> None:
+    async with uploading(store) as (_, provider, client):
+        path = "/v1/llm-guard/calls/1"
+        client.writer.write(head(path, headers={"content-type": "application/octet-stream"}) + BODY[:HALF])
+        client.writer.write(BODY[HALF:])
+        assert (await client.reply()).status == 404
+        assert not provider.uploads
+
+
 async def test_slow_client_is_not_the_providers_time() -> None:
     async with uploading(store, timeout={"attempt": "300ms", "total": "400ms"}) as (stand, _, client):
         client.writer.write(head())
@@ -281,6 +290,14 @@ async def test_early_answer_that_is_final_reaches_the_client_before_its_last_byt
         assert len(provider.uploads) == 1
         await stand.idle()
         assert stand.app.gateway.spool.used_bytes == 0
+
+
+async def test_early_error_that_does_not_end_is_out_of_time() -> None:
+    act = early(HALF, whole(400, b'{"error":', {"content-length": "1000"}))
+    async with uploading(act, timeout={"attempt": "200ms"}) as (stand, _, client):
+        client.writer.write(head() + BODY[:HALF])
+        assert (await client.reply()).status == 504
+        assert stand.breaker("one").failures == 1
 
 
 async def test_early_success_that_is_whole_is_passed_on() -> None:

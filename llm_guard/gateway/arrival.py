@@ -26,8 +26,8 @@ from llm_guard.policy.deadline import deadline_at
 
 
 def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
-    """What the head announces of the body; sends the interim answer that a client waits for before it sends the body.
-    Raises BadRequest."""
+    """Checks what the head announces of the body, and sends the interim answer that a client may wait for before it
+    sends the body. Raises BadRequest."""
     request = reply.request
     limit.check(request.content_length)
     if request.content_length > MEMORY_BYTES:
@@ -64,7 +64,8 @@ def _is_route_known(call: Call, body: ArrivingBody, asked: Asked) -> bool:
 
 
 def needs_whole_body(call: Call, reply: Reply) -> bool:
-    """Whether the call is the gateway's own to answer, or its route or its client wants what takes all of the body."""
+    """Whether the gateway answers the call itself, or the route or the client wants something that takes all of the
+    body."""
     route = call.route
     if route is None or (route.hedging is not None and call.is_repeatable):
         return True

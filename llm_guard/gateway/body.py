@@ -103,7 +103,7 @@ class ArrivingBody:
             raise
 
     async def receive_whole(self) -> tuple[bytes | StoredBody, Asked]:
-        """As `receive`."""
+        """Receives all of it; returns what `receive` does. Raises BadRequest, and what `read` raises."""
         look = self._look
         if look is None:
             return self._beginning, inspect(self._beginning, self._content_type, "", self._limit.max_bytes)
@@ -124,8 +124,8 @@ class ArrivingBody:
     # while it arrives
 
     def asks_so_far(self) -> Asked | None:
-        """What it asks for as far as it has arrived; None: there is no more to come, or no part of it can be read
-        alone. Raises BadRequest."""
+        """Returns what it asks for as far as it has arrived. None: there is no more to come, or no part of it can be
+        read alone. Raises BadRequest."""
         if self._look is None or self._is_over or is_coded(self._content_encoding):
             return None
         return self._look.asks_so_far()
@@ -156,15 +156,15 @@ class ArrivingBody:
 
     @property
     def size(self) -> int | None:
-        """In bytes, all of it; None until it is complete where that was not announced."""
+        """Total size in bytes. None until the body is complete, where its length was not announced."""
         return self._store.size if self._store.is_complete else self._announced_bytes
 
     def blocks(self) -> Iterator[Block]:
-        """As `BodyStore.blocks`."""
+        """Yields all of it from the beginning: see `BodyStore.blocks`."""
         return self._store.blocks()
 
     async def wait_complete(self) -> None:
-        """As `BodyStore.wait_complete`."""
+        """Returns when all of it has arrived, or it is closed."""
         await self._store.wait_complete()
 
     async def renamed(self, model: str) -> FileBody:
@@ -231,7 +231,7 @@ class _Look:
             return NOTHING
 
     def asks_so_far(self) -> Asked | None:
-        """What a part asks for; None where only all of it can be read. Raises BadRequest."""
+        """Returns what the body asks for so far; None where only all of it can be read. Raises BadRequest."""
         if isinstance(self._scan, FormScan):
             return asked_of_form(self._scan)
         return NOTHING if self._scan is None else None

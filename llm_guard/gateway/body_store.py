@@ -52,8 +52,8 @@ class BodyStore:
         self._wake()
 
     def blocks(self) -> Iterator[Block]:
-        """All of it from the beginning, at most 256 KiB at a time. Where the rest has not arrived yet there is a future
-        in place of a block, which is done when more has. Raises OSError when the body is closed."""
+        """Yields all of it from the beginning, at most 256 KiB at a time. Where the rest has not arrived yet it yields
+        a future in place of a block, which is done when more has. Raises OSError when the body is closed."""
         at = 0
         while not self._is_closed:
             if block := self._read(at):
@@ -71,7 +71,7 @@ class BodyStore:
             await self._more()
 
     def content(self) -> bytes | SpoolFile:
-        """A complete body: bytes up to `MEMORY_BYTES`, else its file, which the caller closes."""
+        """Returns a complete body: bytes up to `MEMORY_BYTES`, else its file, which the caller closes."""
         return bytes(self._memory) if self._file is None else self._file
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ class Sending:
 
     def __init__(self, body: FileBody, limits: Limits) -> None:
         self.size = body.size
-        """As of now: the request is framed by it, whether or not the rest of the body has arrived meanwhile."""
+        """Fixed when the attempt begins: the request is framed by it, even if the body is complete soon after."""
         self.is_complete = False
         """The whole request is on its way: it may be executed."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -110,7 +110,7 @@ class _Limits:
         self.sending: Sending | None = None
         """None: the body was there as a whole."""
         self.is_sending_over = False
-        """What may still be sent moves no limit."""
+        """The rest of the body, if any is still sent, moves no limit."""
 
     def on_start(self) -> None:
         self._set(self._attempt.started_at + self._timeouts.connect, "connect")
@@ -135,13 +135,13 @@ class _Limits:
             self._limit_unary()
 
     def on_block(self) -> None:
-        """As `sending.Limits`."""
+        """Implements `sending.Limits`."""
         if not self.is_sending_over:
             self._awaited_from = inf
             self._begin_again()
 
     def on_client_awaited(self) -> None:
-        """As `sending.Limits`."""
+        """Implements `sending.Limits`."""
         if not self.is_sending_over:
             self._awaited_from = self.clock.now()
             self._set(inf, self._latest_name)

@@ -30,7 +30,7 @@ class Body:
 
 
 class Notes:
-    """Limits that only note what they hear."""
+    """Limits that only record how they are notified."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import classification, fuzz, joins, lasting, ops, relay, report, soak, wrong_answers
+from benchmarks import classification, fuzz, joins, lasting, ops, relay, report, soak, uploads, wrong_answers
 from benchmarks.compare import measure as comparison
 from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
@@ -63,7 +63,7 @@ def main(context: click.Context) -> None:
 @_seconds
 def everything(seconds: float = scenarios.LONGEST_S) -> None:
     """Every part but the soak, the storm matrix and the fuzzing, one after the other."""
-    measured = [*_scenarios(seconds), *_compare(), *_relay(), *_ops(), *_lasting()]
+    measured = [*_scenarios(seconds), *_compare(), *_relay(), *_ops(), *_lasting(), *_uploads()]
     _end([*measured, *storms.run_all(click.echo), *_joins(), *_classification(), *_wrong_answers()])
 
 
@@ -220,6 +220,12 @@ def join_texts() -> None:
     _end(_joins())
 
 
+@main.command("uploads")
+def upload() -> None:
+    """How soon a provider has an upload, and what the gateway takes for it. Half a minute."""
+    _end(_uploads())
+
+
 @main.command("wrong-answers")
 def wrong() -> None:
     """Answers that are none, by endpoint and form: what the client gets, and what the breaker learns."""
@@ -280,6 +286,12 @@ def _joins() -> Iterable[str]:
     joined = joins.run(click.echo)
     report.write_joins(joined)
     return joined.broken
+
+
+def _uploads() -> Iterable[str]:
+    done = uploads.run(click.echo)
+    report.write_uploads(done)
+    return [promise for each in done for promise in each.broken]
 
 
 def _wrong_answers() -> Iterable[str]:

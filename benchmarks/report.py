@@ -1,4 +1,5 @@
-"""Results of relay, ops, lasting, soak, joins and classification as JSON and as pages, in `benchmarks/results/`."""
+"""Results of relay, ops, lasting, uploads, soak, joins and classification, as JSON and as pages in
+`benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import platform
 import statistics
 from pathlib import Path
 
-from benchmarks import classification, joins, lasting, ops, wrong_answers
+from benchmarks import classification, joins, lasting, ops, uploads, wrong_answers
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
 from benchmarks.soak_picture import draw_soak
@@ -159,6 +160,12 @@ def write_joins(joined: joins.Joins) -> None:
     """joins.json and joins.md."""
     _write_json("joins", {"machine": machine(), "joins": joined.as_dict()})
     (RESULTS / "joins.md").write_text("\n".join([*joins.page(joined), "", _machine_line(), ""]))
+
+
+def write_uploads(done: list[uploads.Uploaded]) -> None:
+    """uploads.json and uploads.md."""
+    _write_json("uploads", {"machine": machine(), "uploads": [each.as_dict() for each in done]})
+    (RESULTS / "uploads.md").write_text("\n".join([*uploads.page(done), "", _machine_line(), ""]))
 
 
 def write_wrong_answers(judged: wrong_answers.Judged) -> None:

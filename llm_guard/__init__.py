@@ -9,6 +9,7 @@ config       YAML -> frozen models
 routes       model name -> route -> deployments
 pool         deployments and budgets, over reloads
 deployment   whom a call can be sent to, and what is known of it
+request_body the body of a request, whole or still arriving, as an interface
 call         the nouns of one call
 outcome      failure kinds, refusals
 clock        the only reader of time

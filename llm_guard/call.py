@@ -6,7 +6,7 @@ Owns the facts of one call, from its receipt to its record. Decides nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -23,6 +23,7 @@ from llm_guard.policy.rate_hints import RateHint
 from llm_guard.policy.retry_budget import RetryBudget
 from llm_guard.policy.trace_context import TraceContext
 from llm_guard.policy.transition import BreakerState
+from llm_guard.request_body import StoredBody
 from llm_guard.routes import Route, Target
 
 Headers = tuple[tuple[str, str], ...]
@@ -68,27 +69,6 @@ class Exchange(Protocol):
 
     def take_over(self, inbox: Inbox) -> Wire:
         """After an upgrade: from now on the bytes go to `inbox`. Raises UpstreamError when the connection is gone."""
-
-
-class FileBody(Protocol):
-    """A request's body that is not in memory."""
-
-    @property
-    def size(self) -> int:
-        """In bytes: of all blocks together."""
-
-    def blocks(self) -> Iterator[bytes]:
-        """From the beginning, each time. Raises OSError."""
-
-
-class StoredBody(FileBody, Protocol):
-    """One that the gateway has received: see `gateway.stored_body`."""
-
-    async def renamed(self, model: str) -> FileBody:
-        """With another model."""
-
-    def close(self) -> None:
-        """Once the call is over."""
 
 
 class Recovery(Protocol):
@@ -155,6 +135,9 @@ class Attempt:
     """The memory of its answer, where that is read whole; released with the call."""
     on_patience: Callable[[], None] | None = None
     """To be called while it is made, when the call may take longer than was known."""
+    sent_at: float = 0.0
+    """Of a body that is sent while it arrives: when the provider last took a part of it. What comes before is not the
+    provider's time. 0: the body was there as a whole."""
     answered_at: float | None = None
     """When its first token, or its whole answer, was there."""
     ended_at: float | None = None
@@ -166,6 +149,11 @@ class Attempt:
     """What was decided after it failed."""
     budget_left: float | None = None
     """Retries that could still have been made then, as far as budgets go."""
+
+    @property
+    def timed_from(self) -> float:
+        """The instant from which the provider's time counts."""
+        return max(self.started_at, self.sent_at)
 
     @property
     def outcome(self) -> str:
@@ -285,6 +273,13 @@ class Call:
     def commit_by(self) -> float:
         """The instant by which the client must have an answer's first byte."""
         return min(self.decide_by, self.deadline_at)
+
+    def start_time(self, decide_by: float, deadline_at: float) -> None:
+        """Sets both limits of a call whose body has arrived while attempts were being made."""
+        self.decide_by, self.deadline_at = decide_by, deadline_at
+        for attempt in self.attempts:
+            if attempt.on_patience is not None:
+                attempt.on_patience()
 
     def lift_patience(self, until: float = float("inf")) -> None:
         """The client has its first byte, and waits on as long as bytes come; the gateway itself waits until `until`."""

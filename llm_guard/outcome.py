@@ -203,6 +203,10 @@ class Failure:
     """What the upstream said, when it said something complete."""
     is_before_sending: bool = False
     """Nothing was sent: there was no connection. The upstream's host is at fault, and nothing was executed."""
+    is_incomplete: bool = False
+    """It came before the request had been sent as a whole: no server executes a part of one (RFC 9112, section 8)."""
+    is_clients_delay: bool = False
+    """The provider gave up a request of which the client had sent no more for a while: that is no evidence."""
     is_early: bool = False
     """It was cut off before its own limit, for the sake of the call's deadline: that is no evidence."""
     is_shape_only: bool = False

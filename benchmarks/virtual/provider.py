@@ -13,10 +13,11 @@ from typing import Protocol
 
 import msgspec
 
-from llm_guard.call import FileBody, Headers, Inbox, Wire
+from llm_guard.call import Headers, Inbox, Wire
 from llm_guard.gateway.connections import Connections
 from llm_guard.gateway.upstream_error import UpstreamError
 from llm_guard.outcome import FailureKind
+from llm_guard.request_body import FileBody
 
 CALL_HEADER = "x-benchmark-call"
 """Carries a call's number through the gateway."""

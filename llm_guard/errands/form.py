@@ -38,10 +38,14 @@ async def body_of(call: Call, clock: Clock) -> bytes | None:
     """All of it; None: too much to be kept. Raises OSError where its file cannot be read."""
     if isinstance(call.body, bytes):
         return call.body if len(call.body) <= MOST_BODY_BYTES else None
-    if call.body.size > MOST_BODY_BYTES:
+    size = call.body.size
+    if size is None or size > MOST_BODY_BYTES:
         return None
     pieces = []
     for block in call.body.blocks():
+        if not isinstance(block, bytes):
+            await block
+            continue
         pieces.append(block)
         await clock.sleep(0)  # a block takes a tenth of a millisecond
     return b"".join(pieces)

@@ -11,7 +11,9 @@ waiting              a client that waits is told so
 first_resort         an answer before anybody is asked, by answer_cache and replay; else one request for all who ask the
                      same: flight (its task), tape (what has come of it, a recording), following (each who gets it)
 body_limit           how large a body may be
-body                 a large body: looked at as it passes (json_scan, form_scan, coding), kept in a file (stored_body)
+arrival              a body that takes many reads: received as a whole, or its call begins before all of it has arrived
+body                 such a body: looked at as it passes (json_scan, form_scan, coding), kept in memory or in a file
+                     (body_store), and once all of it is there (stored_body)
 spool                the files of all bodies, bounded together
 model_field, asked   what a body asks for: its model found, and renamed
 headers              which headers travel, and which do not
@@ -20,7 +22,7 @@ way                  who is asked next, now or after a wait
 entrance             who lets a call in: not resting, not failing, with room
 race                 an attempt: one exchange, or two at once
 settle               an attempt's end: what it holds goes back, what it showed is noted
-upstream             one exchange with one deployment, within its limits
+upstream             one exchange with one deployment, within its limits; sending is a body that still arrives
 connections          HTTP to upstreams: which origin is reached how
 origin, proxied      an origin's connections: made, kept, counted; behind an HTTP proxy by aiohttp
 upstream_connection  one of them: request_head out, answer_reader in; what comes of it is an upstream_exchange

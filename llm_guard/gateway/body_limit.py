@@ -17,6 +17,11 @@ _UPLOADS = ("/v1/files/", "/v1/uploads/")
 """The body of a call to these paths, or below them, is a file."""
 
 
+def is_upload(path: str) -> bool:
+    """Whether the body of a call to this path is a file, for which no model is chosen."""
+    return f"{path}/".startswith(_UPLOADS)
+
+
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
     """A size, and the config key that sets it."""
@@ -41,7 +46,7 @@ class BodyLimits:
 
     def of(self, call: Call, reply: Reply) -> BodyLimit:
         """Files may be larger than other bodies, except from unknown callers: each takes disk space."""
-        if not f"{call.path}/".startswith(_UPLOADS):
+        if not is_upload(call.path):
             return self._usual
         is_known = call.client_key is not None or is_local(reply.peer, reply.request.version, reply.request.names)
         return self._upload if is_known else self._usual

@@ -30,6 +30,9 @@ _BODY_BYTES_PER_S = 1 << 14
 _LINGER_S = 2.0
 """A client that is answered before it has sent everything gets this long to read the answer: closing at once would
 reset the connection, and the answer be lost (RFC 9112, section 9.6)."""
+_MOST_LINGER_S = 30.0
+"""While more of its body comes it has not read the answer yet, and gets up to this long: some clients read nothing
+before they have sent everything."""
 _STALL_S = 60.0
 """A client that takes nothing of what was written for so long is gone."""
 
@@ -41,8 +44,8 @@ class ClientConnection(asyncio.Protocol):
     """The protocol of one connection."""
 
     __slots__ = (
-        "_begun_at", "_inbox", "_is_closing", "_is_full", "_is_paused", "_last_words", "_listener", "_parser", "_queue",
-        "_running", "_stash", "_unsent_bytes", "_waiters", "due_at", "task", "transport",
+        "_begun_at", "_inbox", "_is_closing", "_is_full", "_is_paused", "_last_words", "_lingers_until", "_listener",
+        "_parser", "_queue", "_running", "_stash", "_unsent_bytes", "_waiters", "due_at", "task", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -63,6 +66,8 @@ class ClientConnection(asyncio.Protocol):
         """Not parsed yet: somebody is being answered."""
         self._inbox: Inbox | None = None
         self._is_closing = False
+        self._lingers_until = 0.0
+        """Until then, at the latest, what comes is read and dropped."""
         self._is_paused = False
         """We do not read it."""
         self._is_full = False
@@ -105,9 +110,12 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_full = False
         if not self._is_closing:
-            self.due_at = (
-                _NEVER if self._running is not None else self._listener.now + self._listener.settings.keep_alive
-            )
+            if self._parser.reading is not None:
+                self.due_at = self._listener.now  # its body has a limit: see `expire`
+            elif self._running is not None:
+                self.due_at = _NEVER
+            else:
+                self.due_at = self._listener.now + self._listener.settings.keep_alive
         self._wake()
 
     def _wake(self) -> None:
@@ -118,6 +126,8 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._inbox is not None:
             self._inbox.feed_data(data)
+        elif self._lingers_until:
+            self.due_at = min(self._lingers_until, self._listener.now + _LINGER_S)
         else:
             self._parse(data)
 
@@ -250,6 +260,7 @@ class ClientConnection(asyncio.Protocol):
         self._listener.idle.pop(self, None)
         self._unsent_bytes = 0
         self.due_at = self._listener.now + _LINGER_S
+        self._lingers_until = self._listener.now + _MOST_LINGER_S
         if not self.transport.is_closing():
             self._resume()
             self.transport.write_eof()
@@ -289,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
             self._queue.append(request)
 
     def on_whole(self, request: Request) -> None:
-        if request is self._running:
+        if request is self._running and not self._is_full:
             self.due_at = _NEVER
 
     def on_full(self, request: Request) -> None:

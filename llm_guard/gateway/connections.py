@@ -13,11 +13,12 @@ import urllib.request
 from collections.abc import Awaitable, Callable
 from functools import cache
 
-from llm_guard.call import Exchange, FileBody
+from llm_guard.call import Exchange
 from llm_guard.gateway.origin import Origin
 from llm_guard.gateway.proxied import ProxiedOrigin, proxy_for
 from llm_guard.gateway.upstream_connection import UpstreamConnection
 from llm_guard.gateway.upstream_error import UpstreamError, unsendable
+from llm_guard.request_body import FileBody
 
 __all__ = ["Connections", "UpstreamError"]
 

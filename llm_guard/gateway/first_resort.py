@@ -17,12 +17,10 @@ from llm_guard.gateway.degraded import Degraded
 from llm_guard.gateway.flight import Flight, call_for_all, errand_for
 from llm_guard.gateway.following import Following
 from llm_guard.gateway.keeping import Keeper
-from llm_guard.gateway.last_resort import LastResort
+from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.reply import Reply
 from llm_guard.outcome import Beyond, GaveUp, Refusal
-
-ASYNC_HEADER = "x-llm-guard-async"
 
 _INVALID = Refusal(400, "invalid_async", f"{ASYNC_HEADER} must be true or false", by="request")
 _NOT_CACHED = Refusal(504, "not_cached", "there is no answer from before, and no other was wanted", by="request")

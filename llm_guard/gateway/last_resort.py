@@ -20,6 +20,7 @@ from llm_guard.gateway.refusals import own_words
 from llm_guard.gateway.reply import Reply
 from llm_guard.outcome import Beyond, GaveUp, Refusal
 
+ASYNC_HEADER = "x-llm-guard-async"
 LETTER_HEADER = "x-llm-guard-dead-letter"
 
 _CONTENT_TYPES = {
@@ -70,6 +71,13 @@ class LastResort:
             return False
         await give_promise(call, promised, reply)
         return True
+
+
+def may_be_kept(call: Call, reply: Reply) -> bool:
+    """Whether the call may be kept beyond its client, with its body: for a promise, or as a letter."""
+    assert call.route is not None  # noqa: S101  # it was identified
+    is_promised = call.route.lasting.later.when in ("on_failure", "always") or ASYNC_HEADER in reply.request.names
+    return call.method == "POST" and (is_promised or _wants_letter(call, reply))
 
 
 def _is_worth_it(call: Call) -> bool:

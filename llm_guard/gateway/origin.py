@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from llm_guard.call import Exchange, FileBody
+from llm_guard.call import Exchange
 from llm_guard.gateway.request_head import request_head
 from llm_guard.gateway.upstream_connection import UpstreamConnection
 from llm_guard.gateway.upstream_error import connecting_failed
+from llm_guard.request_body import FileBody
 
 _IDLE_S = 15.0
 """Providers keep an idle connection for a minute and more, but uvicorn for 5 s, and middleboxes for as long as they

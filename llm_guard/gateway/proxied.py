@@ -21,7 +21,7 @@ from aiohttp.helpers import _EXC_SENTINEL as _NO_CAUSE
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from llm_guard.call import Exchange, FileBody, Headers, Inbox, Wire
+from llm_guard.call import Exchange, Headers, Inbox, Wire
 from llm_guard.gateway.request_head import request_head
 from llm_guard.gateway.upstream_error import (
     UpstreamError,
@@ -33,6 +33,7 @@ from llm_guard.gateway.upstream_error import (
     unsendable,
 )
 from llm_guard.outcome import FailureKind
+from llm_guard.request_body import FileBody
 
 _STALE_WITHIN_S = 1.0
 _LAST_BYTES_S = 1.0
@@ -78,7 +79,7 @@ class ProxiedOrigin:
                 method,
                 URL(self._url + target, encoded=True),
                 headers=[*headers, ("Content-Length", str(size))] if size else headers,
-                data=_blocks(body) if size else None,
+                data=None if size == 0 else _blocks(body),  # chunked where the size is not known
                 allow_redirects=False,
                 proxy=self._proxy,
                 trace_request_ctx=wire,
@@ -130,7 +131,10 @@ async def _blocks(body: bytes | FileBody) -> AsyncIterator[bytes]:
         yield body
     else:
         for block in body.blocks():
-            yield block
+            if isinstance(block, bytes):
+                yield block
+            else:
+                await block
 
 
 def _count(session: aiohttp.ClientSession) -> int:

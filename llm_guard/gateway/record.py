@@ -131,7 +131,7 @@ class Recorder:
         label = attempt.target.deployment.label
         deployment = self._deployments[label]
         deployment.attempts[attempt.outcome] += 1
-        deployment.upstream_duration.note((attempt.ended_at or now) - attempt.started_at)
+        deployment.upstream_duration.note((attempt.ended_at or now) - attempt.timed_from)
         if attempt.failure is not None and attempt.failure.limit is not None:
             deployment.timeouts[attempt.failure.limit] += 1
             model.limits_hit += 1

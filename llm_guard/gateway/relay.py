@@ -216,7 +216,7 @@ def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
     timeouts, view = served.attempt.target.timeouts, served.opened.view
     if view is None:
         attempt_s = timeouts.attempt_s(is_client_timeout_known=False)
-        ends_at, name = earlier(served.attempt.started_at + attempt_s, "attempt", call.deadline_at)
+        ends_at, name = earlier(served.attempt.timed_from + attempt_s, "attempt", call.deadline_at)
         limit.set(ends_at, name)
         return
     limit.set_idle(timeouts.idle, call.deadline_at, "total")

@@ -162,6 +162,14 @@ def objection(request: Request) -> BadRequest | None:
     return None
 
 
+def without_upstream(path: str) -> tuple[str | None, str]:
+    """`/upstreams/NAME/v1/…` as (NAME, /v1/…); any other path as (None, path)."""
+    if not path.startswith("/upstreams/"):
+        return None, path
+    name, slash, rest = path.removeprefix("/upstreams/").partition("/")
+    return name, slash + rest
+
+
 def _is_crooked(path: str) -> bool:
     """To a server that decodes the path once, or to one that does so twice."""
     for _ in range(3):

@@ -21,9 +21,10 @@ _sound_names: set[str] = set()
 
 
 def request_head(
-    method: str, target: str, host: str, headers: list[tuple[str, str]], body_size: int
+    method: str, target: str, host: str, headers: list[tuple[str, str]], body_size: int | None
 ) -> tuple[bytes, bool]:
-    """The head, with the length of the body and nothing else of our own, and whether it asks for an upgrade.
+    """The head, with the length of the body and nothing else of our own, and whether it asks for an upgrade. A body of
+    unknown length (None) is chunked.
 
     Raises UpstreamError (INTERNAL) for what would not be one request: it never reaches the wire.
     """
@@ -36,7 +37,10 @@ def request_head(
             is_upgrade |= _check_name(name)
         lines.append(f"{name}: {value}\r\n")
     line_count = len(headers) + 2
-    if body_size or method in _METHODS_WITH_BODY:
+    if body_size is None:
+        lines.append("Transfer-Encoding: chunked\r\n")
+        line_count += 1
+    elif body_size or method in _METHODS_WITH_BODY:
         lines.append(f"Content-Length: {body_size}\r\n")
         line_count += 1
     head = "".join(lines)

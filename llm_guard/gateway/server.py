@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from random import Random
 
 import structlog
@@ -18,19 +19,20 @@ from llm_guard.deployment import Deployment
 from llm_guard.dialect import DIALECTS, dialect_of
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.answers import refuse
+from llm_guard.gateway.arrival import Arrival, check_announced, needs_whole_body, receive_call
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.gateway.body import MEMORY_BYTES, receive
+from llm_guard.gateway.body import ArrivingBody
 from llm_guard.gateway.degraded import Degraded
-from llm_guard.gateway.first_resort import ASYNC_HEADER, FirstResort
+from llm_guard.gateway.first_resort import FirstResort
 from llm_guard.gateway.keeping import Keeper
-from llm_guard.gateway.last_resort import LastResort
+from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
 from llm_guard.gateway.model_field import inspect, model_in_query
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.refusals import DRAINED, refusal_of, unknown_model, wrong_dialect
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
 from llm_guard.gateway.reply import Reply, uncancel
-from llm_guard.gateway.request import Request, objection
+from llm_guard.gateway.request import Request, objection, without_upstream
 from llm_guard.gateway.serving import Serving, digest
 from llm_guard.gateway.spool import Spool, default_max_bytes
 from llm_guard.gateway.tracing import Tracer
@@ -105,7 +107,7 @@ class Gateway:
         except ConnectionError:
             call.failure = CLIENT_LEFT
             raise
-        except BadRequest as bad:  # found only when the model was to be renamed
+        except BadRequest as bad:  # found when the model was to be renamed, or while the body was sent on
             await self._refuse(call, refusal_of(bad), reply)
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
             _log.exception("a call broke the gateway", request_id=call.id)
@@ -157,6 +159,23 @@ class Gateway:
 
     async def _serve(self, call: Call, reply: Reply) -> None:
         refusal = self._admit(call, reply) or await self._receive(call, reply) or self._identify(call)
+        if isinstance(call.body, ArrivingBody):
+            await self._serve_arriving(call, call.body, refusal, reply)
+        else:
+            await self._answer(call, refusal, reply)
+
+    async def _serve_arriving(self, call: Call, body: ArrivingBody, refusal: Refusal | None, reply: Reply) -> None:
+        """Sends the body on while it arrives, unless something needs all of it. Raises BadRequest."""
+        if refusal is not None or needs_whole_body(call, reply):
+            call.body, asked = await body.receive_whole()
+            self._note_arrived(call, reply, asked)
+            await self._answer(call, self._identify(call), reply)
+            return
+        body.follow(is_routed_by_model=call.upstream_name is None)
+        async with Arrival(call, body, partial(self._note_arrived, call, reply), self._clock):
+            await self._answer(call, None, reply)
+
+    async def _answer(self, call: Call, refusal: Refusal | None, reply: Reply) -> None:
         if refusal is not None:
             await self._refuse(call, refusal, reply)
             return
@@ -214,7 +233,7 @@ class Gateway:
 
     def _begin(self, request: Request) -> Call:
         names = request.names
-        upstream_name, path = _without_upstream(request.path)
+        upstream_name, path = without_upstream(request.path)
         call = Call(
             f"lg-{self._random.getrandbits(80):020x}",
             dialect_of(
@@ -272,26 +291,23 @@ class Gateway:
     async def _receive(self, call: Call, reply: Reply) -> Refusal | None:
         request, limit = reply.request, self._body_limits.of(call, reply)
         try:
-            limit.check(request.content_length)
-            if request.content_length > MEMORY_BYTES:
-                self.spool.check(request.content_length)
-            if "expect" in request.names:
-                _expect(reply)
+            check_announced(reply, limit, self.spool)
             if request.has_arrived and request.received_bytes <= _SMALL_BODY_BYTES and not call.content_encoding:
                 call.body = request.take()
                 limit.check(len(call.body))
                 asked = inspect(call.body, call.content_type, "", limit.max_bytes)
             else:
-                call.body, asked = await receive(
-                    request.read, call.content_type, call.content_encoding, limit, self.spool, self._clock
-                )
-            # SDKs begin to wait when they have sent it all, which for a slow upload is long after the head.
-            if (patience := patience_s(request.names)) is not None:
-                call.decide_by = self._clock.now() + decide_within_s(patience)
-            self._note(call, asked)
+                asked = await receive_call(call, request, limit, self.spool, self._clock)
+            self._note_arrived(call, reply, asked)
         except BadRequest as bad:
             return refusal_of(bad)
         return None
+
+    def _note_arrived(self, call: Call, reply: Reply, asked: Asked) -> None:
+        # SDKs begin to wait when they have sent it all, which for a slow upload is long after the head.
+        if (patience := patience_s(reply.request.names)) is not None:
+            call.decide_by = self._clock.now() + decide_within_s(patience)
+        self._note(call, asked)
 
     def _note(self, call: Call, asked: Asked) -> None:
         """What is asked for, as far as the path lets it mean something."""
@@ -330,21 +346,3 @@ class Gateway:
                 return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
         call.deadline_at = deadline_at(self._clock.now(), call.route.timeouts.total, None)
         return wrong_dialect(call)
-
-
-def _without_upstream(path: str) -> tuple[str | None, str]:
-    """`/upstreams/NAME/v1/…` as (NAME, /v1/…); any other path as (None, path)."""
-    if not path.startswith("/upstreams/"):
-        return None, path
-    name, slash, rest = path.removeprefix("/upstreams/").partition("/")
-    return name, slash + rest
-
-
-def _expect(reply: Reply) -> None:
-    """Answers the one expectation that there is (RFC 9110, section 10.1.1)."""
-    if reply.request.version == "1.0":
-        return  # it has none (RFC 9110, section 10.1.1)
-    if reply.request.names["expect"].lower() != "100-continue":
-        reply.closes_connection = True  # nobody can tell whether its body follows
-        raise BadRequest(417, "expectation_failed", "the only expectation is 100-continue")
-    reply.send_continue()

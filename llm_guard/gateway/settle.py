@@ -39,7 +39,7 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     now = attempt.ended_at = clock.now()
     if signal is _HEALTHY:
         deployment.last_success_wall = clock.wall()
-    took_s = (now if attempt.answered_at is None else attempt.answered_at) - attempt.started_at
+    took_s = (now if attempt.answered_at is None else attempt.answered_at) - attempt.timed_from
     _settle_breaker(attempt, leave, signal, now, took_s)
     if attempt.target.model is not None:
         _note_latency(attempt, signal, now, took_s)
@@ -56,7 +56,7 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
 def settle_begun(attempt: Attempt, leave: Leave, clock: Clock) -> None:
     """An answer that will last has begun well: its deployment serves. If it dies, `settle` takes that back."""
     now = clock.now()
-    took_s = None if attempt.answered_at is None else attempt.answered_at - attempt.started_at
+    took_s = None if attempt.answered_at is None else attempt.answered_at - attempt.timed_from
     _settle_breaker(attempt, leave, _HEALTHY, now, took_s)
     _note_recent(attempt, "ok", now, is_begun=False)
     leave.is_begun = True

@@ -107,6 +107,13 @@ class SpoolFile:
         """At most `size` bytes from the current position. Raises OSError."""
         return self._file.read(size)
 
+    def read_at(self, offset: int, size: int) -> bytes:
+        """At most `size` bytes from `offset`, between two calls of `append`. Raises OSError."""
+        self._file.seek(offset)
+        block = self._file.read(size)
+        self._file.seek(self._size)  # where the next block is appended
+        return block
+
     def close(self) -> None:
         """Deletes the file and frees its bytes. A second call does nothing."""
         if not self._file.closed:

@@ -6,12 +6,12 @@ Owns the files. Does not own how a body gets here (`gateway.body`), nor where it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, overload
 
-from llm_guard.call import FileBody
 from llm_guard.clock import Clock
 from llm_guard.gateway.coding import Inflater, deflater, is_coded
 from llm_guard.gateway.spool import Spool, SpoolFile
+from llm_guard.request_body import Block, FileBody
 
 _BLOCK_BYTES = 1 << 18
 _CODED_BLOCK_BYTES = 1 << 16
@@ -63,7 +63,7 @@ class StoredBody:
         BadRequest. It is closed with this one."""
         patches = self._patches(model)
         if not is_coded(self._content_encoding):
-            return _Renamed(self._file, self.size, patches)
+            return Renamed(self, patches)
         if model not in self._recoded:
             recoded = await _recode(self._file, self._content_encoding, patches, self._spool, self._clock)
             if self._recoded.setdefault(model, recoded) is not recoded:  # another attempt was faster
@@ -91,12 +91,20 @@ class Turns:
             self._since = self._clock.now()
 
 
-def patched(blocks: Iterable[bytes], patches: Iterable[Patch]) -> Iterator[bytes]:
-    """What the blocks hold, with each patch in its place; patches are in order and apart from each other."""
+@overload
+def patched(blocks: Iterable[bytes], patches: Iterable[Patch]) -> Iterator[bytes]: ...
+@overload
+def patched(blocks: Iterable[Block], patches: Iterable[Patch]) -> Iterator[Block]: ...
+def patched(blocks: Iterable[Block], patches: Iterable[Patch]) -> Iterator[Block]:
+    """What the blocks hold, with each patch in its place; patches are in order and apart from each other. No block is
+    empty: as a chunk it would end the request."""
     waiting = iter(patches)
     patch = next(waiting, None)
     at = kept_from = 0
     for block in blocks:
+        if not isinstance(block, bytes):
+            yield block
+            continue
         end = at + len(block)
         pieces = []
         while patch is not None and patch[0] < end:
@@ -106,19 +114,21 @@ def patched(blocks: Iterable[bytes], patches: Iterable[Patch]) -> Iterator[bytes
             patch = next(waiting, None)
         pieces.append(block[max(0, kept_from - at) :])
         at = end
-        yield b"".join(pieces)
+        if new_block := b"".join(pieces):
+            yield new_block
 
 
-class _Renamed:
-    """A view of a file."""
+class Renamed:
+    """A body with patches, as a view of the original."""
 
-    def __init__(self, file: BodyFile, size: int, patches: list[Patch]) -> None:
-        self.size = size + sum(len(new) - (stop - start) for start, stop, new in patches)
-        self._file = file
+    def __init__(self, body: FileBody, patches: list[Patch]) -> None:
+        size = body.size
+        self.size = None if size is None else size + sum(len(new) - (stop - start) for start, stop, new in patches)
+        self._body = body
         self._patches = patches
 
-    def blocks(self) -> Iterator[bytes]:
-        return patched(_blocks(self._file, _BLOCK_BYTES), self._patches)
+    def blocks(self) -> Iterator[Block]:
+        return patched(self._body.blocks(), self._patches)
 
 
 class _Recoded:

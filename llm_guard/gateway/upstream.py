@@ -6,20 +6,25 @@ good (`gateway.opening`), nor whether to try again (`gateway.attempt_loop`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
-from llm_guard.call import Attempt, Call, Exchange, FileBody, Opened
+from llm_guard.call import Attempt, Call, Exchange, Opened
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway import model_field
+from llm_guard.gateway.body import ArrivingBody
 from llm_guard.gateway.connections import Connections, UpstreamError
 from llm_guard.gateway.opening import read_to_commit
+from llm_guard.gateway.sending import Sending
 from llm_guard.gateway.tracing import pass_on
 from llm_guard.outcome import Failure, FailureKind, Limit
 from llm_guard.policy.answer_memory import AnswerMemory
 from llm_guard.policy.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings, earlier
+from llm_guard.request_body import FileBody
+
+_CLIENT_SLOW_S = 5.0
+"""Servers give up a body of which nothing arrives for 10 s and more; what breaks sooner has another reason."""
 
 
 class Upstreams:
@@ -42,37 +47,51 @@ class Upstreams:
         try:
             async with limits.scope:
                 limits.on_start()
-                exchange = await self._send(call, attempt, limits.on_connected)
+                exchange = await self._send(call, attempt, limits)
+                if exchange.status >= 400:
+                    limits.on_refusal()
                 outcome = await read_to_commit(call, attempt, exchange, limits, self.memory)
+                if limits.sending is not None and isinstance(outcome, Opened) and outcome.exchange is not None:
+                    await limits.sending.ended  # the relay's limits are about the answer alone
             if isinstance(outcome, Opened) and outcome.exchange is not None:
                 exchange = None  # the relay's to end
-            return outcome
+            return _weighed(outcome, limits, exchange)
         except TimeoutError:
-            return limits.failure()
+            return _weighed(limits.failure(), limits, exchange)
         except UpstreamError as error:
-            return Failure(error.kind, error.detail, is_before_sending=not limits.is_connected)
+            failure = Failure(error.kind, error.detail, is_before_sending=not limits.is_connected)
+            return _weighed(failure, limits, exchange)
         finally:
             attempt.on_patience = None
+            limits.is_sending_over = True
             if exchange is not None:
                 exchange.abort()
 
-    async def _send(self, call: Call, attempt: Attempt, on_connected: Callable[[], None]) -> Exchange:
+    async def _send(self, call: Call, attempt: Attempt, limits: _Limits) -> Exchange:
         upstream = attempt.target.deployment.upstream
         target, body = await _request(call, attempt)
+        if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
+            body = limits.sending = Sending(body, limits)
         headers = header_rules.to_upstream(call, upstream, is_body_ours=attempt.manner is not None)
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
-        return await self._connections.send(
-            call.method, upstream.origin, target, headers, body, on_connected, is_repeatable=call.is_repeatable
+        exchange = await self._connections.send(
+            call.method, upstream.origin, target, headers, body, limits.on_connected, is_repeatable=call.is_repeatable
         )
+        if exchange.status == 411 and isinstance(call.body, ArrivingBody) and limits.lacks_length:
+            exchange.abort()
+            limits.on_client_awaited()
+            await call.body.wait_complete()
+            return await self._send(call, attempt, limits)
+        return exchange
 
 
 class _Limits:
     """The one time limit of an attempt: connect, then first_token or attempt, never beyond the call's deadline."""
 
     __slots__ = (
-        "_attempt", "_call", "_connected_at", "_is_early", "_latest_at", "_latest_name", "_timeouts", "clock",
-        "is_connected", "scope",
+        "_attempt", "_awaited_from", "_call", "_connected_at", "_is_early", "_latest_at", "_latest_name", "_timeouts",
+        "clock", "is_connected", "is_sending_over", "scope", "sending",
     )  # fmt: skip
 
     def __init__(self, call: Call, attempt: Attempt, clock: Clock) -> None:
@@ -86,6 +105,12 @@ class _Limits:
         self._is_early = False
         self._latest_at = 0.0
         self._latest_name: Limit = "connect"
+        self._awaited_from = inf
+        """When the provider had all that had arrived of the body; infinite while it has not."""
+        self.sending: Sending | None = None
+        """None: the body was there as a whole."""
+        self.is_sending_over = False
+        """The rest of the body, if any is still sent, moves no limit."""
 
     def on_start(self) -> None:
         self._set(self._attempt.started_at + self._timeouts.connect, "connect")
@@ -107,8 +132,35 @@ class _Limits:
 
     def on_unary(self) -> None:
         if self._latest_name != "attempt":
-            limit_s = self._timeouts.attempt_s(is_client_timeout_known=self._call.decide_by < inf)
-            self._set(self._attempt.started_at + limit_s, "attempt")
+            self._limit_unary()
+
+    def on_block(self) -> None:
+        """Implements `sending.Limits`."""
+        if not self.is_sending_over:
+            self._awaited_from = inf
+            self._begin_again()
+
+    def on_client_awaited(self) -> None:
+        """Implements `sending.Limits`."""
+        if not self.is_sending_over:
+            self._awaited_from = self.clock.now()
+            self._set(inf, self._latest_name)
+
+    def on_refusal(self) -> None:
+        """An error has begun: the rest of its answer does not wait for the client."""
+        if self.sending is not None and not self.sending.is_complete:
+            self.is_sending_over = True
+            self._begin_again()
+
+    @property
+    def lacks_length(self) -> bool:
+        """Whether the body is sent in chunks, which some servers refuse with 411 (RFC 9112, section 6.3)."""
+        return self.sending is not None and self.sending.size is None
+
+    @property
+    def is_client_slow(self) -> bool:
+        """Whether the provider has waited for more of the body for so long that it may well have given up."""
+        return self.clock.now() - self._awaited_from >= _CLIENT_SLOW_S
 
     def renew(self) -> None:
         """The call may take longer than was known when the limit was set."""
@@ -122,6 +174,17 @@ class _Limits:
         took_s = self.clock.now() - self._attempt.started_at
         detail = f"no answer within {took_s:.2g} s, when time was left for one more attempt"
         return replace(failure, detail=detail, is_early=True)
+
+    def _begin_again(self) -> None:
+        self._attempt.sent_at = self._connected_at = self.clock.now()
+        if self._latest_name == "first_token":
+            self.on_stream()
+        else:
+            self._limit_unary()
+
+    def _limit_unary(self) -> None:
+        limit_s = self._timeouts.attempt_s(is_client_timeout_known=self._call.decide_by < inf)
+        self._set(self._attempt.timed_from + limit_s, "attempt")
 
     def _set(self, at: float, name: Limit) -> None:
         self._latest_at, self._latest_name = at, name
@@ -154,6 +217,16 @@ async def _request(call: Call, attempt: Attempt) -> tuple[str, bytes | FileBody]
 
 
 # What went wrong
+
+
+def _weighed(outcome: Opened | Failure, limits: _Limits, exchange: Exchange | None) -> Opened | Failure:
+    """A failure that came before the request had been sent as a whole says so, unless a success had begun."""
+    if limits.sending is None or limits.sending.is_complete or isinstance(outcome, Opened):
+        return outcome
+    if exchange is not None and exchange.status < 400:
+        return outcome
+    is_given_up = outcome.answer is None or outcome.answer.status == 408
+    return replace(outcome, is_incomplete=True, is_clients_delay=is_given_up and limits.is_client_slow)
 
 
 def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: bool = False) -> Failure:

@@ -12,10 +12,11 @@ from typing import Protocol
 
 import httptools
 
-from llm_guard.call import FileBody, Inbox
+from llm_guard.call import Inbox
 from llm_guard.gateway.answer_reader import AnswerReader
 from llm_guard.gateway.upstream_error import UpstreamError, connection_broke, malformed, retired, truncated, unsendable
 from llm_guard.gateway.upstream_exchange import UpstreamExchange
+from llm_guard.request_body import Block, FileBody
 
 _SMALL_BODY_BYTES = 1 << 16
 """Goes out with its head in one write; a larger one block by block."""
@@ -72,7 +73,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_reused = self._is_upgraded = False
         self._waiter: asyncio.Future[None] | None = None
         """Of who waits for more of the answer."""
-        self._unsent: Iterator[bytes | memoryview] | None = None
+        self._unsent: Iterator[Block | memoryview] | None = None
         """Of a large body."""
         self._is_full = self._is_pumping = False
         self._drained: asyncio.Future[None] | None = None
@@ -291,7 +292,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._drained.set_result(None)
 
     def _pump(self) -> None:
-        """Writes one block of a large body; the next one in the loop's next round, so that others come in between."""
+        """Writes one block of a large body; the next one in the loop's next round, so that others come in between, or
+        when more of it has arrived."""
         self._is_pumping = False
         if self._unsent is None or self._is_full:
             return
@@ -303,22 +305,38 @@ class UpstreamConnection(asyncio.Protocol):
         if block is None:
             self._unsent = None
             return
-        self.transport.write(block)
         self._is_pumping = True
-        self._loop.call_soon(self._pump)
+        if isinstance(block, asyncio.Future):
+            block.add_done_callback(self._go_on)
+        else:
+            self.transport.write(block)
+            self._loop.call_soon(self._pump)
+
+    def _go_on(self, _arrived: asyncio.Future[None]) -> None:
+        self._pump()
 
 
-def _blocks(body: bytes | FileBody) -> Iterator[bytes | memoryview]:
-    """Raises OSError when a file is not what it was."""
+def _blocks(body: bytes | FileBody) -> Iterator[Block | memoryview]:
+    """A body as it is framed: by its length, or in chunks where that is not known. Raises OSError when a file is not
+    what it was."""
     if isinstance(body, bytes):
         view = memoryview(body)
         yield from (view[at : at + _BLOCK_BYTES] for at in range(0, len(view), _BLOCK_BYTES))
-        return
-    left = body.size
-    for block in body.blocks():
-        left -= len(block)
-        if left < 0:
-            break
+    elif body.size is None:
+        for block in body.blocks():
+            yield b"%x\r\n%b\r\n" % (len(block), block) if isinstance(block, bytes) else block
+        yield b"0\r\n\r\n"
+    else:
+        yield from _measured(body.blocks(), body.size)
+
+
+def _measured(blocks: Iterator[Block], size: int) -> Iterator[Block]:
+    left = size
+    for block in blocks:
+        if isinstance(block, bytes):
+            left -= len(block)
+            if left < 0:
+                break
         yield block
     if left:
         raise OSError("the body's file has changed")

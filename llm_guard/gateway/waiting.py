@@ -79,7 +79,7 @@ class Waiting:
         call = self._call
         if self._reply.has_begun:
             return True
-        if call.method != "POST" or call.is_upgrade:
+        if call.method != "POST" or call.is_upgrade or not self._reply.request.has_arrived:
             return False
         if not call.is_stream:
             return settings.unary and not call.may_stream  # whose head has to wait for the answer's form

@@ -161,7 +161,7 @@ def _attempt_facts(call: Call, attempt: Attempt) -> dict[str, Value]:
         "llm_guard.then": attempt.next_step or None,
     }
     if attempt.is_stream and attempt.answered_at is not None:
-        facts["gen_ai.response.time_to_first_chunk"] = attempt.answered_at - attempt.started_at
+        facts["gen_ai.response.time_to_first_chunk"] = attempt.answered_at - attempt.timed_from
     if attempt is _who_answered(call):  # once: who adds spans up must not count tokens twice
         facts["gen_ai.usage.input_tokens"] = call.usage.input or None
         facts["gen_ai.usage.output_tokens"] = call.usage.output or None

@@ -45,7 +45,8 @@ class TimeoutSettings:
     """Streams, after the first token: longest time without a useful event, however many keep-alives come."""
     attempt: OptionalSeconds = None
     """Unary: one exchange, to the last byte of the answer. None: as long as the client waits by its own headers, or
-    `ATTEMPT_S`: an exchange that is cut while the provider works on it is paid for and lost."""
+    `ATTEMPT_S`: an exchange that is cut while the provider works on it is paid for and lost. Begins with the last byte
+    of a body that is sent while it arrives."""
     total: Seconds = 600.0
     """The call: all attempts, waits and the whole stream."""
     learned: LearnedSettings | None = None

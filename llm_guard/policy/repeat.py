@@ -62,7 +62,7 @@ class Repeatable:
 
 def may_have_executed(failure: Failure) -> bool:
     """Whether the provider may have done what it was asked, although the call failed."""
-    if failure.is_before_sending:
+    if failure.is_before_sending or failure.is_incomplete:
         return False
     if failure.is_after_head:
         return True

@@ -185,6 +185,66 @@ async def test_what_is_wrong_behind_a_request_is_said_after_its_answer(stand: St
     assert len(stand.served) == 1
 
 
+@pytest.mark.parametrize(("sends_for_s", "lives_for_s"), [(0, 2.0), (10, 11.0), (60, 30.0)])
+async def test_client_that_is_answered_early_has_time_to_send_the_rest(sends_for_s: int, lives_for_s: float) -> None:
+    async def answer_early(_request: Request, reply: Reply) -> None:
+        await reply.send(401, "", [], b"no")
+
+    stand = Stand(answer_early)
+    connection, transport = stand.connect()
+    connection.data_received(post(b"begins", length=1_000_000))
+    await settle()
+    assert transport.statuses == [401]
+    began_at, sent_s = stand.clock.now(), 0
+    while not transport.is_aborted:
+        if sent_s < sends_for_s:
+            sent_s += 1
+            connection.data_received(b"more")
+        stand.pass_s(1.0)
+    assert lives_for_s <= stand.clock.now() - began_at <= lives_for_s + 1.0
+    assert transport.statuses == [401]
+    await stand.listener.close(0)
+
+
+async def test_limit_on_a_body_outlasts_a_pause_of_its_answer() -> None:
+    failed: list[str] = []
+
+    async def answer_early(request: Request, reply: Reply) -> None:
+        try:
+            while await request.read():
+                pass
+        except BadRequest as bad:
+            failed.append(bad.code)
+
+    stand = Stand(answer_early, body_timeout=10.0)
+    connection, _ = stand.connect()
+    connection.data_received(post(b"begins", length=1000))
+    await settle()
+    connection.pause_writing()
+    connection.resume_writing()
+    stand.pass_s(11.0)
+    await settle()
+    assert failed == ["request_timeout"]
+    await stand.listener.close(0)
+
+
+async def test_client_that_does_not_read_is_gone_though_its_body_has_ended() -> None:
+    async def hold(_request: Request, _reply: Reply) -> None:
+        await asyncio.Event().wait()
+
+    stand = Stand(hold)
+    connection, transport = stand.connect()
+    connection.data_received(post(b"begins", length=10))
+    await settle()
+    connection.pause_writing()
+    connection.data_received(b"ends")
+    stand.pass_s(61.0)
+    assert transport.is_aborted
+    connection.connection_lost(None)
+    await settle()
+    await stand.listener.close(0)
+
+
 async def test_body_that_breaks_is_refused_to_whoever_reads_it(stand: Stand) -> None:
     connection, transport = stand.connect()
     connection.data_received(

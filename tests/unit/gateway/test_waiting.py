@@ -9,6 +9,7 @@ import pytest
 
 from llm_guard.call import Call
 from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.request import Request
 from llm_guard.gateway.waiting import Waiting
 from llm_guard.policy.stream import WaitingSettings
 from tests.fakes.clock import ManualClock
@@ -18,9 +19,14 @@ SOON = WaitingSettings(after=10.0)
 
 
 class FakeReply(Reply):
-    """Has what `Waiting` asks of a `Reply`, and neither a request nor a connection."""
+    """Has what `Waiting` asks of a `Reply`, and no connection."""
 
-    def __init__(self, error: Exception | None = None, *, is_stuck: bool = False) -> None:
+    def __init__(
+        self, error: Exception | None = None, *, is_stuck: bool = False, has_arrived: bool = True
+    ) -> None:  # fmt: skip
+        self.request = Request("POST", "/v1/chat/completions", "1.1", [])
+        if has_arrived:
+            self.request.complete()
         self.has_begun = False
         self.words = 0
         self.was_cancelled = False
@@ -105,6 +111,16 @@ async def test_config_may_say_otherwise(settings: WaitingSettings, facts: dict[s
     with waiting(reply, clock, settings, **facts):
         await pass_s(clock, 10.0)
     assert reply.words == 1
+
+
+async def test_client_that_still_sends_its_body_is_not_told_that_it_waits() -> None:
+    clock, reply = ManualClock(), FakeReply(has_arrived=False)
+    with waiting(reply, clock):
+        await pass_s(clock, 10.0)
+        assert reply.words == 0
+        reply.request.complete()
+        await pass_s(clock, 1.0)
+        assert reply.words == 1
 
 
 async def test_it_is_looked_again_every_second_until_a_word_may_be_said() -> None:

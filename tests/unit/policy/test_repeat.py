@@ -108,6 +108,11 @@ def test_failure_to_connect_has_executed_nothing(kind: FailureKind) -> None:
     assert not may_have_executed(Failure(kind, "no connection", is_before_sending=True))
 
 
+def test_part_of_a_request_executes_nothing() -> None:
+    for kind in PERHAPS:
+        assert not may_have_executed(Failure(kind, "broken", is_incomplete=True))
+
+
 @pytest.mark.parametrize(("status", "is_perhaps"), [(503, False), (500, True), (502, True), (504, True)])
 def test_service_that_says_it_is_unavailable_has_executed_nothing(status: int, is_perhaps: bool) -> None:
     """OpenAI calls both `server_error`; a 503 is given in place of an execution."""

@@ -1,0 +1,120 @@
+"""A request's body that arrives over many reads: received as a whole, or sent on while it arrives.
+
+Owns which calls begin before their body is complete, and what becomes of such a call when its body fails. Does not own
+the body itself (`gateway.body`), nor how it is sent (`gateway.upstream`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from types import TracebackType
+from typing import Self
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.gateway.asked import Asked, BadRequest
+from llm_guard.gateway.body import ArrivingBody
+from llm_guard.gateway.body_limit import BodyLimit, is_upload
+from llm_guard.gateway.body_store import MEMORY_BYTES
+from llm_guard.gateway.last_resort import may_be_kept
+from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.request import Request
+from llm_guard.gateway.spool import Spool
+from llm_guard.policy.deadline import deadline_at
+
+
+def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
+    """Checks what the head announces of the body, and sends the interim answer that a client may wait for before it
+    sends the body. Raises BadRequest."""
+    request = reply.request
+    limit.check(request.content_length)
+    if request.content_length > MEMORY_BYTES:
+        spool.check(request.content_length)
+    if "expect" not in request.names or request.version == "1.0":  # HTTP/1.0 has none (RFC 9110, section 10.1.1)
+        return
+    if request.names["expect"].lower() != "100-continue":
+        reply.closes_connection = True  # whether its body follows is not known
+        raise BadRequest(417, "expectation_failed", "the only expectation is 100-continue")
+    reply.send_continue()
+
+
+async def receive_call(call: Call, request: Request, limit: BodyLimit, spool: Spool, clock: Clock) -> Asked:
+    """Receives the body of a call, and returns what it asks for.
+
+    An ArrivingBody is left in `call.body` where the rest of it does not matter for the route. Raises BadRequest.
+    """
+    announced_bytes = request.content_length if "content-length" in request.names else None
+    body = ArrivingBody(
+        request.read, call.content_type, call.content_encoding, announced_bytes, limit, spool, clock
+    )  # fmt: skip
+    await body.begin()
+    asked = None if request.has_arrived else body.asks_so_far()
+    if asked is not None and _is_route_known(call, body, asked):
+        call.body = body
+        return asked
+    call.body, asked = await body.receive_whole()
+    return asked
+
+
+def _is_route_known(call: Call, body: ArrivingBody, asked: Asked) -> bool:
+    """Whether no field that is still to arrive can change where the call goes."""
+    return call.upstream_name is not None or asked.model is not None or is_upload(call.path) or not body.is_form
+
+
+def needs_whole_body(call: Call, reply: Reply) -> bool:
+    """Whether the gateway answers the call itself, or the route or the client wants something that takes all of the
+    body."""
+    route = call.route
+    if route is None or (route.hedging is not None and call.is_repeatable):
+        return True
+    return route.lasting.degraded is not None or may_be_kept(call, reply)
+
+
+class Arrival:
+    """`async with Arrival(...)`: receives the rest of a body while its call is under way in the calling task.
+
+    A body that fails (its client is too slow, it is too large, it cannot be read) cancels what is under way, which
+    blames no provider, and leaves the scope as the error that the body has raised.
+    """
+
+    def __init__(self, call: Call, body: ArrivingBody, note: Callable[[Asked], None], clock: Clock) -> None:
+        """`note` takes what the whole body asks for."""
+        self._call = call
+        self._body = body
+        self._note = note
+        self._clock = clock
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # a coroutine runs in one
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._call.start_time(inf, inf)  # how long the client takes is limited by its connection alone
+        self._receiving = asyncio.get_running_loop().create_task(self._receive())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._receiving.cancel()
+        is_ours = self._error is not None and self._task.uncancel() <= self._cancelling
+        if self._error is not None and is_ours and isinstance(error, asyncio.CancelledError):
+            raise self._error from None
+
+    async def _receive(self) -> None:
+        try:
+            self._complete(await self._body.receive_rest())
+        except Exception as error:  # noqa: BLE001  # whatever it is, the call must not wait for the rest for ever
+            self._error = error
+            self._task.cancel()
+
+    def _complete(self, asked: Asked) -> None:
+        """From now on the call's own limits count."""
+        call = self._call
+        assert call.route is not None  # noqa: S101  # without one it would not have been sent on
+        if call.sent_status is None:
+            self._note(asked)
+        call.start_time(call.decide_by, deadline_at(self._clock.now(), call.route.timeouts.total, None))

@@ -29,6 +29,11 @@ _USE_SHARE = 0.1
 _FEW = 4
 # After a hold calls go so much faster than they came: the last of them still goes within `queue_wait`.
 _CATCH_UP = 1.25
+# So many calls go at that rate before it may double; after a stop nothing but the answers shows what is taken.
+_CALLS_AFTER_HOLD = 15
+_CALLS_AFTER_STOP = 60
+# Denied calls are counted over at most so many seconds.
+_DENIED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ class Gate:
     """
 
     __slots__ = (
+        "_denied",
+        "_denied_since",
         "_exited_at",
         "_hold",
         "_in_flight",
@@ -103,6 +110,9 @@ class Gate:
         self._exited_at = now
         """A hold begins with the answer that asked for it."""
         self._line = Line()
+        self._denied = 0.0
+        self._denied_since = now
+        """The denied calls are counted from then on."""
         self._in_flight = 0
         self._use_s: float | None = None
         """How long a slot is used on average; None until the first has come back."""
@@ -127,6 +137,7 @@ class Gate:
     def try_enter(self, now: float, priority: int = NORMAL) -> Slot | None:
         """A slot at once, unless there is no room, or somebody of the same or higher priority waits for it."""
         if (self._line.length and self._line.count_ahead(priority)) or self._opens_at(now) > now:
+            self._count_denied(now)
             return None
         return self._grant(now)
 
@@ -216,7 +227,9 @@ class Gate:
             self._retry_after.note_accepted(slot.entered_at, now)
         held_since = self._hold.since
         if self._settings.pacing:
-            self._pacer.note_accepted(slot.entered_at, now)
+            paced_s = self._pacer.note_accepted(slot.entered_at, now)
+            if paced_s is not None:
+                self._open_after_stop(paced_s, now)
         if held_since is not None and self._hold.note_answer(slot.entered_at):
             self._open_after_hold(now - held_since, now)
         return is_waited_for
@@ -281,11 +294,28 @@ class Gate:
 
     def _open_after_hold(self, held_s: float, now: float) -> None:
         """Many calls that waited for the same instant must not all go at once, nor much faster than they came."""
+        came_per_s = self._line.length / max(1.0, min(held_s, self._settings.queue_wait))
+        self._open_slowly(came_per_s, _CALLS_AFTER_HOLD, now)
+
+    def _open_after_stop(self, paced_s: float, now: float) -> None:
+        """The same when 429s without a hint end. Most calls may have been refused without waiting: they count, too."""
+        came_per_s = self._line.length / max(1.0, min(paced_s, self._settings.queue_wait))
+        denied_per_s = self._denied / max(1.0, now - self._denied_since)
+        self._open_slowly(max(came_per_s, denied_per_s), _CALLS_AFTER_STOP, now)
+
+    def _open_slowly(self, came_per_s: float, calls: int, now: float) -> None:
         count = self._line.length
-        if not self._settings.pacing or count <= _FEW:
-            return
-        came_per_s = count / max(1.0, min(held_s, self._settings.queue_wait))
-        self._pacer.open_slowly(now, inf if count + 1 >= self._settings.queue else _CATCH_UP * came_per_s)
+        if self._settings.pacing and count > _FEW:
+            ceiling = inf if count + 1 >= self._settings.queue else _CATCH_UP * came_per_s
+            self._pacer.open_slowly(now, ceiling, calls)
+
+    def _count_denied(self, now: float) -> None:
+        """Counts calls that could not enter at once, whether they wait or not: an estimate of how fast calls come."""
+        counted_s = now - self._denied_since
+        if counted_s > _DENIED_S:
+            self._denied *= _DENIED_S / 2 / counted_s
+            self._denied_since = now - _DENIED_S / 2
+        self._denied += 1
 
     def _has_place(self, priority: int) -> bool:
         if self._line.length < self._settings.queue:

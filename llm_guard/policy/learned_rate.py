@@ -26,6 +26,9 @@ _CUTS_IN_A_ROW = 3
 _MOST_DOUBLINGS = 9
 _MOST_PAUSE_S = 30.0
 _LEAST_UNCONFIRMED_RATE = 0.25
+# A quota is none any more when so many calls were accepted at such a rate.
+_NO_QUOTA_RATE = 0.9
+_NO_QUOTA_ANSWERS = 8
 
 
 class LearnedRate:
@@ -159,30 +162,34 @@ class LearnedRate:
         elif not self._epoch.covers(entered_at):
             self._cut_if_too_fast(entered_at, now)
 
-    def note_accepted(self, entered_at: float, now: float) -> None:
-        """The call that went at `entered_at` came back with anything but a 429."""
+    def note_accepted(self, entered_at: float, now: float) -> bool:
+        """The call that went at `entered_at` came back with anything but a 429. Returns whether that begins an
+        opening."""
         self._accepted.note(now)
         if entered_at >= self._limited_since:
             self._limited_in_a_row = 0
         if self.rate is None or entered_at < self._phase_at:
-            return
+            return False
         self._answers += 1
         if self._phase == "stopped" or (self._phase == "steady" and self._is_unconfirmed):
             self._open(now, self.rate)
-        elif self._phase == "quota" and self._quota_probes.is_due(self._answers):
-            self._probe_quota(self.rate, now)
-        elif self._quota_probes.is_running and self.rate < PROBE_RATE:
+            return True
+        if self._phase == "quota":
+            return self._note_accepted_of_quota(self.rate, now)
+        if self._quota_probes.is_running and self.rate < PROBE_RATE:
             self.rate *= 2
             self._bucket.shorten(self.rate, now)
+        return False
 
-    def open_slowly(self, now: float, ceiling: float) -> None:
+    def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,
-        then the usual growth. Does nothing if a rate was learned already, unless that is opening."""
+        then, after so many calls, the usual growth. Does nothing if a rate was learned already, unless that is
+        opening."""
         if self.rate is None:
             self.since = now
             self._open(now, PROBE_RATE)
         if self._phase == "opening":
-            self._growth.limit_slow_start(ceiling)
+            self._growth.limit_slow_start(ceiling, calls)
 
     def release(self, now: float) -> None:
         """Forgets the rate and the recent 429s."""
@@ -211,7 +218,7 @@ class LearnedRate:
 
     def _stop(self, now: float) -> None:
         if self.rate is not None:
-            self._quota_probes.begin(self.rate)
+            self._quota_probes.begin(self.rate, is_guess=self._is_unconfirmed)
         self.rate = PROBE_RATE
         self._bucket.shorten(PROBE_RATE, now)
         self._growth.counted_until = now
@@ -242,9 +249,20 @@ class LearnedRate:
         doublings = min(_MOST_DOUBLINGS, self._limited_in_a_row - 1)
         self._bucket.pause(now + min(_MOST_PAUSE_S, 2**doublings / rate))
 
+    def _note_accepted_of_quota(self, rate: float, now: float) -> bool:
+        """Returns whether a probe begins."""
+        if rate >= _NO_QUOTA_RATE and self._answers >= _NO_QUOTA_ANSWERS:
+            self.rate = PROBE_RATE
+            self._begin("steady", now)
+            return False
+        if not self._quota_probes.is_due(self._answers):
+            return False
+        self._probe_quota(rate, now)
+        return True
+
     def _probe_quota(self, rate: float, now: float) -> None:
         """Begins an opening that shows whether the quota has grown."""
-        self._quota_probes.begin(rate)
+        self._quota_probes.begin(rate, is_guess=self._is_unconfirmed)
         self._open(now, PROBE_RATE if self._is_unconfirmed else min(PROBE_RATE, 2 * rate))
 
     def _return_to_quota(self, now: float) -> bool:

@@ -78,14 +78,16 @@ class Pacer:
         """The call that went at `entered_at` came back with a 429."""
         self._learned.note_rate_limited(entered_at, now)
 
-    def note_accepted(self, entered_at: float, now: float) -> None:
-        """The call that went at `entered_at` came back with anything but a 429."""
-        self._learned.note_accepted(entered_at, now)
+    def note_accepted(self, entered_at: float, now: float) -> float | None:
+        """The call that went at `entered_at` came back with anything but a 429. Returns how long calls were paced if
+        that begins a slow start, else None."""
+        return now - self._learned.since if self._learned.note_accepted(entered_at, now) else None
 
-    def open_slowly(self, now: float, ceiling: float) -> None:
+    def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,
-        then the usual growth. Does nothing if a rate was learned already, unless that is opening."""
-        self._learned.open_slowly(now, ceiling)
+        then, after so many calls, the usual growth. Does nothing if a rate was learned already, unless that is
+        opening."""
+        self._learned.open_slowly(now, ceiling, calls)
 
     def note_hint(self, hint: RateHint, waiting: int, in_flight: int, sent_at: float, now: float) -> None:
         """The answer to a request that went at `sent_at` had these rate-limit headers. So many calls wait, and are in

@@ -19,6 +19,8 @@ _MOST_AFTER = 256
 # A probe in which so many calls were accepted has found that the quota is not small.
 _NOT_SMALL = 24
 _MOST_RISE = 1.2
+# Nearly a call a second: the next answers show whether that is too much.
+_RATE_AFTER_GUESS = 0.95
 
 
 class QuotaProbes:
@@ -28,12 +30,13 @@ class QuotaProbes:
     grown.
     """
 
-    __slots__ = ("_after", "_rate_before")
+    __slots__ = ("_after", "_is_guess", "_rate_before")
 
     def __init__(self) -> None:
         self._after = _FIRST_AFTER
         self._rate_before: float | None = None
         """Of the quota; None: no probe is running."""
+        self._is_guess = False
 
     @property
     def is_running(self) -> bool:
@@ -47,9 +50,10 @@ class QuotaProbes:
         """Whether enough of the calls that met no 429 are old enough to count as accepted."""
         return accepted - rate * ACCEPTED_AFTER_S >= self._after
 
-    def begin(self, rate: float) -> None:
-        """A probe begins, of a quota with that rate."""
+    def begin(self, rate: float, *, is_guess: bool) -> None:
+        """A probe begins, of a quota with that rate. `is_guess`: no call has been accepted at that rate yet."""
         self._rate_before = rate
+        self._is_guess = is_guess
 
     def end(self, accepted: int, rate: float, quota: float) -> float | None:
         """The running probe met a 429. Returns the rate to go on with; None: the quota is not small any more.
@@ -61,6 +65,8 @@ class QuotaProbes:
         if before is None or accepted >= _NOT_SMALL:
             return None
         self._after = min(_BACKOFF * max(self._after, _FIRST_AFTER), _MOST_AFTER)
+        if self._is_guess:
+            return max(before, _RATE_AFTER_GUESS)
         return max(before, min(rate / 2, quota * CUT, _MOST_RISE * before))
 
     def require_one_answer(self) -> None:

@@ -39,13 +39,22 @@ class RateGrowth:
     `_RECOVER_S`, stays there for as long and then grows ever faster.
     """
 
-    __slots__ = ("_double_after_s", "_recovered_s", "_target", "_without_429_s", "ceiling", "counted_until")
+    __slots__ = (
+        "_calls_at_ceiling",
+        "_double_after_s",
+        "_recovered_s",
+        "_target",
+        "_without_429_s",
+        "ceiling",
+        "counted_until",
+    )
 
     def __init__(self) -> None:
         self.counted_until = -inf
         """The time up to this instant has been counted."""
         self.ceiling = _MOST_RATE
         """The rate at which a slow start ends."""
+        self._calls_at_ceiling = 0
         self._target = 0.0
         self._recovered_s = 0.0
         """Since the rate was cut; grows more slowly than time at low rates."""
@@ -71,15 +80,16 @@ class RateGrowth:
         self._target = target
         self._recovered_s = 0.0
 
-    def limit_slow_start(self, ceiling: float) -> None:
+    def limit_slow_start(self, ceiling: float, calls: int) -> None:
+        """At the ceiling, at least so many calls go before the rate may double."""
         self.ceiling = min(_MOST_RATE, max(PROBE_RATE, ceiling))
+        self._calls_at_ceiling = calls
 
     def end_slow_start(self, rate: float) -> None:
-        """Begins the growth from a rate at the ceiling. It is more than callers need, so it doubles as late as
-        possible."""
+        """Begins the growth from a rate at the ceiling. It is more than callers need, so it doubles late."""
         self._target = rate
         self._recovered_s = _RECOVER_S
-        self._double_after_s = _MOST_DOUBLE_AFTER_S
+        self._double_after_s = max(_MOST_DOUBLE_AFTER_S, self._calls_at_ceiling / rate)
 
     def note_rate_limited(self) -> None:
         """A call came back with a 429."""

@@ -40,6 +40,22 @@ def test_answers_of_thirty_seconds_do_not_delay_the_end_of_a_storm(rate: float, 
     assert of.served_share(end + 10.0) == 1.0
 
 
+@pytest.mark.parametrize(("offered", "length_s", "burst", "least"), [
+    (0.5, 16.0, 3.0, 0.95), (0.5, 60.0, 3.0, 0.95), (0.5, 600.0, 1.0, 0.9),
+    (1.0, 16.0, 1.0, 0.95), (1.0, 60.0, 3.0, 0.95), (1.0, 600.0, 3.0, 0.9),
+    (2.0, 16.0, 1.0, 0.95), (2.0, 60.0, 3.0, 0.95),
+])  # fmt: skip
+def test_provider_that_takes_little_more_than_is_offered_is_used_after_a_storm(
+    offered: float, length_s: float, burst: float, least: float
+) -> None:
+    """A guess of 0.25 calls/s, made while nothing was accepted, was kept for minutes."""
+    end = 30.0 + length_s
+    of = Run(Stormy(30.0, end, rate=1.5 * offered, burst=burst), seed=3)
+    of.offer(offered, 0.0, end + 70.0)
+    of.timeline.run(until=end + 70.0)
+    assert of.served_share(end + 10.0, end + 60.0) >= least
+
+
 @pytest.mark.parametrize(("offered", "taken"), rate_limit_storms.TAKEN)
 @pytest.mark.parametrize("hint_s", rate_limit_storms.HINTS)
 def test_capacity_that_is_left_after_a_storm_is_used(offered: float, taken: float, hint_s: float | None) -> None:

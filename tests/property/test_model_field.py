@@ -83,7 +83,8 @@ def test_what_is_asked_for_is_what_a_parser_reads(value: Any, model: str) -> Non
     fields = {"messages": value, "stream": value, "n": value, "model": model}
     asked = inspect(json.dumps(fields).encode(), JSON, "", BOUND)
     choices = value if isinstance(value, int) and value is not True and 0 < value < 1000 else 1
-    assert asked == Asked(model, value is True, choices)
+    may_stream = not isinstance(value, bool | list | dict) and bool(value)
+    assert asked == Asked(model, value is True, choices, may_stream=may_stream)
 
 
 kinds = st.sampled_from([

@@ -35,8 +35,8 @@ def test_openai() -> None:
     )
     assert hint == RateHint(
         (
-            Window("x-ratelimit-remaining-requests", False, 60.0, 59.0, 1.0),
-            Window("x-ratelimit-remaining-tokens", True, 150_000.0, 149_984.0, 16 / 360),
+            Window("x-ratelimit-remaining-requests", False, 60.0, 59.0, 1.0, 1.0),
+            Window("x-ratelimit-remaining-tokens", True, 150_000.0, 149_984.0, 16 / 360, 360.0),
         )
     )
 

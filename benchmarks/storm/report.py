@@ -77,7 +77,7 @@ _SECTIONS = (
     ),
     _Section(
         "Does a breaker open when it should, and only then?",
-        ("A05", "A11", "A12", "A13", "A39", "A40", "429 storm", "small quota"),
+        ("A05", "A11", "A12", "A13", "A39", "A40", "429 storm", "small quota", "header pacing"),
         "storm-false-opens.png",
         "openings by chance against the share of calls that fail",
         "In the picture 100,000 calls fail independently of each other: nothing is down, and a breaker that opens is "

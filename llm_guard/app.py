@@ -23,7 +23,7 @@ from typing import Any
 import structlog
 
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, sealing_keys
+from llm_guard.config import Config, Server, sealing_keys
 from llm_guard.errands.errands import Errands
 from llm_guard.gateway.answer_cache import AnswerCache
 from llm_guard.gateway.connections import Connections
@@ -308,18 +308,30 @@ def _check_listening(server: asyncio.Server) -> None:
 
 def _listener_settings(config: Config) -> ListenerSettings:
     rules = config.server
-    most = rules.max_connections or _usual_connections()
-    return ListenerSettings(most, rules.head_timeout, rules.body_timeout, rules.keep_alive)
+    return ListenerSettings(_max_connections(rules), rules.head_timeout, rules.body_timeout, rules.keep_alive)
 
 
-def _usual_connections() -> int:
-    """A call takes two descriptors: its client's and its upstream's."""
+def _max_connections(rules: Server) -> int:
+    """As many as the config says and the file descriptors allow. A connection that cannot be accepted for want of a
+    descriptor would be reset by libuv: instead, a new one takes the place of an idle one."""
+    descriptors = _raised_descriptor_limit() - _OWN_DESCRIPTORS
+    if rules.max_connections is None:  # a call takes two descriptors: its client's and its provider's
+        return max(_FEWEST_CONNECTIONS, min(descriptors // 2, _MOST_CONNECTIONS))
+    allowed = max(_FEWEST_CONNECTIONS, descriptors)
+    if rules.max_connections > allowed:
+        remedy = "raise the process's limit on open files (ulimit -n), or lower server.max_connections"
+        _log.warning("server.max_connections is more than the open files allow", used=allowed, remedy=remedy)
+    return min(rules.max_connections, allowed)
+
+
+def _raised_descriptor_limit() -> int:
+    """How many files the process may open, after raising that to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    return max(_FEWEST_CONNECTIONS, min((soft - _OWN_DESCRIPTORS) // 2, _MOST_CONNECTIONS))
+    return soft
 
 
 def _bodies(config: Config) -> Bodies:

@@ -60,7 +60,7 @@ class Server(Strict):
     when the gateway starts, whichever is smaller."""
     max_connections: Connections | None = None
     """At once; None: half of the descriptors that the process may have. A new one takes the place of the one that has
-    been idle for longest."""
+    been idle for longest. Never more than the descriptors less 64."""
     head_timeout: Seconds = 15.0
     """For the request line and the headers to arrive."""
     body_timeout: Seconds = 60.0

@@ -126,7 +126,10 @@ def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
 
 
 def page(rows: list[Row]) -> str:
-    """storm.md."""
+    """storm.md. Raises ValueError for a row that no section shows."""
+    shown = {scenario for section in _SECTIONS for scenario in section.scenarios}
+    if missing := {row.scenario for row in rows} - shown:
+        raise ValueError(f"no section of storm.md names {', '.join(sorted(missing))}")
     lines = ["# Storms on a virtual clock", "", _HEAD]
     for section in _SECTIONS:
         lines += ["", f"## {section.title}", "", section.text, "", f"![{section.caption}]({section.picture})", ""]

@@ -15,10 +15,11 @@ from typing import Self
 from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.gateway.asked import Asked, BadRequest
-from llm_guard.gateway.body import ArrivingBody
+from llm_guard.gateway.body import ArrivingBody, begin
 from llm_guard.gateway.body_limit import BodyLimit, is_upload
 from llm_guard.gateway.body_store import MEMORY_BYTES
 from llm_guard.gateway.last_resort import may_be_kept
+from llm_guard.gateway.model_field import inspect
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
 from llm_guard.gateway.spool import Spool
@@ -46,10 +47,12 @@ async def receive_call(call: Call, request: Request, limit: BodyLimit, spool: Sp
     An ArrivingBody is left in `call.body` where the rest of it does not matter for the route. Raises BadRequest.
     """
     announced_bytes = request.content_length if "content-length" in request.names else None
-    body = ArrivingBody(
+    body = await begin(
         request.read, call.content_type, call.content_encoding, announced_bytes, limit, spool, clock
     )  # fmt: skip
-    await body.begin()
+    if isinstance(body, bytes):
+        call.body = body
+        return inspect(body, call.content_type, "", limit.max_bytes)
     asked = None if request.has_arrived else body.asks_so_far()
     if asked is not None and _is_route_known(call, body, asked):
         call.body = body

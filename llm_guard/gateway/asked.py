@@ -41,7 +41,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     choices: int = 1
     """For each prompt."""
     prompts: int = 1
-    """Of a legacy completion; 0: a list in a body too large to be read at once, whose length is unknown."""
+    """How many a legacy completion has. 0: an unknown number, because the body is too large to be read at once."""
     is_bound: bool = False
     """It goes on from what one provider keeps: a previous response, a conversation."""
     response_format: str = ""

@@ -41,14 +41,52 @@ async def receive(
     then, and when cancelled, there is nothing to close. A body that is there as a whole, has at most 128 KiB and no
     content encoding may as well be given to `inspect`.
     """
-    body = ArrivingBody(read, content_type, content_encoding, None, limit, spool, clock)
-    await body.begin()
+    body = await begin(read, content_type, content_encoding, None, limit, spool, clock)
+    if isinstance(body, bytes):
+        return body, inspect(body, content_type, "", limit.max_bytes)
     return await body.receive_whole()
 
 
+async def begin(
+    read: Callable[[], Awaitable[bytes]],
+    content_type: str,
+    content_encoding: str,
+    announced_bytes: int | None,
+    limit: BodyLimit,
+    spool: Spool,
+    clock: Clock,
+) -> bytes | ArrivingBody:
+    """Receives the first 128 KiB of a body, or all of it. Bytes: a complete body that `inspect` may read in one go.
+
+    `announced_bytes` is the Content-Length, if there is one. Raises BadRequest, and what `read` raises; then, and when
+    cancelled, there is nothing to close.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await read():
+        pieces.append(piece)
+        size += len(piece)
+        limit.check(size)
+        if size > _AT_ONCE_BYTES:
+            break
+    beginning = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if not piece and not (beginning and is_coded(content_encoding)):
+        return beginning
+    look = _Look(beginning, content_type, content_encoding, limit.max_bytes)
+    body = ArrivingBody(read, look, content_encoding, announced_bytes, limit, spool, clock)
+    try:
+        await body.take(beginning)
+        if not piece:
+            await body.take(b"")
+    except BaseException:
+        body.close()
+        raise
+    return body
+
+
 class ArrivingBody:
-    """A body that is being received: `begin` first, then either `receive_whole`, or `follow` and `receive_rest`, which
-    lets attempts send it while it arrives. Fits `call.StoredBody`.
+    """A body after its beginning: either `receive_whole`, or `follow` and `receive_rest`, which lets attempts send it
+    while it arrives. Fits `call.StoredBody`.
 
     Attempts have offsets of their own: each begins with the first byte.
     """
@@ -56,68 +94,40 @@ class ArrivingBody:
     def __init__(
         self,
         read: Callable[[], Awaitable[bytes]],
-        content_type: str,
+        look: _Look,
         content_encoding: str,
         announced_bytes: int | None,
         limit: BodyLimit,
         spool: Spool,
         clock: Clock,
     ) -> None:
-        """`announced_bytes`: its Content-Length, if it has one."""
         self._read = read
-        self._content_type = content_type
+        self._look = look
         self._content_encoding = content_encoding
         self._announced_bytes = announced_bytes
         self._limit = limit
         self._spool = spool
         self._clock = clock
         self._turns = Turns(clock)
-        self._beginning = b""
         self._is_over = False
-        self._look: _Look | None = None
-        """None: the beginning is all of it, and can be looked at in one go."""
         self._store = BodyStore(spool)
         self._is_followed = False
         self._models: int | None = None
         """How many model fields it may have in all while it is followed; None: any number."""
 
-    async def begin(self) -> None:
-        """Receives the first 128 KiB, or all of it. Raises BadRequest, and what `read` raises."""
-        pieces: list[bytes] = []
-        size = 0
-        while piece := await self._read():
-            pieces.append(piece)
-            size += len(piece)
-            self._limit.check(size)
-            if size > _AT_ONCE_BYTES:
-                break
-        self._is_over = not piece
-        beginning = self._beginning = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if not piece and not (beginning and is_coded(self._content_encoding)):
-            return
-        self._look = _Look(beginning, self._content_type, self._content_encoding, self._limit.max_bytes)
-        try:
-            await self._take(beginning)
-        except BaseException:
-            self.close()
-            raise
-
     async def receive_whole(self) -> tuple[bytes | StoredBody, Asked]:
         """Receives all of it; returns what `receive` does. Raises BadRequest, and what `read` raises."""
-        look = self._look
-        if look is None:
-            return self._beginning, inspect(self._beginning, self._content_type, "", self._limit.max_bytes)
         try:
             asked = await self.receive_rest()
         except BaseException:
             self.close()
             raise
         content = self._store.content()
-        if isinstance(content, bytes) and look.inflated_bytes <= _AT_ONCE_BYTES:
+        if isinstance(content, bytes) and self._look.inflated_bytes <= _AT_ONCE_BYTES:
             return content, asked
         # What was inflated to be read stays a file's matter, for renaming inflates it again.
         stored = StoredBody(
-            file_of(content), self._store.size, self._content_encoding, look.patches, self._spool, self._clock
+            file_of(content), self._store.size, self._content_encoding, self._look.patches, self._spool, self._clock
         )
         return stored, asked
 
@@ -126,33 +136,41 @@ class ArrivingBody:
     def asks_so_far(self) -> Asked | None:
         """Returns what it asks for as far as it has arrived. None: there is no more to come, or no part of it can be
         read alone. Raises BadRequest."""
-        if self._look is None or self._is_over or is_coded(self._content_encoding):
+        if self._is_over or is_coded(self._content_encoding):
             return None
         return self._look.asks_so_far()
 
     @property
     def is_form(self) -> bool:
         """Whether fields may still arrive that say what it asks for."""
-        return self._look is not None and self._look.is_form
+        return self._look.is_form
 
     def follow(self, *, is_routed_by_model: bool) -> None:
         """From now on attempts may send it. `is_routed_by_model`: a model field that arrives later is refused, because
         the route was chosen without it."""
-        assert self._look is not None  # noqa: S101  # `asks_so_far` has looked
         self._is_followed = True
         self._models = self._look.models if is_routed_by_model else None
 
     async def receive_rest(self) -> Asked:
         """Receives all of it; returns what it asks for. Raises BadRequest, and what `read` raises."""
-        assert self._look is not None  # noqa: S101  # `begin` has left something to be received
         while not self._is_over:
-            piece = await self._read()
-            self._is_over = not piece
-            self._limit.check(self._store.size + len(piece))
-            await self._take(piece)
+            await self.take(await self._read())
         asked = self._look.end()
         self._store.complete()
         return asked
+
+    async def take(self, piece: bytes) -> None:
+        """Adds the next piece, b"" at the end. Looks at it before anything of it can be sent: what is refused here
+        must reach no provider as a whole. Raises BadRequest."""
+        self._is_over = not piece
+        self._limit.check(self._store.size + len(piece))
+        for at in range(0, len(piece), _PIECE_BYTES):
+            part = piece[at : at + _PIECE_BYTES]
+            for _ in self._look.feed(part):
+                await self._turns.take()
+            if self._is_followed:
+                self._look.check(self._models)
+            self._store.add(part)
 
     @property
     def size(self) -> int | None:
@@ -169,24 +187,11 @@ class ArrivingBody:
 
     async def renamed(self, model: str) -> FileBody:
         """With `model` as its model and every other byte as it was. Raises BadRequest."""
-        assert self._look is not None  # noqa: S101  # `asks_so_far` has found the model
         return Renamed(self, self._look.patches(model))
 
     def close(self) -> None:
         """Once the call is over; a second time does nothing."""
         self._store.close()
-
-    async def _take(self, piece: bytes) -> None:
-        """Looks at a piece before anything of it can be sent: what is refused here must reach no provider as a
-        whole."""
-        assert self._look is not None  # noqa: S101  # the caller has made it
-        for at in range(0, len(piece), _PIECE_BYTES):
-            part = piece[at : at + _PIECE_BYTES]
-            for _ in self._look.feed(part):
-                await self._turns.take()
-            if self._is_followed:
-                self._look.check(self._models)
-            self._store.add(part)
 
 
 class _Look:

@@ -81,8 +81,8 @@ class Waiting:
             return True
         if call.method != "POST" or call.is_upgrade or not self._reply.request.has_arrived:
             return False
-        if not call.is_stream:
-            return settings.unary and not call.may_stream  # whose head has to wait for the answer's form
+        if not call.is_stream:  # where the answer may be a stream, its head depends on the answer's form
+            return settings.unary and not call.may_stream
         head = call.stream_head if self._shared is None else self._shared.call.stream_head
         return head == "plain" or (settings.before_head and not head)
 

@@ -50,7 +50,7 @@ class HeaderRate:
         self._expires_at = -inf
         self._rate_after_reset: float | None = None
         self._sent_at = -inf
-        """When the request went whose headers count."""
+        """When the latest request was sent of which the headers are known."""
         self._windows: dict[str, _WindowState] = {}
 
     def note(self, hint: RateHint, wanted: int, in_flight: int, accepted: int, sent_at: float, now: float) -> None:

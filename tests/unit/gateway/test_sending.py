@@ -1,9 +1,8 @@
-"""A body on its way while it arrives: where it is, how far it has got, and whose time it takes."""
+"""A body that is sent while it arrives: where its bytes are, how far it has got, and which time limit covers a wait."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -53,7 +52,12 @@ def follow(blocks: Iterator[Block], into: bytearray) -> asyncio.Future[None] | N
 
 def take(blocks: Iterator[Block]) -> list[bytes]:
     """The blocks that are there."""
-    return list(itertools.takewhile(lambda block: isinstance(block, bytes), blocks))  # type: ignore[arg-type]
+    there: list[bytes] = []
+    for block in blocks:
+        if not isinstance(block, bytes):
+            break
+        there.append(block)
+    return there
 
 
 async def test_readers_follow_a_body_from_memory_into_its_file_each_from_the_first_byte() -> None:

@@ -218,6 +218,7 @@ class Gate:
         used_s = now - slot.entered_at
         self._use_s = used_s if self._use_s is None else self._use_s + _USE_SHARE * (used_s - self._use_s)
         if outcome == "rate_limited":
+            self._denied = max(0.0, self._denied - 1)  # its retry will be counted again
             self._retry_after.note_rate_limited()
             self._hold.note_rate_limited(slot.entered_at, now)
             if self._settings.pacing:
@@ -225,13 +226,8 @@ class Gate:
             return is_waited_for
         if outcome == "ok":
             self._retry_after.note_accepted(slot.entered_at, now)
-        held_since = self._hold.since
-        if self._settings.pacing:
-            paced_s = self._pacer.note_accepted(slot.entered_at, now)
-            if paced_s is not None:
-                self._open_after_stop(paced_s, now)
-        if held_since is not None and self._hold.note_answer(slot.entered_at):
-            self._open_after_hold(now - held_since, now)
+        if self._settings.pacing or self._hold.is_active:
+            self._note_accepted(slot.entered_at, now)
         return is_waited_for
 
     def note_hint(self, hint: RateHint, sent_at: float, now: float) -> None:
@@ -292,16 +288,27 @@ class Gate:
         self._pacer.take(now)
         return Slot(now)
 
+    def _note_accepted(self, entered_at: float, now: float) -> None:
+        """The call that entered then came back with anything but a 429: it may end a hold, a stop or both."""
+        held_since, was_stopped = self._hold.since, self._pacer.is_stopped
+        paced_s = self._pacer.note_accepted(entered_at, now) if self._settings.pacing else None
+        is_held_no_more = self._hold.note_answer(entered_at)
+        if paced_s is not None and (was_stopped or not is_held_no_more):
+            self._open_after_stop(paced_s, now)
+        elif is_held_no_more and held_since is not None:
+            self._open_after_hold(now - held_since, now)
+
     def _open_after_hold(self, held_s: float, now: float) -> None:
         """Many calls that waited for the same instant must not all go at once, nor much faster than they came."""
-        came_per_s = self._line.length / max(1.0, min(held_s, self._settings.queue_wait))
-        self._open_slowly(came_per_s, _CALLS_AFTER_HOLD, now)
+        self._open_slowly(self._queued_per_s(held_s), _CALLS_AFTER_HOLD, now)
 
     def _open_after_stop(self, paced_s: float, now: float) -> None:
-        """The same when 429s without a hint end. Most calls may have been refused without waiting: they count, too."""
-        came_per_s = self._line.length / max(1.0, min(paced_s, self._settings.queue_wait))
+        """The same when a stop ends. Most calls may have been refused without waiting: they count, too."""
         denied_per_s = self._denied / max(1.0, now - self._denied_since)
-        self._open_slowly(max(came_per_s, denied_per_s), _CALLS_AFTER_STOP, now)
+        self._open_slowly(max(self._queued_per_s(paced_s), denied_per_s), _CALLS_AFTER_STOP, now)
+
+    def _queued_per_s(self, waited_s: float) -> float:
+        return self._line.length / max(1.0, min(waited_s, self._settings.queue_wait))
 
     def _open_slowly(self, came_per_s: float, calls: int, now: float) -> None:
         count = self._line.length

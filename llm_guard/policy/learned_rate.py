@@ -26,9 +26,6 @@ _CUTS_IN_A_ROW = 3
 _MOST_DOUBLINGS = 9
 _MOST_PAUSE_S = 30.0
 _LEAST_UNCONFIRMED_RATE = 0.25
-# A quota is none any more when so many calls were accepted at such a rate.
-_NO_QUOTA_RATE = 0.9
-_NO_QUOTA_ANSWERS = 8
 
 
 class LearnedRate:
@@ -251,10 +248,6 @@ class LearnedRate:
 
     def _note_accepted_of_quota(self, rate: float, now: float) -> bool:
         """Returns whether a probe begins."""
-        if rate >= _NO_QUOTA_RATE and self._answers >= _NO_QUOTA_ANSWERS:
-            self.rate = PROBE_RATE
-            self._begin("steady", now)
-            return False
         if not self._quota_probes.is_due(self._answers):
             return False
         self._probe_quota(rate, now)

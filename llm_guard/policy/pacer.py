@@ -42,6 +42,11 @@ class Pacer:
         self._learned = LearnedRate(self._bucket, now)
         self._header = HeaderRate(now)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Nothing is accepted: single calls probe whether that has changed."""
+        return self._learned.is_stopped
+
     def opens_at(self, now: float) -> float:
         """Earliest instant of the next call; one in the past means now. Counts as demand: the learned rate grows
         while calls wait for it."""

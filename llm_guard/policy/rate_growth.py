@@ -24,6 +24,8 @@ _CUBIC = (1 - CUT) / _RECOVER_S**3
 _FULL_SPEED_RATE = 10.0
 _FULL_SPEED_RATE_BELOW_PROBE = 3 * _FULL_SPEED_RATE
 _EARLY_S = 1.0
+# At the ceiling of a slow start the rate stays for a while: it already is above the rate at which calls come.
+_RECOVERED_AT_CEILING_S = 1.25
 
 # Calls that wait this long without any 429 show that the limit is gone: the rate doubles. Each time that this was
 # wrong, the next attempt takes four times as long.
@@ -88,7 +90,7 @@ class RateGrowth:
     def end_slow_start(self, rate: float) -> None:
         """Begins the growth from a rate at the ceiling. It is more than callers need, so it doubles late."""
         self._target = rate
-        self._recovered_s = _RECOVER_S
+        self._recovered_s = _RECOVERED_AT_CEILING_S
         self._double_after_s = max(_MOST_DOUBLE_AFTER_S, self._calls_at_ceiling / rate)
 
     def note_rate_limited(self) -> None:

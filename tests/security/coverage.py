@@ -149,7 +149,7 @@ FLOODS: Table = {
         _CROWDS + "test_connection_beyond_the_limit_takes_the_place_of_the_one_longest_idle",
         _CROWDS + "test_connection_beyond_the_limit_is_refused_when_all_are_in_use",
         _CROWDS + "test_gateway_with_few_descriptors_outlives_a_flood_of_connections",
-        _CROWDS + "test_gateway_without_a_free_descriptor_waits_for_one",
+        _CROWDS + "test_gateway_that_is_allowed_more_connections_than_descriptors_resets_no_call",
     ),
     "C30": (_CROWDS + "test_calls_before_a_provider_that_hangs_are_turned_away_beyond_the_queue",),
 }

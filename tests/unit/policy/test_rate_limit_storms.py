@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 
 from benchmarks.storm import header_pacing, rate_limit_storms
@@ -10,8 +12,8 @@ from benchmarks.storm.rate_limit_storms import BucketQuota, Provider, Run, Storm
 HALF_AN_HOUR_S = 1800.0
 
 
-def run(provider: Provider, calls_per_minute: float) -> Run:
-    of = Run(provider, seed=1)
+def run(provider: Provider, calls_per_minute: float, seed: int = 1) -> Run:
+    of = Run(provider, seed)
     of.offer(calls_per_minute / 60, 0.0, HALF_AN_HOUR_S)
     of.timeline.run(until=HALF_AN_HOUR_S)
     return of
@@ -43,7 +45,8 @@ def test_answers_of_thirty_seconds_do_not_delay_the_end_of_a_storm(rate: float, 
 @pytest.mark.parametrize(("offered", "length_s", "burst", "least"), [
     (0.5, 16.0, 3.0, 0.95), (0.5, 60.0, 3.0, 0.95), (0.5, 600.0, 1.0, 0.9),
     (1.0, 16.0, 1.0, 0.95), (1.0, 60.0, 3.0, 0.95), (1.0, 600.0, 3.0, 0.9),
-    (2.0, 16.0, 1.0, 0.95), (2.0, 60.0, 3.0, 0.95),
+    (1.5, 600.0, 1.0, 0.95), (1.5, 600.0, 3.0, 0.95),
+    (2.0, 16.0, 1.0, 0.95), (2.0, 60.0, 3.0, 0.95), (2.0, 600.0, 1.0, 0.95), (2.0, 600.0, 3.0, 0.95),
 ])  # fmt: skip
 def test_provider_that_takes_little_more_than_is_offered_is_used_after_a_storm(
     offered: float, length_s: float, burst: float, least: float
@@ -81,8 +84,8 @@ def test_fixed_windows_meet_about_one_429_each(per_minute: int, times: int, has_
 
 
 def test_calls_that_a_probe_of_a_fixed_window_took_too_early_are_paid_back_by_a_pause() -> None:
-    of = run(WindowQuota(15), 30)
-    assert sum(at >= 60.0 for at in of.limited_at) <= 15
+    runs = [run(WindowQuota(15), 30, seed) for seed in range(1, 6)]
+    assert median(sum(at >= 60.0 for at in of.limited_at) for of in runs) <= 15
 
 
 @pytest.mark.parametrize("answer_s", header_pacing.ANSWERS_S)

@@ -114,7 +114,7 @@ def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool
     is_failure = ending != "ok"
     for budget in attempt.budgets:
         if not is_begun:
-            budget.recent.note(is_failure, now)
+            budget.note(is_failure, now, is_retry=attempt.is_retry)
         elif is_failure:
             budget.recent.take_back(now)
 

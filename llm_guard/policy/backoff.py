@@ -49,7 +49,7 @@ class BaseDelays:
 class RetrySettings:
     """Durations in seconds."""
 
-    max_attempts: Count = 3
+    max_attempts: Count = 4
     """Exchanges with one deployment, the first included."""
     base_delay: Seconds = 0.2
     base_delays: BaseDelays = field(default_factory=BaseDelays)

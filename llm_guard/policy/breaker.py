@@ -30,6 +30,9 @@ __all__ = ["Breaker", "BreakerSettings", "BreakerSnapshot", "Permit", "Sensitivi
 _NO_EVIDENCE = Signal.NO_EVIDENCE
 _UNHEALTHY = Signal.UNHEALTHY
 
+# Share of failures that is expected after an outage, until calls show a better one.
+_AFTER_OUTAGE = 0.6
+
 _AUTOMATIC: tuple[BreakerState, ...] = ("closed", "open", "half_open")
 _PASSING: tuple[BreakerState, ...] = ("closed", "forced_closed", "metrics_only", "disabled")
 
@@ -161,7 +164,7 @@ class Breaker:
             return self._judge_probe(permit, signal, is_slow, now)
         self._window.add(is_failure, is_slow, now, settings.window, settings.window_calls)
         if is_failure:
-            self._run.add_failure()
+            self._run.add_failure(now)
         else:
             permit.end, permit.settled_at = self._run.end(), now
         # `min_calls` may be reached by a success. The statistical rules need a new failure: no success adds evidence.
@@ -179,7 +182,7 @@ class Breaker:
         if permit.is_probe:
             return self._change("open", now, "a probe died")
         self._window.take_back(permit.settled_at, now, self._settings.window, self._settings.window_calls)
-        self._run.take_back(permit.end)
+        self._run.take_back(permit.end, now)
         permit.end = 0
         return self._conclude(now)
 
@@ -267,14 +270,14 @@ class Breaker:
         settings, run = self._settings, self._run
         is_evidence = run.length >= settings.consecutive_failures and (
             settings.sensitivity == "literal"
-            or is_run_evidence(run, settings.consecutive_failures, self._window, settings.failure_rate, now)
+            or is_run_evidence(run, settings.consecutive_failures, self._window, now)
         )
         return f"{run.length} failures in a row" if is_evidence else None
 
     def _brownout(self) -> str | None:
         """Why what it answers is not worth asking for, or None."""
         settings, window = self._settings, self._window
-        if self._is_too_many(window.failures, settings.failure_rate):
+        if settings.sensitivity == "literal" and self._is_too_many(window.failures, settings.failure_rate):
             return f"{window.failures} of {window.calls} calls failed within {settings.window:g} s"
         if settings.slow_call is not None and self._is_too_many(window.slow_calls, settings.slow_call_rate):
             return f"{window.slow_calls} of {window.calls} calls took longer than {settings.slow_call:g} s"
@@ -315,8 +318,8 @@ class Breaker:
         self._leases = {}
         self._successes = 0
         if state not in ("open", "half_open"):
-            # What a brownout has taught is not forgotten: else its next five failures in a row were an outage.
-            self._run = Run(self._run.recent_rate if self._opening.is_brownout else 0.0)
+            # An outage may end as a brown-out: else the next five failures in a row would be another outage.
+            self._run = Run(_AFTER_OUTAGE if self._opening.outage_at is not None else 0.0)
             self._window = Window()
             self._opening.end()
             self._why = None

@@ -84,6 +84,10 @@ class Window:
         while self._slots and self._slots[0].began_at + window_s <= now:
             self._drop_oldest()
 
+    def is_young(self, now: float) -> bool:
+        """Too young to know a pace."""
+        return not self._slots or now - self._slots[0].began_at < _YOUNG_S
+
     def calls_per_s(self, now: float) -> float:
         """Mean pace since the oldest call that is still counted."""
         return self.calls / max(_YOUNG_S, now - self._slots[0].began_at) if self._slots else 0.0
@@ -101,17 +105,21 @@ class Run:
     It does not age: a deployment that is asked once a day fails as surely as one that is asked all the time.
     """
 
-    __slots__ = ("_length_before", "_rate_before", "ends", "length", "recent_rate")
+    __slots__ = ("_length_before", "_rate_before", "began_at", "ends", "length", "recent_rate")
 
     def __init__(self, recent_rate: float = 0.0) -> None:
         self.length = 0
+        self.began_at = 0.0
+        """When its first failure was noted; of no meaning while `length` is 0."""
         self.recent_rate = recent_rate
         self.ends = 0
         """Successes so far."""
         self._length_before = 0
         self._rate_before = recent_rate
 
-    def add_failure(self) -> None:
+    def add_failure(self, now: float) -> None:
+        if not self.length:
+            self.began_at = now
         self.length += 1
 
     def end(self) -> int:
@@ -125,16 +133,16 @@ class Run:
         self.recent_rate = rate * _KEPT
         return self.ends
 
-    def take_back(self, end: int) -> None:
+    def take_back(self, end: int, now: float) -> None:
         """The success that was the end with this number has failed after all. Unless another came since, the run that
         it ended goes on."""
         if self.ends == end:
             self.length += self._length_before
             self.recent_rate = self._rate_before
-        self.add_failure()
+        self.add_failure(now)
 
 
-def is_run_evidence(run: Run, threshold: int, window: Window, failure_rate: float, now: float) -> bool:
+def is_run_evidence(run: Run, threshold: int, window: Window, now: float) -> bool:
     """Whether `threshold` or more failures in a row are an outage, not chance at the rate observed otherwise.
 
     Among n calls that fail independently at rate r, about n * r**k runs of k failures begin (first moment; Feller,
@@ -151,9 +159,11 @@ def is_run_evidence(run: Run, threshold: int, window: Window, failure_rate: floa
     """
     if run.length < max(threshold, _PATIENCE_S * window.calls_per_s(now)):
         return False
+    if window.is_young(now) and now - run.began_at < _PATIENCE_S:
+        return False
     calls = _PRIOR_CALLS + max(0, window.calls - run.length)
     failures = _PRIOR_CALLS * _PRIOR_RATE + max(0, window.failures - run.length)
-    rate = min(max(failures / calls, run.recent_rate), failure_rate, _WORST_RATE)
+    rate = min(max(failures / calls, run.recent_rate), _WORST_RATE)
     expected_runs: float = calls * rate**run.length
     # With a threshold of 1 and no other failure both sides are equal, but for rounding.
     return expected_runs <= _PRIOR_CALLS * _PRIOR_RATE**threshold * (1 + 1e-9)

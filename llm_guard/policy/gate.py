@@ -15,6 +15,7 @@ from llm_guard.policy.limiter import Ending, Limiter, LimiterSettings
 from llm_guard.policy.line import Line, Slot, Ticket
 from llm_guard.policy.pacer import Cause, Pacer
 from llm_guard.policy.rate_hints import RateHint
+from llm_guard.policy.throttle import Throttle
 from llm_guard.policy.units import Count, Seconds
 
 __all__ = ["CapacitySettings", "Ending", "Gate", "GateSnapshot", "Slot", "Ticket"]
@@ -99,6 +100,7 @@ class Gate:
         "_pacer",
         "_retry_after",
         "_settings",
+        "_throttle",
         "_use_s",
     )
 
@@ -106,6 +108,7 @@ class Gate:
         self._settings = settings
         self._limiter = Limiter(settings)
         self._pacer = Pacer(now)
+        self._throttle = Throttle(now)
         self._hold = Hold()
         self._exited_at = now
         """A hold begins with the answer that asked for it."""
@@ -157,7 +160,12 @@ class Gate:
     def forecast(self, now: float, priority: int = NORMAL) -> Forecast:
         """For whoever only looks: asking is wanting, and may have the pace grow."""
         is_free = not self._line.count_ahead(priority) and (
-            max(self._limiter.opens_at(self._in_flight, now), self._hold.opens_at(), self._pacer.snapshot(now).next_at)
+            max(
+                self._limiter.opens_at(self._in_flight, now),
+                self._hold.opens_at(),
+                self._throttle.snapshot(now).next_at,
+                self._pacer.snapshot(now).next_at,
+            )
             <= now
         )
         return Forecast(is_free, 0.0 if is_free else self.drain_s(now, priority), self._has_place(priority))
@@ -183,6 +191,7 @@ class Gate:
         ticket.slot.is_back = True
         self._in_flight -= 1
         self._pacer.put_back(ticket.slot.entered_at, now)
+        self._throttle.put_back(ticket.slot.entered_at, now)
         self._hold.note_unused(ticket.slot.entered_at)
 
     def advance(self, now: float) -> float | None:
@@ -226,6 +235,9 @@ class Gate:
             return is_waited_for
         if outcome == "ok":
             self._retry_after.note_accepted(slot.entered_at, now)
+            self._throttle.note_ok(slot.entered_at, now)
+        else:
+            self._throttle.note_failure(slot.entered_at, now)
         if self._settings.pacing or self._hold.is_active:
             self._note_accepted(slot.entered_at, now)
         return is_waited_for
@@ -256,6 +268,7 @@ class Gate:
 
     def ramp(self, now: float, seconds: float) -> None:
         """Its breaker has just closed: a slow start, for so long at most."""
+        self._throttle.release(now)  # what an outage has let it find out is no limit of the provider's
         self._limiter.ramp(now, seconds, self._in_flight)
 
     def snapshot(self, now: float) -> GateSnapshot:
@@ -279,12 +292,16 @@ class Gate:
         if at > now:
             return at
         at = self._hold.opens_at()
+        if at > now:
+            return at
+        at = self._throttle.opens_at(now)
         return at if at > now else self._pacer.opens_at(now)
 
     def _grant(self, now: float) -> Slot:
         self._in_flight += 1
         if (held_since := self._hold.since) is not None and self._hold.take(now):
             self._open_after_hold(now - held_since, now)
+        self._throttle.take(now)
         self._pacer.take(now)
         return Slot(now)
 
@@ -331,7 +348,7 @@ class Gate:
         return last is not None and last.priority > priority
 
     def _pace_wait_s(self, ahead: int, now: float) -> float:
-        return max(self._hold.opens_at() - now, self._pacer.wait_s(ahead, now))
+        return max(self._hold.opens_at() - now, self._pacer.wait_s(ahead, now), self._throttle.wait_s(ahead, now))
 
     def _limit_wait_s(self, ahead: int, now: float) -> float:
         wait_s = self._turnover_s(ahead, self._limiter.limit(now))

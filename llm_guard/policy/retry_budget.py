@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import expm1
 
 from llm_guard.policy.recent import Recent
+from llm_guard.policy.retry_yield import RetryYield
 from llm_guard.policy.units import Rate, Ratio
 
 MEMORY_S = 10.0
@@ -18,36 +19,36 @@ MEMORY_S = 10.0
 # A refill computed in floats may end a hair below the whole token that it is.
 _ONE = 1.0 - 1e-9
 
-# Shares of successful attempts. From the first on retries cure what they are spent on: three of them turn 50 % into
-# 94 %. Below the second they mostly add load to an outage.
-_CURABLE = 0.5
-_FADING = 0.3
+# How often retries succeed, as a share of how often first attempts do. From the first on a failure is random, and each
+# retry has its chance; below the second requests fail by their content, and retries are wasted.
+_RANDOM = 0.5
+_WASTED = 0.1
+# Where fewer attempts than this succeed at all, retries mostly add load to an outage.
+_LEAST_SUCCESS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetSettings:
     """`ratio`: retries per call, 0 to 1. `min_per_second`: retries a second that are free even so, >= 0.
 
-    With `adaptive` the ratio follows the recent share of successful attempts: `max_ratio` (>= 0) where half of them
-    or more succeed, `ratio` at three tenths, nothing where none does. A `ratio` of 0 stays 0.
+    With `adaptive` the ratio follows what retries achieve: `max_ratio` (>= 0) where they succeed at least half as often
+    as first attempts, `ratio` where they succeed less than a tenth as often, and less than that where nearly nothing
+    succeeds. A `ratio` of 0 stays 0.
     """
 
     ratio: Ratio = 0.2
     min_per_second: Rate = 10.0
     adaptive: bool = True
-    max_ratio: Rate = 1.0
+    max_ratio: Rate = 3.0
 
-    def effective_ratio(self, failure_share: float) -> float:
-        """Retries that a call brings when `failure_share` of the recent attempts failed."""
+    def effective_ratio(self, relative_yield: float, success_share: float) -> float:
+        """Retries that a call brings. `relative_yield`: how often retries succeed, as a share of how often first
+        attempts do; `success_share`: of all attempts. Both from 0 to 1."""
         if not self.adaptive or self.ratio == 0:
             return self.ratio
-        success = 1.0 - failure_share
-        if success >= _CURABLE:
-            return self.max_ratio
-        fading = min(self.ratio, self.max_ratio)
-        if success < _FADING:
-            return fading * success / _FADING
-        return fading + (self.max_ratio - fading) * (success - _FADING) / (_CURABLE - _FADING)
+        least = min(self.ratio, self.max_ratio)
+        curable = min(1.0, max(0.0, (relative_yield - _WASTED) / (_RANDOM - _WASTED)))
+        return (least + (self.max_ratio - least) * curable) * min(1.0, success_share / _LEAST_SUCCESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +70,17 @@ class RetryBudget:
     ten seconds of itself; what calls bring beyond the reserve fades with a time constant of ten seconds. Finagle
     keeps ten slots and drops the oldest; the fading needs one number and refills evenly. A call that brings more
     than `ratio` brings what fades faster by as much, so that no more is saved up for the moment when a healthy
-    deployment dies. `recent` is for its user to feed, with each attempt; `settings` may be replaced at any moment.
+    deployment dies. Its user calls `note` with each attempt; `settings` may be replaced at any moment.
     """
 
     __slots__ = (
         "_brought", "_calls", "_floor_since_call", "_haste", "_reserve", "_settings", "_spent", "_tokens",
-        "_updated_at", "recent",
+        "_updated_at", "_yield", "recent",
     )  # fmt: skip
 
     def __init__(self, settings: BudgetSettings, now: float) -> None:
         self.recent = Recent(now)
+        self._yield = RetryYield(now)
         self._brought = 0.0
         self.settings = settings
         self._tokens = self._reserve
@@ -99,10 +101,15 @@ class RetryBudget:
         self._reserve = max(1.0, floor * MEMORY_S) if floor > 0 else 0.0
         self._haste = self._new_haste()
 
+    def note(self, is_failure: bool, now: float, *, is_retry: bool) -> None:
+        """An attempt ended, or its answer began."""
+        self.recent.note(is_failure, now)
+        self._yield.note(is_failure, now, is_retry=is_retry)
+
     def deposit(self, now: float) -> None:
         """A call began."""
         self._update(now)
-        ratio = self._ratio(now)
+        ratio = self._ratio()
         if ratio != self._brought:
             self._brought = ratio
             self._haste = self._new_haste()
@@ -126,10 +133,10 @@ class RetryBudget:
 
     def snapshot(self, now: float) -> RetryBudgetSnapshot:
         self._update(now)
-        return RetryBudgetSnapshot(self._tokens, self._calls, self._spent, self._ratio(now))
+        return RetryBudgetSnapshot(self._tokens, self._calls, self._spent, self._ratio())
 
-    def _ratio(self, now: float) -> float:
-        return self._settings.effective_ratio(self.recent.failure_share(now))
+    def _ratio(self) -> float:
+        return self._settings.effective_ratio(self._yield.relative(), self._yield.success_share())
 
     def _update(self, now: float) -> None:
         passed_s = now - self._updated_at

@@ -14,7 +14,7 @@ from llm_guard.clock import Clock
 from llm_guard.deployment import Down
 from llm_guard.gateway.entrance import Entrance, Full, Shut, Turn
 from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.balance import Candidate, arranged
+from llm_guard.policy.balance import Candidate, arranged, failing_last
 from llm_guard.policy.deadline import can_finish
 from llm_guard.policy.itinerary import Itinerary, Stop, WaitedFor
 from llm_guard.policy.retry_budget import RetryBudget, try_spend_all
@@ -237,12 +237,15 @@ def order_of(
     targets: tuple[Target, ...], route: Route, clock: Clock, draw: Callable[[], float]
 ) -> tuple[int, ...] | range:  # fmt: skip
     """In which order a call asks them: their places on the route."""
+    now = clock.now()
     order: tuple[int, ...] | range
     if route.balance == "order":
         order = range(len(targets))
     else:
-        now = clock.now()
         order = arranged([_candidate(target, now) for target in targets], route.balance, draw)
+    shares = [target.deployment.budget.recent.failure_share(now) for target in targets]
+    if any(shares):
+        order = failing_last(order, [target.group for target in targets], shares)
     return _down_last(order, targets, route.down) if route.down.keys else order
 
 

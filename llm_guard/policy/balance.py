@@ -33,6 +33,12 @@ Priority = Annotated[int, Unit(parse_priority)]
 """0 is asked first."""
 
 
+# A deployment is failing if its share of failures is more than twice the best one's, and this much besides: one failure
+# of ten attempts, or less.
+_MUCH = 2.0
+_FEW = 0.08
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One target of a call."""
@@ -56,6 +62,16 @@ def arranged(candidates: Sequence[Candidate], how: Balance, draw: Draw) -> tuple
         members = groups[group]
         order += members if len(members) == 1 else _within(members, candidates, how, draw)
     return tuple(order)
+
+
+def failing_last(order: Sequence[int], groups: Sequence[int], shares: Sequence[float]) -> tuple[int, ...]:
+    """Within each group, members that fail much more often than the best come after the others; the rest of the order
+    stays. `shares`: of their recent attempts that failed, 0 to 1."""
+    best: dict[int, float] = {}
+    for index in order:
+        best[groups[index]] = min(shares[index], best.get(groups[index], 1.0))
+    is_failing = {index: shares[index] > best[groups[index]] * _MUCH + _FEW for index in order}
+    return tuple(sorted(order, key=lambda index: (groups[index], is_failing[index])))
 
 
 def _within(members: list[int], candidates: Sequence[Candidate], how: Balance, draw: Draw) -> list[int]:

@@ -1,15 +1,16 @@
 """How many calls one deployment may have in flight: a fixed number, none, or one that follows how it copes.
 
-Owns the law of the limit and the ramp after an outage. Does not own who waits for room (`policy.line`), nor what
-counts as overload (`outcome.FailureKind`).
+Owns the ramp after an outage. Does not own how a limit is learned (`policy.adaptive_limit`), who waits for room
+(`policy.line`), nor what counts as overload (`outcome.FailureKind`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import floor, inf
+from math import inf
 from typing import Literal
 
+from llm_guard.policy.adaptive_limit import AdaptiveLimit
 from llm_guard.policy.units import Concurrency, Count, OptionalSeconds
 
 Ending = Literal["ok", "overloaded", "rate_limited", "failed", "ignored"]
@@ -21,16 +22,9 @@ RAMP_SHARE = 1 / 4
 """Share of the calls usually in flight with which a ramp begins. From 2, answers of 2 s at 200 calls/s would need 16 s
 to reach the 400 in flight that carry them, and the queue would overflow meanwhile."""
 
-_FIRST_LIMIT = 20.0
-_DROP = 0.9
-_TOLERANCE = 1.5
-_SMOOTHING = 0.2
-_LONG_S = 600.0
 # Memory of how many calls are usually in flight. A pause, such as an outage, counts as a second.
 _USUAL_S = 10.0
 _LONGEST_PAUSE_S = 1.0
-# Their plain mean is the first idea of what is usual.
-_FIRST_ANSWERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +50,16 @@ class LimiterSnapshot:
 
 
 class Limiter:
-    """The adaptive law is additive increase, multiplicative decrease, with latency as one more reason to decrease.
-
-    - An overload, or an answer slower than `slow`: limit = floor(0.9 * limit), and one more for an answer that
-      finds at least half of the limit in use (Netflix concurrency-limits, `AIMDLimit`).
-    - Without `slow`: when recent answers take more than 1.5 times the usual, the limit takes a fifth of the step
-      to gradient * limit, gradient = max(0.5, 1.5 * usual / recent): 10 % at most (`Gradient2Limit`; its queue
-      allowance is the one more of above).
-
-    As TCP takes the losses of one window for one, only a call that entered after the last decrease can cause
-    another: a burst of failures is one signal. `settings` may be replaced at any moment.
-    """
+    """A number of calls in flight that is configured, or learned (`policy.adaptive_limit`), and the ramp after an
+    outage. `settings` may be replaced at any moment."""
 
     __slots__ = (
-        "_answered_at", "_answers", "_decreased_at", "_limit", "_long_s", "_ramp", "_ramp_began_at", "_ramp_until",
-        "_short_s", "_succeeded_at", "_usual_in_flight", "settings",
+        "_adaptive", "_ramp", "_ramp_began_at", "_ramp_until", "_succeeded_at", "_usual_in_flight", "settings",
     )  # fmt: skip
 
     def __init__(self, settings: LimiterSettings) -> None:
         self.settings = settings
-        self._limit = _FIRST_LIMIT
-        self._decreased_at = -inf
-        self._short_s = 0.0
-        self._long_s = 0.0
-        self._answers = 0
-        self._answered_at = 0.0
+        self._adaptive = AdaptiveLimit()
         self._ramp = RAMP_START
         self._ramp_began_at = -inf
         self._ramp_until = -inf
@@ -123,54 +102,29 @@ class Limiter:
             self._succeeded_at = now
         if self.settings.concurrency != "adaptive":
             return
+        adaptive = self._bounded_adaptive()
         if ending == "overloaded" or (ending in ("ok", "failed") and self._is_slow(latency_s)):
-            self._decrease(float(floor(self._limit * _DROP)), entered_at, now)
+            adaptive.note_overload(entered_at, now, in_flight)
         elif ending == "ok":
-            gradient = 1.0 if latency_s is None else self._gradient(latency_s, now)
-            if gradient < 1:
-                self._decrease(self._limit * (1 - _SMOOTHING + _SMOOTHING * gradient), entered_at, now)
-            elif in_flight * 2 >= self._limit:
-                self._limit = self._bounded(self._limit + 1)
+            adaptive.note_answer(entered_at, now, None if self.settings.slow is not None else latency_s, in_flight)
 
     def snapshot(self, now: float) -> LimiterSnapshot:
-        has_answers = self._answers > 0
+        adaptive = self._adaptive.snapshot()
         return LimiterSnapshot(
             limit=self.limit(now),
             ramp_until=self._ramp_until if now < self._ramp_until else None,
-            latency_s=self._short_s if has_answers else None,
-            usual_latency_s=self._long_s if has_answers else None,
+            latency_s=adaptive.latency_s,
+            usual_latency_s=adaptive.usual_latency_s,
         )
 
     def _own_limit(self) -> int | None:
         concurrency = self.settings.concurrency
-        return int(self._bounded(self._limit)) if concurrency == "adaptive" else concurrency
+        return self._bounded_adaptive().limit if concurrency == "adaptive" else concurrency
 
-    def _bounded(self, limit: float) -> float:
-        return min(self.settings.max_concurrency, max(self.settings.min_concurrency, limit))
+    def _bounded_adaptive(self) -> AdaptiveLimit:
+        settings = self.settings
+        self._adaptive.keep_within(min(settings.min_concurrency, settings.max_concurrency), settings.max_concurrency)
+        return self._adaptive
 
     def _is_slow(self, latency_s: float | None) -> bool:
         return self.settings.slow is not None and latency_s is not None and latency_s > self.settings.slow
-
-    def _decrease(self, limit: float, entered_at: float, now: float) -> None:
-        if entered_at >= self._decreased_at:
-            self._limit = self._bounded(limit)
-            self._decreased_at = now
-
-    def _gradient(self, latency_s: float, now: float) -> float:
-        """From 0.5 to 1; 1: answers take no longer than usual, or `slow` says what slow is."""
-        if self.settings.slow is not None:
-            return 1.0
-        self._learn(latency_s, now)
-        return max(0.5, min(1.0, _TOLERANCE * self._long_s / self._short_s)) if self._short_s > 0 else 1.0
-
-    def _learn(self, latency_s: float, now: float) -> None:
-        self._answers += 1
-        share = 1 / self._answers if self._answers <= _FIRST_ANSWERS else 0.0
-        self._short_s += max(_SMOOTHING, share) * (latency_s - self._short_s)
-        # By time, not by count: a busy deployment would get used to its own overload within seconds.
-        passed = min(1.0, (now - self._answered_at) / _LONG_S)
-        self._long_s += max(passed, share) * (latency_s - self._long_s)
-        self._answered_at = now
-        # After a long overload the usual must not stay high (`Gradient2Limit` does the same).
-        if self._long_s > 2 * self._short_s:
-            self._long_s *= 0.9

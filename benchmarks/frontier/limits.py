@@ -1,0 +1,26 @@
+"""A limit of calls at once that is learned, before a provider that refuses more than it can hold."""
+
+from __future__ import annotations
+
+from benchmarks.virtual import answers
+from benchmarks.virtual.provider import Answer, Request
+from random import Random
+
+
+class Crowded:
+    """Answers take longer the more are in flight beyond the knee, and more than the most are refused with a 503."""
+
+    def __init__(self, knee: int, most: int, answer_s: float, failing: float = 0.0) -> None:
+        self._knee, self._most, self._answer_s, self._failing = knee, most, answer_s, failing
+        self._ends: list[float] = []
+        self._draw = Random(7)
+        self.peaks: list[tuple[float, int]] = []
+
+    def answer(self, request: Request) -> Answer:
+        self._ends = [end for end in self._ends if end > request.at]
+        if len(self._ends) >= self._most or self._draw.random() < self._failing:
+            return answers.error("openai", "503", request.model, None, 0.05)
+        took_s = self._answer_s * max(1.0, (len(self._ends) + 1) / self._knee)
+        self._ends.append(request.at + took_s)
+        self.peaks.append((request.at, len(self._ends)))
+        return answers.right("openai", request.model, took_s)

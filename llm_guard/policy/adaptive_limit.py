@@ -1,0 +1,180 @@
+"""How many calls a deployment copes with at once, learned from its overloads and from how long its answers take.
+
+Owns the law. Does not own the bounds, nor a limit that is configured (`policy.limiter`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+_FIRST_LIMIT = 20.0
+
+# Weight of one call in the moving share of overloads.
+_WEIGHT = 1 / 20
+_LARGEST_CUT = 0.5
+# A limit that was too high is exceeded again after so long, twice as long each time that it is still too high.
+_FIRST_RETRY_S = 5.0
+_LONGEST_RETRY_S = 60.0
+# When the limit has fallen to this share, and overloads are still at least this share of what they were, the load is
+# not what causes them. They are ignored for a while then, twice as long each time.
+_FALLEN = 0.5
+_LEFT = 0.6
+_LEAST_CALLS = 40
+_FIRST_DEAF_S = 10.0
+_LONGEST_DEAF_S = 120.0
+
+_TOLERANCE = 1.5
+_SMOOTHING = 0.2
+_LONG_S = 600.0
+# Their plain mean is the first idea of what is usual.
+_FIRST_ANSWERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveLimitSnapshot:
+    limit: float
+    latency_s: float | None
+    usual_latency_s: float | None
+    """Smoothed over a few answers and over ten minutes; None before the first."""
+
+
+class AdaptiveLimit:
+    """Additive increase and multiplicative decrease, with a memory of where the last increase ended.
+
+    - An overload cuts the limit by the share of overloads lately, 5 % at least and half at most. The limit from before
+      is the ceiling then: growth ends below it, and passes it by one call after 5 s, then after 10 s, and so on.
+    - An answer that finds at least half of the limit in use raises it by one.
+    - When recent answers take more than 1.5 times the usual, the limit takes a fifth of the step to gradient * limit,
+      gradient = max(0.5, 1.5 * usual / recent): 10 % at most (Netflix concurrency-limits, `Gradient2Limit`).
+
+    As TCP takes the losses of one window for one, only a call that entered after the last decrease can cause another.
+    Overloads that do not become fewer with the load are random, and are ignored for a while: a lower limit would cost
+    throughput and cure nothing.
+    """
+
+    __slots__ = (
+        "_answered_at", "_answers", "_ceiling", "_deaf_s", "_deaf_until", "_decreased_at", "_fallen_calls",
+        "_fallen_overloads", "_highest", "_limit", "_long_s", "_lowest", "_retry_at", "_retry_s", "_share", "_short_s",
+        "_top", "_top_share",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._lowest, self._highest = 1.0, inf
+        self._limit = _FIRST_LIMIT
+        self._decreased_at = -inf
+        self._ceiling = inf
+        self._retry_at = -inf
+        self._retry_s = _FIRST_RETRY_S
+        self._share = 0.0
+        """Moving share of overloads."""
+        self._top = 0.0
+        self._top_share = 0.0
+        """The limit before it began to fall, and the share of overloads then; 0: it does not fall."""
+        self._fallen_calls = self._fallen_overloads = 0
+        """Since it has fallen to a half."""
+        self._deaf_s = _FIRST_DEAF_S
+        self._deaf_until = -inf
+        self._short_s = self._long_s = 0.0
+        self._answers = 0
+        self._answered_at = 0.0
+
+    @property
+    def limit(self) -> int:
+        return int(self._bounded(self._limit))
+
+    def keep_within(self, lowest: float, highest: float) -> None:
+        self._lowest, self._highest = lowest, highest
+
+    def note_answer(self, entered_at: float, now: float, latency_s: float | None, in_flight: int) -> None:
+        """A call was answered well; `in_flight` still counts it. `latency_s`: None where slow answers are no sign."""
+        self._note_share(False)
+        gradient = 1.0 if latency_s is None else self._gradient(latency_s, now)
+        if gradient < 1:
+            if entered_at >= self._decreased_at:
+                self._limit = self._bounded(self._limit * (1 - _SMOOTHING + _SMOOTHING * gradient))
+                self._decreased_at = now
+        elif in_flight * 2 >= self._limit:
+            self._grow(now)
+
+    def note_overload(self, entered_at: float, now: float, in_flight: int) -> None:
+        """A call was refused because of overload, or took too long; `in_flight` still counts it."""
+        self._note_share(True)
+        if now < self._deaf_until or entered_at < self._decreased_at:
+            return
+        if self._top and self._is_in_vain():
+            self._restore(now)
+            return
+        self._fall(in_flight, now)
+
+    def snapshot(self) -> AdaptiveLimitSnapshot:
+        has_answers = self._answers > 0
+        return AdaptiveLimitSnapshot(
+            self._limit, self._short_s if has_answers else None, self._long_s if has_answers else None
+        )
+
+    # The law
+
+    def _grow(self, now: float) -> None:
+        if self._limit + 1 < self._ceiling:
+            self._limit = self._bounded(self._limit + 1)
+        elif now >= self._retry_at:
+            self._limit = self._bounded(self._limit + 1)
+            self._ceiling = max(self._ceiling, self._limit + 1)
+            self._retry_at = now + _FIRST_RETRY_S / 5
+        if self._top and self._limit >= self._top:
+            self._top = 0.0
+
+    def _fall(self, in_flight: int, now: float) -> None:
+        before = min(self._limit, max(in_flight, self._lowest))
+        if before >= self._ceiling - 1:
+            self._retry_s = min(_LONGEST_RETRY_S, 2 * self._retry_s)
+        else:
+            self._retry_s = _FIRST_RETRY_S
+        self._ceiling = before
+        self._retry_at = now + self._retry_s
+        if not self._top:
+            self._top, self._top_share = self._limit, self._share
+            self._fallen_calls = self._fallen_overloads = 0
+        self._top_share = max(self._top_share, self._share) if self._limit > self._top * _FALLEN else self._top_share
+        self._limit = self._bounded(before * (1 - min(_LARGEST_CUT, max(_WEIGHT, self._share))))
+        self._decreased_at = now
+
+    def _is_in_vain(self) -> bool:
+        """Whether a much lower limit has not made overloads fewer."""
+        calls = self._fallen_calls
+        return calls >= _LEAST_CALLS and self._fallen_overloads / calls > self._top_share * _LEFT
+
+    def _restore(self, now: float) -> None:
+        self._limit, self._top = self._bounded(self._top), 0.0
+        self._ceiling = inf
+        self._deaf_until = now + self._deaf_s
+        self._deaf_s = min(_LONGEST_DEAF_S, 2 * self._deaf_s)
+
+    def _note_share(self, is_overload: bool) -> None:
+        self._share += _WEIGHT * (is_overload - self._share)
+        if self._top and self._limit <= max(self._lowest, self._top * _FALLEN):
+            self._fallen_calls += 1
+            self._fallen_overloads += is_overload
+
+    def _bounded(self, limit: float) -> float:
+        return min(self._highest, max(self._lowest, limit))
+
+    # Latency
+
+    def _gradient(self, latency_s: float, now: float) -> float:
+        """From 0.5 to 1; 1: answers take no longer than usual."""
+        self._learn(latency_s, now)
+        return max(0.5, min(1.0, _TOLERANCE * self._long_s / self._short_s)) if self._short_s > 0 else 1.0
+
+    def _learn(self, latency_s: float, now: float) -> None:
+        self._answers += 1
+        share = 1 / self._answers if self._answers <= _FIRST_ANSWERS else 0.0
+        self._short_s += max(_SMOOTHING, share) * (latency_s - self._short_s)
+        # By time, not by count: a busy deployment would get used to its own overload within seconds.
+        passed = min(1.0, (now - self._answered_at) / _LONG_S)
+        self._long_s += max(passed, share) * (latency_s - self._long_s)
+        self._answered_at = now
+        # After a long overload the usual must not stay high (`Gradient2Limit` does the same).
+        if self._long_s > 2 * self._short_s:
+            self._long_s *= 0.9

@@ -37,7 +37,7 @@ COVERAGE: tuple[Coverage, ...] = (
     Coverage("A01", "count window of 100 opens with the 100th failure", "test",
              (_BREAKER + "test_count_window_opens_at_its_minimum_and_not_before",)),
     Coverage("A02", "exactly the limit opens, just below does not", "test",
-             (_BREAKER + "test_share_of_exactly_the_limit_opens_once_it_is_significant",
+             (_BREAKER + "test_full_count_window_decides_by_the_share_alone",
               _BREAKER + "test_rate_below_the_limit_stays_closed")),
     Coverage("A03", "minimum larger than the count window", "test",
              (_BREAKER + "test_minimum_is_no_larger_than_the_count_window",)),
@@ -149,7 +149,7 @@ COVERAGE: tuple[Coverage, ...] = (
              (_LIMITER + "test_latency_that_doubles_decreases_the_limit_by_a_tenth_a_round_trip_at_most",
               _LIMITER + "test_limit_recovers_when_latency_is_back")),
     Coverage("A42", "additive increase, multiplicative decrease", "test",
-             (_LIMITER + "test_overload_takes_a_tenth",
+             (_LIMITER + "test_overloads_take_more_the_more_there_are",
               _LIMITER + "test_limit_does_not_grow_when_idle")),
     Coverage("A43", "Envoy's gradient controller", "not", (),
              "the limiter of A41 and A42 instead: Envoy's measures the best latency by closing down to three calls "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from benchmarks.virtual import answers
 from benchmarks.virtual.provider import Answer, Request
-from random import Random
 
 
 class Crowded:

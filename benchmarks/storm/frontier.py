@@ -41,8 +41,8 @@ class Throttle(Protocol):
     def succeed(self, retries: int, now: float, /) -> None:
         """An attempt was answered well, with so many retries of the call before it."""
 
-    def fail(self, now: float, /) -> None:
-        """An attempt failed."""
+    def fail(self, retries: int, now: float, /) -> None:
+        """An attempt failed, with so many retries of the call before it."""
 
     def try_retry(self, now: float, /) -> bool:
         """Takes leave for one retry, if there is any."""
@@ -79,7 +79,7 @@ def measure(
             served += 1
             throttle.succeed(retries, now)
             return
-        throttle.fail(now)
+        throttle.fail(retries, now)
         if retries + 1 < max_attempts and throttle.try_retry(now):
             wait_s = _wait_s(retries + 1, waited_s if retries else None, dice.random())
             heapq.heappush(waiting, (now + wait_s, call, retries + 1, wait_s))
@@ -109,7 +109,7 @@ class NoBudget:
     def succeed(self, _retries: int, _now: float, /) -> None:
         pass
 
-    def fail(self, _now: float, /) -> None:
+    def fail(self, _retries: int, _now: float, /) -> None:
         pass
 
     def try_retry(self, _now: float, /) -> bool:
@@ -125,11 +125,11 @@ class OwnBudget:
     def begin(self, now: float, /) -> None:
         self._budget.deposit(now)
 
-    def succeed(self, _retries: int, now: float, /) -> None:
-        self._budget.recent.note(False, now)
+    def succeed(self, retries: int, now: float, /) -> None:
+        self._budget.note(False, now, is_retry=retries > 0)
 
-    def fail(self, now: float, /) -> None:
-        self._budget.recent.note(True, now)
+    def fail(self, retries: int, now: float, /) -> None:
+        self._budget.note(True, now, is_retry=retries > 0)
 
     def try_retry(self, now: float, /) -> bool:
         return self._budget.try_spend(now)
@@ -170,7 +170,7 @@ class GrpcThrottle(NoBudget):
     def succeed(self, _retries: int, _now: float, /) -> None:
         self._tokens = min(self._max_tokens, self._tokens + self._token_ratio)
 
-    def fail(self, _now: float, /) -> None:
+    def fail(self, _retries: int, _now: float, /) -> None:
         self._tokens = max(0.0, self._tokens - 1)
 
     def try_retry(self, _now: float, /) -> bool:

@@ -73,6 +73,8 @@ def settle_host(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) ->
 def _settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, now: float, took_s: float | None) -> None:
     """Gives the breaker its permit back; where an answer that began well has died, the news."""
     deployment = attempt.target.deployment
+    if signal is _UNHEALTHY and _is_ignored(attempt):
+        signal = _NO_EVIDENCE
     if leave.is_begun and signal is _UNHEALTHY:
         transition = deployment.breaker.take_back(leave.permit, now)
     else:
@@ -82,6 +84,12 @@ def _settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, now: float, 
     if (transition.before, transition.after) == ("half_open", "closed"):
         deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
     _log_transition(transition, attempt, **deployment.breaker_of())
+
+
+def _is_ignored(attempt: Attempt) -> bool:
+    """Whether its failure is no evidence for its breaker, by `breaker.ignore`."""
+    ignored = attempt.target.deployment.breaker.settings.ignore
+    return bool(ignored) and attempt.failure is not None and attempt.failure.kind.label in ignored
 
 
 def _note_latency(attempt: Attempt, signal: Signal, now: float, took_s: float) -> None:

@@ -16,6 +16,7 @@ from llm_guard.ops.restriction_views import Kind, Lift, LiftBody, Resettable, Re
 from llm_guard.policy.bench import Benched, Key
 from llm_guard.policy.breaker import BreakerSnapshot
 from llm_guard.policy.gate import GateSnapshot
+from llm_guard.policy.throttle import Phase
 
 RESET = "/admin/deployments/reset"
 
@@ -63,6 +64,8 @@ def of_gates(
     full = [each for each in seen if each.limit is not None and (each.in_flight >= each.limit or each.waiting)]
     if paced:
         yield _paced(deployment, paced, len(seen), moment)
+    if throttled := [each for each in seen if each.throttle.rate is not None]:
+        yield _throttled(deployment, throttled, len(seen), moment)
     if held:
         yield _held(deployment, held, len(seen), moment)
     if full and all(is_ramping(deployment, each.limit) for each in full):
@@ -109,6 +112,13 @@ def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict
         if group and (group[0].upstream.api_key is None or group[0].upstream.key_digest == key_digest):
             found[key] = group
     return found
+
+
+_WHY: dict[Phase, str] = {
+    "trying": "many fail, and for a moment fewer are sent to find out whether fewer fail then",
+    "throttling": "more than that fail",
+    "releasing": "those that waited during a trial go now",
+}
 
 
 def is_ramping(deployment: Deployment, limit: int | None) -> bool:
@@ -173,6 +183,24 @@ def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, momen
         _waiting(paced),
         False,
         _reset(deployment, "pace", "The learned rate, and a wait that its provider has named, are forgotten."),
+        None,
+    )
+
+
+def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
+    slowest = min((each.throttle for each in throttled), key=lambda each: each.rate or inf)
+    return Restriction(
+        "throttle",
+        deployment.label,
+        _model(deployment),
+        deployment.upstream.name,
+        f"at most {slowest.rate:.3g} calls a second are sent{_on_some(len(throttled), of)}: {_WHY[slowest.phase]}",
+        moment.iso(min((each.throttle.since for each in throttled if each.throttle.since is not None), default=None)),
+        None,
+        "It rises while calls wait for it and do not fail, and ends where sending less does not help.",
+        _waiting(throttled),
+        False,
+        _reset(deployment, "throttle", "Calls go as fast as they come, until failures are worth another trial."),
         None,
     )
 

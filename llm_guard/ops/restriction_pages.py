@@ -84,6 +84,7 @@ class RestrictionPages:
             "cooldown": self._end_cooldowns,
             "credential_cooldown": self._end_credential_cooldowns,
             "pace": self._forget_paces,
+            "throttle": self._end_throttles,
         }
         lifted = {name: lift(meant) for name, lift in lifts.items() if name in what}
         self._gateway.let_in()
@@ -138,6 +139,16 @@ class RestrictionPages:
             for gate in gates:
                 gate.reset_pace(now)
         return _names(forgotten)
+
+    def _end_throttles(self, meant: list[Deployment]) -> list[str]:
+        now, ended = self._clock.now(), []
+        for deployment in meant:
+            gates = deployment.gates.all()
+            if any(gate.snapshot(now).throttle.rate is not None for gate in gates):
+                ended.append(deployment)
+            for gate in gates:
+                gate.reset_throttle(now)
+        return _names(ended)
 
     def _is_reset(self, breaker: Breaker) -> bool:
         """Whether it was open by the evidence, and is closed now."""

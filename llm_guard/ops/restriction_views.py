@@ -10,12 +10,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-Resettable = Literal["breaker", "host_breaker", "cooldown", "credential_cooldown", "pace", "slow_start"]
+Resettable = Literal["breaker", "host_breaker", "cooldown", "credential_cooldown", "pace", "throttle", "slow_start"]
 """Restrictions that the gateway sets by itself, and that POST /admin/deployments/reset lifts."""
 
 Kind = Literal[
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "pace", "provider_pause",
-    "slow_start", "concurrency", "hold", "degraded_mode", "deadline", "deferred_queue", "drain",
+    "throttle", "slow_start", "concurrency", "hold", "degraded_mode", "deadline", "deferred_queue", "drain",
 ]  # fmt: skip
 
 
@@ -37,7 +37,8 @@ class Restriction(Struct, frozen=True):
     """One of `GET /admin/restrictions`."""
 
     kind: Kind
-    """pace: fewer calls a second; provider_pause: its provider has named a wait for all calls; cooldown: of one model;
+    """pace: fewer calls a second, because of rate limits; throttle: fewer, because they fail at a higher rate;
+    provider_pause: its provider has named a wait for all calls; cooldown: of one model;
     credential_cooldown: of every model of a credential; hold: drained or benched by an operator; drain: of the gateway
     as a whole."""
     deployment: str | None

@@ -88,7 +88,7 @@ class AdaptiveLimit:
 
     def note_answer(self, entered_at: float, now: float, latency_s: float | None, in_flight: int) -> None:
         """A call was answered well; `in_flight` still counts it. `latency_s`: None where slow answers are no sign."""
-        self._note_share(False)
+        self._note_share(entered_at, False)
         gradient = 1.0 if latency_s is None else self._gradient(latency_s, now)
         if gradient < 1:
             if entered_at >= self._decreased_at:
@@ -99,7 +99,7 @@ class AdaptiveLimit:
 
     def note_overload(self, entered_at: float, now: float, in_flight: int) -> None:
         """A call was refused because of overload, or took too long; `in_flight` still counts it."""
-        self._note_share(True)
+        self._note_share(entered_at, True)
         if now < self._deaf_until or entered_at < self._decreased_at:
             return
         if self._top and self._is_in_vain():
@@ -151,9 +151,10 @@ class AdaptiveLimit:
         self._deaf_until = now + self._deaf_s
         self._deaf_s = min(_LONGEST_DEAF_S, 2 * self._deaf_s)
 
-    def _note_share(self, is_overload: bool) -> None:
+    def _note_share(self, entered_at: float, is_overload: bool) -> None:
         self._share += _WEIGHT * (is_overload - self._share)
-        if self._top and self._limit <= max(self._lowest, self._top * _FALLEN):
+        is_under_limit = entered_at >= self._decreased_at
+        if is_under_limit and self._top and self._limit <= max(self._lowest, self._top * _FALLEN):
             self._fallen_calls += 1
             self._fallen_overloads += is_overload
 

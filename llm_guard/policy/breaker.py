@@ -269,8 +269,7 @@ class Breaker:
         """Why it answers nothing any more, or None."""
         settings, run = self._settings, self._run
         is_evidence = run.length >= settings.consecutive_failures and (
-            settings.sensitivity == "literal"
-            or is_run_evidence(run, settings.consecutive_failures, self._window, now)
+            settings.sensitivity == "literal" or is_run_evidence(run, settings.consecutive_failures, self._window, now)
         )
         return f"{run.length} failures in a row" if is_evidence else None
 

@@ -11,6 +11,11 @@ from typing import Literal
 from llm_guard.policy.transition import BreakerMode
 from llm_guard.policy.units import Count, OptionalCount, OptionalSeconds, Pause, Ratio, Seconds
 
+BreakerFailure = Literal[
+    "timeout", "connect_timeout", "network", "truncated", "certificate", "malformed", "server_error", "edge_error",
+    "overloaded", "gpu_oom",
+]  # fmt: skip
+"""Labels of the failure kinds that a breaker counts (`outcome.FailureKind` with `Signal.UNHEALTHY`)."""
 Sensitivity = Literal["statistical", "literal"]
 """How much evidence opens a breaker: more than chance explains, or exactly the configured numbers."""
 
@@ -20,31 +25,31 @@ class BreakerSettings:
     """Durations in seconds."""
 
     sensitivity: Sensitivity = "statistical"
-    """`statistical`: the numbers below are minima, and failures must also be more than chance
-    (`evidence.is_run_evidence`, `evidence.is_share_significant`), because retries cure random failures and an open
-    breaker does not. `literal`: the numbers alone decide, and random failures open it now and then: at 40 % five in a
-    row come every 160 calls."""
+    """`statistical`: it opens where nothing comes back any more, and not because a share of the calls fails: retries
+    cure random failures and a throttle finds out about overload (`policy.throttle`), an open breaker does neither.
+    `literal`: the numbers below alone decide. At 60 % random failures such a breaker is open most of the time, and at
+    40 % five failures in a row come every 160 calls."""
     consecutive_failures: Count = 5
     """Failures in a row that open it. `literal`: at any pace. `statistical`: they must also fill a quarter of a second
-    of the usual traffic (5 at up to 20 calls/s, 13 at 50, 25 at 100, 101 at 400), and be improbable at the share that
-    fails anyway (at 10 calls/s 11 where 20 % fail, 19 where 40 % do)."""
+    of the usual traffic (5 at up to 20 calls/s, 13 at 50, 25 at 100, 101 at 400; 20 where the pace is not known yet),
+    and be improbable at the share that fails anyway (at 10 calls/s 11 where 20 % fail, 19 where 40 % do)."""
     failure_rate: Ratio = 0.5
-    """Share of failed calls in the window from which on it opens. `literal`: as soon as there are `min_calls`.
-    `statistical`: once a share of 0.9 times this one is ruled out (less than once in 10,000): at 0.5 this takes 12
-    calls of which all fail, 39 of which 80 % fail, 205 of which 60 % fail, 460 of which 55 % fail (more than
-    a window of 60 s holds below 8 calls/s)."""
+    """`literal`: share of failed calls in the window from which on it opens, as soon as there are `min_calls`.
+    `statistical`: not used."""
     slow_call: OptionalSeconds = None
     """A call that took longer than this is slow; None: no call is."""
     slow_call_rate: Ratio = 0.8
-    """Share of slow calls, failed or not, from which on it opens, by the same rules as `failure_rate`: `statistical`
+    """Share of slow calls in the window, failed or not, from which on it opens. `literal`: as soon as there are
+    `min_calls`. `statistical`: once a share of 0.9 times this one is ruled out (less than once in 10,000): at 0.8 this
     takes 29 calls of which all are slow, 95 of which 90 % are."""
     window: Seconds = 60.0
     window_calls: OptionalCount = None
-    """Only the last calls count, at most this many. Once there are that many the share alone decides, as in `literal`,
-    because no more evidence can come; few open it by chance (of 10, at 20 % random failures, once in some 120
-    calls)."""
+    """Only the last calls count, at most this many. Once there are that many the share of slow calls alone decides, as
+    in `literal`, because no more evidence can come."""
     min_calls: Count = 20
-    """Calls in the window from which on a share counts. `statistical` may need more, see `failure_rate`."""
+    """Calls in the window from which on a share counts. `statistical` may need more, see `slow_call_rate`."""
+    ignore: tuple[BreakerFailure, ...] = ()
+    """Kinds of failures that are no evidence: they neither open it nor keep it closed."""
     open_for: Seconds = 30.0
     """How long calls are refused before one is let through as a probe, and after each probe that fails. With
     `early_probes` only the longest such time."""
@@ -54,7 +59,7 @@ class BreakerSettings:
     """Each such time is shorter by up to this share, so that breakers that opened together do not probe together."""
     early_probes: bool = True
     """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 800 ms and a
-    twentieth of the outage so far, at most 3.5 s or `open_for`; where a share of failures opened it, of 250 ms and a
+    twentieth of the outage so far, at most 3.5 s or `open_for`; where a share of calls opened it, of 250 ms and a
     twentieth. A recovery is noticed at once after a blip, and within 3.5 s after any outage. False: only `open_for`
     and `max_open_for` count."""
     half_open_calls: Count = 1

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from llm_guard.policy.arrivals import DeniedCalls
 from llm_guard.policy.hold import Hold, RetryAfterEvidence
 from llm_guard.policy.limiter import Ending, Limiter, LimiterSettings
 from llm_guard.policy.line import Line, Slot, Ticket
 from llm_guard.policy.pacer import Cause, Pacer
 from llm_guard.policy.rate_hints import RateHint
-from llm_guard.policy.throttle import Throttle
+from llm_guard.policy.throttle import Throttle, ThrottleSnapshot
 from llm_guard.policy.units import Count, Seconds
 
 __all__ = ["CapacitySettings", "Ending", "Gate", "GateSnapshot", "Slot", "Ticket"]
@@ -33,8 +34,6 @@ _CATCH_UP = 1.25
 # So many calls go at that rate before it may double; after a stop nothing but the answers shows what is taken.
 _CALLS_AFTER_HOLD = 15
 _CALLS_AFTER_STOP = 60
-# Denied calls are counted over at most so many seconds.
-_DENIED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,7 @@ class GateSnapshot:
     """When the hold began, or the first of a row of holds; None: neither held nor looking."""
     is_probing: bool
     """Single calls look whether the provider takes calls again."""
+    throttle: ThrottleSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +90,9 @@ class Gate:
     """
 
     __slots__ = (
-        "_denied",
-        "_denied_since",
-        "_exited_at",
-        "_hold",
-        "_in_flight",
-        "_limiter",
-        "_line",
-        "_pacer",
-        "_retry_after",
-        "_settings",
-        "_throttle",
-        "_use_s",
-    )
+        "_denied", "_exited_at", "_hold", "_in_flight", "_limiter", "_line", "_pacer", "_retry_after", "_settings",
+        "_throttle", "_use_s",
+    )  # fmt: skip
 
     def __init__(self, settings: CapacitySettings, now: float) -> None:
         self._settings = settings
@@ -113,9 +103,7 @@ class Gate:
         self._exited_at = now
         """A hold begins with the answer that asked for it."""
         self._line = Line()
-        self._denied = 0.0
-        self._denied_since = now
-        """The denied calls are counted from then on."""
+        self._denied = DeniedCalls(now)
         self._in_flight = 0
         self._use_s: float | None = None
         """How long a slot is used on average; None until the first has come back."""
@@ -140,7 +128,7 @@ class Gate:
     def try_enter(self, now: float, priority: int = NORMAL) -> Slot | None:
         """A slot at once, unless there is no room, or somebody of the same or higher priority waits for it."""
         if (self._line.length and self._line.count_ahead(priority)) or self._opens_at(now) > now:
-            self._count_denied(now)
+            self._denied.note(now)
             return None
         return self._grant(now)
 
@@ -227,7 +215,7 @@ class Gate:
         used_s = now - slot.entered_at
         self._use_s = used_s if self._use_s is None else self._use_s + _USE_SHARE * (used_s - self._use_s)
         if outcome == "rate_limited":
-            self._denied = max(0.0, self._denied - 1)  # its retry will be counted again
+            self._denied.take_back()
             self._retry_after.note_rate_limited()
             self._hold.note_rate_limited(slot.entered_at, now)
             if self._settings.pacing:
@@ -266,9 +254,13 @@ class Gate:
         self._hold.lift()
         self._retry_after = RetryAfterEvidence()
 
+    def reset_throttle(self, now: float) -> None:
+        """Forgets what was found out about failures and load: an operator's reset."""
+        self._throttle.reset(now)
+
     def ramp(self, now: float, seconds: float) -> None:
         """Its breaker has just closed: a slow start, for so long at most."""
-        self._throttle.release(now)  # what an outage has let it find out is no limit of the provider's
+        self._throttle.reset(now)  # what an outage has let it find out is no limit of the provider's
         self._limiter.ramp(now, seconds, self._in_flight)
 
     def snapshot(self, now: float) -> GateSnapshot:
@@ -284,6 +276,7 @@ class Gate:
             rate_since=pace.since,
             held_since=hold.since,
             is_probing=pace.is_probing or hold.is_looking(now),
+            throttle=self._throttle.snapshot(now),
         )
 
     def _opens_at(self, now: float) -> float:
@@ -321,8 +314,7 @@ class Gate:
 
     def _open_after_stop(self, paced_s: float, now: float) -> None:
         """The same when a stop ends. Most calls may have been refused without waiting: they count, too."""
-        denied_per_s = self._denied / max(1.0, now - self._denied_since)
-        self._open_slowly(max(self._queued_per_s(paced_s), denied_per_s), _CALLS_AFTER_STOP, now)
+        self._open_slowly(max(self._queued_per_s(paced_s), self._denied.per_s(now)), _CALLS_AFTER_STOP, now)
 
     def _queued_per_s(self, waited_s: float) -> float:
         return self._line.length / max(1.0, min(waited_s, self._settings.queue_wait))
@@ -332,14 +324,6 @@ class Gate:
         if self._settings.pacing and count > _FEW:
             ceiling = inf if count + 1 >= self._settings.queue else _CATCH_UP * came_per_s
             self._pacer.open_slowly(now, ceiling, calls)
-
-    def _count_denied(self, now: float) -> None:
-        """Counts calls that could not enter at once, whether they wait or not: an estimate of how fast calls come."""
-        counted_s = now - self._denied_since
-        if counted_s > _DENIED_S:
-            self._denied *= _DENIED_S / 2 / counted_s
-            self._denied_since = now - _DENIED_S / 2
-        self._denied += 1
 
     def _has_place(self, priority: int) -> bool:
         if self._line.length < self._settings.queue:

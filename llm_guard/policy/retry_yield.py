@@ -11,8 +11,8 @@ FADE_S = 30.0
 """Time constant with which attempts lose their weight."""
 
 _FADE_EACH_S = 0.5
-# Until so many retries are known they are taken to do as well as first attempts.
-_DOUBT = 20.0
+# So many retries that failed are taken for granted: a good yield has to be shown.
+_DOUBT = 5.0
 # As long as so few attempts are known, one in ten of them is taken to succeed.
 _UNKNOWN = 50.0
 _GUESSED_SHARE = 0.1
@@ -45,8 +45,7 @@ class RetryYield:
     def relative(self) -> float:
         """How often retries succeed, as a share of how often first attempts do: 0 to 1."""
         first_share = (self._first_ok + 1) / (self._first + 1)
-        retry_share = (self._retries_ok + _DOUBT * first_share) / (self._retries + _DOUBT)
-        return min(1.0, retry_share / first_share)
+        return min(1.0, self._retries_ok / (self._retries + _DOUBT) / first_share)
 
     def success_share(self) -> float:
         """Of all attempts: 0 to 1."""

@@ -147,14 +147,15 @@ shares = st.floats(0, 1)
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
-@given(budget_settings, shares, shares)
-def test_effective_ratio_falls_with_failures_and_stays_in_its_bounds(
-    chosen: BudgetSettings, one: float, other: float
+@given(budget_settings, shares, shares, shares)
+def test_effective_ratio_grows_with_what_retries_achieve_and_stays_in_its_bounds(
+    chosen: BudgetSettings, one: float, other: float, fixed: float
 ) -> None:
     less, more = sorted((one, other))
-    assert chosen.effective_ratio(less) >= chosen.effective_ratio(more) - 1e-12
+    assert chosen.effective_ratio(less, fixed) <= chosen.effective_ratio(more, fixed) + 1e-12
+    assert chosen.effective_ratio(fixed, less) <= chosen.effective_ratio(fixed, more) + 1e-12
     most = chosen.max_ratio if chosen.adaptive else chosen.ratio
-    assert 0 <= chosen.effective_ratio(one) <= most + 1e-12
+    assert 0 <= chosen.effective_ratio(one, other) <= most + 1e-12
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import random
 from dataclasses import replace
 
@@ -31,9 +30,15 @@ def calls(breaker: Breaker, pattern: str, now: float = 0.0) -> Transition | None
     return transition
 
 
+def fail_in_a_row(breaker: Breaker, now: float) -> Transition | None:
+    """As many calls as open a quiet breaker, the last of them now; the last transition."""
+    calls(breaker, "U" * (breaker.settings.consecutive_failures - 1), now - 1.0)
+    return call(breaker, UNHEALTHY, now)
+
+
 def opened(settings: BreakerSettings | None = None, now: float = 0.0) -> Breaker:
     breaker = Breaker(settings or BreakerSettings(early_probes=False))
-    calls(breaker, "U" * breaker.settings.consecutive_failures, now)
+    fail_in_a_row(breaker, now)
     assert breaker.snapshot(now).state == "open"
     return breaker
 
@@ -65,15 +70,16 @@ def test_quiet_deployment_opens_at_exactly_the_threshold_after_any_successes(thr
     for i in range(successes):
         call(breaker, HEALTHY, float(i))
     assert calls(breaker, "U" * (threshold - 1), 50.0) is None
-    assert calls(breaker, "U", 50.0) is not None
+    assert calls(breaker, "U", 50.25) is not None
 
 
 def test_few_calls_of_which_one_failed_ask_for_more_than_the_threshold() -> None:
     """From the first calls on a brownout shows: five in a row are no surprise where two of four failed."""
     breaker = Breaker(BreakerSettings(early_probes=False))
-    assert calls(breaker, "UHUHUUUUUUUU") is None
+    calls(breaker, "UHUH")
+    assert calls(breaker, "UUUUUUUU", 1.0) is None
     while state(breaker) == "closed":
-        calls(breaker, "U")
+        calls(breaker, "U", 2.0)
     assert 8 < breaker.snapshot(0.0).consecutive_failures < 20
 
 
@@ -142,42 +148,41 @@ def test_outage_that_ends_a_brownout_still_opens_soon() -> None:
     assert 5 < failures <= 26
 
 
-def test_outage_after_a_brownout_above_the_tolerated_rate_opens_as_soon_as_after_one_at_it() -> None:
-    """Most calls fail, but not five in a row, and the window is still mostly healthy; then all fail."""
-    breaker = healthy_minute(100)
-    assert calls(breaker, "UUUH" * 20, 60.0) is None
-    assert calls(breaker, "U" * 28, 60.0) is None
-    assert calls(breaker, "U", 60.0) is not None
-
-
-def test_brownout_before_an_opening_is_forgotten_after_it() -> None:
-    breaker = Breaker(BreakerSettings(early_probes=False, failure_rate=1.0))
-    calls(breaker, "UUUUH" * 30)
-    while state(breaker) == "closed":
-        calls(breaker, "U")
-    call(breaker, HEALTHY, 30.0)
-    calls(breaker, "H" * 15 + "UUUUU", 30.0)
-    assert state(breaker, 30.0) == "open"
-
-
-def test_brownout_that_opened_it_is_remembered_when_it_is_back() -> None:
-    """Else the first five failures in a row were an outage, at 60 % failures each second time."""
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.6])
+@pytest.mark.parametrize("seed", range(10))
+def test_random_failures_never_open_it(share: float, seed: int) -> None:
+    """A minute of 100 calls/s from a cold start. Ten minutes are played by `python -m benchmarks frontier`."""
+    dice = random.Random(f"{share} {seed}")
     breaker = Breaker(BreakerSettings())
-    for letter in itertools.cycle("UUH"):
-        calls(breaker, letter)
-        if state(breaker) == "open":
-            break
+    for i in range(6_000):
+        transition = call(breaker, UNHEALTHY if dice.random() < share else HEALTHY, i / 100)
+        assert transition is None, f"{transition} after {i / 100} s"
+
+
+def test_outage_may_end_as_a_brownout() -> None:
+    """Else the first five failures in a row were an outage, at 60 % failures each second time."""
+    breaker = opened(BreakerSettings())
     call(breaker, HEALTHY, 0.25)
-    calls(breaker, "UUUUU", 0.25)
-    assert state(breaker, 0.25) == "closed"
-    while state(breaker, 0.25) == "closed":
-        calls(breaker, "U", 0.25)
-    assert breaker.snapshot(0.25).consecutive_failures > 12
+    calls(breaker, "UUUUUUUUUU", 2.0)
+    assert state(breaker, 2.0) == "closed"
+    while state(breaker, 2.5) == "closed":
+        calls(breaker, "U", 2.5)
+    assert breaker.snapshot(2.5).consecutive_failures < 30
+
+
+def test_outage_is_forgotten_as_calls_succeed() -> None:
+    breaker = opened(BreakerSettings())
+    call(breaker, HEALTHY, 0.25)
+    for i in range(100):
+        call(breaker, HEALTHY, 1.0 + i)
+    calls(breaker, "UUUUU", 102.0)
+    assert state(breaker, 102.0) == "open"
 
 
 def by_rate(**changed: object) -> Breaker:
-    """A breaker that no run opens."""
-    return Breaker(replace(BreakerSettings(early_probes=False, consecutive_failures=10_000), **changed))  # type: ignore[arg-type]
+    """A breaker that no run opens, and that takes its numbers literally."""
+    settings = BreakerSettings(sensitivity="literal", early_probes=False, consecutive_failures=10_000)
+    return Breaker(replace(settings, **changed))  # type: ignore[arg-type]
 
 
 def test_all_calls_failing_opens_by_rate_once_there_are_enough() -> None:
@@ -188,36 +193,15 @@ def test_all_calls_failing_opens_by_rate_once_there_are_enough() -> None:
 
 def test_failures_of_an_earlier_window_do_not_count_though_a_slot_goes_on() -> None:
     breaker = by_rate()
-    calls(breaker, "U" * 19)
+    calls(breaker, "U" * 18)
     calls(breaker, "H", 58.0)
     assert calls(breaker, "U", 61.0) is None  # in the slot of second 58
     assert breaker.snapshot(61.0).calls == 2
 
 
-def test_of_the_minimum_and_what_is_significant_the_stricter_wins() -> None:
-    breaker = by_rate(min_calls=2)
-    assert calls(breaker, "U" * 11) is None
-    assert calls(breaker, "U") is not None
-
-
-def test_share_of_exactly_the_limit_opens_once_it_is_significant() -> None:
-    """A02: at the limit, not only above it; but not in so few calls as 10 of 20."""
-    breaker = by_rate()
-    assert calls(breaker, "HU" * 916) is None
-    transition = calls(breaker, "HU")
-    assert transition == Transition("closed", "open", 0.0, "917 of 1834 calls failed within 60 s")
-
-
-@pytest.mark.parametrize(("pattern", "most_calls"), [("UUUHH", 210), ("UUUUH", 40)])
-def test_brownout_above_the_limit_opens_within_so_many_calls(pattern: str, most_calls: int) -> None:
-    breaker = by_rate()
-    calls(breaker, pattern * (most_calls // 5 // 2))
-    assert state(breaker) == "closed"
-    for letter in pattern * (most_calls // 5):
-        if state(breaker) == "closed":
-            calls(breaker, letter)
-    assert state(breaker) == "open"
-    assert breaker.snapshot(0.0).calls <= most_calls
+def test_share_of_failures_alone_opens_no_statistical_breaker() -> None:
+    breaker = by_rate(sensitivity="statistical")
+    assert calls(breaker, "UUUUUUUUUH" * 1000) is None
 
 
 def test_count_window_opens_at_its_minimum_and_not_before() -> None:
@@ -257,7 +241,7 @@ def test_slow_calls_open_it_though_none_failed() -> None:
 
 
 def test_slow_calls_need_significance_where_the_window_is_of_time() -> None:
-    breaker = by_rate(slow_call=2.0)
+    breaker = by_rate(sensitivity="statistical", slow_call=2.0)
     assert slow_calls(breaker, [3.0] * 28) == [None] * 28
     assert slow_calls(breaker, [3.0]) != [None]
 
@@ -337,7 +321,7 @@ def test_outcome_without_evidence_does_not_end_a_run() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "UUUU")
     call(breaker, NO_EVIDENCE, 0.0)
-    assert calls(breaker, "U") is not None
+    assert calls(breaker, "U", 1.0) is not None
 
 
 def test_open_refuses_until_its_time_then_lets_exactly_the_probes_through() -> None:
@@ -414,8 +398,9 @@ def test_outage_begins_with_the_first_opening_since_it_was_closed() -> None:
     assert (seen.outage_at, seen.opened_at, seen.probe_at) == (0.0, 400.0, 450.0)
     call(breaker, HEALTHY, 450.0)
     assert breaker.snapshot(450.0).outage_at is None
-    calls(breaker, "UUUUU", 450.0)
-    assert (breaker.retry_after_s(450.0), breaker.snapshot(450.0).outage_at) == (30.0, 450.0)
+    calls(breaker, "H" * 100, 451.0)
+    fail_in_a_row(breaker, 460.0)
+    assert (breaker.retry_after_s(460.0), breaker.snapshot(460.0).outage_at) == (30.0, 460.0)
 
 
 def test_jitter_only_shortens_and_spreads_evenly() -> None:
@@ -430,7 +415,7 @@ def test_phase_sets_breakers_that_open_together_apart() -> None:
     waits = []
     for phase in (0.0, 0.25, 0.5):
         breaker = Breaker(BreakerSettings(early_probes=False), phase)
-        calls(breaker, "UUUUU")
+        fail_in_a_row(breaker, 0.0)
         waits.append(breaker.retry_after_s(0.0))
     assert waits == pytest.approx([30.0, 29.25, 28.5])
 
@@ -495,7 +480,7 @@ def test_stragglers_change_nothing(late: Signal) -> None:
     """A09: 50 calls admitted while closed end after it opened, and after it went half-open."""
     breaker = Breaker(BreakerSettings(early_probes=False, half_open_calls=2, success_threshold=2))
     early = [acquire(breaker, 0.0) for _ in range(50)]
-    calls(breaker, "UUUUU")
+    fail_in_a_row(breaker, 0.0)
     before = breaker.snapshot(1.0)
     assert [breaker.settle(permit, late, 1.0) for permit in early[:25]] == [None] * 25
     assert breaker.snapshot(1.0) == before
@@ -521,7 +506,7 @@ def test_probe_of_an_earlier_half_open_state_changes_nothing(late: Signal) -> No
 def test_straggler_from_before_the_outage_does_not_count_after_it() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False))
     early = [acquire(breaker, 0.0) for _ in range(5)]
-    calls(breaker, "UUUUU")
+    fail_in_a_row(breaker, 0.0)
     call(breaker, HEALTHY, 30.0)
     assert [breaker.settle(permit, UNHEALTHY, 31.0) for permit in early] == [None] * 5
     assert breaker.snapshot(31.0).calls == 0
@@ -560,7 +545,7 @@ def test_new_settings_hold_from_the_next_call_on() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "UU")
     breaker.settings = replace(breaker.settings, consecutive_failures=3)
-    assert calls(breaker, "U") is not None
+    assert calls(breaker, "U", 1.0) is not None
 
 
 def test_opening_keeps_its_length_through_a_reload() -> None:
@@ -688,7 +673,7 @@ def test_changed_state_of_a_reload_holds_at_once_and_an_unchanged_one_leaves_the
 def test_reload_to_automatic_does_not_reset_what_already_is() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False, state="disabled"))
     breaker.force("auto", 0.0)
-    calls(breaker, "UUUUU")
+    fail_in_a_row(breaker, 0.0)
     breaker.settings = BreakerSettings(early_probes=False)
     assert (breaker.state, breaker.retry_after_s(0.0)) == ("open", 30.0)
 
@@ -762,22 +747,15 @@ def test_literal_opens_at_sixty_percent_random_failures_and_above(share: float, 
     assert 20 <= opened_after <= 60
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_statistical_needs_some_two_hundred_calls_at_sixty_percent_random_failures(seed: int) -> None:
-    opened_after = calls_until_open(by_rate(), 0.6, 100, seed)
-    assert opened_after is not None
-    assert 20 < opened_after < 1000
-
-
 @pytest.mark.parametrize(("share", "calls_needed"), [(1.0, 20), (0.8, 39), (0.6, 205), (0.55, 460)])
-def test_statistical_needs_the_calls_that_the_reference_names(share: float, calls_needed: int) -> None:
-    """Failures as evenly spread as they can be, 10 calls a second."""
-    breaker, failed = by_rate(), 0
+def test_statistical_needs_the_slow_calls_that_the_reference_names(share: float, calls_needed: int) -> None:
+    """As evenly spread as they can be, 10 calls a second."""
+    breaker, slow = by_rate(sensitivity="statistical", slow_call=2.0, slow_call_rate=0.5), 0
     for i in range(calls_needed):
         assert state(breaker) == "closed"
-        is_failure = (i + 1) * share >= failed + 1 - 1e-9
-        failed += is_failure
-        call(breaker, UNHEALTHY if is_failure else HEALTHY, i / 10)
+        is_slow = (i + 1) * share >= slow + 1 - 1e-9
+        slow += is_slow
+        breaker.settle(acquire(breaker, i / 10), HEALTHY, i / 10, duration_s=3.0 if is_slow else 0.1)
     assert state(breaker) == "open"
 
 

@@ -110,8 +110,8 @@ def test_streams_of_which_most_die_open_it() -> None:
 def test_death_of_an_earlier_generation_is_ignored() -> None:
     breaker = Breaker(BreakerSettings(open_for=1.0, early_probes=False))
     permit = begun(breaker, 0.0)
-    for _ in range(5):
-        failed(breaker, 0.0)
+    for place in range(5):
+        failed(breaker, place / 10)
     assert breaker.state == "open"
     breaker.settle(acquired(breaker, 2.0), Signal.HEALTHY, 2.0)
     assert breaker.take_back(permit, 3.0) is None
@@ -138,8 +138,8 @@ def test_death_of_a_forgotten_call_is_not_taken_from_younger_ones() -> None:
 
 def test_probe_whose_stream_dies_opens_it_again() -> None:
     breaker = Breaker(BreakerSettings(success_threshold=2, early_probes=False))
-    for _ in range(5):
-        failed(breaker, 0.0)
+    for place in range(5):
+        failed(breaker, place / 10)
     probe = acquired(breaker, 100.0)
     breaker.settle(probe, Signal.HEALTHY, 100.0)
     transition = breaker.take_back(probe, 101.0)

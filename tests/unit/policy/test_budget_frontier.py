@@ -89,7 +89,7 @@ def test_grpc_throttle_ends_retries_after_the_third() -> None:
 def test_grpc_throttle_resumes_above_half_of_its_tokens() -> None:
     throttle = GrpcThrottle()
     for _ in range(5):
-        throttle.fail(0.0)
+        throttle.fail(0, 0.0)
     assert not throttle.try_retry(0.0)
     throttle.succeed(0, 0.0)
     assert throttle.try_retry(0.0)
@@ -102,8 +102,8 @@ def test_adaptive_budget_cures_a_brownout_of_four_in_ten() -> None:
     assert point.requests_per_call <= 1.70
 
 
-@pytest.mark.parametrize(("rate", "success"), [(0.3, 0.985), (0.5, 0.92)])
-def test_adaptive_budget_is_generous_where_half_or_more_succeed(rate: float, success: float) -> None:
+@pytest.mark.parametrize(("rate", "success"), [(0.3, 0.985), (0.5, 0.92), (0.8, 0.56), (0.9, 0.31)])
+def test_adaptive_budget_is_generous_where_failures_are_random(rate: float, success: float) -> None:
     assert POINTS["adaptive", rate].success >= success
 
 
@@ -111,9 +111,3 @@ def test_adaptive_budget_closes_in_an_outage() -> None:
     """A minute of it at 100 calls/s, no breaker: the reserve of 100, and 15 % more at most."""
     made = at(SCHEMES["adaptive"](), 1.0, calls=6000).requests_per_call * 6000
     assert made <= 100 + 1.15 * 6000
-
-
-def test_adaptive_budget_costs_less_the_deeper_the_outage() -> None:
-    costs = [POINTS["adaptive", rate].requests_per_call for rate in (0.5, 0.6, 0.7, 0.8, 0.9)]
-    assert costs == sorted(costs, reverse=True)
-    assert costs[-1] <= POINTS["fixed 20 %", 0.9].requests_per_call

@@ -20,12 +20,12 @@ def run_of(length: int, recent_rate: float = 0.0) -> Run:
     return run
 
 
-def needed(threshold: int, calls: int, failures: int, failure_rate: float = 0.5, recent_rate: float = 0.0) -> int:
+def needed(threshold: int, calls: int, failures: int, recent_rate: float = 0.0) -> int:
     """Failures in a row that are evidence after so many calls in a minute, of which so many failed."""
     window = window_of(calls, failures)
     for length in range(1, 500):
         window.add(True, False, 59.99, 60.0, None)
-        if is_run_evidence(run_of(length, recent_rate), threshold, window, failure_rate, 59.99):
+        if is_run_evidence(run_of(length, recent_rate), threshold, window, 59.99):
             return length
     raise AssertionError("500 failures are no evidence")
 
@@ -48,9 +48,9 @@ def test_of_the_threshold_and_a_quarter_of_a_second_the_longer_run_is_needed(
 def test_steady_failures_ask_for_longer_runs(share: float, length: int) -> None:
     """9,600 calls a minute: the expected runs of this length are fewer than 2 in 100,000."""
     run, window = run_of(length), window_of(9600, int(9600 * share))
-    assert is_run_evidence(run, 5, window, 0.5, 600.0)
+    assert is_run_evidence(run, 5, window, 600.0)
     run.length -= 1
-    assert length == 5 or not is_run_evidence(run, 5, window, 0.5, 600.0)
+    assert length == 5 or not is_run_evidence(run, 5, window, 600.0)
 
 
 def test_run_fills_a_quarter_of_a_second_of_the_pace() -> None:
@@ -58,22 +58,33 @@ def test_run_fills_a_quarter_of_a_second_of_the_pace() -> None:
 
 
 def test_few_calls_at_one_instant_are_no_heavy_traffic() -> None:
-    assert is_run_evidence(run_of(5), 5, window_of(5, 5, over_s=0.0), 0.5, 0.0)
+    assert is_run_evidence(run_of(5), 5, window_of(5, 5, over_s=0.0), 0.25)
 
 
-def test_worse_of_the_window_and_lately_is_taken_and_never_more_than_is_tolerated() -> None:
+def test_first_calls_of_a_busy_deployment_are_no_outage_before_a_quarter_of_a_second() -> None:
+    """Unless there are twenty of them."""
+    assert not is_run_evidence(run_of(19), 5, window_of(19, 19, over_s=0.2), 0.24)
+    assert is_run_evidence(run_of(19), 5, window_of(19, 19, over_s=0.2), 0.25)
+    assert is_run_evidence(run_of(20), 5, window_of(20, 20, over_s=0.2), 0.24)
+
+
+def test_who_asks_for_one_failure_gets_it_at_once() -> None:
+    assert is_run_evidence(run_of(1), 1, window_of(1, 1), 0.0)
+
+
+def test_worse_of_the_window_and_lately_is_taken_and_at_most_nine_in_ten() -> None:
     assert needed(5, 600, 0, recent_rate=0.4) == needed(5, 600, 240) == 19
-    assert needed(5, 600, 599, failure_rate=0.2) == needed(5, 600, 120, failure_rate=0.2)
-    assert needed(5, 600, 600, failure_rate=1.0) == needed(5, 600, 540, failure_rate=1.0, recent_rate=0.9)
+    assert needed(5, 600, 240) < needed(5, 600, 480)
+    assert needed(5, 600, 0, recent_rate=0.9) == needed(5, 600, 0, recent_rate=0.99)
 
 
 def test_recent_rate_remembers_some_twenty_calls() -> None:
     run = Run()
-    run.add_failure()
+    run.add_failure(0.0)
     run.end()
     assert run.recent_rate == pytest.approx(0.05 * 0.95)
     for _ in range(200):
-        run.add_failure()
+        run.add_failure(0.0)
     assert run.recent_rate == pytest.approx(0.05 * 0.95)
     run.end()
     assert run.length == 0

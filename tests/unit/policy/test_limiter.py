@@ -43,16 +43,16 @@ def test_fixed_limit_does_not_move() -> None:
     assert law.opens_at(3, 0.0) == inf
 
 
-def test_overload_takes_a_tenth() -> None:
+def test_overloads_take_more_the_more_there_are() -> None:
     law = limiter()
     assert law.limit(0.0) == 20
-    assert [note(law, "overloaded", float(at)) for at in range(1, 6)] == [18, 16, 14, 12, 10]
+    assert [note(law, "overloaded", float(at)) for at in range(1, 6)] == [19, 17, 14, 11, 8]
 
 
 def test_burst_of_failures_is_one_signal() -> None:
     law = limiter()
-    assert [note(law, "overloaded", 1.0 + i / 100, entered_at=0.9) for i in range(10)] == [18] * 10
-    assert note(law, "overloaded", 2.0, entered_at=1.0) == 16
+    assert [note(law, "overloaded", 1.0 + i / 100, entered_at=0.9) for i in range(10)] == [19] * 10
+    assert note(law, "overloaded", 2.0, entered_at=1.0) < 19
 
 
 def test_limit_grows_by_one_for_an_answer_that_finds_half_of_it_in_use() -> None:
@@ -76,14 +76,14 @@ def test_other_failures_say_nothing_about_the_limit(ending: Ending) -> None:
 def test_limit_stays_within_its_bounds() -> None:
     law = limiter(min_concurrency=10, max_concurrency=22)
     assert [note(law, "overloaded", float(at)) for at in range(1, 9)][-1] == 10
-    assert [note(law, "ok", float(at)) for at in range(9, 30)][-1] == 22
+    assert [note(law, "ok", float(at)) for at in range(100, 200)][-1] == 22
 
 
-def test_limit_grows_again_from_the_minimum_at_once() -> None:
+def test_limit_grows_again_from_the_minimum_after_a_minute_at_most() -> None:
     law = limiter(min_concurrency=10)
     for at in range(1, 30):
         note(law, "overloaded", float(at))
-    assert note(law, "ok", 30.0) == 11
+    assert note(law, "ok", 90.0) == 11
 
 
 def test_start_is_within_the_bounds_and_the_maximum_wins() -> None:
@@ -94,8 +94,8 @@ def test_start_is_within_the_bounds_and_the_maximum_wins() -> None:
 def test_answer_slower_than_slow_is_an_overload() -> None:
     law = limiter(slow=2.0)
     assert note(law, "ok", 1.0, 2.0) == 21
-    assert note(law, "ok", 2.0, 2.01) == 18
-    assert note(law, "failed", 3.0, 2.01) == 16
+    assert note(law, "ok", 2.0, 2.01) == 19
+    assert note(law, "failed", 3.0, 2.01) < 19
 
 
 def test_where_slow_is_set_the_usual_latency_does_not_matter() -> None:

@@ -12,7 +12,7 @@ from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
 FINAL = [kind for kind in FailureKind if not kind.is_retriable and not kind.can_fall_back]
 ELSEWHERE = [kind for kind in FailureKind if not kind.is_retriable and kind.can_fall_back]
 RETRIABLE = [kind for kind in FailureKind if kind.is_retriable]
-PLAIN = RetrySettings(jitter=0.0, adaptive=False)
+PLAIN = RetrySettings(max_attempts=3, jitter=0.0, adaptive=False)
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,17 @@ def probe(breaker: Breaker, signal: Signal, now: float) -> Transition | None:
 def opened(settings: BreakerSettings = EARLY, phase: float = 0.0) -> Breaker:
     """Since the instant `AT`."""
     breaker = Breaker(settings, phase)
-    for _ in range(settings.consecutive_failures):
-        breaker.settle(acquire(breaker, AT), UNHEALTHY, AT)
+    for place in range(settings.consecutive_failures):
+        at = AT if place else AT - 1.0
+        breaker.settle(acquire(breaker, at), UNHEALTHY, at)
     assert breaker.state == "open"
     return breaker
+
+
+def succeed(breaker: Breaker, now: float) -> None:
+    """A hundred calls, after which an outage is forgotten."""
+    for _ in range(100):
+        breaker.settle(acquire(breaker, now), HEALTHY, now)
 
 
 def probes_until(breaker: Breaker, last_s: float) -> list[float]:
@@ -190,6 +197,7 @@ def test_outage_after_a_blip_begins_with_a_short_interval_again() -> None:
     breaker = opened()
     probe(breaker, UNHEALTHY, AT + 0.25)
     probe(breaker, HEALTHY, AT + 1.5)
+    succeed(breaker, AT + 2.0)
     for _ in range(5):
         breaker.settle(acquire(breaker, AT + 50.0), UNHEALTHY, AT + 50.0)
     assert breaker.retry_after_s(AT + 50.0) == 0.25
@@ -303,6 +311,7 @@ def test_operators_word_ends_early_probes_with_the_outage(mode: BreakerMode) -> 
         assert [permit is not None and not permit.is_probe for permit in permits] == [True] * 4
     breaker.force("auto", AT + 31.0)
     assert (breaker.state, breaker.snapshot(AT + 31.0).outage_at) == ("closed", None)
+    succeed(breaker, AT + 32.0)
     for _ in range(5):
         breaker.settle(acquire(breaker, AT + 40.0), UNHEALTHY, AT + 40.0)
     assert breaker.retry_after_s(AT + 40.0) == 0.25
@@ -377,11 +386,11 @@ def test_blips_of_a_fifth_of_a_second_never_open_a_busy_deployment(shift_s: floa
 
 
 def test_blip_that_opens_a_cold_deployment_costs_a_quarter_of_a_second() -> None:
-    """Its first 200 ms of calls fail; half a minute of refusals followed once."""
-    seen = simulate(Breaker(BreakerSettings()), lambda now: now < 0.2, calls_per_s=100, until=60)
+    """Its first 250 ms of calls fail; half a minute of refusals followed once."""
+    seen = simulate(Breaker(BreakerSettings()), lambda now: now < 0.25, calls_per_s=100, until=60)
     assert [each.after for each in seen.transitions] == ["open", "closed"]
     assert seen.transitions[1].at - seen.transitions[0].at == pytest.approx(0.27, abs=0.011)
-    assert seen.ended["ok"] >= 5965
+    assert seen.ended["ok"] >= 5945
 
 
 @pytest.mark.parametrize(("shift_s", "early_probes"), [(0.0, True), (0.003, True), (1.1, True), (0.0, False)])

@@ -1,0 +1,188 @@
+"""Whether sending less helps is found out, and kept only where it does: a throttle before simulated providers."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from llm_guard.policy.throttle import Throttle
+from llm_guard.policy.trial import at_least, differs, judge
+
+ANSWER_S, ERROR_S = 0.2, 0.05
+
+Provider = Callable[[float, Random], bool]
+"""Whether a call that comes then fails."""
+
+
+def at_random(share: float) -> Provider:
+    return lambda _now, dice: dice.random() < share
+
+
+def overloaded(per_s: float) -> Provider:
+    tokens, at = 1.0, 0.0
+
+    def fails(now: float, _dice: Random) -> bool:
+        nonlocal tokens, at
+        tokens, at = min(2.0, tokens + (now - at) * per_s), now
+        if tokens < 1:
+            return True
+        tokens -= 1
+        return False
+
+    return fails
+
+
+class World:
+    """Calls that come evenly, wait for the throttle, and end."""
+
+    def __init__(self, provider: Provider, seed: int = 7) -> None:
+        self.provider = provider
+        self.throttle = Throttle(0.0)
+        self.sent: list[float] = []
+        self.failed = 0
+        self.limited_s = 0.0
+        """For how long calls were held back."""
+        self._dice = Random(seed)
+        self._ends: list[tuple[float, float, bool]] = []
+        self._waiting = 0
+
+    def run(self, calls_per_s: float, begin_s: float, end_s: float, step_s: float = 0.005) -> None:
+        self.sent, self.failed, self.limited_s = [], 0, 0.0
+        due = 0.0
+        for step in range(round((end_s - begin_s) / step_s)):
+            now = begin_s + step * step_s
+            due += calls_per_s * step_s
+            while due >= 1:
+                due -= 1
+                self._waiting += 1
+            while self._ends and self._ends[0][0] <= now:
+                at, entered_at, is_failure = heapq.heappop(self._ends)
+                (self.throttle.note_failure if is_failure else self.throttle.note_ok)(entered_at, at)
+            while self._waiting and self.throttle.opens_at(now) <= now:
+                self._send(now)
+            self.limited_s += step_s * (self.throttle.rate is not None)
+
+    def _send(self, now: float) -> None:
+        self._waiting -= 1
+        self.throttle.take(now)
+        is_failure = self.provider(now, self._dice)
+        self.sent.append(now)
+        self.failed += is_failure
+        heapq.heappush(self._ends, (now + (ERROR_S if is_failure else ANSWER_S), now, is_failure))
+
+    @property
+    def sent_per_s(self) -> float:
+        return len(self.sent) / (self.sent[-1] - self.sent[0])
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.4, 0.6, 0.8, 0.9])
+@pytest.mark.parametrize("seed", [7, 8, 9])
+def test_random_failures_are_not_throttled(share: float, seed: int) -> None:
+    """Trials take a small part of the time, and all calls are sent."""
+    world = World(at_random(share), seed)
+    world.run(100.0, 0.0, 60.0)
+    assert world.sent_per_s > 98
+    assert world.limited_s < 60 * 0.2
+
+
+@pytest.mark.parametrize("times", [1.2, 2.0, 5.0])
+@pytest.mark.parametrize("capacity", [20.0, 100.0])
+def test_overload_is_kept_to_what_the_provider_takes(capacity: float, times: float) -> None:
+    world = World(overloaded(capacity))
+    world.run(capacity * times, 0.0, 10.0)
+    world.run(capacity * times, 10.0, 60.0)
+    ok_per_s = (len(world.sent) - world.failed) / 50
+    assert ok_per_s >= 0.95 * capacity
+    assert len(world.sent) / 50 <= 1.15 * capacity
+
+
+def test_overload_that_becomes_random_failures_is_let_through_again() -> None:
+    world = World(overloaded(50.0))
+    world.run(100.0, 0.0, 20.0)
+    assert world.throttle.snapshot(20.0).phase in ("trying", "throttling")
+    world.provider = at_random(0.6)
+    world.run(100.0, 20.0, 35.0)
+    world.run(100.0, 35.0, 65.0)
+    assert world.limited_s < 30 * 0.2
+
+
+def test_random_failures_that_become_an_overload_are_throttled() -> None:
+    world = World(at_random(0.3))
+    world.run(100.0, 0.0, 30.0)
+    world.provider = overloaded(20.0)
+    world.run(100.0, 30.0, 40.0)
+    world.run(100.0, 40.0, 70.0)
+    assert world.sent_per_s <= 1.15 * 20
+
+
+def test_provider_that_takes_more_again_is_sent_more() -> None:
+    world = World(overloaded(20.0))
+    world.run(100.0, 0.0, 20.0)
+    world.provider = overloaded(1000.0)
+    world.run(100.0, 20.0, 28.0)
+    world.run(100.0, 28.0, 38.0)
+    assert world.sent_per_s >= 98
+
+
+def test_rate_that_nobody_needs_is_forgotten() -> None:
+    world = World(overloaded(20.0))
+    world.run(40.0, 0.0, 20.0)
+    world.run(0.0, 20.0, 80.0)
+    world.run(5.0, 80.0, 140.0)
+    assert world.throttle.snapshot(140.0).rate is None
+
+
+def test_dead_provider_is_the_breakers() -> None:
+    world = World(at_random(1.0))
+    world.run(100.0, 0.0, 30.0)
+    assert world.limited_s == 0
+
+
+def test_reset_forgets_the_rate_and_the_next_trial_begins_at_once() -> None:
+    world = World(overloaded(20.0))
+    world.run(100.0, 0.0, 10.0)
+    since = world.throttle.snapshot(10.0).since
+    assert since is not None
+    assert since < 2.0
+    world.throttle.reset(10.0)
+    assert world.throttle.snapshot(10.0) == Throttle(10.0).snapshot(10.0)
+    world.run(100.0, 10.0, 13.0)
+    assert world.throttle.snapshot(13.0).rate is not None
+
+
+def test_call_that_was_not_sent_gives_its_turn_back() -> None:
+    world = World(overloaded(20.0))
+    world.run(100.0, 0.0, 10.0)
+    throttle = world.throttle
+    at = throttle.opens_at(20.0)
+    throttle.take(20.0)
+    assert throttle.opens_at(20.0) > 20.0
+    assert throttle.wait_s(4, 20.0) > 3 / (throttle.rate or 1.0)
+    throttle.put_back(20.0, 20.0)
+    assert max(at, 20.0) >= throttle.opens_at(20.0)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.8])
+def test_trial_is_decided_by_what_becomes_of_the_share(share: float) -> None:
+    calls = 400
+    assert judge(share, calls, 0, has_helped=False) == "helps"
+    assert judge(share, calls, round(calls * share), has_helped=False) == "helps_not"
+
+
+def test_undecided_trial_leans_to_what_has_helped_before() -> None:
+    assert judge(0.2, 10, 0, has_helped=True) == "likely"
+    assert judge(0.2, 10, 0, has_helped=False) == "unlikely"
+
+
+def test_share_is_taken_for_what_it_is_without_luck() -> None:
+    assert at_least(0.2, 25) == pytest.approx(0.12)
+    assert at_least(0.0, 25) == 0.02
+
+
+def test_small_differences_of_few_calls_are_none() -> None:
+    assert differs(0.6, 100, 0.3)
+    assert not differs(0.6, 20, 0.3)
+    assert not differs(0.3, 10_000, 0.2)

@@ -1,7 +1,7 @@
 """`python -m benchmarks [PART]`: measures everything, or one part (see `--help`), and writes `benchmarks/results/`.
 
-Exits 1 when a promise does not hold. `soak`, `storm-matrix`, `fuzz` and `sdk-suites`, which take minutes, are no part
-of `all`."""
+Exits 1 when a promise does not hold. `soak`, `storm-matrix`, `frontier`, `fuzz` and `sdk-suites`, which take minutes,
+are no part of `all`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from benchmarks import classification, fuzz, joins, lasting, ops, relay, report,
 from benchmarks.compare import measure as comparison
 from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
+from benchmarks.frontier import report as frontier_report
 from benchmarks.processes import Way
 from benchmarks.rig import keep_off_the_gateways_processor
 from benchmarks.scenarios import report as scenario_report
@@ -127,6 +128,16 @@ def operate(rounds: int) -> None:
 def lasting_alone(rounds: int) -> None:
     """What cache, letters and lesser answers cost the calls that do not use them: five minutes."""
     _end(_lasting(rounds))
+
+
+@main.command("frontier")
+@click.option("--part", type=click.Choice(list(frontier_report.PARTS)), help="This part alone, and nothing is written.")
+def cross_the_frontier(part: str | None) -> None:
+    """What calls succeed and cost where a provider fails at random, by overload, by content or altogether: minutes."""
+    rows = frontier_report.measure(click.echo, part)
+    if part is None:
+        frontier_report.write(rows, report.RESULTS, report.machine())
+    _end([f"{row.name}: {'; '.join(row.broken)}" for row in rows if row.broken], is_written=part is None)
 
 
 @main.command("soak")

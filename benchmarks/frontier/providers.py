@@ -43,8 +43,8 @@ class Overload:
 
     capacity_per_s: float
     failure_s: float = ERROR_S
-    _tokens: float = 0.0
-    _at: float = 0.0
+    _tokens: float = field(default=0.0, repr=False)
+    _at: float = field(default=0.0, repr=False)
 
     def error_s(self, request: Request, _draw: Random) -> float | None:
         most = max(_LEAST_BURST, self.capacity_per_s * _BURST_S)

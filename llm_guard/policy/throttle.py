@@ -32,9 +32,11 @@ _TRIAL = 0.95
 # Divided by the share of failures: the smaller it is, the less a trial holds back, and the more calls it takes.
 _LONGEST_TRIAL_S = 1.5
 _LONGEST_OF_ALL_S = 15.0
-# After a trial that did not help the next one begins after so long, twice as long each time, or as soon as the share of
-# failures has changed.
-_FIRST_PAUSE_S = 2.0
+# After a trial that did not help the next one begins after twenty times as long as it took, within these bounds, or as
+# soon as the share of failures has changed: a busy deployment finds out about a change within seconds, and a quiet one,
+# whose trials take long, is not held back by them.
+_PAUSE_TRIALS = 20
+_SHORTEST_PAUSE_S = 4.0
 _LONGEST_PAUSE_S = 30.0
 # An epoch of throttling ends after so many calls, or after a second without a failure. A larger share of failures than
 # this begins another trial.
@@ -98,7 +100,7 @@ class Throttle:
 
     __slots__ = (
         "_before", "_bucket", "_clean_rate", "_epoch", "_failures_take_s", "_helped_against", "_next_trial_at",
-        "_pause_s", "_phase", "_random_share", "_share", "_step", "_too_fast", "_waited_at", "rate", "since",
+        "_phase", "_random_share", "_share", "_step", "_too_fast", "_waited_at", "rate", "since",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -111,7 +113,6 @@ class Throttle:
         self._epoch = _Epoch(now)
         self._failures_take_s = 0.0
         """How long a call takes to fail, on average."""
-        self._pause_s = _FIRST_PAUSE_S
         self._next_trial_at = -inf
         self._before = _Before(0.0, 0.0)
         self._share = 0.0
@@ -177,7 +178,7 @@ class Throttle:
     def reset(self, now: float) -> None:
         """Forgets the rate, and whatever was found out."""
         self._end(now)
-        self._pause_s, self._next_trial_at, self._random_share = _FIRST_PAUSE_S, -inf, 0.0
+        self._next_trial_at, self._random_share = -inf, 0.0
 
     def wait_s(self, ahead: int, now: float) -> float:
         """Estimated seconds until `ahead` calls have gone, and one more may."""
@@ -202,9 +203,8 @@ class Throttle:
         if passed_s < _EPOCH_S or epoch.failures < _LEAST_FAILURES or ended < _LEAST_CALLS:
             return
         share, ok_per_s = epoch.failures / ended, epoch.ok / passed_s
-        if differs(share, ended, self._random_share):
-            self._pause_s, self._next_trial_at = _FIRST_PAUSE_S, -inf
-        if now >= self._next_trial_at and share >= _LEAST_SHARE and ok_per_s >= _LEAST_OK_PER_S:
+        is_due = now >= self._next_trial_at or differs(share, ended, self._random_share)
+        if is_due and share >= _LEAST_SHARE and ok_per_s >= _LEAST_OK_PER_S:
             self.since = now
             self._before, self._too_fast = _Before(ended / passed_s, share), 0.0
             self._try(at_least(share, ended), ok_per_s, now)
@@ -245,7 +245,6 @@ class Throttle:
         self._helped_against = max(self._helped_against, self._share)
         self._clean_rate = self.rate or 0.0
         self._step = _FIRST_STEP
-        self._pause_s = _FIRST_PAUSE_S
         self._epoch = _Epoch(now)
 
     def _give_up(self, share: float, now: float) -> None:
@@ -254,8 +253,8 @@ class Throttle:
         self._pause(now)
 
     def _pause(self, now: float) -> None:
-        self._next_trial_at = now + self._pause_s
-        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+        pause_s = _PAUSE_TRIALS * (now - self._epoch.began_at)
+        self._next_trial_at = now + min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, pause_s))
         self._helped_against = 0.0
         self._release(_CATCH_UP * self._before.per_s, now)
 

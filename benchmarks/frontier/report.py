@@ -52,9 +52,8 @@ def measure(say: Callable[[str], None], part: str | None = None) -> list[Row]:
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
         for place, row in enumerate(pool.map(_measure, numbers), 1):
             found.append(row)
-            say(
-                f"{place}/{len(numbers)} {row.name}: {row.found}{''.join(f'; DOES NOT HOLD: {each}' for each in row.broken)}"
-            )
+            verdict = "".join(f"; does not hold: {each}" for each in row.broken)
+            say(f"{place}/{len(numbers)} {row.name}: {row.found}{verdict}")
     return found
 
 

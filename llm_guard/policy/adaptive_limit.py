@@ -126,13 +126,15 @@ class AdaptiveLimit:
             self._top = 0.0
 
     def _fall(self, in_flight: int, now: float) -> None:
-        before = min(self._limit, max(in_flight, self._lowest))
+        is_in_use = in_flight * 2 >= self._limit
+        before = min(self._limit, max(in_flight, self._lowest)) if is_in_use else self._limit
         if before >= self._ceiling - 1:
             self._retry_s = min(_LONGEST_RETRY_S, 2 * self._retry_s)
         else:
             self._retry_s = _FIRST_RETRY_S
-        self._ceiling = before
-        self._retry_at = now + self._retry_s
+        if is_in_use:  # else the deployment is busy with others' calls, and the limit is not what was exceeded
+            self._ceiling = before
+            self._retry_at = now + self._retry_s
         if not self._top:
             self._top, self._top_share = self._limit, self._share
             self._fallen_calls = self._fallen_overloads = 0

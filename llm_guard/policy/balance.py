@@ -33,10 +33,10 @@ Priority = Annotated[int, Unit(parse_priority)]
 """0 is asked first."""
 
 
-# A deployment is failing if its share of failures is more than twice the best one's, and this much besides: one failure
-# of ten attempts, or less.
+# A deployment is failing if its share of failures is more than twice the best one's, and this much besides: more than
+# one failure where few attempts are known.
 _MUCH = 2.0
-_FEW = 0.08
+_FEW = 0.1
 
 
 @dataclass(frozen=True, slots=True)

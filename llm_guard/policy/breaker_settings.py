@@ -31,8 +31,9 @@ class BreakerSettings:
     40 % five failures in a row come every 160 calls."""
     consecutive_failures: Count = 5
     """Failures in a row that open it. `literal`: at any pace. `statistical`: they must also fill a quarter of a second
-    of the usual traffic (5 at up to 20 calls/s, 13 at 50, 25 at 100, 101 at 400; 20 where the pace is not known yet),
-    and be improbable at the share that fails anyway (at 10 calls/s 11 where 20 % fail, 19 where 40 % do)."""
+    of the usual traffic (5 at up to 20 calls/s, 13 at 50, 25 at 100, 101 at 400; in the first second they must last
+    that long, or be 20, unless fewer than 5 are configured), and be improbable at the share that fails anyway (at 10
+    calls/s 11 where 20 % fail, 19 where 40 % do)."""
     failure_rate: Ratio = 0.5
     """`literal`: share of failed calls in the window from which on it opens, as soon as there are `min_calls`.
     `statistical`: not used."""

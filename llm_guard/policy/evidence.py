@@ -17,6 +17,8 @@ _PRIOR_CALLS = 2
 _WORST_RATE = 0.9
 # What a busy deployment can spend on certainty, as a stretch of its traffic.
 _PATIENCE_S = 0.25
+# Whoever configures fewer failures than the default wants a quick breaker, not a careful one.
+_PATIENT_FROM = 5
 # So many failures in a row are no chance, however fast they came.
 _SURE = 20
 # A window younger than this knows no pace: a few calls at one instant are not heavy traffic.
@@ -158,11 +160,11 @@ def is_run_evidence(run: Run, threshold: int, window: Window, now: float) -> boo
     because the window is slow to notice that a brownout began. It is at most 0.9: nothing tells a worse brownout from
     an outage. And where calls are frequent certainty is cheap: the run has to fill a quarter of a second of the
     window's mean pace, so that neither a brownout's first calls nor a blip are taken for an outage. A window that is
-    too young to know its pace asks for a run that lasts that long, or for 20 failures.
+    too young to know its pace asks for a run that lasts that long, or for 20 failures, unless the threshold is below 5.
     """
     if run.length < max(threshold, _PATIENCE_S * window.calls_per_s(now)):
         return False
-    if 1 < threshold <= run.length < _SURE and window.is_young(now) and now - run.began_at < _PATIENCE_S:
+    if threshold >= _PATIENT_FROM and run.length < _SURE and window.is_young(now) and now - run.began_at < _PATIENCE_S:
         return False
     calls = _PRIOR_CALLS + max(0, window.calls - run.length)
     failures = _PRIOR_CALLS * _PRIOR_RATE + max(0, window.failures - run.length)

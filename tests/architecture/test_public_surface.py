@@ -91,7 +91,7 @@ def keys_of(value: object, prefix: str = "") -> Iterator[str]:
         for name, inner in value.items():
             is_chosen = prefix in ("upstreams.", "models.")
             yield from keys_of(inner, f"{prefix}{'*' if is_chosen else name}.")
-    elif isinstance(value, list):
+    elif isinstance(value, list) and value:
         for inner in value:
             yield from keys_of(inner, prefix)
     else:

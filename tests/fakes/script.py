@@ -171,7 +171,7 @@ def new_target(
     early probe through unless `breaker` does. `model` is the label's by default; a label without one is that of
     pass-through."""
     upstream = Upstream(label.partition("/")[0], "openai", "http://127.0.0.1:1/v1", api_key, "bearer")
-    retry = retry or RetrySettings(jitter=0.0, adaptive=False)
+    retry = retry or RetrySettings(max_attempts=3, jitter=0.0, adaptive=False)
     model = model or label.partition("/")[2] or None
     budget = RetryBudget(retry.budget, ManualClock().now())
     capacity = capacity or CapacitySettings(pacing=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import pytest
 
 from llm_guard.ops.restriction_views import Kind
 from llm_guard.outcome import RefusedBy
+from llm_guard.policy.throttle import Throttle
 from tests.chaos.forms import CHAT
 from tests.chaos.sinks import refusing
 from tests.chaos.stand import Stand, config_of, config_text, facing, standing, total
@@ -115,6 +117,19 @@ async def pace(_folder: Path) -> AsyncIterator[Scene]:
     answer = whole(200, CHAT.answer, NEARLY_USED_UP)
     async with facing([answer], models=one(capacity=IMPATIENT)) as (stand, _):
         await fail(stand, 200, 200)
+        yield scene_of(stand)
+
+
+@asynccontextmanager
+async def throttle(_folder: Path) -> AsyncIterator[Scene]:
+    async with facing(CHAT.ok, models=one(capacity=IMPATIENT)) as (stand, _):
+        await fail(stand, 200)
+        began_at = time.monotonic() - 2.6
+        throttle = stand.deployment("one/gpt").gates.all()[0]._throttle = Throttle(began_at)
+        for number in range(20):  # 2 of them are answered well; with the last a trial begins
+            at = began_at + number * 0.13
+            (throttle.note_ok if number in (1, 2) else throttle.note_failure)(at, at)
+        await fail(stand, 200)
         yield scene_of(stand)
 
 
@@ -240,6 +255,7 @@ CASES: Mapping[Kind, Case] = {
     "cooldown": Case("cooldown", cooldown),
     "credential_cooldown": Case("cooldown", credential_cooldown),
     "pace": Case("limit", pace),
+    "throttle": Case("limit", throttle),
     "provider_pause": Case("limit", provider_pause),
     "slow_start": Case("limit", slow_start),
     "concurrency": Case("limit", concurrency),

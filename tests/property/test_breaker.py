@@ -161,7 +161,8 @@ class BreakerWalk(RuleBasedStateMachine):
                 type(self).opened_literally["run" if is_run else "share" if is_share or is_slow_share else ""] += 1
             assert after.state in (before.state, "open")
             assert before.state == "closed" or after.state == before.state
-            if before.state == "closed" and chosen.window_calls is not None and after.calls >= chosen.window_calls:
+            is_full = chosen.window_calls is not None and after.calls >= chosen.window_calls
+            if before.state == "closed" and is_literal and is_full:
                 type(self).full_windows += is_failure and after.failure_share == chosen.failure_rate
                 assert not is_failure or after.failure_share < chosen.failure_rate or after.state == "open"
             if chosen.window_calls is None:
@@ -242,7 +243,13 @@ class BreakerWalk(RuleBasedStateMachine):
         assert self.now - self.outage_at < 4 + self.breaker.settings.success_threshold
         type(self).early_closed[failures] += 1
 
-    @precondition(lambda self: self.seen().state == "closed" and self.breaker.settings.window_calls is not None)
+    @precondition(
+        lambda self: (
+            self.seen().state == "closed"
+            and self.breaker.settings.window_calls is not None
+            and self.breaker.settings.sensitivity == "literal"
+        )
+    )
     @rule()
     def a_full_count_window_reaches_its_limit(self) -> None:
         chosen = self.breaker.settings
@@ -255,6 +262,22 @@ class BreakerWalk(RuleBasedStateMachine):
             if self.seen().state == "open":
                 return
         raise AssertionError("it stayed closed at its limit")
+
+    @precondition(lambda self: self.seen().state == "closed")
+    @rule()
+    def a_brownout_opens_it_and_its_first_probe_fails(self) -> None:
+        self.breaker.settings = replace(
+            self.breaker.settings, sensitivity="literal", early_probes=True, failure_rate=0.5, min_calls=2,
+            consecutive_failures=10_000, window_calls=None,
+        )  # fmt: skip
+        while self.seen().state == "closed":
+            permit = self.acquire()
+            assert permit is not None
+            self.settle(permit, Signal.UNHEALTHY)
+        self.wait()
+        permit = self.acquire()
+        assert permit is not None
+        self.settle(permit, Signal.UNHEALTHY)
 
     @precondition(lambda self: self.seen().state in ("open", "half_open"))
     @rule(passed_s=st.sampled_from([100.0, 400.0]), early_probes=st.booleans())

@@ -26,7 +26,7 @@ def test_limit_moves_by_the_law_and_within_its_bounds(
 ) -> None:
     law = Limiter(LimiterSettings("adaptive", lowest, highest, slow))
     lowest = min(lowest, highest)
-    now, decreased_at = 0.0, -inf
+    now, decreased_at, most = 0.0, -inf, 0
     for ending, latency_s, age_s, used, passed_s in walk:
         now += passed_s
         before = law.limit(now)
@@ -36,15 +36,17 @@ def test_limit_moves_by_the_law_and_within_its_bounds(
         after = law.limit(now)
         assert after is not None
         assert lowest <= after <= highest
-        if after > before:
-            assert ending == "ok"
+        if after > before and ending == "ok":
             assert after == before + 1
             assert in_flight * 2 >= before
+        elif after > before:  # a lower limit has not made overloads fewer: back to what it was
+            assert after <= most
         if after < before:
             assert ending in ("ok", "overloaded", "failed")
             assert now - age_s >= decreased_at, "one signal for all that entered before"
-            assert after >= int(before * 0.9) - 1
+            assert after >= int(before / 4)
             decreased_at = now
+        most = max(most, after)
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)

@@ -97,7 +97,7 @@ def test_what_models_inherit_is_told_once() -> None:
     other = config(defaults={"timeout": {"idle": "40s"}, "retry": {"max_attempts": 5}})
     assert found(other) == {
         "defaults.timeout.idle": ("changed", 20.0, 40.0),
-        "defaults.retry.max_attempts": ("changed", 3, 5),
+        "defaults.retry.max_attempts": ("changed", 4, 5),
     }
 
 

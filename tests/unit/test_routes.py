@@ -39,9 +39,7 @@ def way(routes: RouteTable, model: str) -> list[tuple[str, str, str | None]]:
 
 def open_breaker(of: Deployment) -> None:
     """Fails it until it refuses."""
-    for _ in range(of.breaker.settings.consecutive_failures):
-        permit = of.breaker.try_acquire(100.0)
-        assert permit is not None
+    while (permit := of.breaker.try_acquire(100.0)) is not None:
         of.breaker.settle(permit, Signal.UNHEALTHY, 100.0)
     assert is_open(of)
 

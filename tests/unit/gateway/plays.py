@@ -149,11 +149,8 @@ def open_breaker(target: Target, now: float = 1000.0) -> None:
 
 
 def open_this(breaker: Breaker, now: float = 1000.0) -> None:
-    for _ in range(breaker.settings.consecutive_failures):
-        permit = breaker.try_acquire(now)
-        assert permit is not None
+    while (permit := breaker.try_acquire(now)) is not None:
         breaker.settle(permit, Signal.UNHEALTHY, now)
-    assert breaker.try_acquire(now) is None
 
 
 def skipped(this: Play) -> list[str]:

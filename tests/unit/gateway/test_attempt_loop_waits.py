@@ -432,8 +432,8 @@ async def test_timeline_says_what_was_decided_after_each_failure_and_what_was_le
     this = play(replace(SERVER_ERROR), timed_out(), replace(AUTH), OK, targets=targets, deadline_at=1600.0)
     await this.serves()
     assert [(each.next_step, each.budget_left) for each in this.call.attempts] == [
-        ("retry after 0.2 s", 3.0),
-        ("fall back, and come back after 0.4 s", 2.0),
+        ("retry after 0.2 s", 2.2),
+        ("fall back, and come back after 0.4 s", 1.2),
         ("fall back", pytest.approx(101.0, abs=1.0)),
         ("", None),
     ]

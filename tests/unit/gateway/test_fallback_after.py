@@ -20,7 +20,8 @@ BAD_REQUEST = Failure(FailureKind.INVALID_REQUEST, "answered 400")
 
 def own(label: str = "a/big", **settings: Any) -> Target:
     """A deployment of the model that is asked for."""
-    return new_target(label, retry=RetrySettings(jitter=0.0, adaptive=False, **settings), alias="big", api_key=label)
+    retry = RetrySettings(**{"max_attempts": 3, "jitter": 0.0, "adaptive": False, **settings})
+    return new_target(label, retry=retry, alias="big", api_key=label)
 
 
 def cheap(label: str = "z/cheap") -> Target:

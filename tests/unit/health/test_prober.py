@@ -348,7 +348,7 @@ def open_breaker(stand: Stand, label: str, *, of_host: bool = False) -> None:
     breaker = deployment.host if of_host else deployment.breaker
     breaker.force("forced_closed", stand.clock.now())
     breaker.force("auto", stand.clock.now())
-    for _ in range(8):
+    for _ in range(20):
         permit = breaker.try_acquire(stand.clock.now())
         if permit is not None:
             breaker.settle(permit, Signal.UNHEALTHY, stand.clock.now())

@@ -38,9 +38,7 @@ def states(*deployments: Deployment) -> list[BreakerState]:
 
 
 def open_(each: Deployment, now: float) -> None:
-    for _ in range(5):
-        permit = each.breaker.try_acquire(now)
-        assert permit is not None
+    while (permit := each.breaker.try_acquire(now)) is not None:
         each.breaker.settle(permit, Signal.UNHEALTHY, now)
     assert each.breaker.state == "open"
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from llm_guard.policy.balance import Balance, Candidate, arranged, parse_priority
+from llm_guard.policy.balance import Balance, Candidate, arranged, failing_last, parse_priority
 
 HOWS: tuple[Balance, ...] = get_args(Balance)
 each_how = pytest.mark.parametrize("how", HOWS)
@@ -126,3 +126,21 @@ def test_priority_is_a_whole_number(value: int) -> None:
 def test_other_priorities_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match="not a priority"):
         parse_priority(value)
+
+
+@pytest.mark.parametrize(
+    ("shares", "order"),
+    [
+        ((0.0, 0.0, 0.0), (0, 1, 2)),
+        ((0.5, 0.0, 0.0), (1, 0, 2)),
+        ((0.0, 0.5, 0.0), (0, 1, 2)),
+        ((0.1, 0.0, 0.0), (0, 1, 2)),
+        ((0.5, 0.4, 0.9), (0, 1, 2)),
+        ((0.5, 0.1, 0.9), (1, 0, 2)),
+    ],
+)
+def test_those_that_fail_much_more_than_the_best_of_their_group_come_last_in_it(
+    shares: tuple[float, ...], order: tuple[int, ...]
+) -> None:
+    """The third is alone in its group."""
+    assert failing_last((0, 1, 2), (0, 0, 1), shares) == order

@@ -68,8 +68,9 @@ def test_first_calls_of_a_busy_deployment_are_no_outage_before_a_quarter_of_a_se
     assert is_run_evidence(run_of(20), 5, window_of(20, 20, over_s=0.2), 0.24)
 
 
-def test_who_asks_for_one_failure_gets_it_at_once() -> None:
-    assert is_run_evidence(run_of(1), 1, window_of(1, 1), 0.0)
+@pytest.mark.parametrize("threshold", [1, 4])
+def test_who_asks_for_fewer_failures_than_by_default_gets_them_at_once(threshold: int) -> None:
+    assert is_run_evidence(run_of(threshold), threshold, window_of(threshold, threshold, over_s=0.0), 0.0)
 
 
 def test_worse_of_the_window_and_lately_is_taken_and_at_most_nine_in_ten() -> None:

@@ -99,7 +99,7 @@ class Throttle:
     """
 
     __slots__ = (
-        "_before", "_bucket", "_clean_rate", "_epoch", "_failures_take_s", "_helped_against", "_next_trial_at",
+        "_before", "_bucket", "_epoch", "_failures_take_s", "_has_helped", "_next_trial_at",
         "_phase", "_random_share", "_share", "_step", "_too_fast", "_waited_at", "rate", "since",
     )  # fmt: skip
 
@@ -119,10 +119,8 @@ class Throttle:
         """Share of failures that a trial has to make smaller."""
         self._random_share = 0.0
         """Share of failures that the latest trial did not make smaller."""
-        self._helped_against = 0.0
-        """Share of failures that throttling has made an end of; 0: none."""
-        self._clean_rate = 0.0
-        """The latest rate at which nothing failed."""
+        self._has_helped = False
+        """A trial has shown that failures grow with the load."""
         self._too_fast = 0.0
         """Calls a second that were answered well when calls went too fast last; 0: not known."""
         self._step = _FIRST_STEP
@@ -230,32 +228,28 @@ class Throttle:
         epoch, failures_s = self._epoch, 2 * self._failures_take_s
         # What has not failed by now is going to be answered; answers may take much longer than failures.
         decided = max(epoch.ok + epoch.failures, epoch.sent - (self.rate or 0.0) * failures_s)
-        verdict = judge(self._share, decided, epoch.failures, has_helped=self._helped_against > 0)
+        verdict = judge(self._share, decided, epoch.failures, has_helped=self._has_helped)
         is_over = now - epoch.began_at > min(_LONGEST_OF_ALL_S, _LONGEST_TRIAL_S / self._share) + failures_s
         if verdict == "helps" or (verdict == "likely" and is_over):
             self._keep(now)
         elif verdict == "helps_not":
-            self._give_up(self._before.share, now)
+            self._random_share = self._before.share
+            self._pause(now)
         elif is_over:
             self._pause(now)
 
     def _keep(self, now: float) -> None:
         """Sending less helps."""
         self._phase = "throttling"
-        self._helped_against = max(self._helped_against, self._share)
-        self._clean_rate = self.rate or 0.0
+        self._has_helped = True
         self._step = _FIRST_STEP
         self._epoch = _Epoch(now)
 
-    def _give_up(self, share: float, now: float) -> None:
-        """Sending less does not help against this share of failures."""
-        self._random_share = share
-        self._pause(now)
-
     def _pause(self, now: float) -> None:
+        """Nothing shows that sending less helps: no other trial for a while."""
         pause_s = _PAUSE_TRIALS * (now - self._epoch.began_at)
         self._next_trial_at = now + min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, pause_s))
-        self._helped_against = 0.0
+        self._has_helped = False
         self._release(_CATCH_UP * self._before.per_s, now)
 
     # Throttling
@@ -272,22 +266,15 @@ class Throttle:
         sent = max(1, epoch.sent, epoch.failures)
         share = epoch.failures / sent
         if epoch.failures > 1 and share > _TOLERATED:
-            self._end_failing(at_least(share, sent), epoch.ok / (now - epoch.began_at), now)
+            self._too_fast = epoch.ok / (now - epoch.began_at)
+            self._try(at_least(share, sent), self._too_fast, now)
             return
         if not epoch.failures:
             self._grow(now)
         self._epoch = _Epoch(now)
 
-    def _end_failing(self, share: float, ok_per_s: float, now: float) -> None:
-        """Calls went too fast, unless as many fail again at a rate at which none did."""
-        if share > self._helped_against / 2 and (self.rate or 0.0) <= self._clean_rate * (1 + _NEAR):
-            self._give_up(share, now)
-        else:
-            self._too_fast = ok_per_s
-            self._try(share, ok_per_s, now)
-
     def _grow(self, now: float) -> None:
-        rate = self._clean_rate = self.rate or 0.0
+        rate = self.rate or 0.0
         if not self._epoch.has_waited:
             return
         is_near = abs(rate - self._too_fast) <= _NEAR * self._too_fast
@@ -304,7 +291,7 @@ class Throttle:
     def _end(self, now: float) -> None:
         self.rate = None
         self._phase = "watching"
-        self._helped_against = 0.0
+        self._has_helped = False
         self._epoch = _Epoch(now)
 
     def _set_rate(self, rate: float, now: float) -> None:

@@ -63,7 +63,7 @@ def test_every_mutant_is_told_from_the_others() -> None:
         (BREAKER_WALK, {"breaker", "opening", "evidence"}, 15),
         (BUDGET_WALK, {"retry_budget", "recent"}, 5),
         (GATE_WALK, {"gate", "line"}, 5),
-        (LIMIT_LAW, {"limiter"}, 3),
+        (LIMIT_LAW, {"limiter", "adaptive_limit"}, 3),
     ],
 )
 def test_walks_that_nobody_wrote_down_kill_too(walk: str, modules: set[str], least: int) -> None:

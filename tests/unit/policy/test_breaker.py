@@ -163,11 +163,12 @@ def test_outage_may_end_as_a_brownout() -> None:
     """Else the first five failures in a row were an outage, at 60 % failures each second time."""
     breaker = opened(BreakerSettings())
     call(breaker, HEALTHY, 0.25)
-    calls(breaker, "UUUUUUUUUU", 2.0)
-    assert state(breaker, 2.0) == "closed"
-    while state(breaker, 2.5) == "closed":
-        calls(breaker, "U", 2.5)
-    assert breaker.snapshot(2.5).consecutive_failures < 30
+    call(breaker, UNHEALTHY, 2.0)
+    calls(breaker, "UUUUUUUUU", 4.0)
+    assert state(breaker, 4.0) == "closed"
+    while state(breaker, 4.0) == "closed":
+        calls(breaker, "U", 4.0)
+    assert breaker.snapshot(4.0).consecutive_failures < 30
 
 
 def test_outage_is_forgotten_as_calls_succeed() -> None:

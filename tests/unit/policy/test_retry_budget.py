@@ -92,6 +92,7 @@ def test_saved_deposits_amount_to_ten_seconds_of_traffic(is_adaptive: bool) -> N
     """Generous or not: what a brownout is given must not wait for the moment when a healthy deployment dies."""
     budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=0.0, adaptive=is_adaptive), 0.0)
     for i in range(100_000):
+        budget.note(False, i / 1000, is_retry=i % 2 == 1)
         budget.deposit(i / 1000)
     assert budget.snapshot(100.0).tokens == pytest.approx(0.2 * 1000 * 10, rel=0.01)
 

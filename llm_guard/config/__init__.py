@@ -33,8 +33,8 @@ from llm_guard.config.models import (
     UpstreamConfig,
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
-from llm_guard.config.operator import LogSettings, Ops, TimelineSettings, TraceSettings
-from llm_guard.config.reading import load_config, parse_config
+from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, TimelineSettings, TraceSettings
+from llm_guard.config.reading import load_access, load_config, parse_config
 from llm_guard.config.shown import KeyChange, digest, key_changes, shown
 from llm_guard.config.text import ConfigError, Problem
 from llm_guard.config.trying import Tried, try_text
@@ -54,6 +54,7 @@ __all__ = [
     "KeyChange",
     "LogSettings",
     "ModelConfig",
+    "OperatorTokenConfig",
     "Ops",
     "Problem",
     "Rules",
@@ -70,6 +71,7 @@ __all__ = [
     "is_name",
     "is_pattern",
     "key_changes",
+    "load_access",
     "load_config",
     "matching_key",
     "near_names",

@@ -12,14 +12,19 @@ from click.testing import CliRunner
 
 from llm_guard import cli, demo
 from llm_guard.app import App
-from tests.integration.operating import change
+from tests.chaos.wire import ask
+from tests.tokens import bearer
 
 
 async def test_demo_leaves_the_users_own_state_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))
     provider, app = await demo.start("127.0.0.1", 0, str(tmp_path / "demo"))
     try:
-        await change(app.addresses[0], "log-levels", level="warning")
+        generated = app.operator_token.generated
+        assert generated is not None
+        headers = {"host": "localhost", **bearer(generated.token)}
+        body = b'{"level": "warning", "reason": "quiet"}'
+        assert (await ask(app.addresses[0], "/admin/log-levels", body, headers)).status == 200
     finally:
         await app.stop()
         await provider.stop()

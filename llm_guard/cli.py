@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from llm_guard import demo as scenes
 from llm_guard import explain
 from llm_guard.app import calm_collector, create_app, run
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, ConfigError, load_config
+from llm_guard.config import Config, ConfigError, load_config, warnings_of
 from llm_guard.health.schedule import schedule
 from llm_guard.health.subjects import told
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
@@ -33,6 +34,7 @@ from llm_guard.mock.provider import MockProvider
 from llm_guard.ops.explain_command import explain as explain_call
 from llm_guard.ops.login_command import first_link, login
 from llm_guard.ops.operator_token import Generated
+from llm_guard.store.folder import state_folder
 from llm_guard.version import full_version
 
 
@@ -123,7 +125,16 @@ def check(path: Path) -> None:
             click.echo(f"upstreams.{upstream}.stream_end: lenient: a stream without a finish_reason passes as whole")
     for name, engine in config.engines.items():
         click.echo("\n".join(schedule(name, engine)))
+    for warning in warnings_of(config, path, _state_folder(config)):
+        click.echo(f"warning: {warning}", err=True)
     click.echo(f"{path}: well, {len(config.models)} models on {len(config.upstreams)} upstreams")
+
+
+def _state_folder(config: Config) -> Path | None:
+    try:
+        return state_folder(config.ops.store, os.environ)
+    except OSError:
+        return None
 
 
 @main.command()

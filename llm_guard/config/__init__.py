@@ -13,6 +13,7 @@ strict    what all parts have in common
 checks    what holds between keys
 reading   file -> Config, or every problem in it
 trying    what can be said of a text without the environment
+warnings  what is allowed and rarely meant
 shown     a config without its secrets, and what another one changes
 """
 
@@ -38,6 +39,7 @@ from llm_guard.config.reading import load_access, load_config, parse_config
 from llm_guard.config.shown import KeyChange, digest, key_changes, shown
 from llm_guard.config.text import ConfigError, Problem
 from llm_guard.config.trying import Tried, try_text
+from llm_guard.config.warnings import warnings_of
 
 __all__ = [
     "AlertRules",
@@ -79,4 +81,5 @@ __all__ = [
     "sealing_keys",
     "shown",
     "try_text",
+    "warnings_of",
 ]

@@ -51,14 +51,14 @@ _MAX_BYTES = 1 << 20
 
 def load_config(path: str | os.PathLike[str], env: Mapping[str, str] = os.environ) -> Config:
     """Reads a file of at most 1 MiB; raises ConfigError with every problem in it."""
-    return parse_config(_text_in(path), os.fspath(path), env)
+    return parse_config(text_in(path), os.fspath(path), env)
 
 
 def load_access(path: str | os.PathLike[str], env: Mapping[str, str] = os.environ) -> tuple[Server, Ops]:
     """Where the gateway of this file listens and which tokens it takes, all else by default: for commands, which need
     not have the providers' keys in their environment. Raises ConfigError."""
     file = os.fspath(path)
-    document = read_document(_text_in(path), file, env)
+    document = read_document(text_in(path), file, env)
     top = _top(document)
     server = _read(document, Server, ("server",), _only(top.get("server", {}), _ACCESS["server"]))
     ops = _read(document, Ops, ("ops",), _only(top.get("ops", {}), _ACCESS["ops"]))
@@ -73,7 +73,8 @@ def _only(data: object, keys: tuple[str, ...]) -> object:
     return {key: data[key] for key in keys if key in data} if isinstance(data, dict) else data
 
 
-def _text_in(path: str | os.PathLike[str]) -> str:
+def text_in(path: str | os.PathLike[str]) -> str:
+    """Of a config's file. Raises ConfigError where it cannot be read, or cannot be one."""
     file = os.fspath(path)
     try:
         with pathlib.Path(path).open("rb") as opened:

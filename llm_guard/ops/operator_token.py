@@ -48,14 +48,23 @@ class OperatorToken:
     def prepare(self, rules: Ops) -> None:
         """Sees to it that there is a token for this config. What was read is read again: a file that was deleted, so
         that a new token is made, takes effect with a reload."""
+        self._adopt(self._look(rules))
+
+    def _look(self, rules: Ops) -> Generated | None:
+        """None where the config needs none."""
         if not needs_generated(rules):
-            return
+            return None
         try:
             folder = state_folder(rules.store, self._env)
             token, is_new = shared_token(folder)
-            found = Generated(token, folder / FILE, is_new)
+            return Generated(token, folder / FILE, is_new)
         except (OSError, StoreError) as error:
-            found = self._without_file(str(error))
+            return self._without_file(str(error))
+
+    def _adopt(self, found: Generated | None) -> None:
+        """One that is not needed any more stays: a roll back may bring back the config that needs it."""
+        if found is None:
+            return
         if self.generated is None or found.token != self.generated.token:
             _tell(found)
         self.generated = found
@@ -66,9 +75,10 @@ class OperatorToken:
         try:
             async with clock.limit() as limit:
                 limit.set(clock.now() + seconds, "token")
-                await asyncio.get_running_loop().run_in_executor(thread, self.prepare, rules)
+                found = await asyncio.get_running_loop().run_in_executor(thread, self._look, rules)
         except TimeoutError:
-            self.generated = self._without_file(f"the disk of ops.store has not answered in {seconds:g} s")
+            found = self._without_file(f"the disk of ops.store has not answered in {seconds:g} s")
+        self._adopt(found)
         thread.shutdown()
 
     def _without_file(self, problem: str) -> Generated:

@@ -19,7 +19,7 @@ PACKAGES = {
     "amtool": "prometheus-alertmanager",
     "prometheus-alertmanager": "prometheus-alertmanager",
     "chromium": "chromium",
-    "nginx": "nginx-light",
+    "nginx": "nginx",
 }
 """Which Debian package a program is in."""
 

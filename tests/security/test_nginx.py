@@ -64,7 +64,7 @@ async def nginx(folder: Path, stand: Stand, set_up: str) -> AsyncIterator[str]:
     port = free_port()
     file = folder / "nginx.conf"
     file.write_text(CONFIG.format(folder=folder, port=port, url=stand.url, set_up=set_up))
-    command = (need("nginx"), "-p", str(folder), "-c", str(file))
+    command = (need("nginx"), "-p", str(folder), "-c", str(file), "-e", str(folder / "error.log"))
     served = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=PIPE)
     url = f"http://127.0.0.1:{port}"
     try:

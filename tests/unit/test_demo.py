@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from llm_guard import cli, demo
 from llm_guard.app import App
+from llm_guard.ops.operator_token import Generated
 from tests.chaos.wire import ask
 from tests.tokens import bearer
 
@@ -57,3 +58,14 @@ def test_people_are_told_to_type_what_there_is(tmp_path: Path, monkeypatch: pyte
     assert cli._called() == "'/a b/python' -m llm_guard"
     monkeypatch.setattr(sys, "argv", [".venv/bin/llm-guard"])
     assert cli._called() == ".venv/bin/llm-guard"
+
+
+def test_invitation_names_the_tokens_file_and_shows_no_token(tmp_path: Path) -> None:
+    token = Generated("t" * 43, tmp_path / "ops-token", is_new=True)
+    said = cli._invitation("http://127.0.0.1:8080", "llm-guard", token)  # standard output is no terminal here
+    assert (
+        f'LLM_GUARD_OPS_TOKEN="$(cat {tmp_path / "ops-token"})" llm-guard explain --url http://127.0.0.1:8080' in said
+    )
+    assert f"http://127.0.0.1:8080/dashboard, with the token in {tmp_path / 'ops-token'}" in said
+    assert "login=" not in said
+    assert token.token not in said

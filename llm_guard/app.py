@@ -38,6 +38,7 @@ from llm_guard.gateway.upstream import Upstreams
 from llm_guard.health.engines import Engines
 from llm_guard.health.looks import look_at
 from llm_guard.health.prober import Prober
+from llm_guard.ops.operator_token import OperatorToken
 from llm_guard.ops.running import Running
 from llm_guard.ops.side import OperatorSide
 from llm_guard.ops.site import is_operators
@@ -59,6 +60,8 @@ _CLOSING_S = 2.0
 _COLLECT_AFTER = 50_000
 """Objects that are new and could be part of a cycle. To look through so many takes 3 ms."""
 _BACKLOG = 2048
+_TOKEN_S = 5.0
+"""So long the start waits for the file with the operator's token."""
 _SEND_BUFFER_BYTES = 1 << 17
 _OWN_DESCRIPTORS = 64
 _FEWEST_CONNECTIONS = 16
@@ -84,11 +87,13 @@ class App:
         self._clock = clock or SystemClock()
         self._listeners: list[tuple[asyncio.Server, Listener]] = []
         self._watch: asyncio.Task[None] | None = None
+        self.operator_token = OperatorToken()
         self._is_told_to_stop = asyncio.Event()
         self._is_told_to_hurry = asyncio.Event()
 
     async def start(self) -> None:
         """Accepts connections when it returns. Raises OSError when an address cannot be had."""
+        await self.operator_token.prepare_within(_TOKEN_S, self.config.ops, self._clock)
         self._connections = Connections()
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
         self._draw = random.random
@@ -118,7 +123,7 @@ class App:
         self.gateway.first_resort.cache = self.gateway.last_resort.cache = self.cache
         self.gateway.keeper = self.errands.keeper
         self.gateway.first_resort.keeper = self.gateway.last_resort.keeper = self.errands.keeper
-        self.reloads = Reloads(self.config, self._path, self._adapt, self._adopt, self._refuse, self._clock)
+        self.reloads = Reloads(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
         running = Running(
             self.gateway,
             self.reloads,
@@ -131,7 +136,7 @@ class App:
             self.engines,
             self.cache,
         )
-        self.ops = OperatorSide(self.config, running)
+        self.ops = OperatorSide(self.config, running, self.operator_token)
         self.errands.tidings.tell = self.ops.journal.note
 
         server, ops = self.config.server, self.config.ops
@@ -227,6 +232,12 @@ class App:
         self.cache.store.limit(config.store.cache.size)
         self._kept.adopt(_bodies(config))
         self.ops.follow(adopted)
+
+    def _prepared(self, config: Config) -> Config:
+        """In the thread that reads the config."""
+        config = self._adapt(config)
+        self.operator_token.prepare(config.ops)
+        return config
 
     def _new_cache_store(self) -> AnswerStore:
         rules = self.config.store.cache

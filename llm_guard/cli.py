@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from llm_guard import demo as scenes
 from llm_guard import explain
 from llm_guard.app import calm_collector, create_app, run
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, ConfigError, load_config
+from llm_guard.config import Config, ConfigError, load_config, warnings_of
 from llm_guard.health.schedule import schedule
 from llm_guard.health.subjects import told
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
@@ -31,6 +32,9 @@ from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 from llm_guard.ops.explain_command import explain as explain_call
+from llm_guard.ops.login_command import first_link, login
+from llm_guard.ops.operator_token import Generated
+from llm_guard.store.folder import state_folder
 from llm_guard.version import full_version
 
 
@@ -74,6 +78,8 @@ async def _serve(config: Config, path: Path, changes: _Changes) -> None:
     calm_collector()
     app.heed_signals()  # before anyone is told that we serve
     click.echo(f"llm-guard {full_version()} serves on {' and '.join(app.addresses)}", err=True)
+    if sys.stderr.isatty() and (link := first_link(app.addresses[-1], app.operator_token.generated)):
+        click.echo(f"the dashboard, within 10 minutes and once: {link}\nlater: {_called()} login -c {path}", err=True)
     await app.run()
 
 
@@ -95,6 +101,7 @@ def _given(options: Mapping[str, object]) -> dict[str, object]:
 
 
 main.add_command(explain_call)
+main.add_command(login)
 
 
 @main.command()
@@ -118,7 +125,16 @@ def check(path: Path) -> None:
             click.echo(f"upstreams.{upstream}.stream_end: lenient: a stream without a finish_reason passes as whole")
     for name, engine in config.engines.items():
         click.echo("\n".join(schedule(name, engine)))
+    for warning in warnings_of(config, path, _state_folder(config)):
+        click.echo(f"warning: {warning}", err=True)
     click.echo(f"{path}: well, {len(config.models)} models on {len(config.upstreams)} upstreams")
+
+
+def _state_folder(config: Config) -> Path | None:
+    try:
+        return state_folder(config.ops.store, os.environ)
+    except OSError:
+        return None
 
 
 @main.command()
@@ -227,7 +243,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
         )
         if stay:
             app.heed_signals()
-            click.echo(_invitation(app.addresses[0], _called()))
+            click.echo(_invitation(app.addresses[0], _called(), app.operator_token.generated))
             await app.run()
     finally:
         if not stay:
@@ -246,7 +262,10 @@ def _show_scene(seen: scenes.Seen) -> None:
     )
 
 
-def _invitation(address: str, command: str) -> str:
+def _invitation(address: str, command: str, token: Generated | None) -> str:
+    file = token.file if token is not None else None
+    link = first_link(address, token) if sys.stdout.isatty() else None
+    browser = f"within 10 minutes and once: {link}" if link else f"{address}/dashboard, with the token in {file}"
     return f"""
 The gateway serves on {address}, with the provider behind it. Try it:
 
@@ -254,9 +273,10 @@ The gateway serves on {address}, with the provider behind it. Try it:
     -d '{{"model": "gpt-4o", "messages": [{{"role": "user", "content": "hello"}}]}}'
 
   curl {address}/metrics
-  {command} explain --url {address}
+  LLM_GUARD_OPS_TOKEN="$(cat {file})" {command} explain --url {address}
 
-In a browser: {address}/dashboard. Ctrl-C ends it."""
+In a browser, {browser}
+Ctrl-C ends it."""
 
 
 def _called() -> str:

@@ -14,8 +14,9 @@ import msgspec
 
 from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.client import raw_request
+from tests.tokens import BEARER
 
-HOST = {"host": "localhost"}
+HOST = {"host": "localhost", **BEARER}
 
 _View = TypeVar("_View")
 

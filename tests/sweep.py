@@ -21,7 +21,7 @@ from llm_guard.config import Config
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers
 from llm_guard.log import LogWriter
-from llm_guard.ops import site, spans
+from llm_guard.ops import operator_token, site, spans
 from llm_guard.ops.journal import Journal
 from llm_guard.store.audit import AuditFile
 from llm_guard.store.cache import MemoryCache
@@ -65,6 +65,7 @@ def listen(sweep: Sweep) -> None:
     """From now on `sweep` learns and hears. Before any test is imported: some take functions by their names."""
     _after(headers, "caller_keys", lambda found, *_: sweep.learn(found))
     _before(App, "__init__", lambda _app, config, **_: sweep.learn(_keys_of(config)))
+    _after(operator_token, "shared_token", lambda found, *_: sweep.learn([found[0]]))
     _before(process, "write", lambda _path, text: sweep.learn(_IN_TEXT.findall(text)))
 
     _before(LogWriter, "write", lambda _writer, line: sweep.hear("log", line))
@@ -89,7 +90,8 @@ def listen(sweep: Sweep) -> None:
 
 def _keys_of(config: Config) -> list[str | None]:
     clients = [each.key for each in config.server.client_keys]
-    return [*clients, config.ops.token, config.store.key, *(each.api_key for each in config.upstreams.values())]
+    operators = [config.ops.token, *(each.token for each in config.ops.tokens)]
+    return [*clients, *operators, config.store.key, *(each.api_key for each in config.upstreams.values())]
 
 
 def _shown(line: MutableMapping[str, Any]) -> str:

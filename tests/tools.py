@@ -19,6 +19,7 @@ PACKAGES = {
     "amtool": "prometheus-alertmanager",
     "prometheus-alertmanager": "prometheus-alertmanager",
     "chromium": "chromium",
+    "nginx": "nginx",
 }
 """Which Debian package a program is in."""
 
@@ -33,7 +34,7 @@ _QUIETLY = {
 
 def need(program: str) -> str:
     """Its path. Without it the test is skipped, or fails where every test must run."""
-    if (path := shutil.which(program)) is not None:
+    if (path := _found(program)) is not None:
         return path
     why = f"there is no {program}: `python -m tests.tools` as root on Debian, or apt-get install {PACKAGES[program]}"
     if _is_must():
@@ -50,8 +51,13 @@ def install() -> list[str]:
     return _missing()
 
 
+def _found(program: str) -> str | None:
+    """Also where servers are that users do not start."""
+    return shutil.which(program) or shutil.which(program, path="/usr/sbin")
+
+
 def _missing() -> list[str]:
-    return [name for name in PACKAGES if shutil.which(name) is None]
+    return [name for name in PACKAGES if _found(name) is None]
 
 
 def _is_must() -> bool:

@@ -13,6 +13,7 @@ strict    what all parts have in common
 checks    what holds between keys
 reading   file -> Config, or every problem in it
 trying    what can be said of a text without the environment
+warnings  what is allowed and rarely meant
 shown     a config without its secrets, and what another one changes
 """
 
@@ -33,11 +34,12 @@ from llm_guard.config.models import (
     UpstreamConfig,
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
-from llm_guard.config.operator import LogSettings, Ops, TimelineSettings, TraceSettings
-from llm_guard.config.reading import load_config, parse_config
+from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, TimelineSettings, TraceSettings
+from llm_guard.config.reading import load_access, load_config, parse_config
 from llm_guard.config.shown import KeyChange, digest, key_changes, shown
 from llm_guard.config.text import ConfigError, Problem
 from llm_guard.config.trying import Tried, try_text
+from llm_guard.config.warnings import warnings_of
 
 __all__ = [
     "AlertRules",
@@ -54,6 +56,7 @@ __all__ = [
     "KeyChange",
     "LogSettings",
     "ModelConfig",
+    "OperatorTokenConfig",
     "Ops",
     "Problem",
     "Rules",
@@ -70,6 +73,7 @@ __all__ = [
     "is_name",
     "is_pattern",
     "key_changes",
+    "load_access",
     "load_config",
     "matching_key",
     "near_names",
@@ -77,4 +81,5 @@ __all__ = [
     "sealing_keys",
     "shown",
     "try_text",
+    "warnings_of",
 ]

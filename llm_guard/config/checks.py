@@ -33,6 +33,24 @@ def check_listeners(document: Document, server: Server | None, ops: Ops | None) 
         if client.key in owners:
             document.report((*path, "key"), f"is the key of {owners[client.key]} as well")
         owners.setdefault(client.key, client.name)
+    if ops is not None:
+        _check_tokens(document, ops, owners)
+
+
+def _check_tokens(document: Document, ops: Ops, clients: Mapping[str, str]) -> None:
+    """Each token says who has it, and none opens the gateway to calls."""
+    owners = {key: f"the key of the client {name}" for key, name in clients.items()}
+    if ops.token in owners:
+        document.report(("ops", "token"), f"is {owners[ops.token]} as well")
+    if ops.token is not None:
+        owners.setdefault(ops.token, "ops.token")
+    for index, each in enumerate(ops.tokens):
+        path: Path = ("ops", "tokens", index)
+        if each.name in [other.name for other in ops.tokens[:index]]:
+            document.report((*path, "name"), f"another token is named {each.name}")
+        if each.token in owners:
+            document.report((*path, "token"), f"is {owners[each.token]} as well")
+        owners.setdefault(each.token, f"the token of {each.name}")
 
 
 def check_names(document: Document, upstreams: Collection[str], models: Collection[str]) -> None:

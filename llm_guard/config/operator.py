@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from llm_guard.config.alerts import AlertRules, WebhookConfig, check_webhook_names
-from llm_guard.config.fields import OptionalSecret, Port, Text, wrong
+from llm_guard.config.fields import OptionalSecret, Port, Secret, Text, wrong
 from llm_guard.config.strict import Strict
 from llm_guard.log.levels import LevelName, is_logger
 from llm_guard.policy.health import HealthSettings
@@ -20,6 +20,16 @@ from llm_guard.policy.units import Ratio, Size
 
 _OTEL = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 Calls = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+_TAKEN = ("anybody", "expiry", "file", "operator", "reload", "signal", "start")
+"""Names that the audit trail has for the gateway itself, and for `ops.token`."""
+
+
+def _own_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", name):
+        raise wrong("must have 1 to 64 letters, digits, dots, dashes, underscores and at signs")
+    if name in _TAKEN:
+        raise wrong(f"must be another name: {name} stands for something else in the audit trail")
+    return name
 
 
 class TimelineSettings(Strict):
@@ -69,12 +79,24 @@ class LogSettings(Strict):
         return levels
 
 
+class OperatorTokenConfig(Strict):
+    """A token of one person, or one program."""
+
+    name: Annotated[Text, AfterValidator(_own_name)]
+    """Of who acts, in the audit trail."""
+    token: Secret = Field(repr=False)
+    role: Literal["viewer", "operator"]
+    """A viewer reads, and changes nothing."""
+
+
 class Ops(Strict):
     """Where the operator reaches it; `port` None: on the server's port."""
 
     port: Port | None = None
     host: Text = "127.0.0.1"
     token: OptionalSecret = Field(default=None, repr=False)
+    """None: one is generated and kept in `store`, unless `tokens` has one of an operator."""
+    tokens: tuple[OperatorTokenConfig, ...] = ()
     hosts: tuple[Text, ...] = ()
     """Names under which /admin may be asked for besides localhost, the listeners' own and addresses; `*`: any."""
     store: Text | None = None

@@ -44,12 +44,37 @@ from llm_guard.config.text import (
 _Part = TypeVar("_Part", bound=Strict)
 _Loc = tuple[int | str, ...]
 
+_ACCESS = {"server": ("host", "port"), "ops": ("host", "port", "token", "tokens", "store")}
 _MAX_BYTES = 1 << 20
 """Of a file. It is read in a running gateway too: an endless one would fill the memory, and YAML takes 12 s a MiB."""
 
 
 def load_config(path: str | os.PathLike[str], env: Mapping[str, str] = os.environ) -> Config:
     """Reads a file of at most 1 MiB; raises ConfigError with every problem in it."""
+    return parse_config(text_in(path), os.fspath(path), env)
+
+
+def load_access(path: str | os.PathLike[str], env: Mapping[str, str] = os.environ) -> tuple[Server, Ops]:
+    """Where the gateway of this file listens and which tokens it takes, all else by default: for commands, which need
+    not have the providers' keys in their environment. Raises ConfigError."""
+    file = os.fspath(path)
+    document = read_document(text_in(path), file, env)
+    top = _top(document)
+    server = _read(document, Server, ("server",), _only(top.get("server", {}), _ACCESS["server"]))
+    ops = _read(document, Ops, ("ops",), _only(top.get("ops", {}), _ACCESS["ops"]))
+    wanted = tuple(f"{section}.{key}" for section, keys in _ACCESS.items() for key in keys)
+    problems = [each for each in document.problems if each.key.startswith(wanted)]
+    if problems or server is None or ops is None:
+        raise ConfigError(problems or document.problems)
+    return server, ops
+
+
+def _only(data: object, keys: tuple[str, ...]) -> object:
+    return {key: data[key] for key in keys if key in data} if isinstance(data, dict) else data
+
+
+def text_in(path: str | os.PathLike[str]) -> str:
+    """Of a config's file. Raises ConfigError where it cannot be read, or cannot be one."""
     file = os.fspath(path)
     try:
         with pathlib.Path(path).open("rb") as opened:
@@ -59,11 +84,10 @@ def load_config(path: str | os.PathLike[str], env: Mapping[str, str] = os.enviro
     if len(content) > _MAX_BYTES:
         raise ConfigError([Problem(file, 0, "", "is larger than 1 MiB")])
     try:
-        text = content.decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError([Problem(file, line, "", "not text in UTF-8")]) from None
-    return parse_config(text, file, env)
 
 
 def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.environ) -> Config:

@@ -1,7 +1,9 @@
 """The operator's side, never on a call's way. It sees the rest through snapshots.
 
 pages      what is asked and answered
-guard      who may
+guard      which requests are let in; credentials: what a token, a cookie and a code prove; penalty: what a guess costs
+login      login_pages: a browser's cookie; login_command: a link for it. operator_token: where the config has none;
+           command_token: where commands find it
 site       finds the page
 openapi    what all pages are
 side       all parts, put together

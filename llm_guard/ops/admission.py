@@ -6,7 +6,7 @@ Owns the answer's words, and which spare engine is started. Does not own how a c
 
 GET changes nothing, as everywhere on the operator's side: it says which spare engine POST would start. An engine whose
 config says `auto_provision: on_get` is the exception, for orchestrators that can only GET: it is started by a GET that
-asks for it, with `auto_provision=true`; HEAD never does.
+asks for it, with `auto_provision=true` and an operator's token; HEAD never does, nor does a viewer's token or a cookie.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Admissions:
     async def _give(self, asked: Asked) -> Answer:
         wants: AdmitQuery = asked.wants
         found = self.judge(wants.model)
-        if wants.auto_provision and asked.method == "GET" and self._is_started_by_get(found.spare):
+        if wants.auto_provision and _may_start(asked) and self._is_started_by_get(found.spare):
             why = f"GET /admin/admit asked for {wants.model}"
             self._changes.note(asked.who, "engines.provision", str(found.spare), why, {"model": wants.model})
             found = self._provision(found)
@@ -184,6 +184,12 @@ class _Step:
     def outlook(self) -> EngineOutlook | None:
         engine = self.engine
         return None if engine is None else EngineOutlook(engine.name, self.label, engine.now.state)
+
+
+def _may_start(asked: Asked) -> bool:
+    """A cookie is not enough: a browser adds it to a GET that a page of somebody else's on this host made it send."""
+    caller = asked.caller
+    return asked.method == "GET" and caller is not None and caller.role == "operator" and not caller.has_cookie
 
 
 def _why(obstacle: Shut | Full) -> Why:

@@ -94,6 +94,10 @@ class Events:
     def end(self) -> None:
         """Ends all readers, once they have what was said so far, and takes no more."""
         self._is_over = True
+        self.drop_readers()
+
+    def drop_readers(self) -> None:
+        """Ends all readers, once they have what was said so far; they may come back."""
         for reader in tuple(self._readers):
             reader.end()
 

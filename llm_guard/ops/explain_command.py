@@ -13,6 +13,7 @@ import shutil
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ import msgspec
 from llm_guard.gateway.call_line import CallLine
 from llm_guard.log import printable
 from llm_guard.ops.calls import Calls
+from llm_guard.ops.command_token import Access, NoToken, address, config_option, load, token_of
 from llm_guard.ops.waterfall import PLAIN, UNICODE, table, waterfall
 from llm_guard.policy.caller import is_loopback
 
@@ -32,23 +34,30 @@ _USUAL_WIDTH = 100
 
 @click.command()
 @click.argument("name", metavar="[ID]", required=False)
-@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway, or its operator's port.")
-@click.option("--token", envvar="LLM_GUARD_OPS_TOKEN", help="The operator's; or LLM_GUARD_OPS_TOKEN.")
+@config_option
+@click.option("--url", help="The gateway, or its operator's port. [default: as in the config; http://127.0.0.1:8080]")
+@click.option("--token", envvar="LLM_GUARD_OPS_TOKEN", help="Instead of the config's, or of the file in ops.store.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Calls, without an ID.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the gateway says.")
 @click.option("--plain", is_flag=True, help="Draw in ASCII.")
-def explain(name: str | None, url: str, token: str | None, limit: int, as_json: bool, plain: bool) -> None:
+def explain(
+    name: str | None, path: Path | None, url: str | None, token: str | None, limit: int, as_json: bool, plain: bool
+) -> None:  # fmt: skip
     """Show why a call failed, attempt by attempt; without an ID the last calls that did.
 
     The ID is the answer's header x-llm-guard-request-id, and request_id in the log.
     """
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
         raise click.BadParameter("is no id of a call: it is like lg-0123456789abcdef0123", param_hint="ID")
-    if (parts := _parts(url)) is None:
+    access = load(path)
+    url = url or address(access) or "http://127.0.0.1:8080"
+    if (is_local := _is_local(url)) is None:
         raise click.BadParameter("must be a URL such as http://127.0.0.1:8080", param_hint="--url")
-    path = f"/admin/calls/{name}" if name is not None else f"/admin/calls?failed=true&limit={limit}"
+    if not token and (access is not None or is_local):  # the file's token is for no machine but this one
+        token = _found_token(access)
+    page = f"/admin/calls/{name}" if name is not None else f"/admin/calls?failed=true&limit={limit}"
     try:
-        said = _fetch(url.rstrip("/") + path, token, is_local=parts)
+        said = _fetch(url.rstrip("/") + page, token, is_local=is_local)
         click.echo(said.decode() if as_json else _shown(said, is_one=name is not None, is_plain=plain))
     except _NoAnswer as error:
         click.echo(printable(str(error)), err=True)
@@ -66,7 +75,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _parts(url: str) -> bool | None:
+def _found_token(access: Access | None) -> str | None:
+    """None: the gateway says that it needs one."""
+    try:
+        return token_of(access).token
+    except NoToken:
+        return None
+
+
+def _is_local(url: str) -> bool | None:
     """Whether it is this machine's; None: it is no URL of HTTP."""
     try:
         parts = urlsplit(url)
@@ -98,7 +115,7 @@ def _refusal(url: str, status: int, body: bytes) -> str:
         said = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"{url} answered {status}: is it a gateway?"
-    hint = " (here by --token, or LLM_GUARD_OPS_TOKEN)" if status == 401 else ""
+    hint = " (here by -c FILE, --token or LLM_GUARD_OPS_TOKEN)" if status == 401 else ""
     return f"the gateway answered {status}: {said}{hint}"
 
 

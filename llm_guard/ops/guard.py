@@ -1,45 +1,82 @@
-"""Who may use the operator's side.
+"""Who may use the control plane.
 
-Owns the token, and what browsers must not be made to do. Does not own what is asked (`ops.site`).
+Owns which requests are let in, in whose name, and what browsers must not be made to do. Does not own what a token
+proves (`ops.credentials`), nor what is asked (`ops.site`).
 
-Without a token only this machine may ask, and nobody on another's behalf: a page in an operator's browser may come
-from anywhere (DNS rebinding: CVE-2024-28224; cross-site requests), and so may what a proxy on this machine passes on.
+A token is always needed: behind a proxy on this machine every request comes from 127.0.0.1. A page in an operator's
+browser may come from anywhere (DNS rebinding: CVE-2024-28224; cross-site requests): host and origin are checked too.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 import ipaddress
 from collections.abc import Mapping
 
 from llm_guard.config import Ops
-from llm_guard.ops.pages import JSON, Refused
-from llm_guard.policy.caller import is_local
+from llm_guard.ops.credentials import Code, Credential, of_token
+from llm_guard.ops.pages import JSON, Caller, Refused
 
 _OWN_SITES = ("same-origin", "none")
+_CHALLENGE = (("WWW-Authenticate", 'Bearer realm="llm-guard"'),)
+"""RFC 9110, section 15.5.2: a 401 has to have one. Browsers show no dialog of their own for this scheme."""
+_READING = ("GET", "HEAD")
+
+
+class WrongToken(Refused):
+    """The request had a token, a cookie or a code that is not right."""
 
 
 class Guard:
     """By the current config, which a reload replaces."""
 
-    def __init__(self, rules: Ops, listens_on: tuple[str, ...]) -> None:
+    def __init__(self, rules: Ops, credentials: tuple[Credential, ...], listens_on: tuple[str, ...]) -> None:
         """`listens_on`: the hosts of the config, whose names are ours."""
-        self._token = rules.token.encode() if rules.token is not None else None
+        self.credentials = credentials
         self._names = {"localhost", *(name.lower() for name in (*listens_on, *rules.hosts))}
 
-    def check(self, method: str, headers: Mapping[str, str], peer: str | None, version: str = "1.1") -> None:
-        """Raises Refused; `peer` is the address that the connection comes from, `version` HTTP's."""
+    def check(self, method: str, headers: Mapping[str, str], wall: float) -> Caller:
+        """Raises Refused, WrongToken among them; `wall`: seconds since the epoch."""
+        caller = self._caller(headers, wall)
+        if caller is None:  # before all else: what a stranger sends makes no difference
+            raise _wrong(headers) if self._shows_anything(headers) else _missing()
+        self.check_page(headers)
+        if method not in _READING:
+            check_json(headers)
+            if caller.role == "viewer":
+                raise Refused(403, "viewer_may_not", f"the token of {caller.name} is a viewer's: it only reads")
+        return caller
+
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        """Raises Refused where a web page of somebody else's may have made the browser ask."""
         self._check_host(headers.get("host", ""))
         _check_origin(headers)
-        if self._token is None:
-            if not is_local(peer, version, headers):
-                raise Refused(403, "token_needed", "without ops.token only this machine itself may ask: set one")
-        elif not hmac.compare_digest(_token_in(headers), self._token):
-            raise Refused(401, "wrong_token", "send the operator's token: Authorization: Bearer OPS_TOKEN")
-        if method not in ("GET", "HEAD") and headers.get("content-type", "").partition(";")[0].strip() != JSON:
-            raise Refused(415, "json_needed", f"send content-type: {JSON}")
+
+    def redeemed(self, code: str, wall: float) -> tuple[Credential, Code] | None:
+        """The credential that a login code was made with; None if there is none, or the code is too old."""
+        for credential in self.credentials:
+            if (found := credential.code(code, wall)) is not None:
+                return credential, found
+        return None
+
+    def of_token(self, token: str) -> Credential | None:
+        return of_token(self.credentials, token.encode("utf-8", "surrogateescape"))
+
+    def _caller(self, headers: Mapping[str, str], wall: float) -> Caller | None:
+        """A token goes before a cookie: a wrong one is not made good by what the browser adds."""
+        if (token := _token_in(headers)) is not None:
+            found = of_token(self.credentials, token)
+            return None if found is None else Caller(found.name, found.role, found.is_shared)
+        cookies = cookies_in(headers)
+        for each in self.credentials:
+            if each.cookie_name in cookies and each.is_cookie(cookies[each.cookie_name], wall):
+                return Caller(each.name, each.role, each.is_shared, has_cookie=True)
+        return None
+
+    def _shows_anything(self, headers: Mapping[str, str]) -> bool:
+        cookies = cookies_in(headers)
+        return _token_in(headers) is not None or any(each.cookie_name in cookies for each in self.credentials)
 
     def _check_host(self, host: str) -> None:
         name = host_name(host)
@@ -56,25 +93,52 @@ def host_name(host: str) -> str:
     return name.partition(":")[0]
 
 
+def check_json(headers: Mapping[str, str]) -> None:
+    """Raises Refused. What a browser sends without asking first is not JSON."""
+    if headers.get("content-type", "").partition(";")[0].strip() != JSON:
+        raise Refused(415, "json_needed", f"send content-type: {JSON}")
+
+
+def cookies_in(headers: Mapping[str, str]) -> dict[str, str]:
+    """By name. Read by hand: `http.cookies` takes none where another program's cookie on this host is malformed."""
+    pairs = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
+    return {name: value for name, _, value in pairs}
+
+
+def _missing() -> Refused:
+    message = "send `Authorization: Bearer OPS_TOKEN`; for a browser `llm-guard login -c FILE` prints a link"
+    return Refused(401, "token_needed", message, _CHALLENGE)
+
+
+def _wrong(headers: Mapping[str, str]) -> WrongToken:
+    what = "token" if _token_in(headers) is not None else "login of this browser"
+    return WrongToken(401, "wrong_token", f"the {what} is not, or no longer, good here", _CHALLENGE)
+
+
 def _check_origin(headers: Mapping[str, str]) -> None:
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
-        raise Refused(403, "foreign_origin", "a page of another origin may not ask")
+        raise Refused(
+            403,
+            "foreign_origin",
+            "a page of another origin may not ask (a proxy must pass Host on)",
+        )
     if headers.get("sec-fetch-site", "none") not in _OWN_SITES:
         raise Refused(403, "foreign_origin", "a page of another site may not ask")
 
 
-def _token_in(headers: Mapping[str, str]) -> bytes:
+def _token_in(headers: Mapping[str, str]) -> bytes | None:
+    """None where there is none: another scheme's credentials are for a proxy in front."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return token.strip().encode("utf-8", "surrogateescape")
     return _token_of_a_socket(headers)
 
 
-def _token_of_a_socket(headers: Mapping[str, str]) -> bytes:
+def _token_of_a_socket(headers: Mapping[str, str]) -> bytes | None:
     """A browser's WebSocket has no other header of its page's choice: `bearer.` and the token in base64url."""
     if headers.get("upgrade", "").lower() != "websocket":
-        return b""
+        return None
     for offered in headers.get("sec-websocket-protocol", "").split(","):
         scheme, _, token = offered.strip().partition(".")
         if scheme == "bearer":
@@ -82,7 +146,7 @@ def _token_of_a_socket(headers: Mapping[str, str]) -> bytes:
                 return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
             except (binascii.Error, ValueError):
                 return b""
-    return b""
+    return None
 
 
 def _is_address(name: str) -> bool:

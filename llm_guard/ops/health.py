@@ -67,9 +67,12 @@ class Health:
 
     def pages(self) -> list[Page]:
         return [
-            Page("GET", "/readyz", "Readiness: whether new calls are welcome.", self._ready, media=TEXT, is_open=True),
+            Page(
+                "GET", "/readyz", "Readiness: whether new calls are welcome; why not, for operators.", self._ready,
+                media=TEXT, is_open=True, says_more=True,
+            ),
             Page("GET", "/admin/health", "How deployments are, and why.", self._give, gives=HealthSummary),
-        ]
+        ]  # fmt: skip
 
     def states(self) -> Iterator[tuple[str, HealthState]]:
         """Of each label, judged when it is asked for: whoever asks may pause in between."""
@@ -144,10 +147,11 @@ class Health:
     async def _give(self, _asked: Asked) -> Answer:
         return answer(await self.summary())
 
-    async def _ready(self, _asked: Asked) -> Answer:
-        """Not ready is only who must not be sent calls: another gateway has the same providers, and no better ones."""
+    async def _ready(self, asked: Asked) -> Answer:
+        """Not ready is only who must not be sent calls: another gateway has the same providers, and no better ones.
+        Reasons name models and upstreams, and are for those with a token."""
         word, status = ("draining", 503) if self._gateway.is_leaving else ("ready", 200)
-        lines = [word, *await self._reasons()]
+        lines = [word, *(await self._reasons() if asked.caller is not None else ())]
         return Answer("".join(f"{line}\n" for line in lines).encode(errors="replace"), TEXT, status)
 
     async def _reasons(self) -> list[str]:

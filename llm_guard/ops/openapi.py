@@ -22,8 +22,8 @@ _REFS = "#/components/schemas/{name}"
 _MODULE = re.compile(r"(?<=_)llm_guard\.(?:[a-z_]+\.)+")
 _WHY = {
     400: "The path or the body cannot be read.",
-    401: "The token is missing or wrong.",
-    403: "From here, or under this name, nobody may ask.",
+    401: "The token is missing, wrong, or no longer good. A wrong one is answered after a second.",
+    403: "Nobody may ask under this name or from another site's page; or the token is a viewer's, which only reads.",
     404: "There is nothing of that name.",
     409: "As things are, it cannot be done.",
     413: "The body is too large.",
@@ -97,7 +97,11 @@ def described(pages: Iterable[Page]) -> dict[str, Any]:
         "components": {
             "schemas": components,
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "ops.token, where the config has one."}
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "ops.token, one of ops.tokens, or the generated one. Browsers have a cookie.",
+                }
             },
         },
     }
@@ -133,7 +137,7 @@ def _operation(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
     if page.takes is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[page.takes]}}}
     if not page.is_open:
-        operation["security"] = [{"token": []}, {}]
+        operation["security"] = [{"token": []}]
     return operation
 
 

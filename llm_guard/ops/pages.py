@@ -14,6 +14,7 @@ import msgspec
 
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
+from llm_guard.ops.credentials import Role
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -39,7 +40,20 @@ class OperatorHeaders(msgspec.Struct):
     """Of a request that changes something."""
 
     operator: str | None = msgspec.field(name="x-llm-guard-operator", default=None)
-    """Who asks, for the audit trail: 64 characters of it are kept. It is claimed, not proved."""
+    """Who of those who share `ops.token` asks: 64 characters of it are in the audit trail, in brackets behind the
+    token's name. It is claimed, not proved; it is ignored where the token has a name of its own (`ops.tokens`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose token a request has."""
+
+    name: str
+    role: Role
+    is_shared: bool = False
+    """Several people may have this token."""
+    has_cookie: bool = False
+    """The browser sent it by itself, whatever page made it ask."""
 
 
 @dataclass(slots=True)
@@ -59,7 +73,9 @@ class Asked:
     body: Any = None
     """As the page's `takes`; None where it takes nothing."""
     who: str = "operator"
-    """For the audit trail: the name that was claimed, and where from."""
+    """For the audit trail: the name of the token, and where from."""
+    caller: Caller | None = None
+    """None where the page is open and the request showed no right token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,8 @@ class Page:
     """Its answer's content type, for the API description."""
     is_open: bool = False
     """Anybody may ask."""
+    says_more: bool = False
+    """Of an open page: `Asked.caller` is set where the request shows a right token."""
     may_miss: bool = False
     """What its query names may not be there. Of what its path names that goes without saying."""
 

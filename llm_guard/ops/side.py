@@ -24,6 +24,7 @@ from llm_guard.ops.calls import CallPages
 from llm_guard.ops.changes import Changes
 from llm_guard.ops.config_pages import ConfigPages, detail_of
 from llm_guard.ops.controls import Controls
+from llm_guard.ops.credentials import credentials_of
 from llm_guard.ops.dashboard import Dashboard
 from llm_guard.ops.degraded_metrics import degraded_metrics
 from llm_guard.ops.degraded_pages import DegradedPages
@@ -41,8 +42,10 @@ from llm_guard.ops.kept_metrics import kept_metrics
 from llm_guard.ops.letter_pages import LetterPages
 from llm_guard.ops.limits import LimitPages
 from llm_guard.ops.log_levels import LogLevels
+from llm_guard.ops.login_pages import LoginPages
 from llm_guard.ops.metrics import Metrics
 from llm_guard.ops.openapi import with_description
+from llm_guard.ops.operator_token import OperatorToken
 from llm_guard.ops.overview import Others, Overview
 from llm_guard.ops.pages import TEXT, Answer, Asked, Page
 from llm_guard.ops.probe_metrics import probe_metrics
@@ -61,13 +64,16 @@ from llm_guard.reloads import BY_ITSELF, Adopted
 from llm_guard.store.audit import AuditFile
 from llm_guard.store.folder import state_folder
 from llm_guard.store.kept_file import KeptFile, file_name
+from llm_guard.store.used_codes import UsedCodes
 
 
 class OperatorSide:
     """`await start()` before the listeners accept; `adopt` at a reload; `await stop()`."""
 
-    def __init__(self, config: Config, running: Running) -> None:
+    def __init__(self, config: Config, running: Running, token: OperatorToken) -> None:
+        """`token` is prepared for the config, here and before each `adopt`."""
         self._running = running
+        self._token = token
         self.journal = Journal(running.clock)
         folder = partial(state_folder, config.ops.store, os.environ)
         self._trail = Trail(AuditFile(folder), running.clock)
@@ -121,7 +127,8 @@ class OperatorSide:
         self._metrics = Metrics(running, self._watch, self._health.states, self._alerts.counts, others)
         self.state = self._metrics.state
         self._calls = CallPages(running.gateway, running.clock, config.ops.timelines)
-        self._site = Site(with_description(self._pages()), self._guard(config))
+        self._logins = LoginPages(lambda: self._site.guard, UsedCodes(folder), running.clock)
+        self._site = Site(with_description(self._pages()), self._guard(config), running.clock)
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answers one request for one of the operator's paths."""
@@ -139,6 +146,8 @@ class OperatorSide:
         """From now on these settings hold. Where one of them cannot be followed, it raises before it follows any."""
         guard = self._guard(config)
         self._traces.adopt(config.ops.traces)
+        if guard.credentials != self._site.guard.credentials:
+            self._events.drop_readers()  # those who may still read come back by themselves
         self._site.guard = guard
         self._controls.adopt(config)
         self._limits.adopt(config)
@@ -176,6 +185,7 @@ class OperatorSide:
         if self._keeping is not None:
             await self._keeping.close()
         self._log_levels.close()
+        self._logins.close()
         await self._traces.stop()
         await self._trail.close()
 
@@ -205,7 +215,9 @@ class OperatorSide:
         return self.overview.deployment(label)
 
     def _guard(self, config: Config) -> Guard:
-        return Guard(config.ops, (config.server.host, config.ops.host))
+        generated = self._token.generated
+        credentials = credentials_of(config.ops, None if generated is None else generated.token)
+        return Guard(config.ops, credentials, (config.server.host, config.ops.host))
 
     def _pages(self) -> list[Page]:
         return [
@@ -233,6 +245,7 @@ class OperatorSide:
             *ConfigPages(self._running.reloads, self.changes).pages(),
             *self.changes.pages(),
             *Dashboard().pages(),
+            *self._logins.pages(),
         ]
 
 

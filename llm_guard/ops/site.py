@@ -1,7 +1,7 @@
 """The operator's paths: finds the page that is asked for, and answers.
 
-Owns which paths are the operator's, how a body is read, and what every answer of theirs says to a browser. Does not own
-who may ask (`ops.guard`), nor the pages.
+Owns which paths are the operator's, how a body is read, in whose name a change is made, and what every answer of theirs
+says to a browser. Does not own who may ask (`ops.guard`), nor the pages.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import structlog
 
+from llm_guard.clock import Clock
 from llm_guard.gateway.asked import BadRequest
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request, objection
 from llm_guard.ops.field_texts import type_text
-from llm_guard.ops.guard import Guard
-from llm_guard.ops.pages import Answer, Asked, Page, Refused
+from llm_guard.ops.guard import Guard, WrongToken, check_json
+from llm_guard.ops.pages import Answer, Asked, Caller, Page, Refused
+from llm_guard.ops.penalty import Penalty
 
 _log = structlog.get_logger("llm_guard.ops.site")
 
@@ -44,8 +46,10 @@ def is_operators(path: str) -> bool:
 class Site:
     """All pages. `guard` may be replaced at any moment."""
 
-    def __init__(self, pages: Iterable[Page], guard: Guard) -> None:
+    def __init__(self, pages: Iterable[Page], guard: Guard, clock: Clock) -> None:
         self.guard = guard
+        self._clock = clock
+        self._penalty = Penalty(clock)
         self.pages = tuple(pages)
         self._by_path: dict[str, dict[str, Page]] = {}
         for page in self.pages:
@@ -56,6 +60,8 @@ class Site:
         """Answers one request; what is not ours is not found."""
         try:
             answer = await self._answer(request, reply)
+        except WrongToken as wrong:
+            answer = await self._delayed(wrong, reply)
         except Refused as refused:
             answer = refused.answer()
         except BadRequest as bad:
@@ -81,10 +87,10 @@ class Site:
                 raise Refused(405, bad.code, bad.message, self._allowed(request.path))
             raise bad
         page, params = self._find(request)
-        if not page.is_open:
-            self.guard.check(request.method, request.names, reply.peer, request.version)
+        caller = await self._caller(page, request)
         pairs = _pairs(request.query)
-        asked = Asked(request.method, request.path, request.names, dict(pairs), params=params, who=_who(reply))
+        who = _who(caller, reply)
+        asked = Asked(request.method, request.path, request.names, dict(pairs), params=params, who=who, caller=caller)
         if page.query is not None:
             asked.wants = _wanted(pairs, page.query)
         elif pairs and page.live is None and not page.is_open:
@@ -96,6 +102,31 @@ class Site:
             asked.body = await _body(request, reply, page.takes)
         assert page.give is not None  # noqa: S101  # one of the two is set
         return await page.give(asked)
+
+    async def _delayed(self, wrong: WrongToken, reply: Reply) -> Answer:
+        if not await self._penalty.serve():
+            reply.closes_connection = True  # the next guess takes a connection of its own
+        return wrong.answer()
+
+    async def _caller(self, page: Page, request: Request) -> Caller | None:
+        """Raises Refused where the page is not open to the request."""
+        if not page.is_open:
+            return self.guard.check(request.method, request.names, self._clock.wall())
+        if page.says_more:
+            return await self._caller_if_known(request)
+        if page.method != "GET":
+            self.guard.check_page(request.names)
+            check_json(request.names)
+        return None
+
+    async def _caller_if_known(self, request: Request) -> Caller | None:
+        try:
+            return self.guard.check(request.method, request.names, self._clock.wall())
+        except WrongToken:  # without the wait, tokens could be tried out here
+            await self._penalty.serve()
+        except Refused:
+            pass
+        return None
 
     def _find(self, request: Request) -> tuple[Page, dict[str, str]]:
         methods, params = self._methods(request.path)
@@ -150,10 +181,13 @@ def _wanted(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> msgspec
         raise Refused(422, "invalid_query", _plainly(error, kind)) from None
 
 
-def _who(reply: Reply) -> str:
-    """Claimed, and not proved: all operators share one token."""
-    claimed = reply.request.names.get("x-llm-guard-operator", "")[:_MAX_NAME_CHARS] or "operator"
-    return f"{claimed} from {reply.peer or 'an unknown place'}"
+def _who(caller: Caller | None, reply: Reply) -> str:
+    """The name of the token. Those who share one may say who they are: that is claimed, and stands in brackets."""
+    name = caller.name if caller is not None else "anybody"
+    if caller is not None and caller.is_shared:
+        claimed = re.sub(r"[()]", "", reply.request.names.get("x-llm-guard-operator", ""))[:_MAX_NAME_CHARS]
+        name = f"{name} ({claimed})" if claimed else name
+    return f"{name} from {reply.peer or 'an unknown place'}"
 
 
 async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> msgspec.Struct:

@@ -39,8 +39,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     """ISO 8601, UTC."""
     who: str
-    """As claimed: all operators share one token. `expiry`, `file`, `signal`, `reload` and `start` are the gateway
-    itself."""
+    """The name of the token, and where from. Behind `operator`, whose token several may have, a name as it was claimed.
+    `expiry`, `file`, `signal`, `reload` and `start` are the gateway itself."""
     what: str
     """`breakers.force-open`, ..."""
     target: str

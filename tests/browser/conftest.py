@@ -16,6 +16,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
+from llm_guard.ops.credentials import Credential
+from llm_guard.ops.login_command import link
+from tests.tokens import SHARED
 from tests.tools import need
 
 _QUIETLY = (
@@ -34,12 +37,16 @@ class Window:
     complaints: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     """URLs."""
+    link: str = ""
+    """The one that was opened last."""
     expected: tuple[str, ...] = ()
     """Complaints that a test brings about have one of these in them."""
 
-    async def open(self, url: str) -> Page:
-        """The dashboard of the gateway at `url`."""
-        await self.page.goto(f"{url}/dashboard")
+    async def open(self, url: str, token: str | None = SHARED) -> Page:
+        """The dashboard of the gateway at `url`, by a link that `llm-guard login` could have printed; None: without."""
+        code = "" if token is None else link("", Credential.of("any", "operator", token)).partition("#")[2]
+        self.link = f"{url}/dashboard#{code}"
+        await self.page.goto(self.link)
         return self.page
 
     def unexpected(self) -> list[str]:

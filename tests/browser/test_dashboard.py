@@ -21,6 +21,7 @@ from tests.chaos.stand import Stand, config_of, facing, standing
 from tests.chaos.wire import ask
 from tests.fakes.provider import whole
 from tests.fakes.waiting import eventually
+from tests.tokens import NAMED, VIEWER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -284,8 +285,8 @@ async def test_operator_forces_a_breaker_open_and_resets_it(opens: Opens) -> Non
             await expect(page.get_by_label(label)).to_be_disabled()
         await page.get_by_role("button", name="Close").click()
         await expect(one.locator(".state")).to_contain_text("Forced open")
-        await expect(page.locator("#holds")).to_contain_text("the bill is too high (ada from 127.0.0.1, since ")
-        await expect(page.locator("#events")).to_contain_text("ada from 127.0.0.1")
+        await expect(page.locator("#holds")).to_contain_text("the bill is too high (operator (ada) from 127.0.0.1, ")
+        await expect(page.locator("#events")).to_contain_text("operator (ada) from 127.0.0.1")
         assert await call(stand) == 503
 
         await one.get_by_role("button", name="Reset: ").click()
@@ -432,17 +433,17 @@ async def test_focus_stays_while_the_figures_change(opens: Opens) -> None:
 # who may
 
 
-async def test_token_is_asked_for_and_kept_by_the_tab_alone(opens: Opens) -> None:
+async def test_token_is_asked_for_and_becomes_a_cookie_that_no_script_reads(opens: Opens) -> None:
     token = "an-operators-token"  # of this test
     async with MockProvider() as provider, gateway(provider, ops={"token": token}) as stand, opens() as window:
         window.expected = ("401",)
-        page = await window.open(stand.url)
+        page = await window.open(stand.url, token=None)
         await expect(page.locator("#token")).to_be_visible()
         await expect(page.locator("main")).to_be_hidden()
         await expect(page.locator("#status-word")).to_have_text("Locked")
         await page.locator("#token-text").fill("another")
         await page.keyboard.press("Enter")
-        await expect(page.locator("#token-why")).to_contain_text("refuses that token")
+        await expect(page.locator("#token-said")).to_contain_text("Not logged in: the token is not, or no longer, good")
         await page.locator("#token-text").fill(token)
         await page.keyboard.press("Enter")
         await expect(page.locator("#status-word")).to_have_text("Healthy")
@@ -453,16 +454,71 @@ async def test_token_is_asked_for_and_kept_by_the_tab_alone(opens: Opens) -> Non
         assert not any(token in url for url in window.asked)
         assert token not in await page.content()
         assert token not in json.dumps(await page.context.storage_state())  # cookies and local storage
-        other = await page.context.new_page()
-        await other.goto(f"{stand.url}/dashboard")
-        await expect(other.locator("#token")).to_be_visible()
+        assert await page.evaluate("document.cookie") == ""
+        (cookie,) = await page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"], cookie["secure"]) == (True, "Strict", False)
 
 
-async def test_without_a_token_on_this_machine_nothing_is_asked(opens: Opens) -> None:
+async def test_link_logs_in_once_and_leaves_no_code_in_the_address(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand:
+        async with opens() as window:
+            page = await window.open(stand.url)
+            await expect(page.locator("#status-word")).to_have_text("Healthy")
+            used = window.link
+            assert page.url == f"{stand.url}/dashboard"
+            assert not any("login=" in url.partition("#")[0] for url in window.asked)
+            other = await page.context.new_page()
+            await other.goto(f"{stand.url}/dashboard")
+            await expect(other.locator("#status-word")).to_have_text("Healthy")
+        async with opens() as stranger:
+            stranger.expected = ("401",)
+            await stranger.page.goto(used)
+            await expect(stranger.page.locator("#token-said")).to_contain_text("the link has been used")
+            await expect(stranger.page.locator("main")).to_be_hidden()
+            fresh = (await stranger.open(stand.url)).locator("#status-word")  # in the same tab: only the hash changes
+            await expect(fresh).to_have_text("Healthy")
+
+
+async def test_event_source_and_web_socket_of_a_page_are_let_in_by_the_cookie(opens: Opens) -> None:
+    listen = """path => new Promise((resolve) => {
+        const source = path.startsWith("ws") ? new WebSocket(path) : new EventSource(path);
+        source.onerror = () => resolve("error");
+        const heard = path.startsWith("ws") ? "message" : "hello";
+        source.addEventListener(heard, ({ data }) => resolve(JSON.parse(data).kind));
+    })"""
     async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
-        page = await window.open(stand.url)
+        window.expected = ("401", "WebSocket")
+        page = await window.open(stand.url, token=None)
+        paths = ("/admin/events", f"ws{stand.url[4:]}/admin/events/ws")
+        assert [await page.evaluate(listen, path) for path in paths] == ["error", "error"]
+        await window.open(stand.url)
         await expect(page.locator("#status-word")).to_have_text("Healthy")
-        await expect(page.locator("#token")).to_be_hidden()
+        assert [await page.evaluate(listen, path) for path in paths] == ["hello", "hello"]
+
+
+async def test_cookie_ends_when_the_token_is_another_one(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        window.expected = ("401",)
+        page = await window.open(stand.url)
+        await expect(page.locator("#events-state")).to_have_text("live")
+        stand.app.ops.adopt(config_of(provider.url, ops={"token": "another-t0ken"}))
+        await expect(page.locator("#token")).to_be_visible()
+        await expect(page.locator("main")).to_be_hidden()
+
+
+async def test_viewer_is_offered_no_change_and_a_named_token_no_name(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand:
+        async with opens() as window:
+            page = await window.open(stand.url, token=VIEWER)
+            await expect(tile(page, "one/gpt")).to_be_visible()
+            await expect(page.get_by_role("button", name="Force open")).to_have_count(0)
+        async with opens() as window:
+            page = await window.open(stand.url, token=NAMED["ann"])
+            await tile(page, "one/gpt").get_by_role("button", name="Force open").click()
+            await expect(page.get_by_label("Your name")).to_be_hidden()
+            await page.get_by_label("Reason").fill("maintenance")
+            await page.locator("#act-do").click()
+            await expect(page.locator("#holds")).to_contain_text("maintenance (ann from 127.0.0.1, since ")
 
 
 # away

@@ -27,6 +27,7 @@ from tests.chaos.wire import ask
 from tests.fakes.provider import ScriptedProvider, whole
 from tests.fakes.waiting import eventually
 from tests.listening import look
+from tests.tokens import SHARED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 CALL = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "hello"}]}).encode()
 SEEN_WITHIN_MS = 2000
 COMMAND = (sys.executable, "-m", "llm_guard")
-PATHS = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
+PATHS = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT)), "LLM_GUARD_OPS_TOKEN": SHARED}
 
 
 @asynccontextmanager
@@ -133,4 +134,4 @@ async def test_operator_sees_an_outage_is_told_finds_the_cause_acts_and_finds_it
                 "one/gpt",
                 "the provider is down",
             )
-            assert entry["who"].startswith("ada from 127.0.0.1")
+            assert entry["who"].startswith("operator (ada) from 127.0.0.1")

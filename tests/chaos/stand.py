@@ -27,6 +27,7 @@ from llm_guard.policy.breaker import BreakerSnapshot
 from tests.chaos.wire import fetch
 from tests.fakes.provider import ScriptedProvider, Step
 from tests.fakes.waiting import eventually
+from tests.tokens import OPS
 
 Section = Mapping[str, Any]
 
@@ -53,12 +54,13 @@ def config_text(
 ) -> str:
     """A config (JSON is YAML) with the models `gpt` and `claude`, both served at `url`.
 
-    Without a word to the contrary nothing is retried, no breaker opens and every limit is 5 s.
+    Without a word to the contrary nothing is retried, no breaker opens, every limit is 5 s, and the tokens are those of
+    `tests.tokens`.
     """
     limits = {"connect": "5s", "first_token": "5s", "idle": "5s", "attempt": "5s", "total": "5s"}
     config = {
         "server": {"port": 0, "drain": "200ms", **(server or {})},
-        "ops": dict(ops or {}),
+        "ops": dict(ops or {}) if {"token", "tokens"} & set(ops or ()) else {**OPS, **(ops or {})},
         "upstreams": {
             "one": {"dialect": "openai", "base_url": f"{url}/v1", "answers": answers},
             "two": {"dialect": "anthropic", "base_url": url, "answers": answers},

@@ -14,8 +14,9 @@ from llm_guard.app import App, create_app
 from llm_guard.config import load_config
 from tests.chaos.stand import Stand
 from tests.chaos.wire import Reply, ask
+from tests.tokens import NAMED, bearer
 
-HERE = {"host": "localhost", "x-llm-guard-operator": "ann"}
+HERE = {"host": "localhost", **bearer(NAMED["ann"])}
 
 
 async def get(url: str, path: str) -> Any:

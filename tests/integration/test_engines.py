@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from llm_guard.config import parse_config
+from llm_guard.ops.credentials import Credential
 from llm_guard.policy.restarts import giving_up
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
@@ -24,6 +26,7 @@ from tests.chaos.wire import ask
 from tests.fakes.provider import ScriptedProvider
 from tests.fakes.waiting import eventually
 from tests.integration.operating import HERE, audit, change, get, post
+from tests.tokens import SHARED, VIEWER, bearer
 
 ROOT = Path(__file__).parents[2]
 NEAR = {"upstream": "near"}
@@ -274,6 +277,22 @@ async def test_get_starts_a_spare_engine_only_where_config_and_question_say_so()
         await until(stand, "running")
         (entry,) = [each for each in await audit(stand.url) if each[1] == "engines.provision"]
         assert entry == ("ann from 127.0.0.1", "engines.provision", "e", "GET /admin/admit asked for solo")
+
+
+async def test_get_of_a_viewer_or_with_a_cookie_starts_nothing() -> None:
+    """A viewer changes nothing, and any page on this host can make a browser send a GET with its cookie."""
+    cookie = Credential.of("operator", "operator", SHARED)
+    async with engine_behind(is_light=True, spare=True, auto_provision="on_get") as stand:
+        strangers: tuple[dict[str, str], ...] = (
+            bearer(VIEWER),
+            {"cookie": f"{cookie.cookie_name}={cookie.new_cookie(time.time())}"},
+        )
+        for who in strangers:
+            headers = {"host": "localhost", **who}
+            path = "/admin/admit?model=solo&auto_provision=true"
+            found = await ask(stand.url, path, headers=headers, method="GET")
+            assert (found.status, found.json["spare"], found.json["provisioned"]) == (200, "e", None)
+        assert (await engine_of(stand))["state"] == "stopped"
 
 
 async def test_spare_engine_stays_where_a_deployment_of_the_model_itself_can_be_asked() -> None:

@@ -21,6 +21,7 @@ from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
 from tests.fakes.waiting import eventually
 from tests.integration.keeping import ASYNC
+from tests.tokens import BEARER
 
 KILLS = 5
 RULES = {"deployments": [{"upstream": "one"}], "dead_letter": "always"}
@@ -114,7 +115,7 @@ async def _until_requeued_letters_are_answered(client: Client, url: str, provide
         assert (await ask(url, f"/v1/llm-guard/calls/{letter}", method="GET")).status == 500
     provider.switch("bad", "")
     before = provider.stats().requests
-    headers = {"host": "localhost"}
+    headers = {"host": "localhost", **BEARER}
     body = json.dumps({"all": True, "reason": "the provider is back"}).encode()
     done = (await ask(url, "/admin/dead-letters/requeue", body, headers)).json
     assert done["now"]["count"] >= len(client.letters)

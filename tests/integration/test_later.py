@@ -17,6 +17,7 @@ from tests.chaos.wire import ask
 from tests.fakes.provider import Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 from tests.integration.keeping import ASYNC, LETTER, OWN_KEY, keeping, kept_config, on_disk, outcome, promise, shown
+from tests.tokens import BEARER
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
 KEY = {"authorization": "Bearer sk-canary-of-the-caller"}
@@ -245,6 +246,6 @@ async def test_promise_that_dies_can_be_asked_for_again_and_then_has_its_answer(
         kept_id = await promise(stand, headers={**ASYNC, **LETTER})
         assert (await outcome(stand, kept_id)).status == 400
         body = json.dumps({"ids": [kept_id], "reason": "it was ours"}).encode()
-        headers = {"host": "localhost"}
+        headers = {"host": "localhost", **BEARER}
         assert (await ask(stand.url, "/admin/dead-letters/requeue", body, headers)).status == 200
         assert (await outcome(stand, kept_id)).body == CHAT.answer

@@ -18,6 +18,7 @@ from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import Hold, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually
 from tests.listening import HOST, look, view
+from tests.tokens import NAMED, bearer
 
 GOOD, BAD = CHAT.ok, [whole(500)]
 TAKEN: Sequence[Step] = [whole(202)]
@@ -31,7 +32,7 @@ def ops(*webhooks: Mapping[str, Any], **rules: Any) -> dict[str, Any]:
 
 
 async def change(url: str, path: str, **body: object) -> Reply:
-    headers = {**HOST, "content-type": "application/json", "x-llm-guard-operator": "anna"}
+    headers = {**HOST, "content-type": "application/json", **bearer(NAMED["anna"])}
     return await ask(url, path, json.dumps({"reason": "a test", **body}).encode(), headers)
 
 

@@ -18,14 +18,16 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation
 
-from llm_guard.ops import views
+from llm_guard.ops import penalty, views
 from llm_guard.ops.pages import Change, Page
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_text, facing
 from tests.chaos.wire import ask
 from tests.integration.operating import HERE, get, running
 
-QUESTIONS = {"/admin/explain", "/admin/config/validate"}
+LOGINS = {"/dashboard/login", "/dashboard/logout"}
+"""Of a browser; that is no change of the gateway."""
+QUESTIONS = {"/admin/explain", "/admin/config/validate", *LOGINS}
 """They are asked with a body, and change nothing."""
 CHANGES: dict[str, dict[str, Any]] = {
     "/admin/admit": {"model": "gpt"},
@@ -299,15 +301,17 @@ def try_one(url: str, operation: APIOperation[Any, Any, Any, Any], mode: Generat
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     def check(case: Any) -> None:
-        response = case.call(base_url=url)
+        response = case.call(base_url=url, headers=HERE)
         statuses.add(response.status_code)
+        case._has_explicit_auth = True  # then it is also tried without a token, and with a wrong one
         case.validate_response(response, checks=CHECKS.get_all())
 
     check()
     return statuses
 
 
-async def test_answers_are_what_the_description_says() -> None:
+async def test_answers_are_what_the_description_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(penalty, "WRONG_TOKEN_S", 0.0)  # hundreds are tried
     async with facing(CHAT.ok, upstreams=OWN, engines=ENGINES) as (stand, _):
         await CHAT.ask(stand.url)
         document = with_real_names(await document_of(stand))
@@ -321,7 +325,8 @@ async def test_answers_are_what_the_description_says() -> None:
         assert not [line for line in stand.log if line["event"] == "a page failed"]
 
 
-async def test_what_the_description_does_not_allow_is_refused() -> None:
+async def test_what_the_description_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(penalty, "WRONG_TOKEN_S", 0.0)
     async with facing(CHAT.ok) as (stand, _):
         document = await document_of(stand)
         del document["components"]["schemas"]["ConfigText"]["properties"]["text"]["maxLength"]  # it writes megabytes

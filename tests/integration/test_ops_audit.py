@@ -7,11 +7,14 @@ import signal
 import stat
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
 from tests.chaos.stand import config_text, facing
 from tests.chaos.wire import ask
 from tests.integration.operating import HERE, audit, change, get, post
+from tests.tokens import BEARER, NAMED, SHARED, bearer
 
 DRAIN = {"deployment": "one/gpt"}
 
@@ -85,10 +88,30 @@ async def test_trail_is_shown_page_by_page(tmp_path: Path) -> None:
             assert (reply.status, reply.json["error"]["code"]) == (422, "invalid_query"), query
 
 
-async def test_who_claims_to_be_anybody_stays_on_one_line_and_within_bounds(tmp_path: Path) -> None:
+async def test_claimed_name_is_marked_as_such_and_stays_on_one_line_and_within_bounds(tmp_path: Path) -> None:
     async with facing(CHAT.ok, ops={"store": str(tmp_path)}) as (stand, _):
         body = b'{"deployment": "one/gpt", "reason": "a\\u0000b\\nc \xf0\x9f\x94\xa5"}'
-        reply = await ask(stand.url, "/admin/deployments/drain", body, {**HERE, "x-llm-guard-operator": "x" * 500})
+        reply = await ask(
+            stand.url, "/admin/deployments/drain", body, {**HERE, **BEARER, "x-llm-guard-operator": "x" * 500}
+        )
         assert reply.status == 200
         (entry,) = await get(stand.url, "audit")
-        assert (entry["who"], entry["why"]) == (f"{'x' * 64} from 127.0.0.1", "a\x00b\nc 🔥")
+        assert (entry["who"], entry["why"]) == (f"operator ({'x' * 64}) from 127.0.0.1", "a\x00b\nc 🔥")
+
+
+@pytest.mark.parametrize(
+    ("token", "claimed", "who"),
+    [
+        (SHARED, "", "operator from 127.0.0.1"),
+        (SHARED, "ada", "operator (ada) from 127.0.0.1"),
+        (SHARED, "ada) from 192.0.2.1 (", "operator (ada from 192.0.2.1 ) from 127.0.0.1"),
+        (NAMED["ann"], "", "ann from 127.0.0.1"),
+        (NAMED["ann"], "bob", "ann from 127.0.0.1"),
+    ],
+)
+async def test_name_in_the_trail_is_that_of_the_token(tmp_path: Path, token: str, claimed: str, who: str) -> None:
+    headers = {"host": "localhost", **bearer(token), **({"x-llm-guard-operator": claimed} if claimed else {})}
+    async with facing(CHAT.ok, ops={"store": str(tmp_path)}) as (stand, _):
+        body = b'{"deployment": "one/gpt", "reason": "maintenance"}'
+        assert (await ask(stand.url, "/admin/deployments/drain", body, headers)).status == 200
+        assert [each["who"] for each in await get(stand.url, "audit")] == [who]

@@ -17,10 +17,11 @@ from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.provider import END, Hold, Pause, Respond, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
+from tests.tokens import BEARER, SHARED
 
 BUSY = (whole(503, b'{"error":{"message":"The server is currently overloaded"}}'),)
 RETRY = {"max_attempts": 2}
-HERE = {"host": "localhost"}
+HERE = {"host": "localhost", **BEARER}
 """Whose name the operator's side is known by."""
 
 
@@ -35,6 +36,7 @@ async def explain(stand: Stand, **body: object) -> Reply:
 
 
 async def command(stand: Stand, *arguments: str, env: Mapping[str, str] | None = None) -> Result:
+    env = {"LLM_GUARD_OPS_TOKEN": SHARED} if env is None else env
     return await asyncio.to_thread(
         CliRunner().invoke, main, ["explain", "--url", stand.url, *arguments], env=env
     )  # fmt: skip
@@ -332,9 +334,9 @@ async def test_command_without_an_answer_says_why_and_ends_with_1() -> None:
 async def test_command_brings_the_token_and_takes_it_nowhere_else() -> None:
     redirect = Respond(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
     async with facing((redirect,), ops={"token": "operators-own"}) as (stand, provider):
-        stranger = await command(stand)
-        assert (stranger.exit_code, "--token, or LLM_GUARD_OPS_TOKEN" in stranger.output) == (1, True)
-        assert (await command(stand, "--token", "operators-own")).exit_code == 0
+        stranger = await command(stand, env={})
+        assert (stranger.exit_code, "--token or LLM_GUARD_OPS_TOKEN" in stranger.output) == (1, True)
+        assert (await command(stand, "--token", "operators-own", env={})).exit_code == 0
         assert (await command(stand, env={"LLM_GUARD_OPS_TOKEN": "operators-own"})).exit_code == 0
         led = await command(stand, "--url", provider.url, "--token", "operators-own")
         assert (led.exit_code, "302" in led.output) == (1, True)

@@ -28,6 +28,7 @@ from tests.fakes.client import raw_request
 from tests.fakes.provider import ScriptedProvider, whole
 from tests.fakes.waiting import eventually
 from tests.listening import HOST, Listening, look
+from tests.tokens import BEARER
 
 PATH = "/admin/events/ws"
 TOKEN = "s3cret/ä?"  # of this test
@@ -247,7 +248,7 @@ async def test_reloads_and_the_end_of_a_process_are_heard(tmp_path: Path) -> Non
 
 @pytest.fixture
 async def http(stand: Stand) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(stand.url) as session:
+    async with aiohttp.ClientSession(stand.url, headers=BEARER) as session:
         yield session
 
 
@@ -289,7 +290,7 @@ async def test_close_of_a_client_is_answered_with_its_code(stand: Stand, http: a
 
 
 async def test_socket_is_closed_when_the_gateway_goes_away() -> None:
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers=BEARER) as session:
         async with facing(CHAT.ok) as (stand, _):
             socket = await session.ws_connect(stand.url + PATH)
             await receive(socket)
@@ -348,7 +349,10 @@ async def test_page_without_an_upgrade_says_what_it_is(stand: Stand) -> None:
 
 async def test_token_may_come_as_a_subprotocol() -> None:
     token = base64.urlsafe_b64encode(TOKEN.encode()).decode().rstrip("=")
-    async with facing(CHAT.ok, ops={"token": "s3cret"}) as (stand, _), aiohttp.ClientSession(stand.url) as session:
+    async with (
+        facing(CHAT.ok, ops={"token": "s3cret"}) as (stand, _),
+        aiohttp.ClientSession(stand.url) as session,
+    ):
         good = base64.urlsafe_b64encode(b"s3cret").decode().rstrip("=")
         async with session.ws_connect(PATH, protocols=("llm-guard.events", f"bearer.{good}")) as socket:
             assert socket.protocol == "llm-guard.events"

@@ -18,8 +18,9 @@ from tests.chaos.process import outcome_of, serving, start, write
 from tests.chaos.stand import Stand, config_of, config_text, facing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import ScriptedProvider
+from tests.tokens import BEARER
 
-HERE = {"host": "localhost"}
+HERE = {"host": "localhost", **BEARER}
 RECORD = "llm_guard.gateway.record"
 SETTLE = "llm_guard.gateway.settle"
 

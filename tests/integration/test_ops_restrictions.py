@@ -24,6 +24,7 @@ from tests.fakes.provider import Hold, Pause, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually
 from tests.integration.keeping import ASYNC
 from tests.integration.operating import audit, change, get, post, running
+from tests.tokens import BEARER
 
 CALLERS_MISTAKES: set[RefusedBy] = {"auth", "request", "route"}
 """What the caller alone can mend is in no list."""
@@ -439,7 +440,7 @@ async def test_keys_of_callers_are_listed_together_and_without_what_they_are() -
             headers = {"authorization": f"Bearer sk-{name}"}
             for _ in range(3):
                 await ask(stand.url, CHAT.path, CHAT.body(), headers)
-        reply = await ask(stand.url, "/admin/restrictions", headers={"host": "localhost"}, method="GET")
+        reply = await ask(stand.url, "/admin/restrictions", headers={"host": "localhost", **BEARER}, method="GET")
         (found,) = reply.json
         assert (found["kind"], found["upstream"]) == ("credential_cooldown", "one")
         assert "for 2 of the keys" in found["cause"]

@@ -359,7 +359,7 @@ OPERATOR: Table = {
         _OPERATOR + "test_operators_token_is_no_clients_key",
         _OPERATOR + "test_no_other_spelling_leads_to_a_page",
         _OPERATOR + "test_no_other_method_leads_to_a_page",
-        _OPERATOR + "test_without_a_token_a_proxy_opens_the_side_to_nobody",
+        _OPERATOR + "test_where_no_token_was_chosen_nobody_gets_in_without_the_generated_one",
     ),
     "C65": (
         _OPERATOR + "test_no_page_of_another_site_may_ask_even_with_what_a_browser_would_add",

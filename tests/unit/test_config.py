@@ -380,11 +380,13 @@ def test_config_never_shows_its_secrets() -> None:
     config = parse_config(
         f"upstreams: {{a: {{dialect: openai, base_url: 'http://h', api_key: {SECRET}}}}}\n"
         f"server: {{client_keys: [{{name: app, key: {SECRET}}}]}}\n"
-        f"ops: {{token: {SECRET}}}\nmodels: {{m: {{deployments: [{{upstream: a}}]}}}}",
+        f"ops: {{token: {SECRET}-ops, tokens: [{{name: ann, token: {SECRET}-ann, role: viewer}}]}}\n"
+        f"models: {{m: {{deployments: [{{upstream: a}}]}}}}",
         env={},
     )
-    assert config.upstreams["a"].api_key == config.ops.token == config.server.client_keys[0].key == SECRET
-    assert "5ecret" not in repr(config) + str(config) + repr(config.server.client_keys)
+    assert config.upstreams["a"].api_key == config.server.client_keys[0].key == SECRET
+    assert (config.ops.token, config.ops.tokens[0].token) == (f"{SECRET}-ops", f"{SECRET}-ann")
+    assert "5ecret" not in repr(config) + str(config) + repr(config.server.client_keys) + repr(config.ops.tokens)
 
 
 # errors of an upstream

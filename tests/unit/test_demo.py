@@ -12,14 +12,20 @@ from click.testing import CliRunner
 
 from llm_guard import cli, demo
 from llm_guard.app import App
-from tests.integration.operating import change
+from llm_guard.ops.operator_token import Generated
+from tests.chaos.wire import ask
+from tests.tokens import bearer
 
 
 async def test_demo_leaves_the_users_own_state_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))
     provider, app = await demo.start("127.0.0.1", 0, str(tmp_path / "demo"))
     try:
-        await change(app.addresses[0], "log-levels", level="warning")
+        generated = app.operator_token.generated
+        assert generated is not None
+        headers = {"host": "localhost", **bearer(generated.token)}
+        body = b'{"level": "warning", "reason": "quiet"}'
+        assert (await ask(app.addresses[0], "/admin/log-levels", body, headers)).status == 200
     finally:
         await app.stop()
         await provider.stop()
@@ -52,3 +58,14 @@ def test_people_are_told_to_type_what_there_is(tmp_path: Path, monkeypatch: pyte
     assert cli._called() == "'/a b/python' -m llm_guard"
     monkeypatch.setattr(sys, "argv", [".venv/bin/llm-guard"])
     assert cli._called() == ".venv/bin/llm-guard"
+
+
+def test_invitation_names_the_tokens_file_and_shows_no_token(tmp_path: Path) -> None:
+    token = Generated("t" * 43, tmp_path / "ops-token", is_new=True)
+    said = cli._invitation("http://127.0.0.1:8080", "llm-guard", token)  # standard output is no terminal here
+    assert (
+        f'LLM_GUARD_OPS_TOKEN="$(cat {tmp_path / "ops-token"})" llm-guard explain --url http://127.0.0.1:8080' in said
+    )
+    assert f"http://127.0.0.1:8080/dashboard, with the token in {tmp_path / 'ops-token'}" in said
+    assert "login=" not in said
+    assert token.token not in said

@@ -29,7 +29,7 @@ KEY = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="  # of this test
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) == 9
+    assert len(BLOCKS) == 10
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=map(str, range(1, len(BLOCKS) + 1)))
@@ -37,7 +37,7 @@ def test_every_example_is_a_config_once_its_upstreams_are_there(block: str) -> N
     config = yaml.safe_load(block)
     config["upstreams"] = UPSTREAMS | config.get("upstreams", {})
     values = {"LLM_GUARD_STORE_KEY": KEY, "AZURE_URL": UPSTREAMS["azure"]["base_url"]}
-    names = {name: values.get(name, "x") for name in re.findall(r"\$\{(\w+)\}", block)}
+    names = {name: values.get(name, f"x-{name.lower()}") for name in re.findall(r"\$\{(\w+)\}", block)}
     parse_config(json.dumps(config), "README.md", names)
 
 

@@ -13,7 +13,7 @@ from tests import tools
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """No program is there."""
-    monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/apt-get" if program == "apt-get" else None)
+    monkeypatch.setattr(shutil, "which", lambda program, **_: "/usr/bin/apt-get" if program == "apt-get" else None)
     monkeypatch.delenv("LLM_GUARD_TEST_TOOLS", raising=False)
     return monkeypatch
 

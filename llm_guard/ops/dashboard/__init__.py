@@ -1,7 +1,7 @@
 """/dashboard: one page that shows what the JSON pages say, and acts through them.
 
 Owns which files there are, and what the browser may do with them. Does not own a figure: the page asks for all of them,
-with the operator's token, and so the files themselves are no secret.
+with the cookie of a login (`ops.login_pages`), and so the files themselves are no secret.
 """
 
 from __future__ import annotations

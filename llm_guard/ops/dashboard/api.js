@@ -1,7 +1,5 @@
-// Asks the gateway's JSON pages, with the operator's token where there is one. The token stays in this tab's session
-// storage and in one header: never in an address.
+// Asks the gateway's JSON pages. The browser adds the cookie that a login has left; no script sees it, or the token.
 
-const TOKEN = "llm_guard.token";
 const WHO = "llm_guard.who";
 const PATIENCE_MS = 4000;
 
@@ -16,12 +14,10 @@ export class Refused extends Error {
 }
 
 /** Nobody answered, or somebody else did. */
-export class Away extends Error {}
+export class Away extends Error {
+  name = "Away";
+}
 
-export const keepToken = (text) => shelf.setItem(TOKEN, text);
-export const forgetToken = () => shelf.removeItem(TOKEN);
-/** null: there is none. */
-export const token = () => shelf.getItem(TOKEN);
 export const keepWho = (text) => shelf.setItem(WHO, text);
 export const who = () => shelf.getItem(WHO) ?? "";
 
@@ -40,11 +36,9 @@ export async function tell(path, body) {
 
 /** A page's answer without its body. Throws Refused or Away. */
 export async function request(path, init = {}) {
-  const headers = { ...init.headers };
-  if (token() !== null) headers.authorization = `Bearer ${token()}`;
   let response;
   try {
-    response = await fetch(path, { ...init, headers, cache: "no-store", redirect: "error", credentials: "omit" });
+    response = await fetch(path, { ...init, cache: "no-store", redirect: "error", credentials: "same-origin" });
   } catch (error) {
     throw new Away(error.name === "TimeoutError" ? "it does not answer" : "it cannot be reached");
   }

@@ -1,6 +1,6 @@
-// Keeps the page's picture current: asks again and again, and listens. Says when the gateway is away, or wants a token.
+// Keeps the page's picture current: asks again and again, and listens. Says when the gateway is away, or wants a login.
 
-import { Away, Refused, ask, forgetToken, keepToken, request, token } from "./api.js";
+import { Away, Refused, ask, request } from "./api.js";
 import { readEvents } from "./stream.js";
 
 const PAGES = {
@@ -16,14 +16,15 @@ const SILENCE_MS = 45_000;
 /**
  * `heard` has a function for each of PAGES, which takes what was answered, and: `event(event)`, `missed()`,
  * `listens(isSo)`, `here()`, `away(why)`, `refused(page, message)`, `notUnderstood(page, error)` and
- * `tokenWanted(wasWrong)`.
+ * `loginWanted()`.
  */
 export class Feed {
   constructor(heard) {
     this.heard = heard;
     this.polls = Object.entries(PAGES).map(([name, page]) => new Poll(this, name, page));
     this.lastEvent = null;
-    this.tokenGiven = null;
+    this.loginDone = null;
+    this.logins = 0;
     this.listening = null;
     document.addEventListener("visibilitychange", () => {
       // A browser has six connections to one address: tabs that nobody looks at must not hold them all.
@@ -42,35 +43,35 @@ export class Feed {
     for (const poll of this.polls) if (!names.length || names.includes(poll.name)) poll.poke();
   }
 
-  /** From now on this one is sent. */
-  giveToken(text) {
-    keepToken(text);
-    this.tokenGiven?.resolve();
-    this.tokenGiven = null;
+  /** The browser has a new cookie. */
+  loggedIn() {
+    this.logins += 1;
+    this.loginDone?.resolve();
+    this.loginDone = null;
     this.refresh();
   }
 
-  /** Resolves when there is a token that was not refused yet, or none was wanted. */
+  /** Resolves when there is a login that was not refused yet, or none was wanted. */
   async admitted() {
-    await this.tokenGiven?.promise;
+    await this.loginDone?.promise;
   }
 
-  wantToken() {
-    if (this.tokenGiven) return;
-    this.tokenGiven = Promise.withResolvers();
-    this.heard.tokenWanted(token() !== null);
-    forgetToken();
+  /** `sent`: how many logins there had been when the request went that was refused. */
+  wantLogin(sent) {
+    if (this.loginDone || sent !== this.logins) return;
+    this.loginDone = Promise.withResolvers();
+    this.heard.loginWanted();
   }
 
   async listen() {
     for (let pause_s = 1; ; pause_s = Math.min(pause_s * 2, 8)) {
       await this.admitted();
       await shown();
-      const sent = token();
+      const sent = this.logins;
       try {
         await this.listenOnce(() => (pause_s = 0.5));
       } catch (error) {
-        if (error.status === 401 && sent === token()) this.wantToken();
+        if (error.status === 401) this.wantLogin(sent);
         else if (!(error instanceof Away || error instanceof Refused)) this.heard.notUnderstood("events", error);
       }
       this.heard.listens(false);
@@ -117,16 +118,14 @@ class Poll {
   }
 
   async once() {
-    const { heard } = this.feed;
-    const sent = token();
+    const { heard, logins } = this.feed;
     try {
       const said = await ask(this.path);
       heard[this.name](said);
       if (this.name === "metrics") heard.here();
     } catch (error) {
-      if (error.status === 401) {
-        if (sent === token()) this.feed.wantToken();
-      } else if (error instanceof Refused) heard.refused(this.name, error.message);
+      if (error.status === 401) this.feed.wantLogin(logins);
+      else if (error instanceof Refused) heard.refused(this.name, error.message);
       else if (!(error instanceof Away)) heard.notUnderstood(this.name, error);
       else if (this.name === "metrics") heard.away(error.message);
     }

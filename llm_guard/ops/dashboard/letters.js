@@ -65,7 +65,7 @@ export async function refreshLetters() {
 export function prepareLetters() {
   for (const action of [REQUEUE_ALL, DELETE_ALL]) {
     const press = () => act(action, { purpose }, TITLES[purpose]);
-    byId("letters-all").append(el("button", { type: "button", class: "quiet", onclick: press }, action.name));
+    byId("letters-all").append(el("button", { type: "button", class: "quiet change", onclick: press }, action.name));
   }
 }
 
@@ -85,7 +85,7 @@ function newLetter(letter) {
       "button",
       {
         type: "button",
-        class: "quiet",
+        class: "quiet change",
         "aria-label": `${action.name}: ${letter.id}`,
         "data-part": action.name,
         onclick: () => act(action, letter, letter.id),

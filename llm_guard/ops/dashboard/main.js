@@ -13,6 +13,7 @@ import { showKept } from "./kept.js";
 import { prepareLetters, refreshLetters } from "./letters.js";
 import { showLoad } from "./load.js";
 import { showModes } from "./modes.js";
+import { listenForLinks, logInByLink, logInByToken, showSession } from "./login.js";
 import { listenForSelection, selectedModel, showSparklines, showTraffic } from "./models.js";
 import { showAlerts, showHolds } from "./notes.js";
 import { showProbes } from "./probes.js";
@@ -60,7 +61,7 @@ const feed = new Feed({
     console.error(error);
     showRefusal(name, "this page does not understand what it says; reload it, the gateway may be a newer one");
   },
-  tokenWanted: showTokenForm,
+  loginWanted: () => showTokenForm(),
 });
 
 /** An event says that the figures have changed; several that come together say it once. */
@@ -85,22 +86,37 @@ function showRefusal(name, message) {
   place.replaceChildren(el(place.matches("ul, ol") ? "li" : "p", { class: "none" }, message));
 }
 
-function showTokenForm(wasWrong) {
-  const why = wasWrong ? "The gateway refuses that token. Enter the operator’s token (ops.token)." : null;
-  if (why) setText(byId("token-why"), why);
+/** `why`: what was wrong with a login; without it what was said last stays. */
+function showTokenForm(why) {
+  if (why) setText(byId("token-said"), why);
+  setHidden(byId("token-said"), byId("token-said").textContent === "");
   setHidden(byId("token"), false);
   document.documentElement.dataset.locked = "";
   showLocked();
   if (!document.querySelector("dialog[open]")) byId("token-text").focus();
 }
 
+/** `how` throws Refused or Away; returns null if there was nothing to log in with. */
+async function logIn(how) {
+  try {
+    if ((await how()) === null) return;
+  } catch (error) {
+    showTokenForm(`Not logged in: ${error.message}.`);
+    return;
+  }
+  setText(byId("token-said"), "");
+  setHidden(byId("token"), true);
+  delete document.documentElement.dataset.locked;
+  feed.loggedIn();
+  await showSession();
+}
+
 byId("token").addEventListener("submit", (event) => {
   event.preventDefault();
   const field = byId("token-text");
-  setHidden(byId("token"), true);
-  delete document.documentElement.dataset.locked;
-  feed.giveToken(field.value.trim());
+  const token = field.value.trim();
   field.value = "";
+  logIn(() => logInByToken(token));
 });
 
 for (const dialog of document.querySelectorAll("dialog")) {
@@ -115,4 +131,7 @@ prepareActions(() => {
 prepareCalls();
 prepareLetters();
 setInterval(countDown, COUNT_DOWN_MS);
+listenForLinks(() => logIn(logInByLink));
+await logIn(logInByLink);
 feed.start();
+await showSession();

@@ -42,9 +42,8 @@ function newAlert(alert) {
   const note = newNote();
   const press = () => act(SILENCE, alert, title(alert));
   const label = `Silence: ${title(alert)}`;
-  note.append(
-    el("button", { type: "button", class: "quiet", "aria-label": label, hidden: true, onclick: press }, "Silence"),
-  );
+  const looks = { type: "button", class: "quiet change", "aria-label": label, hidden: true };
+  note.append(el("button", { ...looks, onclick: press }, "Silence"));
   return note;
 }
 

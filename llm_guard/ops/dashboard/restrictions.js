@@ -10,7 +10,7 @@ const DECISIONS = new Set(["hold", "forced_breaker", "degraded_mode", "drain"]);
 const TILES = {
   title: (one) => [words(one.kind), place(one)].filter(Boolean).join(": ") + (one.is_callers ? ", callers’ keys" : ""),
   lines: ["cause", "since", "end"],
-  buttons: [{ name: "Reset", isOffered: ({ lift }) => lift !== null, press: reset }],
+  buttons: [{ name: "Reset", isOffered: ({ lift }) => lift !== null, press: reset, changes: true }],
   look,
 };
 

@@ -1,4 +1,5 @@
-// Reads server-sent events (WHATWG HTML, section 9.2) from the body of a fetch: EventSource cannot send a token.
+// Reads server-sent events (WHATWG HTML, section 9.2) from the body of a fetch: EventSource does not tell a 401 from a
+// gateway that is away.
 
 import { Away } from "./api.js";
 

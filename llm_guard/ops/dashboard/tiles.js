@@ -9,6 +9,7 @@ export const asButtons = (actions) =>
     name: action.name,
     isOffered: action.isOffered,
     press: (target, title) => act(action, target, title),
+    changes: true,
   }));
 
 const counting = new Map();
@@ -16,8 +17,8 @@ const counting = new Map();
 /**
  * Makes `list` hold a tile for each item. `title(item)` is its name, and another one for each. `look(item)` says how it
  * is: {kind, word, meaning}, and a text for each name in `lines`; an empty one is not shown. `buttons`:
- * {name, press(item, title), isOffered(item)}, the latter may be left out. `next(item, passed_s)`, if it is there, says
- * what comes next, so long after the item was true; it is asked between two answers of the gateway as well.
+ * {name, press(item, title), isOffered(item), changes}, the last two may be left out. `next(item, passed_s)`, if it is
+ * there, says what comes next, so long after the item was true; it is asked between two answers of the gateway as well.
  */
 export function showTiles(list, items, plan) {
   const make = (item) => newTile(plan.title(item), plan);
@@ -45,10 +46,11 @@ function newTile(title, { lines, buttons }) {
     el("p", { class: "next", "data-part": "next" }),
     ...lines.map((name) => el("p", { class: "facts", "data-part": name })),
   );
-  const row = buttons.map(({ name, press }) => {
+  const row = buttons.map(({ name, press, changes }) => {
     const onclick = () => press(tile.item, title);
     const label = `${name}: ${title}`;
-    return el("button", { type: "button", class: "quiet", "aria-label": label, "data-part": name, onclick }, name);
+    const kind = changes ? "quiet change" : "quiet";
+    return el("button", { type: "button", class: kind, "aria-label": label, "data-part": name, onclick }, name);
   });
   if (row.length) tile.append(el("p", { class: "row acts" }, ...row));
   return tile;

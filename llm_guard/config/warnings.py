@@ -1,0 +1,104 @@
+"""What is allowed, and rarely meant: `llm-guard check` says it, and the gateway runs all the same.
+
+Owns which combinations are worth a warning, and its words. Does not own what is refused (`config.checks`). It looks at
+the file itself and at the folder of the state, so it is for the machine on which the gateway runs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from llm_guard.config.models import Config
+from llm_guard.config.reading import text_in
+from llm_guard.config.text import Interpolated, dotted, read_document
+
+_OTHERS_WRITE = 0o022
+_SHORT = 16
+
+
+def warnings_of(config: Config, path: Path, state: Path | None) -> list[str]:
+    """`path`: the config's file; `state`: the folder for what outlives the process, None where there is none."""
+    return [*_open_to_all(config), *_short_tokens(config), *_readable_secrets(path), *_shared_state(state)]
+
+
+def _open_to_all(config: Config) -> Iterator[str]:
+    paid = [name for name, upstream in config.upstreams.items() if upstream.api_key is not None]
+    if paid and not config.server.client_keys and not _is_loopback(config.server.host):
+        yield (
+            f"server.host: {config.server.host} is open to other machines and there are no server.client_keys: any "
+            f"client that reaches it spends the api_key of {', '.join(paid)}"
+        )
+
+
+def _short_tokens(config: Config) -> Iterator[str]:
+    tokens = {"ops.token": config.ops.token, **{f"ops.tokens, {each.name}": each.token for each in config.ops.tokens}}
+    for key, token in tokens.items():
+        if token is not None and len(token) < _SHORT:
+            yield f"{key}: has fewer than {_SHORT} characters and can be guessed: take `openssl rand -base64 32`"
+
+
+def _readable_secrets(path: Path) -> Iterator[str]:
+    """Secrets that stand in the file itself, where any user of the machine can read it."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & stat.S_IROTH:
+        for key in _plain_secrets(path):
+            yield f"{key}: stands in a file that anybody on this machine can read (mode {mode:o}): chmod o-r {path}"
+
+
+def _plain_secrets(path: Path) -> Iterator[str]:
+    left: list[tuple[tuple[int | str, ...], object]] = [((), read_document(text_in(path), str(path), os.environ).data)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, dict | list):
+            found = value.items() if isinstance(value, dict) else enumerate(value)
+            left += [((*place, key), each) for key, each in found]
+        elif isinstance(value, str) and value and not isinstance(value, Interpolated) and _is_secret(place):
+            yield dotted(place)
+
+
+def _is_secret(place: tuple[int | str, ...]) -> bool:
+    match place:
+        case ("ops", "token") | ("ops", "tokens", _, "token") | ("server", "client_keys", _, "key"):
+            return True
+        case ("upstreams", _, "api_key") | ("store", "key"):
+            return True
+        case _:
+            return False
+
+
+def _shared_state(state: Path | None) -> Iterator[str]:
+    """A folder in which others may put files, or which they may put another one in the place of."""
+    if state is None:
+        return
+    folder = state.expanduser().absolute()
+    is_below = False  # whether the next one on the way to the folder is there
+    for each in (folder, *folder.parents):
+        mode = _mode(each)
+        if mode is not None and _is_shared(mode, is_own=each == folder, is_below=is_below):
+            yield f"ops.store: others may write in {each} (mode {mode:o}), and so take over {folder}: chmod go-w {each}"
+        is_below = mode is not None
+
+
+def _is_shared(mode: int, *, is_own: bool, is_below: bool) -> bool:
+    """In a folder like /tmp nobody can replace another user's folder, but anybody can make it first."""
+    if is_own:
+        return bool(mode & _OTHERS_WRITE)
+    return bool(mode & stat.S_IWOTH) and not (mode & stat.S_ISVTX and is_below)
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

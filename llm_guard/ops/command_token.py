@@ -1,0 +1,109 @@
+"""Where a command finds the gateway of a config, and the token that it accepts; the gateway need not run.
+
+Owns the order in which tokens are looked for. Does not own the file (`store.token_file`), nor what a command does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from llm_guard.config import ConfigError, Ops, Server, load_access
+from llm_guard.ops.credentials import OPERATOR, Credential, Role
+from llm_guard.store.errors import StoreError
+from llm_guard.store.folder import state_folder
+from llm_guard.store.token_file import FILE, read_token
+
+_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a listener is that has no address of its own
+
+Access = tuple[Server, Ops]
+"""Of a config only what leads to the gateway."""
+
+config_option = click.option(
+    "-c",
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="The gateway's YAML file, for its address and token.",
+)
+
+
+class NoToken(Exception):
+    """Why there is none, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A token and whose it is."""
+
+    name: str
+    role: Role
+    token: str = field(repr=False)
+
+    @property
+    def credential(self) -> Credential:
+        return Credential.of(self.name, self.role, self.token)
+
+
+def load(path: Path | None) -> Access | None:
+    """Ends the command where the file is no config. Only what a command needs of it has to be right."""
+    try:
+        return None if path is None else load_access(path)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+
+def token_of(access: Access | None, name: str | None = None) -> Found:
+    """The token called `name`, else an operator's: the config's, or that of the file in `ops.store` (by default the
+    usual folder). Raises NoToken."""
+    rules = access[1] if access is not None else Ops()
+    if name not in (None, OPERATOR):
+        return _named(rules, name)
+    if rules.token is not None:
+        return Found(OPERATOR, "operator", rules.token)
+    for each in rules.tokens:
+        if each.role == "operator" and name is None:
+            return Found(each.name, each.role, each.token)
+    return Found(OPERATOR, "operator", _from_file(rules))
+
+
+def address(access: Access | None) -> str | None:
+    """The control plane's; None without a config, and where the system chooses the port."""
+    if access is None:
+        return None
+    server, ops = access
+    host, port = (server.host, server.port) if ops.port is None else (ops.host, ops.port)
+    return url_of(host, port) if port else None
+
+
+def url_of(host: str, port: int) -> str:
+    """For a browser on this machine."""
+    host = _ANY_HOST.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _named(rules: Ops, name: str | None) -> Found:
+    for each in rules.tokens:
+        if each.name == name:
+            return Found(each.name, each.role, each.token)
+    names = ", ".join(each.name for each in rules.tokens)
+    raise NoToken(f"ops.tokens has no {name}" + (f"; it has {names}" if names else ""))
+
+
+def _from_file(rules: Ops) -> str:
+    try:
+        folder = state_folder(rules.store, os.environ)
+        token = read_token(folder)
+    except PermissionError as error:
+        raise NoToken(f"{error.filename} cannot be read: run this as the gateway's user") from None
+    except (OSError, StoreError) as error:
+        raise NoToken(str(error)) from None
+    if token is None:
+        remedy = "start the gateway, which makes one, or give this command its config (-c FILE) and its user"
+        raise NoToken(f"there is no token in {folder / FILE}: {remedy}")
+    return token

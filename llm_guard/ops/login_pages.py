@@ -1,0 +1,122 @@
+"""Logging a browser in: a one-time code, or the token itself, becomes a cookie; /admin/session says whose it is.
+
+Owns the cookie's attributes, and that a code is good once. Does not own what a cookie or a code proves
+(`ops.credentials`), nor who may use which page (`ops.guard`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import structlog
+from msgspec import Meta, Struct
+
+from llm_guard.clock import Clock
+from llm_guard.ops.credentials import COOKIE_S, Credential, Role
+from llm_guard.ops.guard import Guard, WrongToken, cookies_in
+from llm_guard.ops.pages import Answer, Asked, Page, Refused, answer
+from llm_guard.store.used_codes import UsedCodes
+from llm_guard.store.worker import Worker
+
+_log = structlog.get_logger("llm_guard.ops.login_pages")
+
+_PATIENCE_S = 5.0
+"""So long a login waits for the disk."""
+_Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class Login(Struct, forbid_unknown_fields=True):
+    """One of the two."""
+
+    code: _Text | None = None
+    """As a link of `llm-guard login` has it behind `#login=`."""
+    token: _Text | None = None
+
+
+class Session(Struct, frozen=True):
+    """`GET /admin/session`: whose token this request has."""
+
+    name: str
+    role: Role
+    is_shared: bool
+    """Several people may have the token: a name can be given with each change (x-llm-guard-operator)."""
+
+
+class LoginPages:
+    """`guard`: the current one."""
+
+    def __init__(self, guard: Callable[[], Guard], used: UsedCodes, clock: Clock) -> None:
+        self._guard = guard
+        self._used = used
+        self._clock = clock
+        self._thread = Worker("logins")
+
+    def pages(self) -> list[Page]:
+        return [
+            Page("POST", "/dashboard/login", "A code or a token for a cookie.", self._login, takes=Login, is_open=True),
+            Page("POST", "/dashboard/logout", "Takes the cookie back.", self._logout, is_open=True),
+            Page("GET", "/admin/session", "Whose token this request has.", self._show, gives=Session),
+        ]
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    async def _login(self, asked: Asked) -> Answer:
+        given: Login = asked.body
+        if (given.code is None) == (given.token is None):
+            raise Refused(422, "invalid_body", "send either `code` or `token`")
+        credential = await self._of_code(given.code) if given.code is not None else self._of_token(given.token or "")
+        _log.info("a browser has logged in", name=credential.name, by="code" if given.code else "token", who=asked.who)
+        cookie = _cookie(credential, credential.new_cookie(self._clock.wall()), COOKIE_S, asked.headers)
+        session = Session(credential.name, credential.role, credential.is_shared)
+        return _with_cookies(answer(session), [cookie])
+
+    def _of_token(self, token: str) -> Credential:
+        credential = self._guard().of_token(token)
+        if credential is None:
+            raise WrongToken(401, "wrong_token", "the token is not, or no longer, good here")
+        return credential
+
+    async def _of_code(self, code: str) -> Credential:
+        wall = self._clock.wall()
+        found = self._guard().redeemed(code, wall)
+        if found is None:
+            raise WrongToken(401, "wrong_code", "the link is too old, or no longer good: `llm-guard login` prints one")
+        credential, known = found
+        if not await self._is_first_use(known.mark, known.until, wall):
+            raise WrongToken(401, "used_code", "the link has been used: `llm-guard login` prints another one")
+        return credential
+
+    async def _is_first_use(self, mark: str, until: float, wall: float) -> bool:
+        """Raises Refused where the disk does not answer: other gateways may have taken the code."""
+        using = asyncio.get_running_loop().run_in_executor(self._thread, self._used.use, mark, until, wall)
+        try:
+            async with self._clock.limit() as limit:
+                limit.set(self._clock.now() + _PATIENCE_S, "login")
+                return await asyncio.shield(using)
+        except TimeoutError:
+            raise Refused(503, "store_slow", "the disk of ops.store does not answer: log in with the token") from None
+
+    async def _logout(self, asked: Asked) -> Answer:
+        """Only those that the request has: from the name of another one a weak token could be guessed offline."""
+        shown = cookies_in(asked.headers)
+        known = [each for each in self._guard().credentials if each.cookie_name in shown]
+        return _with_cookies(answer({}), [_cookie(each, "", 0, asked.headers) for each in known])
+
+    async def _show(self, asked: Asked) -> Answer:
+        caller = asked.caller
+        assert caller is not None  # noqa: S101  # the page is not open
+        return answer(Session(caller.name, caller.role, caller.is_shared))
+
+
+def _cookie(credential: Credential, value: str, lasts_s: int, headers: Mapping[str, str]) -> str:
+    """Secure where the browser says that it sees https: a proxy in front has the certificate, and we speak HTTP."""
+    secure = "; Secure" if headers.get("origin", "").startswith("https://") else ""
+    return f"{credential.cookie_name}={value}; Max-Age={lasts_s}; Path=/; HttpOnly; SameSite=Strict{secure}"
+
+
+def _with_cookies(answer: Answer, cookies: list[str]) -> Answer:
+    headers = tuple(("Set-Cookie", cookie) for cookie in cookies)
+    return Answer(answer.body, answer.content_type, answer.status, headers)

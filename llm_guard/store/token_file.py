@@ -1,0 +1,118 @@
+"""The operator's token in the state folder: made once, read by every gateway and command that shares the folder.
+
+Owns the file, its mode, and that of several gateways that start at once all end up with the same token. It blocks. Does
+not own what the token opens (`ops.credentials`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shlex
+import stat
+from pathlib import Path
+
+import structlog
+
+from llm_guard.store.errors import StoreError
+from llm_guard.store.folder import make_private
+
+_log = structlog.get_logger("llm_guard.store.token_file")
+
+FILE = "ops-token"
+
+_FORM = re.compile(r"[A-Za-z0-9_-]{43}\n?")
+"""As `secrets.token_urlsafe(32)` makes it. A file that was cut, or that something else was written to, is not."""
+_MAX_BYTES = 256
+_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: a pipe of that name must not be waited for.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def read_token(folder: Path) -> str | None:
+    """The token, for a command; None if no gateway has made one yet. Raises OSError, and StoreError for a file that is
+    damaged."""
+    try:
+        descriptor = os.open(folder / FILE, _READ)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb") as file:
+        return _checked(file.read(_MAX_BYTES), folder / FILE)
+
+
+def shared_token(folder: Path) -> tuple[str, bool]:
+    """The token, for a gateway, and whether it was made now. Raises OSError, and StoreError for a file that must not be
+    trusted."""
+    found = _trusted(folder / FILE)
+    if found is not None:
+        return found, False
+    make_private(folder)
+    token = secrets.token_urlsafe(32)
+    if _put(folder, token):
+        return token, True
+    found = _trusted(folder / FILE)  # another gateway was first
+    if found is None:
+        raise StoreError(f"{folder / FILE} comes and goes: is another program at work in this folder?")
+    return found, False
+
+
+def _put(folder: Path, token: str) -> bool:
+    """Whether the token is in the file now; False if another gateway's is. A link, unlike a rename, replaces nothing,
+    and unlike O_EXCL it shows others the file only once it is whole."""
+    new = folder / f".{FILE}-{secrets.token_hex(8)}"
+    try:
+        with open(os.open(new, _NEW, 0o600), "wb") as file:
+            file.write(f"{token}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(new, folder / FILE)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+    return True
+
+
+def _trusted(path: Path) -> str | None:
+    try:
+        descriptor = os.open(path, _READ)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb") as file:
+        _check_owner(path, os.fstat(descriptor))
+        _narrow(path, descriptor)
+        return _checked(file.read(_MAX_BYTES), path)
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    """Raises StoreError where somebody else may have chosen what is in it."""
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{path} is no file: {_remedy(path)}")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise StoreError(f"{path} belongs to another user: {_remedy(path)}")
+    if found.st_mode & stat.S_IWOTH:
+        raise StoreError(f"anybody may write {path}: {_remedy(path)}")
+
+
+def _narrow(path: Path, descriptor: int) -> None:
+    """What others could read is read no more; whether it was, only the operator can judge."""
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & 0o077:
+        with contextlib.suppress(PermissionError):
+            os.fchmod(descriptor, 0o600)
+        remedy = f"its mode is 600 now; to have a new token, {_remedy(path)}"
+        _log.warning("others could read the operator's token", file=str(path), mode=f"{mode:o}", remedy=remedy)
+
+
+def _checked(content: bytes, path: Path) -> str:
+    text = content.decode("ascii", "replace")
+    if _FORM.fullmatch(text) is None:
+        raise StoreError(f"{path} holds no token, or a part of one: {_remedy(path)}")
+    return text.rstrip("\n")
+
+
+def _remedy(path: Path) -> str:
+    return f"rm {shlex.quote(str(path))}, then reload or restart the gateway"

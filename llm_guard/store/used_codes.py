@@ -1,0 +1,53 @@
+"""Login codes that were used: by every gateway that shares the state folder, also before a restart.
+
+Owns a mark for each, kept until the code is too old in any case. It blocks. Does not own what makes a code a good one
+(`ops.credentials`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+_log = structlog.get_logger("llm_guard.store.used_codes")
+
+_FOLDER = "ops-logins"
+_MARK = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class UsedCodes:
+    """In memory as well: a folder that cannot be written does not make a code good twice in this gateway."""
+
+    def __init__(self, folder: Callable[[], Path]) -> None:
+        """`folder` may raise OSError."""
+        self._folder = folder
+        self._known: dict[str, float] = {}
+
+    def use(self, mark: str, until: float, now: float) -> bool:
+        """Whether this is its first use. `mark` is fit for a file's name; `until` and `now` count from the epoch."""
+        self._known = {each: end for each, end in self._known.items() if end > now}
+        if mark in self._known:
+            return False
+        self._known[mark] = until
+        try:
+            folder = self._folder() / _FOLDER
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sweep(folder, now)
+            os.close(os.open(folder / f"{until:.0f}-{mark}", _MARK, 0o600))
+        except FileExistsError:
+            return False
+        except OSError as error:
+            _log.warning("a used login code is known to this gateway alone", problem=str(error))
+        return True
+
+
+def _sweep(folder: Path, now: float) -> None:
+    for entry in folder.iterdir():
+        until = entry.name.partition("-")[0]
+        if until.isdigit() and int(until) < now:
+            with contextlib.suppress(FileNotFoundError):
+                entry.unlink()

@@ -1,0 +1,110 @@
+"""What `llm-guard check` warns of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from llm_guard.cli import main
+
+UPSTREAM = "{dialect: openai, base_url: 'https://api.example/v1', api_key: '${PROVIDER_KEY}'}"
+MODELS = "models: {'*': {deployments: [{upstream: paid}]}}\n"
+LONG = "0123456789abcdef-of-this-test"
+
+
+def check(tmp_path: Path, text: str = "", mode: int = 0o600, store: Path | None = None) -> list[str]:
+    """The warnings, each without its first word."""
+    path = tmp_path / "guard.yaml"
+    ops = text if "ops:" in text else f"{text}\nops: {{store: '{store or tmp_path / 'state'}'}}\n"
+    path.write_text(f"{ops}\nupstreams: {{paid: {UPSTREAM}}}\n{MODELS}")
+    path.chmod(mode)
+    env = {"PROVIDER_KEY": "sk-provider", "OPS_TOKEN": LONG, "XDG_STATE_HOME": str(tmp_path / "xdg")}
+    done = CliRunner().invoke(main, ["check", "-c", str(path)], env=env)
+    assert done.exit_code == 0, done.output
+    return [line.removeprefix("warning: ") for line in done.stderr.splitlines() if line.startswith("warning: ")]
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """In nobody else's reach."""
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+def test_usual_config_has_no_warning(tmp_path: Path) -> None:
+    assert check(tmp_path) == []
+
+
+# a gateway that anybody can spend a key with
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
+def test_key_of_a_provider_behind_a_public_address_without_client_keys(tmp_path: Path, host: str) -> None:
+    (warning,) = check(tmp_path, f"server: {{host: '{host}'}}")
+    assert warning.startswith(f"server.host: {host} is open to other machines")
+    assert "spends the api_key of paid" in warning
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["{host: 127.0.0.1}", "{host: '::1'}", "{host: localhost}",
+     "{host: '0.0.0.0', client_keys: [{name: a, key: '${OPS_TOKEN}'}]}"],
+)  # fmt: skip
+def test_key_of_a_provider_that_strangers_cannot_reach_is_none(tmp_path: Path, server: str) -> None:
+    assert check(tmp_path, f"server: {server}") == []
+
+
+# secrets in a file
+
+
+def test_token_in_a_file_that_anybody_can_read(tmp_path: Path) -> None:
+    text = f"ops: {{token: {LONG}, tokens: [{{name: ann, token: {LONG}-ann, role: viewer}}]}}"
+    assert check(tmp_path, text) == []
+    assert check(tmp_path, text, mode=0o640) == []
+    warnings = check(tmp_path, text, mode=0o644)
+    assert sorted(each.partition(":")[0] for each in warnings) == ["ops.token", "ops.tokens[0].token"]
+    assert "mode 644" in warnings[0]
+    assert LONG not in str(warnings)
+
+
+def test_token_from_a_variable_is_not_in_the_file(tmp_path: Path) -> None:
+    assert check(tmp_path, "ops: {token: '${OPS_TOKEN}'}", mode=0o644) == []
+
+
+def test_short_token(tmp_path: Path) -> None:
+    (warning,) = check(tmp_path, "ops: {token: hunter2hunter2}")
+    assert warning.startswith("ops.token: has fewer than 16 characters")
+    assert "hunter2" not in warning
+
+
+# the folder of the state
+
+
+def test_store_that_others_may_write_in(tmp_path: Path) -> None:
+    for mode in (0o777, 0o770, 0o1777):
+        (tmp_path / "state").mkdir(exist_ok=True)
+        (tmp_path / "state").chmod(mode)
+        (warning,) = check(tmp_path)
+        assert warning.startswith(f"ops.store: others may write in {tmp_path / 'state'} (mode {mode:o})")
+    (tmp_path / "state").chmod(0o755)
+    assert check(tmp_path) == []
+
+
+def test_store_that_others_may_put_another_folder_in_the_place_of(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (shared / "state").mkdir(mode=0o700)
+    (warning,) = check(tmp_path, store=shared / "state")
+    assert f"others may write in {shared} " in warning
+
+
+def test_store_in_a_folder_like_tmp_is_safe_once_it_is_there(tmp_path: Path) -> None:
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    assert len(check(tmp_path, store=shared / "state")) == 1
+    (shared / "state").mkdir(mode=0o700)
+    assert check(tmp_path, store=shared / "state") == []

@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests tools bench soak storm-matrix fuzz sdk-suites compiled compiled-package \
-	compiled-tests lock clean
+.PHONY: run demo test check lint types imports tests tools bench soak storm-matrix frontier fuzz sdk-suites compiled \
+	compiled-package compiled-tests lock clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -65,6 +65,9 @@ soak: $(VENV)/ready-dev
 # A quarter of an hour of storms on a virtual clock; `make bench` is without it.
 storm-matrix: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks storm-matrix
+
+frontier: $(VENV)/ready-dev
+	$(BIN)/python -m benchmarks frontier
 
 # A quarter of an hour of nearly right inputs; what breaks a target is kept in tests/data/fuzz, where `make test` runs it.
 fuzz: $(VENV)/ready-dev

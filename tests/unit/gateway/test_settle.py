@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import structlog
@@ -12,6 +12,7 @@ from llm_guard.gateway.settle import settle, settle_host
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.policy.breaker_settings import BreakerFailure
 from llm_guard.routes import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import SERVER_ERROR, new_call, new_target
@@ -59,6 +60,21 @@ def test_settled_permit_ends_its_attempt_and_counts_once(log: LogCapture, clock:
         ("breaker", "a/x", "closed", "open")
     ]
     assert "model" not in log.entries[0]
+
+
+@pytest.mark.parametrize(("failure", "state"), [(SERVER_ERROR, "closed"), (TIMEOUT, "open")])
+def test_failure_of_an_ignored_kind_is_no_evidence(clock: ManualClock, failure: Failure, state: str) -> None:
+    settings = BreakerSettings(early_probes=False, consecutive_failures=1, ignore=("server_error",))
+    target = new_target("a/x", breaker=settings)
+    attempt, leave = begun(target), leave_for(target)
+    attempt.failure = failure
+    settle(attempt, leave, Signal.UNHEALTHY, clock)
+    assert target.deployment.breaker.state == state
+
+
+def test_breaker_ignores_kinds_that_it_would_count() -> None:
+    counted = {kind.label for kind in FailureKind if kind.signal is Signal.UNHEALTHY}
+    assert set(get_args(BreakerFailure)) == counted
 
 
 def test_breaker_of_a_name_under_a_pattern_is_logged_with_the_name(log: LogCapture, clock: ManualClock) -> None:

@@ -123,7 +123,7 @@ def _draw(points: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> No
             f"{share:.0%} fail",
             (cost, served_share * 100),
             textcoords="offset points",
-            xytext=(7, 4),
+            xytext=(7, 4) if share > _SHARES[0] else (-14, -16),
             fontsize=9,
             color=INK,
         )

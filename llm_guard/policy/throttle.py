@@ -131,6 +131,8 @@ class Throttle:
         calls wait for it."""
         if self.rate is None:
             return -inf
+        if self._phase != "releasing":
+            self._conclude(now)  # answers may take a minute: what did not fail by now is known before they end
         at = self._bucket.opens_at()
         if at > now:
             self._epoch.has_waited = True
@@ -218,7 +220,7 @@ class Throttle:
         self._epoch = _Epoch(now)
 
     def _conclude(self, now: float) -> None:
-        """A call of a trial has ended, or one while throttling."""
+        """Whether what became of the calls so far is enough to go on."""
         if self._phase == "trying":
             self._judge(now)
         elif self._is_epoch_over(now):

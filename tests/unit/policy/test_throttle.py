@@ -38,8 +38,9 @@ def overloaded(per_s: float) -> Provider:
 class World:
     """Calls that come evenly, wait for the throttle, and end."""
 
-    def __init__(self, provider: Provider, seed: int = 7) -> None:
+    def __init__(self, provider: Provider, seed: int = 7, answer_s: float = ANSWER_S) -> None:
         self.provider = provider
+        self._answer_s = answer_s
         self.throttle = Throttle(0.0)
         self.sent: list[float] = []
         self.failed = 0
@@ -71,7 +72,7 @@ class World:
         is_failure = self.provider(now, self._dice)
         self.sent.append(now)
         self.failed += is_failure
-        heapq.heappush(self._ends, (now + (ERROR_S if is_failure else ANSWER_S), now, is_failure))
+        heapq.heappush(self._ends, (now + (ERROR_S if is_failure else self._answer_s), now, is_failure))
 
     @property
     def sent_per_s(self) -> float:
@@ -139,6 +140,26 @@ def test_dead_provider_is_the_breakers() -> None:
     world = World(at_random(1.0))
     world.run(100.0, 0.0, 30.0)
     assert world.limited_s == 0
+
+
+def test_trial_does_not_wait_for_answers_that_take_a_minute() -> None:
+    """It begins when failures are over, and no call of it ends before the test does."""
+    world = World(at_random(0.0), answer_s=60.0)
+    world.run(20.0, 0.0, 5.0)
+    world.throttle._try(0.5, 10.0, 5.0)
+    world.run(20.0, 5.0, 20.0)
+    world.run(20.0, 20.0, 40.0)
+    assert world.sent_per_s >= 19
+
+
+def test_trial_that_is_left_alone_holds_nobody_back_later() -> None:
+    world = World(at_random(0.5), answer_s=60.0)
+    world.run(100.0, 0.0, 61.0)
+    world.throttle._try(0.5, 1.0, 61.0)
+    world.provider = at_random(0.0)
+    world.run(100.0, 600.0, 602.0)
+    world.run(100.0, 602.0, 604.0)
+    assert world.sent_per_s >= 98
 
 
 def test_reset_forgets_the_rate_and_the_next_trial_begins_at_once() -> None:

@@ -129,11 +129,13 @@ def test_provider_that_takes_more_again_is_sent_more() -> None:
 
 
 def test_rate_that_nobody_needs_is_forgotten() -> None:
-    world = World(overloaded(20.0))
-    world.run(40.0, 0.0, 20.0)
-    world.run(0.0, 20.0, 80.0)
-    world.run(5.0, 80.0, 140.0)
-    assert world.throttle.snapshot(140.0).rate is None
+    world = World(at_random(0.0))
+    world.throttle._try(0.5, 20.0, 0.0)
+    world.throttle._keep(0.0)
+    world.run(5.0, 0.0, 25.0)
+    assert world.throttle.snapshot(25.0).rate is not None
+    world.run(5.0, 25.0, 35.0)
+    assert world.throttle.snapshot(35.0).rate is None
 
 
 def test_dead_provider_is_the_breakers() -> None:

@@ -128,6 +128,10 @@ class Gates:
         for gate in self._by_account.values():
             gate.ramp(now, seconds)
 
+    def end_ramp(self, now: float) -> None:
+        for gate in self._by_account.values():
+            gate.end_ramp(now)
+
     def all(self) -> tuple[Gate, ...]:
         return tuple(self._by_account.values())
 

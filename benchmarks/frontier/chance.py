@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 
 from benchmarks.frontier.limits import Crowded
@@ -27,9 +28,9 @@ _CROWDS = ((8, 24, 0.2, 60.0), (8, 24, 1.0, 12.0), (8, 24, 0.2, 200.0), (40, 100
 def cells() -> Iterator[Cell]:
     """All of both."""
     for share in SHARES:
-        yield Cell("chance", f"{share:.0%} random, 100/s, 10 min, ten seeds", lambda share=share: _openings(share))  # type: ignore[misc]
+        yield Cell("chance", f"{share:.0%} random, 100/s, 10 min, ten seeds", partial(_openings, share))
     for crowd in _CROWDS:
-        yield Cell("adaptive limit", _name(*crowd), lambda crowd=crowd: _adaptive(*crowd))  # type: ignore[misc]
+        yield Cell("adaptive limit", _name(*crowd), partial(_adaptive, *crowd))
 
 
 def _openings(share: float) -> Row:

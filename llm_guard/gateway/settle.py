@@ -65,6 +65,8 @@ def settle_begun(attempt: Attempt, leave: Leave, clock: Clock) -> None:
 def settle_host(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
     """Gives the permit of an attempt's host back with what the attempt showed of it."""
     deployment = attempt.target.deployment
+    if signal is _UNHEALTHY and _is_ignored(attempt):
+        signal = _NO_EVIDENCE
     transition = deployment.host.settle(leave.host, signal, clock.now())
     if transition is not None:
         _log_transition(transition, attempt, upstream=deployment.upstream.name)

@@ -101,7 +101,7 @@ class RestrictionPages:
         now = self._clock.now()
         ended = [each for each in meant if any(is_ramping(each, gate.snapshot(now).limit) for gate in each.gates.all())]
         for each in ended:
-            each.gates.ramp(now, 0.0)
+            each.gates.end_ramp(now)
         return _names(ended)
 
     def _close_breakers(self, meant: list[Deployment]) -> list[str]:

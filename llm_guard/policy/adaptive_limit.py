@@ -5,7 +5,6 @@ Owns the law. Does not own the bounds, nor a limit that is configured (`policy.l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
 _FIRST_LIMIT = 20.0
@@ -16,6 +15,8 @@ _LARGEST_CUT = 0.5
 # A limit that was too high is exceeded again after so long, twice as long each time that it is still too high.
 _FIRST_RETRY_S = 5.0
 _LONGEST_RETRY_S = 60.0
+# Above the ceiling it grows by one in so long.
+_STEP_S = 1.0
 # When the limit has fallen to this share, and overloads are still at least this share of what they were, the load is
 # not what causes them. They are ignored for a while then, twice as long each time.
 _FALLEN = 0.5
@@ -29,14 +30,6 @@ _SMOOTHING = 0.2
 _LONG_S = 600.0
 # Their plain mean is the first idea of what is usual.
 _FIRST_ANSWERS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class AdaptiveLimitSnapshot:
-    limit: float
-    latency_s: float | None
-    usual_latency_s: float | None
-    """Smoothed over a few answers and over ten minutes; None before the first."""
 
 
 class AdaptiveLimit:
@@ -69,8 +62,9 @@ class AdaptiveLimit:
         self._share = 0.0
         """Moving share of overloads."""
         self._top = 0.0
+        """The limit before it began to fall; 0: it does not fall."""
         self._top_share = 0.0
-        """The limit before it began to fall, and the share of overloads then; 0: it does not fall."""
+        """Share of overloads when it began to fall."""
         self._fallen_calls = self._fallen_overloads = 0
         """Since it has fallen to a half."""
         self._deaf_s = _FIRST_DEAF_S
@@ -81,9 +75,11 @@ class AdaptiveLimit:
 
     @property
     def limit(self) -> int:
+        """Calls that may be in flight, >= 1, within the bounds."""
         return int(self._bounded(self._limit))
 
     def keep_within(self, lowest: float, highest: float) -> None:
+        """Sets the bounds, in calls, lowest <= highest; the limit obeys them at once."""
         self._lowest, self._highest = lowest, highest
 
     def note_answer(self, entered_at: float, now: float, latency_s: float | None, in_flight: int) -> None:
@@ -107,11 +103,10 @@ class AdaptiveLimit:
             return
         self._fall(in_flight, now)
 
-    def snapshot(self) -> AdaptiveLimitSnapshot:
-        has_answers = self._answers > 0
-        return AdaptiveLimitSnapshot(
-            self._limit, self._short_s if has_answers else None, self._long_s if has_answers else None
-        )
+    @property
+    def latencies_s(self) -> tuple[float | None, float | None]:
+        """Of answers, smoothed over a few of them and over ten minutes; None before the first."""
+        return (self._short_s, self._long_s) if self._answers else (None, None)
 
     # The law
 
@@ -121,7 +116,7 @@ class AdaptiveLimit:
         elif now >= self._retry_at:
             self._limit = self._bounded(self._limit + 1)
             self._ceiling = max(self._ceiling, self._limit + 1)
-            self._retry_at = now + _FIRST_RETRY_S / 5
+            self._retry_at = now + _STEP_S
         if self._top and self._limit >= self._top:
             self._top = 0.0
 

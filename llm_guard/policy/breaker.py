@@ -32,6 +32,8 @@ _UNHEALTHY = Signal.UNHEALTHY
 
 # Share of failures that is expected after an outage, until calls show a better one.
 _AFTER_OUTAGE = 0.6
+# Weight of the latest success in the average of how long one takes.
+_SMOOTHING = 0.1
 
 _AUTOMATIC: tuple[BreakerState, ...] = ("closed", "open", "half_open")
 _PASSING: tuple[BreakerState, ...] = ("closed", "forced_closed", "metrics_only", "disabled")
@@ -88,8 +90,8 @@ class Breaker:
     """
 
     __slots__ = (
-        "_generation", "_leases", "_opening", "_run", "_settings", "_state", "_successes", "_why", "_window",
-        "history",
+        "_generation", "_leases", "_ok_takes_s", "_opening", "_run", "_settings", "_state", "_successes", "_why",
+        "_window", "history",
     )  # fmt: skip
 
     def __init__(self, settings: BreakerSettings, phase: float = 0.0) -> None:
@@ -103,6 +105,8 @@ class Breaker:
         self._opening = Opening(phase)
         self._leases: dict[Permit, float] = {}
         self._successes = 0
+        self._ok_takes_s = 0.0
+        """How long a call takes to succeed, on average."""
         self._why: str | None = None
 
     @property
@@ -167,6 +171,8 @@ class Breaker:
             self._run.add_failure(now)
         else:
             permit.end, permit.settled_at = self._run.end(), now
+            if duration_s is not None:
+                self._ok_takes_s += _SMOOTHING * (duration_s - self._ok_takes_s)
         # `min_calls` may be reached by a success. The statistical rules need a new failure: no success adds evidence.
         is_worth_a_look = is_failure or is_slow or settings.sensitivity == "literal"
         return self._conclude(now) if is_worth_a_look else None
@@ -269,7 +275,8 @@ class Breaker:
         """Why it answers nothing any more, or None."""
         settings, run = self._settings, self._run
         is_evidence = run.length >= settings.consecutive_failures and (
-            settings.sensitivity == "literal" or is_run_evidence(run, settings.consecutive_failures, self._window, now)
+            settings.sensitivity == "literal"
+            or is_run_evidence(run, settings.consecutive_failures, self._window, now, self._ok_takes_s)
         )
         return f"{run.length} failures in a row" if is_evidence else None
 

@@ -19,6 +19,8 @@ _WORST_RATE = 0.9
 _PATIENCE_S = 0.25
 # Whoever configures fewer failures than the default wants a quick breaker, not a careful one.
 _PATIENT_FROM = 5
+# An outage is not noticed later than this because successes take long.
+_LONGEST_WAIT_S = 0.5
 # So many failures in a row are no chance, however fast they came.
 _SURE = 20
 # A window younger than this knows no pace: a few calls at one instant are not heavy traffic.
@@ -146,7 +148,7 @@ class Run:
         self.add_failure(now)
 
 
-def is_run_evidence(run: Run, threshold: int, window: Window, now: float) -> bool:
+def is_run_evidence(run: Run, threshold: int, window: Window, now: float, ok_takes_s: float = 0.0) -> bool:
     """Whether `threshold` or more failures in a row are an outage, not chance at the rate observed otherwise.
 
     Among n calls that fail independently at rate r, about n * r**k runs of k failures begin (first moment; Feller,
@@ -161,7 +163,12 @@ def is_run_evidence(run: Run, threshold: int, window: Window, now: float) -> boo
     an outage. And where calls are frequent certainty is cheap: the run has to fill a quarter of a second of the
     window's mean pace, so that neither a brownout's first calls nor a blip are taken for an outage. A window that is
     too young to know its pace asks for a run that lasts that long, or for 20 failures, unless the threshold is below 5.
+
+    Calls fail sooner than they succeed: of many that were sent at one moment only the failures are known at first. So a
+    run lasts at least `ok_takes_s`, how long a success takes on average, or half a second where that is longer.
     """
+    if threshold >= _PATIENT_FROM and now - run.began_at < min(ok_takes_s, _LONGEST_WAIT_S):
+        return False
     if run.length < max(threshold, _PATIENCE_S * window.calls_per_s(now)):
         return False
     if threshold >= _PATIENT_FROM and run.length < _SURE and window.is_young(now) and now - run.began_at < _PATIENCE_S:

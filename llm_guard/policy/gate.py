@@ -263,6 +263,9 @@ class Gate:
         self._throttle.reset(now)  # what an outage has let it find out is no limit of the provider's
         self._limiter.ramp(now, seconds, self._in_flight)
 
+    def end_ramp(self, now: float) -> None:
+        self._limiter.ramp(now, 0.0, self._in_flight)
+
     def snapshot(self, now: float) -> GateSnapshot:
         pace = self._pacer.snapshot(now)
         hold = self._hold
@@ -304,17 +307,15 @@ class Gate:
         paced_s = self._pacer.note_accepted(entered_at, now) if self._settings.pacing else None
         is_held_no_more = self._hold.note_answer(entered_at)
         if paced_s is not None and (was_stopped or not is_held_no_more):
-            self._open_after_stop(paced_s, now)
+            # Most calls may have been refused without waiting: they count, too.
+            came_per_s = max(self._queued_per_s(paced_s), self._denied.per_s(now))
+            self._open_slowly(came_per_s, _CALLS_AFTER_STOP, now)
         elif is_held_no_more and held_since is not None:
             self._open_after_hold(now - held_since, now)
 
     def _open_after_hold(self, held_s: float, now: float) -> None:
         """Many calls that waited for the same instant must not all go at once, nor much faster than they came."""
         self._open_slowly(self._queued_per_s(held_s), _CALLS_AFTER_HOLD, now)
-
-    def _open_after_stop(self, paced_s: float, now: float) -> None:
-        """The same when a stop ends. Most calls may have been refused without waiting: they count, too."""
-        self._open_slowly(max(self._queued_per_s(paced_s), self._denied.per_s(now)), _CALLS_AFTER_STOP, now)
 
     def _queued_per_s(self, waited_s: float) -> float:
         return self._line.length / max(1.0, min(waited_s, self._settings.queue_wait))

@@ -109,12 +109,12 @@ class Limiter:
             adaptive.note_answer(entered_at, now, None if self.settings.slow is not None else latency_s, in_flight)
 
     def snapshot(self, now: float) -> LimiterSnapshot:
-        adaptive = self._adaptive.snapshot()
+        latency_s, usual_latency_s = self._adaptive.latencies_s
         return LimiterSnapshot(
             limit=self.limit(now),
             ramp_until=self._ramp_until if now < self._ramp_until else None,
-            latency_s=adaptive.latency_s,
-            usual_latency_s=adaptive.usual_latency_s,
+            latency_s=latency_s,
+            usual_latency_s=usual_latency_s,
         )
 
     def _own_limit(self) -> int | None:

@@ -27,25 +27,31 @@ _LEAST_CALLS = 20
 _LEAST_FAILURES = 5
 _LEAST_SHARE = 0.04
 _LEAST_OK_PER_S = 0.5
+# Fewer good answers do not tell at which rate a trial has to go; half the longest time has to do then.
+_ENOUGH_OK = 5
 # A trial goes a little slower than calls were answered well, so that an overloaded provider fails none of them.
 _TRIAL = 0.95
 # Divided by the share of failures: the smaller it is, the less a trial holds back, and the more calls it takes.
 _LONGEST_TRIAL_S = 1.5
 _LONGEST_OF_ALL_S = 15.0
+# One that begins from throttling only looks for a rate a little lower.
+_LONGEST_AGAIN_S = 4.0
 # After a trial that did not help the next one begins after twenty times as long as it took, within these bounds, or as
 # soon as the share of failures has changed: a busy deployment finds out about a change within seconds, and a quiet one,
 # whose trials take long, is not held back by them.
 _PAUSE_TRIALS = 20
-_SHORTEST_PAUSE_S = 4.0
+_SHORTEST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 30.0
 # An epoch of throttling ends after so many calls, or after a second without a failure. A larger share of failures than
 # this begins another trial.
 _LEAST_SENT = 10
 _CLEAN_EPOCH_S = 1.0
 _TOLERATED = 0.03
+# A rate at which so many fewer calls are answered well than without one does harm.
+_LEAST_LEFT_OK = 0.5
 # The rate grows by 2 % an epoch near what it was when calls went too fast last, elsewhere faster and faster.
 _FIRST_STEP = 0.02
-_LONGEST_STEP = 0.5
+_LONGEST_STEP = 0.25
 _NEAR = 0.1
 # A rate that no call has waited for in so long is not needed any more.
 _UNUSED_S = 30.0
@@ -88,6 +94,10 @@ class _Before:
     share: float
     """Of failures."""
 
+    @property
+    def ok_per_s(self) -> float:
+        return self.per_s * (1 - self.share)
+
 
 class Throttle:
     """Asks by experiment whether failures grow with the load.
@@ -99,7 +109,7 @@ class Throttle:
     """
 
     __slots__ = (
-        "_before", "_bucket", "_epoch", "_failures_take_s", "_has_helped", "_next_trial_at",
+        "_before", "_bucket", "_epoch", "_failures_take_s", "_has_helped", "_is_second", "_next_trial_at",
         "_phase", "_random_share", "_share", "_step", "_too_fast", "_waited_at", "rate", "since",
     )  # fmt: skip
 
@@ -121,6 +131,8 @@ class Throttle:
         """Share of failures that the latest trial did not make smaller."""
         self._has_helped = False
         """A trial has shown that failures grow with the load."""
+        self._is_second = False
+        """The trial before this one, from throttling too, did not help."""
         self._too_fast = 0.0
         """Calls a second that were answered well when calls went too fast last; 0: not known."""
         self._step = _FIRST_STEP
@@ -200,7 +212,9 @@ class Throttle:
         epoch = self._epoch
         epoch.failures += 1
         passed_s, ended = now - epoch.began_at, epoch.ok + epoch.failures
-        if passed_s < _EPOCH_S or epoch.failures < _LEAST_FAILURES or ended < _LEAST_CALLS:
+        if passed_s < (_EPOCH_S if epoch.ok >= _ENOUGH_OK else _LONGEST_EPOCH_S / 2):
+            return
+        if epoch.failures < _LEAST_FAILURES or ended < _LEAST_CALLS:
             return
         share, ok_per_s = epoch.failures / ended, epoch.ok / passed_s
         is_due = now >= self._next_trial_at or differs(share, ended, self._random_share)
@@ -231,21 +245,34 @@ class Throttle:
         # What has not failed by now is going to be answered; answers may take much longer than failures.
         decided = max(epoch.ok + epoch.failures, epoch.sent - (self.rate or 0.0) * failures_s)
         verdict = judge(self._share, decided, epoch.failures, has_helped=self._has_helped)
-        is_over = now - epoch.began_at > min(_LONGEST_OF_ALL_S, _LONGEST_TRIAL_S / self._share) + failures_s
+        longest_s = min(_LONGEST_AGAIN_S if self._has_helped else _LONGEST_OF_ALL_S, _LONGEST_TRIAL_S / self._share)
+        is_over = now - epoch.began_at > longest_s + failures_s
         if verdict == "helps" or (verdict == "likely" and is_over):
             self._keep(now)
-        elif verdict == "helps_not":
-            self._random_share = self._before.share
-            self._pause(now)
-        elif is_over:
-            self._pause(now)
+        elif verdict == "helps_not" or is_over:
+            self._doubt(decided, now, is_certain=verdict == "helps_not")
 
     def _keep(self, now: float) -> None:
         """Sending less helps."""
         self._phase = "throttling"
         self._has_helped = True
+        self._is_second = False
         self._step = _FIRST_STEP
         self._epoch = _Epoch(now)
+
+    def _doubt(self, decided: float, now: float, *, is_certain: bool) -> None:
+        """The trial did not make fewer of its `decided` calls fail."""
+        decided = max(1.0, decided)
+        share = self._epoch.failures / decided
+        if self._has_helped and not self._is_second:
+            # More likely than another reason to fail: the rate is still a little too high.
+            self._is_second = True
+            self._try(at_least(share, decided), _TRIAL * (self.rate or 0.0), now)
+            return
+        if is_certain:
+            # After throttling what failed before that is long past; should as many fail again, that is a change.
+            self._random_share = share if self._has_helped else self._before.share
+        self._pause(now)
 
     def _pause(self, now: float) -> None:
         """Nothing shows that sending less helps: no other trial for a while."""
@@ -260,27 +287,30 @@ class Throttle:
         passed_s = now - self._epoch.began_at - self._failures_take_s
         if self._epoch.sent >= _LEAST_SENT:
             return passed_s >= _EPOCH_S
-        return passed_s >= _CLEAN_EPOCH_S and not self._epoch.failures
+        return passed_s >= _CLEAN_EPOCH_S and self._epoch.failures <= _TOLERATED * self._epoch.sent
 
     def _follow(self, now: float) -> None:
-        """An epoch is over: another trial where calls fail again, else a higher rate."""
+        """An epoch is over: a higher rate, or another trial where calls fail again. A single failure shows nothing, and
+        the epoch goes on."""
         epoch = self._epoch
         sent = max(1, epoch.sent, epoch.failures)
         share = epoch.failures / sent
-        if epoch.failures > 1 and share > _TOLERATED:
-            self._too_fast = epoch.ok / (now - epoch.began_at)
-            self._try(at_least(share, sent), self._too_fast, now)
-            return
-        if not epoch.failures:
+        if share <= _TOLERATED:
             self._grow(now)
-        self._epoch = _Epoch(now)
+            self._epoch = _Epoch(now)
+        elif epoch.failures > 1:
+            self._too_fast = epoch.ok / (now - epoch.began_at)
+            if self._too_fast < _LEAST_LEFT_OK * self._before.ok_per_s:
+                self._pause(now)
+            else:
+                self._try(at_least(share, sent), self._too_fast, now)
 
     def _grow(self, now: float) -> None:
         rate = self.rate or 0.0
         if not self._epoch.has_waited:
             return
         is_near = abs(rate - self._too_fast) <= _NEAR * self._too_fast
-        self._step = _FIRST_STEP if is_near else min(_LONGEST_STEP, 2 * self._step)
+        self._step = _FIRST_STEP if is_near else min(_LONGEST_STEP, 3 * self._step)
         self._set_rate(rate * (1 + self._step), now)
 
     # The end

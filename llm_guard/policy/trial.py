@@ -19,8 +19,12 @@ _HELPS_NOT = -3.0
 # An undecided first trial has to be so far on the way; one of a throttle that has helped before needs less.
 _LIKELY = 5.0
 
+# So large a part of the standard deviation of a single call is another share: 15 % around 50 %, 11 % around 85 %.
+_MATTERS = 0.3
+
 _LEAST_SHARE = 0.02
-_LARGEST_SHARE = 0.999
+# A larger one would let two calls decide.
+_LARGEST_SHARE = 0.95
 
 
 def judge(share: float, decided: float, failures: int, *, has_helped: bool) -> Verdict:
@@ -38,16 +42,18 @@ def judge(share: float, decided: float, failures: int, *, has_helped: bool) -> V
     return "likely" if evidence > (0.0 if has_helped else _LIKELY) else "unlikely"
 
 
-def at_least(share: float, calls: int) -> float:
+def at_least(share: float, calls: float) -> float:
     """A share that was seen in so many calls, less one standard deviation: a trial begins where it is high by
     chance."""
-    return max(_LEAST_SHARE, share - _deviation(share, calls))
+    return max(_LEAST_SHARE, share - _spread(share) / sqrt(calls))
 
 
 def differs(share: float, calls: int, known: float) -> bool:
-    """Whether a share that was seen in so many calls is another one than the known, by more than chance."""
-    return abs(share - known) > max(0.15, 3 * _deviation(share, calls))
+    """Whether a share that was seen in so many calls is another one than the known, by more than chance and by enough
+    to matter."""
+    return abs(share - known) > max(_MATTERS * _spread(share), 3 * _spread(known) / sqrt(calls))
 
 
-def _deviation(share: float, calls: int) -> float:
-    return sqrt(share * (1 - share) / calls)
+def _spread(share: float) -> float:
+    """Standard deviation of a single call."""
+    return sqrt(share * (1 - share))

@@ -73,6 +73,16 @@ def test_who_asks_for_fewer_failures_than_by_default_gets_them_at_once(threshold
     assert is_run_evidence(run_of(threshold), threshold, window_of(threshold, threshold, over_s=0.0), 0.0)
 
 
+def test_run_lasts_as_long_as_a_success_takes() -> None:
+    """At most half a second: of calls sent at one moment the failures are known first."""
+    run = run_of(300)
+    assert not is_run_evidence(run, 5, window_of(1000, 0), 0.29, 0.3)
+    assert is_run_evidence(run, 5, window_of(1000, 0), 0.3, 0.3)
+    assert not is_run_evidence(run, 5, window_of(1000, 0), 0.49, 60.0)
+    assert is_run_evidence(run, 5, window_of(1000, 0), 0.5, 60.0)
+    assert is_run_evidence(run, 4, window_of(1000, 0), 0.0, 60.0)
+
+
 def test_worse_of_the_window_and_lately_is_taken_and_at_most_nine_in_ten() -> None:
     assert needed(5, 600, 0, recent_rate=0.4) == needed(5, 600, 240) == 19
     assert needed(5, 600, 240) < needed(5, 600, 480)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 import pytest
 
-from llm_guard.policy.throttle import Throttle
+from llm_guard.policy.throttle import Throttle, _Before
 from llm_guard.policy.trial import at_least, differs, judge
 
 ANSWER_S, ERROR_S = 0.2, 0.05
@@ -108,6 +109,39 @@ def test_overload_that_becomes_random_failures_is_let_through_again() -> None:
     world.run(100.0, 20.0, 35.0)
     world.run(100.0, 35.0, 65.0)
     assert world.limited_s < 30 * 0.2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rate_that_loses_good_answers_is_given_up(seed: int) -> None:
+    """A throttle that chance has begun."""
+    world = World(at_random(0.9), seed)
+    world.throttle._before = _Before(100.0, 0.9)
+    world.throttle._try(0.9, 10.0, 0.0)
+    world.throttle._keep(0.0)
+    world.run(100.0, 0.0, 1.5)
+    assert (world.throttle.rate or inf) > 100.0, "a lower rate is not tried first"
+
+
+def test_rate_that_is_a_little_too_high_is_lowered_once_more() -> None:
+    world = World(overloaded(20.0))
+    world.throttle._before = _Before(100.0, 0.8)
+    world.throttle._keep(0.0)
+    world.throttle._try(0.03, 22.0, 0.0)
+    world.run(100.0, 0.0, 12.0)
+    assert len(world.sent) <= 12 * 1.15 * 20
+
+
+def test_single_failure_begins_no_other_trial() -> None:
+    throttle = Throttle(0.0)
+    throttle._try(0.5, 20.0, 0.0)
+    throttle._keep(0.0)
+    for i in range(20):
+        throttle.take(i / 20)
+    throttle.note_failure(0.5, 0.9)
+    throttle.opens_at(1.2)
+    assert throttle.snapshot(1.2).phase == "throttling"
+    throttle.note_failure(0.6, 1.3)
+    assert throttle.snapshot(1.3).phase == "trying"
 
 
 def test_random_failures_that_become_an_overload_are_throttled() -> None:

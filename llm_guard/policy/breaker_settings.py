@@ -69,7 +69,7 @@ class BreakerSettings:
     success_threshold: Count = 1
     """Probes that must succeed to close it."""
     slow_start: Pause = 10.0
-    """After it closed, calls in flight grow from a quarter of those before the outage, by one for each success
+    """After it closed, calls in flight grow from half of those before the outage, by one for each success
     (`policy.limiter`), for this long at most; 0s: no limit."""
     state: BreakerMode = "auto"
     """auto: by the evidence; all else is an operator's word."""

@@ -16,6 +16,7 @@ from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.outcome import Beyond, Failure, GaveUp, Refusal, RefusedBy
 from llm_guard.policy.answer_memory import MemoryLease
 from llm_guard.policy.breaker import Permit
+from llm_guard.policy.callers import Suspect
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.itinerary import WaitedFor
 from llm_guard.policy.line import Slot
@@ -172,6 +173,10 @@ class Leave:
     slot: Slot
     breaker: BreakerState
     """Its state when it gave the permit."""
+    caller: str  # as `entrance.caller_of` has it
+    own_key: str  # digest of the caller's own key, if that is sent to the provider
+    suspect: Suspect | None
+    """Of a caller that is judged by itself: its breaker gave the permit, unless the deployment's was not closed."""
     advance: Callable[[Gate], None]
     """Lets in whose turn it is: to be called whenever something has changed at the gate."""
     is_begun: bool = False

@@ -17,11 +17,12 @@ from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Prefill
 from llm_guard.dialect.prefill import prefill_of
 from llm_guard.policy.bench import Key
-from llm_guard.policy.breaker import Breaker
+from llm_guard.policy.breaker import Breaker, BreakerSettings
+from llm_guard.policy.callers import Callers, Suspect
 from llm_guard.policy.error_rules import UserRule
 from llm_guard.policy.gate import CapacitySettings, Gate
 from llm_guard.policy.latency import Latency, PeakEwma
-from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
 from llm_guard.policy.stream import StreamEnd
 from llm_guard.policy.vocabulary.families import family_of_url
 
@@ -179,6 +180,7 @@ class Deployment:
     host: Breaker
     """The upstream's own, one for all its deployments: it hears of connections, not of answers."""
     gates: Gates
+    callers: Callers = field(default_factory=Callers)
     latency: Latency = field(default_factory=Latency)
     """Of whole answers."""
     first_tokens: Latency = field(default_factory=Latency)
@@ -201,6 +203,24 @@ class Deployment:
         """Whose its breaker is: its label, and under a pattern the name too, for each name there has one of its own."""
         is_named = self.model is None or self.label == f"{self.upstream.name}/{self.model}"
         return {"deployment": self.label} if is_named else {"deployment": self.label, "model": str(self.model)}
+
+    def adopt(self, breaker: BreakerSettings, budget: BudgetSettings) -> None:
+        """From now on these settings hold, also for callers that are judged by themselves."""
+        self.breaker.settings, self.budget.settings = breaker, budget
+        for _, suspect in self.callers.suspects():
+            suspect.breaker.settings, suspect.budget.settings = breaker, budget
+
+    def judge_of(self, suspect: Suspect | None) -> Breaker:
+        """The breaker that decides about a call. That of all callers goes first unless it is closed."""
+        return self.breaker if suspect is None or self.breaker.state != "closed" else suspect.breaker
+
+    def note_failure(self, caller: str, now: float) -> bool:
+        """A call of that caller has failed in a way that tells of a deployment. True: from now on the caller is judged
+        by itself."""
+        is_alone = self.callers.note_failure(caller, now)
+        if is_alone:
+            self.callers.begin(caller, Suspect(Breaker(self.breaker.settings), RetryBudget(self.budget.settings, now)))
+        return is_alone
 
     def latency_of(self, is_stream: bool) -> Latency:
         return self.first_tokens if is_stream else self.latency

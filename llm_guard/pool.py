@@ -115,8 +115,7 @@ class Pool:
 
     def _settle(self, deployment: Deployment, rules: Rules) -> None:
         deployment.host.settings = self._host
-        deployment.breaker.settings = rules.breaker
-        deployment.budget.settings = rules.retry.budget
+        deployment.adopt(rules.breaker, rules.retry.budget)
         deployment.gates.adopt(rules.capacity)
         self.dress(deployment)
 

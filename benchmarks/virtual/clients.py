@@ -19,10 +19,6 @@ Outcome = Literal["served", "refused", "broken", "left"]
 """refused: an error status; broken: status 200 but cut, or no answer; left: the client disconnected."""
 
 _PATHS: dict[DialectName, str] = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
-_KEYS: dict[DialectName, list[tuple[bytes, bytes]]] = {
-    "openai": [(b"authorization", b"Bearer sk-client")],
-    "anthropic": [(b"x-api-key", b"sk-client"), (b"anthropic-version", b"2023-06-01")],
-}
 _ENDS = (b"data: [DONE]", b"event: message_stop")
 _TAIL_BYTES = 256
 
@@ -41,6 +37,8 @@ class Load:
     patience_s: float | None = None
     """Client timeout: stated in the headers as the SDKs do, and a silence of this length makes the client disconnect.
     None: not stated, and the client waits for ever."""
+    caller: str = "client"
+    """The client's key is `sk-` and this, and the body names it as its user."""
 
     def times(self, random: Random) -> Iterator[float]:
         """Arrival times of the calls, ascending."""
@@ -67,6 +65,7 @@ class ClientCall:
     attempts: int = 0
     code: str = ""
     """Beginning of an error's body."""
+    caller: str = "client"
 
     @property
     def took_s(self) -> float:
@@ -80,18 +79,28 @@ def fields_of(load: Load, number: int, length: int) -> list[tuple[bytes, bytes]]
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % length),
         (CALL_HEADER.encode(), b"%d" % number),
-        *_KEYS[load.dialect],
+        *_keys(load),
     ]
     if load.patience_s is not None:
         fields += [(b"x-stainless-read-timeout", b"%g" % load.patience_s), (b"x-stainless-retry-count", b"0")]
     return fields
 
 
+def _keys(load: Load) -> list[tuple[bytes, bytes]]:
+    key = b"sk-" + load.caller.encode()
+    if load.dialect == "anthropic":
+        return [(b"x-api-key", key), (b"anthropic-version", b"2023-06-01")]
+    return [(b"authorization", b"Bearer " + key)]
+
+
 def body_of(load: Load) -> bytes:
     """Body of a request: one short message."""
     most = '"max_tokens":16,' if load.dialect == "anthropic" else ""
     stream = '"stream":true,' if load.is_stream else ""
-    return f'{{"model":"{load.model}",{most}{stream}"messages":[{{"role":"user","content":"say a word"}}]}}'.encode()
+    user = f'"user":"{load.caller}",' if load.dialect == "openai" else ""
+    return (
+        f'{{"model":"{load.model}",{most}{stream}{user}"messages":[{{"role":"user","content":"say a word"}}]}}'.encode()
+    )
 
 
 async def call_once(gateway: Gateway, load: Load, body: bytes, call: ClientCall) -> None:

@@ -33,6 +33,8 @@ class Request:
     call: int
     """Number of the client's call; -1 if the header was lost."""
     is_stream: bool = False
+    user: str = ""
+    """As the body names it."""
     status: int | None = None
     """Status of the answer; None: the connection was closed before that."""
     ended_at: float | None = None
@@ -62,6 +64,7 @@ class Provider(Protocol):
 class _Sent(msgspec.Struct):
     model: str = ""
     stream: bool = False
+    user: str = ""
 
 
 _read = msgspec.json.Decoder(_Sent).decode
@@ -98,7 +101,7 @@ class ScriptedConnections(Connections):
         assert isinstance(body, bytes)
         sent = _read(body)
         number = next((int(value) for name, value in headers if name == CALL_HEADER), -1)
-        request = Request(self._since(), origin, sent.model, number, sent.stream)
+        request = Request(self._since(), origin, sent.model, number, sent.stream, sent.user)
         self._log.requests.append(request)
         answer = self._provider.answer(request)
         try:

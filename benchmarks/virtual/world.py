@@ -59,7 +59,7 @@ async def _play(
             errors.append(error)
 
     def begin(load: Load, body: bytes) -> None:
-        call = ClientCall(len(calls), load.model, clock.now() - began_at)
+        call = ClientCall(len(calls), load.model, clock.now() - began_at, caller=load.caller)
         calls.append(call)
         task = loop.create_task(serve(load, body, call))
         running.add(task)

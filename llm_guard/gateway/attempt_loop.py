@@ -97,7 +97,7 @@ class AttemptLoop:
             attempt.waited_s, attempt.waited_for = call.waited_s, way.waited_for
             call.waited_s = 0.0
         if not attempt.is_retry and call.client_retries == 0:
-            attempt.target.deployment.budget.deposit(attempt.started_at)
+            attempt.budgets[0].deposit(attempt.started_at)
         delay_s = self._hedge_delay_s(way.route.hedging, call, attempt) if way.route.hedging is not None else None
         if delay_s is None:
             return self._race.ask(call, attempt, leave)

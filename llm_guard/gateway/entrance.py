@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from llm_guard.call import Call, Leave
 from llm_guard.clock import Alarm, Clock
-from llm_guard.deployment import Hold
+from llm_guard.deployment import Deployment, Hold
 from llm_guard.outcome import Failure, Signal
 from llm_guard.policy.bench import Bench, Benched, Key, as_of, deployment_key, quota_key
+from llm_guard.policy.breaker import Breaker, Permit
+from llm_guard.policy.callers import Suspect
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.line import Slot, Ticket
 from llm_guard.routes import Target
@@ -88,7 +90,7 @@ class Entrance:
         return (
             deployment.hold is None
             and cooldown_of(self._bench, call, target, 0.0, now) is None
-            and max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
+            and max(breaker_of(call, deployment, now).retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
             and gate_of(call, target, now).wait_s(now, call.priority) == 0.0
         )
 
@@ -147,27 +149,61 @@ class Entrance:
         rest = cooldown_of(self._bench, call, target, hint_patience_s, now)
         if rest is not None:
             self._bench.note_stopped(cooldown_keys(call, target))
-            refused_s = max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now))
+            breaker = breaker_of(call, deployment, now)
+            refused_s = max(breaker.retry_after_s(now), deployment.host.retry_after_s(now))
             if rest.until - now >= refused_s:
                 return Shut("benched", rest.until - now, as_of(rest, now))
             return Shut("benched", refused_s)
         host = deployment.host.try_acquire(now)
         if host is None:
             return Shut("its host fails", deployment.host.retry_after_s(now))
-        permit = deployment.breaker.try_acquire(now)
+        caller = caller_of(call, deployment, now)
+        suspect = deployment.callers.suspect(caller) if deployment.callers.has_failures else None
+        breaker = deployment.judge_of(suspect)
+        permit = breaker.try_acquire(now) or _look_out_of_turn(deployment, breaker, caller, now)
         if permit is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
-            return Shut(f"breaker {deployment.breaker.state}", deployment.breaker.retry_after_s(now))
+            return Shut(f"breaker {breaker.state}", breaker.retry_after_s(now))
         slot = slot or gate.try_enter(now, call.priority)
         if slot is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
-            deployment.breaker.settle(permit, Signal.NO_EVIDENCE, now)
+            breaker.settle(permit, Signal.NO_EVIDENCE, now)
             has_place = gate.wait_s(now, call.priority) is not None
             return Full(gate.drain_s(now, call.priority), has_place=has_place)
         deployment.gates.in_flight += 1
         if not self._bench.is_empty(now) and target.model is not None:
             self._bench.note_sent(cooldown_keys(call, target), now)
-        return Leave(permit, host, gate, slot, deployment.breaker.state, self.advance)
+        if breaker is deployment.breaker:
+            suspect = None
+        own_key = call.key_digest if deployment.credential is None else ""
+        return Leave(permit, host, gate, slot, breaker.state, caller, own_key, suspect, self.advance)
+
+
+def caller_of(call: Call, deployment: Deployment, now: float) -> str:
+    """Whose call it is: a client key's, by name, or that of a key of the caller's own, by digest, if this provider has
+    accepted it lately. All others are one caller."""
+    if call.client_key is not None:
+        return call.client_key
+    is_known = deployment.credential is None and deployment.callers.is_accepted(call.key_digest, now)
+    return f"key {call.key_digest[:12]}" if is_known else ""
+
+
+def suspect_of(call: Call, deployment: Deployment, now: float) -> Suspect | None:
+    """By what the call's caller is judged, if it is judged by itself."""
+    callers = deployment.callers
+    return callers.suspect(caller_of(call, deployment, now)) if callers.has_failures else None
+
+
+def breaker_of(call: Call, deployment: Deployment, now: float) -> Breaker:
+    """The breaker that decides about a call."""
+    return deployment.judge_of(suspect_of(call, deployment, now))
+
+
+def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
+    """A probe for a caller that has not failed while the breaker was opened by others."""
+    if breaker is not deployment.breaker or not deployment.callers.may_look(caller, now):
+        return None
+    return breaker.try_acquire(now) if breaker.end_opening(now, "another caller asks") is not None else None
 
 
 def cooldown_keys(call: Call, target: Target) -> tuple[Key, Key, Key]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, cooldown_of, shut_by
+from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, breaker_of, cooldown_of, shut_by
 from llm_guard.gateway.way import hint_patience_s, order_of
 from llm_guard.policy.bench import Bench, as_of
 from llm_guard.policy.gate import Forecast
@@ -63,7 +63,8 @@ def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patie
     deployment = target.deployment
     if deployment.hold is not None:
         return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
-    host_s, breaker_s = deployment.host.retry_after_s(now), deployment.breaker.retry_after_s(now)
+    breaker = breaker_of(call, deployment, now)
+    host_s, breaker_s = deployment.host.retry_after_s(now), breaker.retry_after_s(now)
     rest = cooldown_of(bench, call, target, hint_patience_s, now)
     if rest is not None and rest.until - now >= max(host_s, breaker_s):
         return Shut("benched", rest.until - now, as_of(rest, now))
@@ -72,7 +73,7 @@ def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patie
     if host_s > 0:
         return Shut("its host fails", host_s)
     if breaker_s > 0:
-        return Shut(f"breaker {deployment.breaker.state}", breaker_s)
+        return Shut(f"breaker {breaker.state}", breaker_s)
     forecast = forecast_of(target, now, call.priority)
     return None if forecast.is_free else Full(forecast.wait_s, has_place=forecast.has_place)
 

@@ -46,6 +46,8 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     ending = "ok" if signal is _HEALTHY else _ending(attempt, signal)
     _note_recent(attempt, ending, now, is_begun=leave.is_begun)
     deployment.gates.in_flight -= 1
+    if leave.suspect is not None and signal is _UNHEALTHY:
+        ending = "ignored"  # what one caller alone fails at tells nothing of the deployment's capacity
     is_waited_for = gate.exit(leave.slot, now, ending, took_s if ending == "ok" else None)
     if ending == "rate_limited":
         _note_rate_limit(attempt, gate, clock)
@@ -77,15 +79,32 @@ def _settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, now: float, 
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY and _is_ignored(attempt):
         signal = _NO_EVIDENCE
+    breaker = deployment.breaker if leave.suspect is None else leave.suspect.breaker
     if leave.is_begun and signal is _UNHEALTHY:
-        transition = deployment.breaker.take_back(leave.permit, now)
+        transition = breaker.take_back(leave.permit, now)
     else:
-        transition = deployment.breaker.settle(leave.permit, signal, now, took_s)
+        transition = breaker.settle(leave.permit, signal, now, took_s)
+    _note_caller(attempt, leave, signal, now)
     if transition is None:
+        return
+    if leave.suspect is not None:
+        _log_transition(transition, attempt, **deployment.breaker_of(), caller=leave.caller)
         return
     if (transition.before, transition.after) == ("half_open", "closed"):
         deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
     _log_transition(transition, attempt, **deployment.breaker_of())
+
+
+def _note_caller(attempt: Attempt, leave: Leave, signal: Signal, now: float) -> None:
+    """Whose attempt it was, and how it ended: what one caller alone fails at is not held against the others."""
+    deployment = attempt.target.deployment
+    if signal is _UNHEALTHY:
+        if deployment.note_failure(leave.caller, now):
+            _log.warning("caller fails alone", **deployment.breaker_of(), caller=leave.caller)
+    elif signal is _HEALTHY and not leave.is_begun:
+        deployment.callers.note_ok(leave.caller, attempt.started_at, now)
+        if leave.own_key:
+            deployment.callers.accept(leave.own_key, now)
 
 
 def _is_ignored(attempt: Attempt) -> bool:

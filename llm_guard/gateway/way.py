@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llm_guard.call import Call, Leave, Skipped
 from llm_guard.clock import Clock
 from llm_guard.deployment import Down
-from llm_guard.gateway.entrance import Entrance, Full, Shut, Turn
+from llm_guard.gateway.entrance import Entrance, Full, Shut, Turn, suspect_of
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Candidate, arranged, failing_last
 from llm_guard.policy.deadline import can_finish
@@ -54,9 +54,12 @@ class Way:
     def target(self, stop: Stop) -> Target:
         return self.route.targets[stop.place]
 
-    def budgets(self, stop: Stop) -> tuple[RetryBudget, RetryBudget]:
-        """A retry takes a token from each: the deployment's, and the route's."""
-        return self.route.targets[stop.place].deployment.budget, self.route.budget
+    def budgets(self, stop: Stop) -> tuple[RetryBudget, ...]:
+        """A retry takes a token from each: the deployment's, and the route's; or from that of a caller that is judged
+        by itself."""
+        deployment = self.route.targets[stop.place].deployment
+        suspect = suspect_of(self.call, deployment, self._clock.now())
+        return (deployment.budget, self.route.budget) if suspect is None else (suspect.budget,)
 
     async def next(self) -> tuple[Stop, Leave] | None:
         """The next deployment, and leave to ask it; None: nobody is left."""

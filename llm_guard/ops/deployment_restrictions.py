@@ -36,11 +36,17 @@ class Moment:
 
 
 def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
-    """Its own breaker, where the evidence has opened it."""
+    """Its own breaker, and those of callers that it judges by themselves, where the evidence has opened them."""
+    effect = "Its breaker closes, and forgets what it has seen; calls return gradually."
+    lift = _reset(deployment, "breaker", effect)
     seen = deployment.breaker.snapshot(moment.now)
     if seen.state in ("open", "half_open"):
-        effect = "Its breaker closes, and forgets what it has seen; calls return gradually."
-        yield _shut(seen, "breaker", deployment, _reset(deployment, "breaker", effect), moment)
+        yield _shut(seen, "breaker", "its breaker", deployment, lift, moment)
+    for caller, suspect in deployment.callers.suspects():
+        own = suspect.breaker.snapshot(moment.now)
+        if own.state in ("open", "half_open"):
+            whose = f"its breaker for {caller or 'callers that are not known'}, whose calls alone fail,"
+            yield _shut(own, "breaker", whose, deployment, lift, moment)
 
 
 def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
@@ -50,7 +56,7 @@ def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
         name = deployment.upstream.name
         effect = f"The breaker of the host closes, for all deployments of {name}; calls return gradually."
         lift = Lift("POST", RESET, {"upstream": name, "what": ["host_breaker"]}, effect)
-        yield _shut(seen, "host_breaker", deployment, lift, moment)
+        yield _shut(seen, "host_breaker", f"the breaker of the host of {name}", deployment, lift, moment)
 
 
 def of_gates(
@@ -136,10 +142,11 @@ def _is_own(key: Key, deployment: Deployment) -> bool:
 # of breakers
 
 
-def _shut(seen: BreakerSnapshot, kind: Kind, deployment: Deployment, lift: Lift, moment: Moment) -> Restriction:
+def _shut(
+    seen: BreakerSnapshot, kind: Kind, whose: str, deployment: Deployment, lift: Lift, moment: Moment
+) -> Restriction:
     opened = next((each for each in reversed(seen.latest) if each.after == "open"), None)
     is_host = kind == "host_breaker"
-    whose = f"the breaker of the host of {deployment.upstream.name}" if is_host else "its breaker"
     is_open = seen.state == "open"
     return Restriction(
         kind,

@@ -108,7 +108,10 @@ class RestrictionPages:
         closed = [each for each in meant if self._is_reset(each.breaker)]
         for each in closed:
             each.gates.ramp(self._clock.now(), each.breaker.settings.slow_start)
-        return _names(closed)
+        judged = [each for each in meant if any(each.callers.suspects())]
+        for each in judged:
+            each.callers.reset()
+        return _names(dict.fromkeys([*closed, *judged]))
 
     def _close_hosts(self, meant: list[Deployment]) -> list[str]:
         names = {each.host: each.upstream.name for each in meant}

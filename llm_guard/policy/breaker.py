@@ -195,9 +195,11 @@ class Breaker:
     def note_probe(self, is_ok: bool, now: float) -> Transition | None:
         """What a light probe beside the traffic found. A good one ends an opening early; a bad one, or one in any
         other state, changes nothing."""
-        if not is_ok or self._state != "open":
-            return None
-        return self._change("half_open", now, "a light probe succeeded")
+        return self.end_opening(now, "a light probe succeeded") if is_ok else None
+
+    def end_opening(self, now: float, why: str) -> Transition | None:
+        """The next to ask is a probe, though it is not time yet. Changes nothing in any other state than open."""
+        return self._change("half_open", now, why) if self._state == "open" else None
 
     def force(self, mode: BreakerMode, now: float) -> Transition | None:
         """An operator's word. `auto` leads a forced state back to closed with an empty window, and changes nothing

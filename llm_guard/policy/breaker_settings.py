@@ -22,7 +22,7 @@ Sensitivity = Literal["statistical", "literal"]
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """Durations in seconds."""
+    """Durations in seconds. The same settings hold for the breaker of a caller that fails alone (`policy.callers`)."""
 
     sensitivity: Sensitivity = "statistical"
     """`statistical`: it opens where nothing comes back any more, and not because a share of the calls fails: retries

@@ -189,10 +189,10 @@ def is_share_significant(count: int, calls: int, limit: float) -> bool:
     question is asked anew at each failure. At a limit of 0.5 it takes 204 calls of which 60 % count, 36 of 80 %,
     12 of 100 %; of exactly the limit 1,833. At a limit of 0.8 it takes 95 calls of 90 % and 29 of 100 %.
     """
-    return calls * _relative_entropy(count / calls, _TOLERATED * limit) >= -log(_CHANCE)
+    return calls * relative_entropy(count / calls, _TOLERATED * limit) >= -log(_CHANCE)
 
 
-def _relative_entropy(share: float, rate: float) -> float:
+def relative_entropy(share: float, rate: float) -> float:
     """Of one share against a rate < 1, in nats per call."""
     if rate == 0:
         return inf if share > 0 else 0.0

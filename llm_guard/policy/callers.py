@@ -1,0 +1,212 @@
+"""Whose failures tell of a deployment, and whose tell of nobody but their caller.
+
+Owns which callers are judged by themselves. Does not own who a call's caller is (`gateway.entrance`), what counts as a
+failure (`outcome.FailureKind`), nor what follows from failures (`policy.breaker`, `policy.retry_budget`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import exp, inf, log
+
+from llm_guard.policy.breaker import Breaker
+from llm_guard.policy.evidence import relative_entropy
+from llm_guard.policy.retry_budget import RetryBudget
+
+MOST_CALLERS = 1024
+"""Callers that are remembered; whoever has not been heard of for longest is forgotten."""
+
+_ACCEPTED_S = 3600.0
+# A caller fails alone where chance would explain its failures less often than this at the others' share of failures, by
+# Chernoff's bound.
+_CHANCE = 1e-5
+# Before anything is known of the others: as `policy.evidence` has it.
+_PRIOR_SHARE = 0.1
+_PRIOR_CALLS = 2.0
+_WORST_SHARE = 0.9
+# Time constant with which calls lose their weight.
+_FADE_S = 30.0
+_FADE_EACH_S = 0.5
+_FORGOTTEN = 0.01
+# It fails like the others again once its own share of failures is no farther than this on the way from theirs to 1.
+_LIKE = 0.25
+# Weight of the last call in a caller's own share of failures.
+_SMOOTHING = 1 / 20
+# Where so many callers have failed since the last success, or the same one so lately, nobody looks out of turn.
+_MOST_LOOKS = 16
+_LOOK_EACH_S = 30.0
+
+
+@dataclass(slots=True)
+class Suspect:
+    """A caller that fails where others succeed. Until it succeeds again, this breaker and this budget judge its calls
+    in place of those that it shared with all others."""
+
+    breaker: Breaker
+    budget: RetryBudget
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Calls and failures that lose their weight with time."""
+
+    faded_at: float
+    calls: float = 0.0
+    failures: float = 0.0
+
+    def note(self, is_failure: bool, now: float) -> None:
+        if now - self.faded_at > _FADE_EACH_S:
+            self.fade(now)
+        self.calls += 1
+        self.failures += is_failure
+
+    def fade(self, now: float) -> None:
+        kept = exp((self.faded_at - now) / _FADE_S)
+        self.faded_at = now
+        self.calls *= kept
+        self.failures *= kept
+
+
+@dataclass(slots=True)
+class _Record:
+    """Of a caller that has failed lately."""
+
+    tally: _Tally
+    run: int = 0
+    """Failures since its last success."""
+    run_began_at: float = 0.0
+    share: float = 0.0
+    """Of failures, lately."""
+    suspect: Suspect | None = None
+
+
+@dataclass(slots=True)
+class Callers:
+    """The callers of one deployment. With one caller there is nobody to compare it with, and nothing follows.
+
+    A caller is judged by itself once it fails more often than the others by more than chance explains, and a call of
+    another caller, which began after the first of its latest failures in a row, has succeeded: else all may be failing
+    since then. It is judged with the others again as soon as it fails hardly more than they do.
+    """
+
+    _accepted: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """Callers' own keys, by digest, with the instant at which the provider last accepted one."""
+    _records: OrderedDict[str, _Record] = field(default_factory=OrderedDict)
+    _together: _Tally = field(default_factory=lambda: _Tally(0.0))
+    """Calls of all that are not judged by themselves, as long as anybody has failed."""
+    _ok_began_at: float = -inf
+    """When the youngest call began that has succeeded."""
+    _failing: dict[str, float] = field(default_factory=dict)
+    """Who has failed since the last success of anybody, and when last."""
+
+    def accept(self, key_digest: str, now: float) -> None:
+        """The provider has answered a call with this key of a caller's own."""
+        self._accepted[key_digest] = now
+        self._accepted.move_to_end(key_digest)
+        if len(self._accepted) > MOST_CALLERS:
+            self._accepted.popitem(last=False)
+
+    def is_accepted(self, key_digest: str, now: float) -> bool:
+        """Whether the provider has accepted it in the last hour. Keys are free to invent: only such a key tells one
+        caller from another."""
+        return now - self._accepted.get(key_digest, -inf) < _ACCEPTED_S
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether any caller has failed lately: else nobody is judged by itself."""
+        return bool(self._records)
+
+    def suspect(self, caller: str) -> Suspect | None:
+        """None: it is judged together with the others."""
+        record = self._records.get(caller)
+        return None if record is None else record.suspect
+
+    def suspects(self) -> Iterator[tuple[str, Suspect]]:
+        for caller, record in self._records.items():
+            if record.suspect is not None:
+                yield caller, record.suspect
+
+    def note_ok(self, caller: str, began_at: float, now: float) -> None:
+        """A call that began at `began_at` was answered well."""
+        self._ok_began_at = max(self._ok_began_at, began_at)
+        if self._failing:
+            self._failing.clear()
+        if not self._records:
+            return
+        record = self._records.get(caller)
+        if record is None:
+            self._together.note(False, now)
+            return
+        record.run = 0
+        record.share *= 1 - _SMOOTHING
+        record.tally.note(False, now)
+        if record.suspect is None:
+            self._together.note(False, now)
+        elif self._is_like_others(record, now):
+            record.suspect = None
+        if record.suspect is None and record.tally.failures < _FORGOTTEN:
+            del self._records[caller]
+
+    def note_failure(self, caller: str, now: float) -> bool:
+        """A call has failed in a way that tells of its deployment. True: the caller fails alone, and is to be judged by
+        itself from now on (`begin`)."""
+        record = self._records.get(caller)
+        if record is None:
+            record = self._records[caller] = _Record(_Tally(now))
+            if len(self._records) > MOST_CALLERS:
+                self._records.popitem(last=False)
+        self._records.move_to_end(caller)
+        if not record.run:
+            record.run_began_at = now
+        record.run += 1
+        record.share += _SMOOTHING * (1 - record.share)
+        record.tally.note(True, now)
+        if record.suspect is not None:
+            return False
+        self._together.note(True, now)
+        if caller in self._failing or len(self._failing) < _MOST_LOOKS:
+            self._failing[caller] = now
+        return self._is_alone(record, now)
+
+    def begin(self, caller: str, suspect: Suspect) -> None:
+        """From now on the caller is judged by this."""
+        record = self._records[caller]
+        record.suspect = suspect
+        record.share = 1.0
+        self._failing.pop(caller, None)
+        self._together.calls = max(0.0, self._together.calls - record.tally.calls)
+        self._together.failures = max(0.0, self._together.failures - record.tally.failures)
+
+    def may_look(self, caller: str, now: float) -> bool:
+        """Whether a call may be sent though the breaker is open: a few others alone have failed since the last success,
+        and this caller has not looked for itself yet. Else one whose calls all fail would take every probe, and keep
+        the breaker open for everybody."""
+        failing = self._failing
+        return 0 < len(failing) < _MOST_LOOKS and now - failing.get(caller, -inf) >= _LOOK_EACH_S
+
+    def reset(self) -> None:
+        """Everybody is judged together again: an operator's reset."""
+        self._records.clear()
+        self._failing.clear()
+
+    def _is_alone(self, record: _Record, now: float) -> bool:
+        # A success of its own would have ended the run.
+        if self._ok_began_at <= record.run_began_at:
+            return False
+        others, own = self._share_of_others(record.tally, now), record.tally
+        share = own.failures / own.calls
+        return share > others and own.calls * relative_entropy(share, others) >= -log(_CHANCE)
+
+    def _is_like_others(self, record: _Record, now: float) -> bool:
+        others = self._share_of_others(_Tally(now), now)
+        return record.share < others + _LIKE * (1 - others)
+
+    def _share_of_others(self, own: _Tally, now: float) -> float:
+        """Of failures, at most 0.9."""
+        self._together.fade(now)
+        own.fade(now)
+        calls = max(0.0, self._together.calls - own.calls) + _PRIOR_CALLS
+        failures = max(0.0, self._together.failures - own.failures) + _PRIOR_CALLS * _PRIOR_SHARE
+        return min(_WORST_SHARE, failures / calls)

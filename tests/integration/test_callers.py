@@ -1,0 +1,60 @@
+"""A caller whose calls alone fail: refused by itself, found by an operator, and lifted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.chaos.forms import CHAT
+from tests.chaos.stand import Stand, config_of, standing
+from tests.chaos.wire import Reply, ask
+from tests.fakes.provider import ScriptedProvider, whole
+from tests.integration.operating import change, get
+
+CLIENT_KEYS = [{"name": "victim", "key": "sk-victim"}, {"name": "poisoner", "key": "sk-poisoner"}]
+BREAKER = {"sensitivity": "literal", "consecutive_failures": 6, "open_for": "60s", "early_probes": False}
+BROKEN = [whole(500)]
+
+
+async def call(stand: Stand, key: str) -> Reply:
+    return await ask(stand.url, CHAT.path, CHAT.body(), {"authorization": f"Bearer {key}"})
+
+
+async def statuses(stand: Stand, key: str, calls: int) -> set[int]:
+    return {(await call(stand, key)).status for _ in range(calls)}
+
+
+@asynccontextmanager
+async def poisoned() -> AsyncIterator[Stand]:
+    """The poisoner has failed while the victim did not, and is judged by its own breaker, which is open."""
+    scripts = [*[BROKEN] * 3, CHAT.ok, *[BROKEN] * 8, CHAT.ok]
+    async with ScriptedProvider(*scripts) as provider:
+        upstreams = {"one": {"dialect": "openai", "base_url": f"{provider.url}/v1", "api_key": "k"}}
+        server = {"client_keys": CLIENT_KEYS}
+        async with standing(config_of(provider.url, upstreams=upstreams, breaker=BREAKER, server=server)) as stand:
+            assert await statuses(stand, "sk-poisoner", 3) == {500}
+            assert await statuses(stand, "sk-victim", 1) == {200}
+            assert await statuses(stand, "sk-poisoner", 8) == {500}
+            yield stand
+
+
+async def test_caller_whose_calls_alone_fail_is_refused_by_itself() -> None:
+    async with poisoned() as stand:
+        refused = await call(stand, "sk-poisoner")
+        assert (refused.status, refused.headers["x-llm-guard-refused-by"]) == (503, "breaker")
+        assert 0 < int(refused.headers["retry-after"]) <= 60
+        assert await statuses(stand, "sk-victim", 5) == {200}
+        assert await stand.metric("llm_guard_breaker_state", deployment="one/gpt", state="closed") == 1
+        (line,) = [line for line in stand.log if line["event"] == "caller fails alone"]
+        assert (line["deployment"], line["caller"]) == ("one/gpt", "poisoner")
+
+
+async def test_operator_finds_the_caller_and_lifts_the_refusal() -> None:
+    async with poisoned() as stand:
+        assert (await call(stand, "sk-poisoner")).status == 503
+        (found,) = [each for each in await get(stand.url, "restrictions") if each["kind"] == "breaker"]
+        assert "poisoner, whose calls alone fail," in found["cause"]
+        assert "6 failures in a row" in found["cause"]
+        await change(stand.url, "deployments/reset", **found["lift"]["body"])
+        assert (await call(stand, "sk-poisoner")).status == 200
+        assert not [each for each in await get(stand.url, "restrictions") if each["kind"] == "breaker"]

@@ -1,0 +1,139 @@
+"""One caller whose calls fail does not take the service from the others: on a virtual clock."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from benchmarks.virtual import answers
+from benchmarks.virtual.clients import Load
+from benchmarks.virtual.provider import Answer, Request
+from benchmarks.virtual.world import Played, play
+
+BY_CLIENT_KEY = """
+server:
+  client_keys:
+    - {name: victim, key: sk-victim}
+    - {name: other, key: sk-other}
+    - {name: poisoner, key: sk-poisoner}
+upstreams:
+  provider: {dialect: openai, base_url: https://provider.test/v1, api_key: sk-provider}
+models:
+  m: {deployments: [{upstream: provider}]}
+"""
+BY_OWN_KEY = """
+upstreams:
+  provider: {dialect: openai, base_url: https://provider.test/v1}
+models:
+  m: {deployments: [{upstream: provider}]}
+"""
+LITERAL = f"{BY_CLIENT_KEY}\ndefaults: {{breaker: {{sensitivity: literal}}}}\n"
+
+
+class Poisoned:
+    """Answers well but for a share of one caller's calls, and for a share of everybody's."""
+
+    def __init__(self, share: float, share_of_all: float = 0.0) -> None:
+        self._share = share
+        self._share_of_all = share_of_all
+        self._draw = Random("poisoned").random
+
+    def answer(self, request: Request) -> Answer:
+        is_poisoned = request.user == "poisoner" and self._draw() < self._share
+        if is_poisoned or self._draw() < self._share_of_all:
+            return answers.error("openai", "500", request.model, None, 0.05)
+        return answers.right("openai", request.model, 0.2)
+
+
+class Down:
+    """Answers nobody for a time."""
+
+    def __init__(self, begins_at: float, ends_at: float) -> None:
+        self._times = begins_at, ends_at
+
+    def answer(self, request: Request) -> Answer:
+        begins_at, ends_at = self._times
+        if begins_at <= request.at < ends_at:
+            return answers.error("openai", "500", request.model, None, 0.05)
+        return answers.right("openai", request.model, 0.2)
+
+
+class Overloaded:
+    """Serves so many requests a second, and fails all others."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._free_at = 0.0
+
+    def answer(self, request: Request) -> Answer:
+        if self._free_at > request.at + 0.2:
+            return answers.error("openai", "503", request.model, None, 0.01)
+        self._free_at = max(self._free_at, request.at) + 1 / self._per_s
+        return answers.right("openai", request.model, 0.2)
+
+
+def served(played: Played, caller: str) -> float:
+    calls = [call for call in played.calls if call.caller == caller]
+    return sum(call.outcome == "served" for call in calls) / len(calls)
+
+
+@pytest.mark.parametrize(
+    ("config", "share", "begins_at"),
+    [
+        (BY_CLIENT_KEY, 1.0, 0.0),
+        (BY_CLIENT_KEY, 0.9, 10.0),
+        (BY_OWN_KEY, 1.0, 10.0),
+        (BY_OWN_KEY, 0.6, 0.0),
+        (LITERAL, 1.0, 10.0),
+    ],
+)
+def test_poisoner_does_not_take_the_service_from_a_victim(config: str, share: float, begins_at: float) -> None:
+    loads = [Load("m", 5.0, 60.0, caller="victim"), Load("m", 25.0, 60.0, begins_at, caller="poisoner")]
+    assert served(play(config, Poisoned(share), loads), "victim") >= 0.95
+
+
+def test_poisoner_does_not_take_the_retries_of_a_victim() -> None:
+    loads = [Load("m", 5.0, 60.0, caller="victim"), Load("m", 50.0, 60.0, caller="poisoner")]
+    assert served(play(BY_CLIENT_KEY, Poisoned(1.0, share_of_all=0.4), loads), "victim") >= 0.95
+
+
+@pytest.mark.parametrize("gap_s", [10.0, 200.0])
+def test_victim_that_calls_seldom_is_served(gap_s: float) -> None:
+    loads = [
+        Load("m", 1 / gap_s, 5 * gap_s, arrivals="even", caller="victim"),
+        Load("m", 25.0, 5 * gap_s, caller="poisoner"),
+    ]
+    assert served(play(BY_CLIENT_KEY, Poisoned(1.0), loads), "victim") == 1.0
+
+
+def test_poisoner_is_refused_by_its_own_failures_alone() -> None:
+    loads = [Load("m", 5.0, 40.0, caller="victim"), Load("m", 25.0, 40.0, caller="poisoner")]
+    played = play(BY_CLIENT_KEY, Poisoned(1.0), loads)
+    assert sum(each.user == "poisoner" for each in played.requests) <= 120, "1,000 calls"
+
+
+def test_outage_is_noticed_and_over_for_many_callers_as_for_one() -> None:
+    callers = ("victim", "other", "poisoner")
+    loads = [Load("m", 20.0, 80.0, caller=caller) for caller in callers]
+    played = play(BY_CLIENT_KEY, Down(20.0, 60.0), loads)
+    assert sum(20.0 <= each.at < 60.0 for each in played.requests) <= 100, "2,400 calls"
+    later = [call for call in played.calls if call.arrived_at >= 64.0]
+    assert sum(call.outcome == "served" for call in later) / len(later) >= 0.99
+
+
+def test_random_failures_make_nobody_a_suspect_for_long() -> None:
+    loads = [Load("m", 10.0, 60.0, caller=caller) for caller in ("victim", "other", "poisoner")]
+    played = play(BY_CLIENT_KEY, Poisoned(0.0, share_of_all=0.6), loads)
+    assert min(served(played, caller) for caller in ("victim", "other", "poisoner")) >= 0.8
+
+
+def test_overload_by_many_callers_is_throttled_as_by_one() -> None:
+    loads = [
+        Load("m", 30.0, 40.0, caller="other"),
+        Load("m", 10.0, 40.0, caller="victim"),
+    ]
+    played = play(BY_CLIENT_KEY, Overloaded(20.0), loads)
+    reached = [each for each in played.requests if 10.0 <= each.at < 40.0]
+    assert len(reached) <= 1.2 * 20 * 30
+    assert sum(each.status == 200 for each in reached) >= 0.9 * 20 * 30

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from llm_guard.policy.breaker import Breaker, BreakerSettings
+from llm_guard.policy.callers import MOST_CALLERS, Callers, Suspect
+from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+
+
+def suspect() -> Suspect:
+    return Suspect(Breaker(BreakerSettings()), RetryBudget(BudgetSettings(), 0.0))
+
+
+def fail(callers: Callers, caller: str, times: int, now: float) -> int:
+    """Fails so often, and returns how often the caller was found to fail alone; it is judged by itself then."""
+    found = 0
+    for _ in range(times):
+        if callers.note_failure(caller, now):
+            found += 1
+            callers.begin(caller, suspect())
+    return found
+
+
+def alone() -> Callers:
+    """`a` fails alone since 3 s, `b` does not."""
+    callers = Callers()
+    fail(callers, "a", 3, 1.0)
+    callers.note_ok("b", 2.0, 2.5)
+    assert fail(callers, "a", 3, 3.0) == 1
+    return callers
+
+
+def test_caller_that_fails_while_another_succeeds_is_judged_by_itself() -> None:
+    callers = alone()
+    assert callers.suspect("a") is not None
+    assert callers.suspect("b") is None
+    assert [caller for caller, _ in callers.suspects()] == ["a"]
+
+
+def test_one_caller_is_never_judged_by_itself() -> None:
+    callers = Callers()
+    callers.note_ok("", 0.0, 0.5)
+    assert fail(callers, "", 3, 1.0) == 0
+    callers.note_ok("", 2.0, 2.5)
+    assert fail(callers, "", 1000, 3.0) == 0
+
+
+def test_success_of_a_call_that_began_before_the_failures_shows_nothing() -> None:
+    """It may have taken a minute, and all may be failing since."""
+    callers = Callers()
+    callers.note_ok("b", 0.0, 0.5)
+    assert fail(callers, "a", 100, 1.0) == 0
+    callers.note_ok("b", 0.9, 61.0)
+    assert fail(callers, "a", 100, 62.0) == 0
+
+
+def test_caller_that_fails_as_often_as_the_others_is_judged_with_them() -> None:
+    callers = Callers()
+    draw = Random(1)
+    for number in range(2000):
+        at, caller = number * 0.1, draw.choice("abc")
+        if draw.random() < 0.6:
+            assert fail(callers, caller, 1, at) == 0
+        else:
+            callers.note_ok(caller, at, at)
+
+
+def test_caller_that_succeeds_is_judged_with_the_others_again() -> None:
+    callers = alone()
+    for number in range(40):
+        callers.note_ok("a", 4.0 + number, 4.0 + number)
+    assert callers.suspect("a") is None
+
+
+def test_caller_that_succeeds_now_and_then_is_still_judged_by_itself() -> None:
+    callers = alone()
+    for number in range(100):
+        fail(callers, "a", 9, 4.0 + number)
+        callers.note_ok("a", 4.0 + number, 4.0 + number)
+    assert callers.suspect("a") is not None
+
+
+def test_what_a_suspect_fails_at_does_not_make_the_others_look_worse() -> None:
+    callers = alone()
+    fail(callers, "a", 1000, 4.0)
+    fail(callers, "c", 3, 5.0)
+    callers.note_ok("b", 6.0, 6.5)
+    assert fail(callers, "c", 6, 7.0) == 1
+
+
+def test_caller_that_has_not_failed_yet_looks_out_of_turn_once() -> None:
+    callers = Callers()
+    assert not callers.may_look("b", 0.0), "nobody has failed"
+    fail(callers, "a", 5, 1.0)
+    assert callers.may_look("b", 1.0)
+    assert not callers.may_look("a", 1.0)
+    fail(callers, "b", 1, 2.0)
+    assert not callers.may_look("b", 31.0)
+    assert callers.may_look("b", 32.5)
+    callers.note_ok("c", 33.0, 33.0)
+    assert not callers.may_look("b", 63.0), "somebody has succeeded since"
+
+
+def test_nobody_looks_out_of_turn_where_many_fail() -> None:
+    callers = Callers()
+    for number in range(16):
+        fail(callers, str(number), 1, 1.0)
+    assert not callers.may_look("another", 1.0)
+
+
+@pytest.mark.parametrize(("after_s", "is_accepted"), [(0.0, True), (3599.0, True), (3601.0, False)])
+def test_key_is_known_for_an_hour_after_the_provider_accepted_it(after_s: float, is_accepted: bool) -> None:
+    callers = Callers()
+    callers.accept("digest", 10.0)
+    assert callers.is_accepted("digest", 10.0 + after_s) is is_accepted
+    assert not callers.is_accepted("another", 10.0)
+
+
+def test_callers_and_keys_are_forgotten_beyond_1024() -> None:
+    callers = Callers()
+    for number in range(2 * MOST_CALLERS):
+        callers.accept(str(number), 1.0)
+        callers.note_failure(str(number), 1.0)
+    assert len(callers._accepted) == len(callers._records) == MOST_CALLERS
+    assert callers.is_accepted(str(2 * MOST_CALLERS - 1), 1.0)
+
+
+def test_caller_that_has_not_failed_for_minutes_costs_nothing() -> None:
+    callers = Callers()
+    fail(callers, "a", 1, 0.0)
+    assert callers.has_failures
+    for number in range(200):
+        callers.note_ok("a", float(number), float(number))
+    assert not callers.has_failures
+
+
+def test_reset_judges_everybody_together() -> None:
+    callers = alone()
+    callers.reset()
+    assert callers.suspect("a") is None
+    assert not callers.has_failures

@@ -1,7 +1,7 @@
 """`python -m benchmarks [PART]`: measures everything, or one part (see `--help`), and writes `benchmarks/results/`.
 
-Exits 1 when a promise does not hold. `soak`, `storm-matrix`, `frontier`, `fuzz` and `sdk-suites`, which take minutes,
-are no part of `all`."""
+Exits 1 when a promise does not hold. `soak`, `since`, `storm-matrix`, `frontier`, `fuzz` and `sdk-suites`, which take
+minutes, are no part of `all`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import classification, fuzz, joins, lasting, ops, relay, report, soak, uploads, wrong_answers
+from benchmarks import classification, fuzz, joins, lasting, ops, relay, report, since, soak, uploads, wrong_answers
 from benchmarks.compare import measure as comparison
 from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
@@ -128,6 +128,17 @@ def operate(rounds: int) -> None:
 def lasting_alone(rounds: int) -> None:
     """What cache, letters and lesser answers cost the calls that do not use them: five minutes."""
     _end(_lasting(rounds))
+
+
+@main.command("since")
+@click.argument("checkout", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--commit", required=True, help="What the page calls the checkout.")
+@click.option("--rounds", type=click.IntRange(1), default=since.ROUNDS, show_default=True)
+def since_earlier(checkout: Path, commit: str, rounds: int) -> None:
+    """What a call costs beside the version in CHECKOUT (`git worktree add CHECKOUT COMMIT`): five minutes."""
+    measured = since.run(click.echo, since.Plan(checkout.resolve(), commit, rounds))
+    report.write_since(measured)
+    _end(measured.broken)
 
 
 @main.command("frontier")

@@ -9,7 +9,7 @@ import platform
 import statistics
 from pathlib import Path
 
-from benchmarks import classification, joins, lasting, ops, uploads, wrong_answers
+from benchmarks import classification, joins, lasting, ops, since, uploads, wrong_answers
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
 from benchmarks.soak_picture import draw_soak
@@ -21,6 +21,10 @@ _LASTING_INTRO = """# What it costs to keep answers and calls
 Three gateways on one processor, in turns, fresh in each round: one with all of it off; one on which another model has a
 cache, dead letters, answers later, lesser answers and a probed upstream, none of which these calls use; and one that
 answers all of these calls from its cache, in memory."""
+_SINCE_INTRO = """# What a call costs beside an earlier version
+
+The earlier version ({commit}), this one, and this one with client keys, in turns on one processor, fresh in each
+round. Every policy is on."""
 _OPS_INTRO = """\
 # What the operator's side costs
 
@@ -100,7 +104,7 @@ def write_lasting(lasted: lasting.Lasted) -> None:
     (RESULTS / "lasting.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
 
 
-def _costs(measured: ops.Operated | lasting.Lasted) -> list[str]:
+def _costs(measured: ops.Operated | lasting.Lasted | since.Since) -> list[str]:
     """A line a way; the first is what the others are compared with."""
     lines = ["| | calls/s | of the first | CPU per call | of the first |", "|---|---:|---:|---:|---:|"]
     first = next(iter(measured.calls_per_s))
@@ -112,6 +116,21 @@ def _costs(measured: ops.Operated | lasting.Lasted) -> list[str]:
             cells.append("" if way == first else f"{ratio:.3f} ({least:.3f}, {most:.3f})")
         lines.append(f"| {way} | {' | '.join(cells)} |")
     return lines
+
+
+def write_since(measured: since.Since) -> None:
+    """since.json and since.md."""
+    _write_json("since", {"machine": machine(), "since": measured.as_dict()})
+    cost, low, high = measured.ratio(measured.cpu_s_per_call, since.NOW)
+    keys, keys_low, keys_high = measured.keys_ratio
+    lines = [_SINCE_INTRO.format(commit=measured.commit), ""]
+    lines.append(
+        f"CPU per call: **{cost:.3f}** of the earlier version ({low:.3f} to {high:.3f} over {measured.rounds} rounds). "
+        f"Promised: at most {since.PROMISED_CPU}. With client keys: **{keys:.3f}** of that without ({keys_low:.3f} to "
+        f"{keys_high:.3f}). Promised: at most {since.PROMISED_KEYS}."
+    )
+    lines += ["", *_costs(measured), *(f"- Failed: {error}" for error in measured.errors)]
+    (RESULTS / "since.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
 
 
 def write_soak(soak: Soak) -> None:

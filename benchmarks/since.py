@@ -1,0 +1,131 @@
+"""What a call costs beside an earlier version of the gateway, and what client keys add to it.
+
+Fresh gateways in each round, each alone on one processor while it is measured, in turns: see `benchmarks.lasting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare import ways
+from benchmarks.compare.load import Calls, as_fast_as_possible
+from benchmarks.processes import Way, started
+from benchmarks.rig import gateway
+from benchmarks.turns import PerRound, calls_per_s, cpu_s_per_call, in_turns, ratio
+
+BEFORE, NOW, KEYS = "earlier version", "this version", "this version with client keys"
+PROMISED_CPU = 1.01
+"""Of this version, in the CPU time of the earlier one."""
+PROMISED_KEYS = 1.03
+"""With client keys, in the CPU time of this version without."""
+
+CLIENT_KEYS = """
+server:
+  client_keys:
+    - {name: measured, key: sk-benchmark}
+    - {name: another, key: sk-another}
+"""
+
+ROUNDS = 12
+_CONNECTIONS = 64
+_WARM_UP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    earlier: Path
+    """Folder of the earlier llm_guard package."""
+    commit: str
+    """Its commit, as the page names it."""
+    rounds: int = ROUNDS
+    seconds: float = 4.0
+    """Of a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A finished run: by way, one value a round."""
+
+    commit: str
+    rounds: int
+    seconds: float
+    calls_per_s: Mapping[str, tuple[float, ...]]
+    cpu_s_per_call: Mapping[str, tuple[float, ...]]
+    errors: tuple[str, ...]
+
+    def ratio(self, figure: PerRound, way: str) -> tuple[float, float, float]:
+        """To `BEFORE`: the median over rounds, the lowest and the highest."""
+        return ratio(figure, way, BEFORE)
+
+    @property
+    def keys_ratio(self) -> tuple[float, float, float]:
+        """CPU time with client keys, to `NOW`."""
+        return ratio(self.cpu_s_per_call, KEYS, NOW)
+
+    @property
+    def broken(self) -> list[str]:
+        """What was promised and did not hold, and what failed."""
+        cost, keys = self.ratio(self.cpu_s_per_call, NOW)[0], self.keys_ratio[0]
+        found = []
+        if cost > PROMISED_CPU:
+            found.append(f"CPU per call: {cost:.3f} of {self.commit}, against {PROMISED_CPU}")
+        if keys > PROMISED_KEYS:
+            found.append(f"CPU per call with client keys: {keys:.3f} of that without, against {PROMISED_KEYS}")
+        return [*found, *self.errors]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            **asdict(self),
+            "promised_cpu": PROMISED_CPU,
+            "promised_keys": PROMISED_KEYS,
+            "ratio": self.ratio(self.cpu_s_per_call, NOW),
+            "keys_ratio": self.keys_ratio,
+        }
+
+
+def run(say: Callable[[str], None], plan: Plan) -> Since:
+    """Measures."""
+    found: dict[str, list[Calls]] = {BEFORE: [], NOW: [], KEYS: []}
+    errors: list[str] = []
+    for turn, names in groupby(in_turns(tuple(found), plan.rounds), key=itemgetter(0)):
+        with _gateways(plan.earlier) as guarded:
+            for way in guarded.values():
+                as_fast_as_possible(way, _CONNECTIONS, _WARM_UP_S)
+            for _, name in names:
+                say(f"since: {name}, round {turn + 1}/{plan.rounds}")
+                calls = as_fast_as_possible(guarded[name], _CONNECTIONS, plan.seconds)
+                found[name].append(calls)
+                if calls.failed:
+                    errors.append(f"{name}: {calls.failed} calls failed ({calls.complaint})")
+    return sum_up(plan, found, errors)
+
+
+def sum_up(plan: Plan, found: Mapping[str, Sequence[Calls]], errors: Sequence[str]) -> Since:
+    """The figures of finished turns."""
+    return Since(plan.commit, plan.rounds, plan.seconds, calls_per_s(found), cpu_s_per_call(found), tuple(errors))
+
+
+def configs() -> dict[str, str]:
+    """By way."""
+    keyed = ways.CONFIG.replace('base_url: "{provider}/v1"}', 'base_url: "{provider}/v1", api_key: sk-provider}')
+    return {BEFORE: ways.CONFIG, NOW: ways.CONFIG, KEYS: f"{CLIENT_KEYS}{keyed}"}
+
+
+@contextmanager
+def _gateways(earlier: Path) -> Iterator[dict[str, Way]]:
+    with ExitStack() as stack:
+        provider = stack.enter_context(started("benchmarks.relay_peers", "provider", "0"))
+        running = {}
+        for name, config in configs().items():
+            own = stack.enter_context(gateway(config, provider.url, earlier if name == BEFORE else None))
+            running[name] = Way(name, own.url, own.process)
+        yield running

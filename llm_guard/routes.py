@@ -84,6 +84,12 @@ class Route:
     lasting: Lasting = field(default_factory=Lasting)
     down: Down = field(default_factory=Down)
     """Of all routes together."""
+    has_peers: bool = field(init=False)
+    """Two targets are of one group."""
+
+    def __post_init__(self) -> None:
+        groups = [target.group for target in self.targets]
+        object.__setattr__(self, "has_peers", len(set(groups)) < len(groups))
 
 
 def compile_routes(

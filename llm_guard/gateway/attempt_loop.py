@@ -211,10 +211,10 @@ class AttemptLoop:
 
 def _following(way: Way, stop: Stop) -> Latency | None:
     """Of whom would be asked after this attempt; None: nobody."""
-    others = way.line.others(stop)
-    if not others and stop.retries + 1 >= way.target(stop).retry.max_attempts:
+    other = way.line.first_other(stop)
+    if other is None and stop.retries + 1 >= way.target(stop).retry.max_attempts:
         return None
-    after = way.target(others[0] if others else stop).deployment
+    after = way.target(other or stop).deployment
     return after.latency_of(way.call.is_stream)
 
 

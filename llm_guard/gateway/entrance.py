@@ -83,6 +83,10 @@ class Entrance:
             self.give_back(turn)
         return found
 
+    def has_cooldowns(self) -> bool:
+        """Whether any cooldown may stop a call now."""
+        return not self._bench.is_empty(self._clock.now())
+
     def is_free(self, call: Call, target: Target) -> bool:
         """Whether `try_enter` would give leave now."""
         now = self._clock.now()
@@ -171,7 +175,7 @@ class Entrance:
             has_place = gate.wait_s(now, call.priority) is not None
             return Full(gate.drain_s(now, call.priority), has_place=has_place)
         deployment.gates.in_flight += 1
-        if not self._bench.is_empty(now) and target.model is not None:
+        if target.model is not None and not self._bench.is_empty(now):
             self._bench.note_sent(cooldown_keys(call, target), now)
         if breaker is deployment.breaker:
             suspect = None

@@ -160,7 +160,8 @@ class Way:
         return False
 
     def _ask_entrance(self, stop: Stop, turn: Turn | None) -> Leave | _Wait | None:
-        target, patience_s = self.route.targets[stop.place], self._hint_patience_s(stop)
+        target = self.route.targets[stop.place]
+        patience_s = self._hint_patience_s(stop) if self._entrance.has_cooldowns() else 0.0
         found = self._entrance.try_enter(self.call, target, hint_patience_s=patience_s, turn=turn)
         if isinstance(found, Leave):
             if stop.retries and _is_owed(stop):
@@ -246,9 +247,10 @@ def order_of(
         order = range(len(targets))
     else:
         order = arranged([_candidate(target, now) for target in targets], route.balance, draw)
-    shares = [target.deployment.budget.recent.failure_share(now) for target in targets]
-    if any(shares):
-        order = failing_last(order, [target.group for target in targets], shares)
+    if route.has_peers:
+        shares = [target.deployment.budget.recent.failure_share(now) for target in targets]
+        if any(shares):
+            order = failing_last(order, [target.group for target in targets], shares)
     return _down_last(order, targets, route.down) if route.down.keys else order
 
 

@@ -55,6 +55,13 @@ class Itinerary:
         """All but this one."""
         return tuple([each for each in self._stops if each is not stop])
 
+    def first_other(self, stop: Stop) -> Stop | None:
+        """Who would be asked after this one."""
+        for each in self._stops:
+            if each is not stop:
+                return each
+        return None
+
     def peers(self, stop: Stop) -> tuple[Stop, ...]:
         """The others of the same model."""
         return tuple([other for other in self._stops if other is not stop and other.alias == stop.alias])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import expm1
+from math import expm1, inf
 
 from llm_guard.policy.recent import Recent
 from llm_guard.policy.retry_yield import RetryYield
@@ -16,6 +16,7 @@ from llm_guard.policy.units import Rate, Ratio
 MEMORY_S = 10.0
 """How long saved-up tokens last, as in finagle's `RetryBudget` (ttl 10 s)."""
 
+_RATIO_S = 0.5
 # A refill computed in floats may end a hair below the whole token that it is.
 _ONE = 1.0 - 1e-9
 
@@ -74,14 +75,15 @@ class RetryBudget:
     """
 
     __slots__ = (
-        "_brought", "_calls", "_floor_since_call", "_haste", "_reserve", "_settings", "_spent", "_tokens",
-        "_updated_at", "_yield", "recent",
+        "_brought", "_calls", "_floor_since_call", "_haste", "_ratio_until", "_reserve", "_settings", "_spent",
+        "_tokens", "_updated_at", "_yield", "recent",
     )  # fmt: skip
 
     def __init__(self, settings: BudgetSettings, now: float) -> None:
         self.recent = Recent(now)
         self._yield = RetryYield(now)
         self._brought = 0.0
+        self._ratio_until = now
         self.settings = settings
         self._tokens = self._reserve
         self._updated_at = now
@@ -100,19 +102,21 @@ class RetryBudget:
         # A floor below one retry in ten seconds still saves up for a whole one.
         self._reserve = max(1.0, floor * MEMORY_S) if floor > 0 else 0.0
         self._haste = self._new_haste()
+        self._ratio_until = -inf
 
     def note(self, is_failure: bool, now: float, *, is_retry: bool) -> None:
         """An attempt ended, or its answer began."""
         self.recent.note(is_failure, now)
         self._yield.note(is_failure, now, is_retry=is_retry)
+        if is_failure or is_retry:
+            self._ratio_until = now
 
     def deposit(self, now: float) -> None:
         """A call began."""
         self._update(now)
-        ratio = self._ratio()
-        if ratio != self._brought:
-            self._brought = ratio
-            self._haste = self._new_haste()
+        if now >= self._ratio_until:
+            self._renew_ratio(now)
+        ratio = self._brought
         if ratio > self._floor_since_call:
             self._tokens += ratio - self._floor_since_call
         self._floor_since_call = 0.0
@@ -134,6 +138,14 @@ class RetryBudget:
     def snapshot(self, now: float) -> RetryBudgetSnapshot:
         self._update(now)
         return RetryBudgetSnapshot(self._tokens, self._calls, self._spent, self._ratio())
+
+    def _renew_ratio(self, now: float) -> None:
+        """Where every call succeeds at once, the ratio hardly changes: it is looked at twice a second."""
+        self._ratio_until = now + _RATIO_S
+        ratio = self._ratio()
+        if ratio != self._brought:
+            self._brought = ratio
+            self._haste = self._new_haste()
 
     def _ratio(self) -> float:
         return self._settings.effective_ratio(self._yield.relative(), self._yield.success_share())

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from llm_guard.api_keys import ApiKey
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Manner
 from llm_guard.dialect.sse import StreamWatch, Usage
@@ -127,6 +128,9 @@ class Attempt:
     """It ran beside another attempt, which was slow."""
     is_superseded: bool = False
     """It is ended because another attempt has answered."""
+    key: ApiKey | None = None  # of the upstream's pool, if it has one
+    gave_way: bool = False
+    """It failed in a way that another key of the pool may mend: in this call its key comes after the others."""
     manner: Manner | None = None
     """How it was asked to go on with a stream that had died."""
     watch: StreamWatch | None = None
@@ -174,6 +178,7 @@ class Leave:
     """Its state when it gave the permit."""
     advance: Callable[[Gate], None]
     """Lets in whose turn it is: to be called whenever something has changed at the gate."""
+    key: ApiKey | None = None  # of the upstream's pool, if it has one
     is_begun: bool = False
     """An answer that lasts has begun: the deployment was seen to serve."""
     is_over: bool = False

@@ -115,7 +115,7 @@ class Race:
         settle_host(attempt, leave, signal if failure.is_before_sending else Signal.HEALTHY, self._clock)
         settle(attempt, leave, signal, self._clock)
         if failure.kind.scope is Scope.CREDENTIAL and attempt.target.model is not None:
-            credential = credential_of(call, attempt.target)
+            credential = credential_of(call, attempt.target, attempt.key)
             self._bench.note_refusal(credential, attempt.target.model, failure, self._clock.now())
 
     def _answer(self, call: Call, attempt: Attempt, leave: Leave, opened: Opened) -> None:
@@ -126,7 +126,10 @@ class Race:
             call.first_token_at = now
         settle_host(attempt, leave, _HEALTHY, self._clock)
         if attempt.target.model is not None:
-            self._bench.note_success(credential_of(call, attempt.target), attempt.target.model, attempt.started_at, now)
+            credential = credential_of(call, attempt.target, attempt.key)
+            self._bench.note_success(credential, attempt.target.model, attempt.started_at, now)
+            if attempt.key is not None:
+                self._note_refused_keys(call, attempt, now)
         if opened.rate is not None:
             leave.gate.note_hint(opened.rate, attempt.started_at, now)
             leave.advance(leave.gate)
@@ -134,6 +137,15 @@ class Race:
             settle(attempt, leave, _HEALTHY, self._clock)
         else:
             settle_begun(attempt, leave, self._clock)
+
+    def _note_refused_keys(self, call: Call, served: Attempt, now: float) -> None:
+        """The call was served with one key: what other keys were refused for is about them, and not about the call."""
+        upstream = served.target.deployment.upstream
+        for each in call.attempts:
+            theirs = each.target.deployment.upstream
+            if each.gave_way and each.failure is not None and each.target.model is not None and theirs is upstream:
+                credential = credential_of(call, each.target, each.key)
+                self._bench.note_refused_alone(credential, each.target.model, each.failure, now)
 
 
 class _Hedge:

@@ -46,6 +46,8 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     ending = "ok" if signal is _HEALTHY else _ending(attempt, signal)
     _note_recent(attempt, ending, now, is_begun=leave.is_begun)
     deployment.gates.in_flight -= 1
+    if leave.key is not None:
+        leave.key.in_flight -= 1
     is_waited_for = gate.exit(leave.slot, now, ending, took_s if ending == "ok" else None)
     if ending == "rate_limited":
         _note_rate_limit(attempt, gate, clock)

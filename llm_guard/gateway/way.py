@@ -91,6 +91,10 @@ class Way:
         """Whether one of them would let the call in at once."""
         return next(self._free(stops), None) is not None
 
+    def has_free_key(self, stop: Stop) -> bool:
+        """Whether another key of its upstream could be used now."""
+        return self._entrance.has_free_key(self.call, self.target(stop))
+
     def free_peer(self, stop: Stop) -> Stop | None:
         """Another deployment of the same model that would let the call in at once."""
         return next(self._free(self.line.peers(stop)), None)

@@ -166,19 +166,18 @@ class Signals:
         """Of upstreams that have a key of their own: those of callers are theirs to look after."""
         if self.rules.credential_benched is None:
             return
+        upstreams = {each.upstream.name: each.upstream for group in by_label.values() for each in group}
         ours = {
-            each.credential[1:4]: each.upstream.name
-            for group in by_label.values()
-            for each in group
-            if each.credential is not None
+            key[1:4]: (name, whose) for name, each in upstreams.items() for key, whose in each.own_credentials().items()
         }
-        rests: dict[str, tuple[float, str]] = dict.fromkeys(ours.values(), (0.0, ""))
+        rests: dict[str, tuple[float, str, str]] = {name: (0.0, "", "") for name, _ in ours.values()}
         bench = self._gateway.bench
         for key, benched in bench.snapshot(now).items() if not bench.is_empty(now) else ():
-            if key[0] in ("credential", "quota") and (name := ours.get(key[1:4])) is not None:
-                rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category))
-        for name, (rest_s, category) in rests.items():
-            yield "credential_benched", name, judge_credential(name, rest_s, category)
+            if key[0] in ("credential", "quota") and (owner := ours.get(key[1:4])) is not None:
+                name, whose = owner
+                rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category, whose))
+        for name, (rest_s, category, whose) in rests.items():
+            yield "credential_benched", name, judge_credential(name, rest_s, category, whose)
 
     def _own(self) -> Iterator[Found]:
         if self.rules.engine_gave_up is not None:

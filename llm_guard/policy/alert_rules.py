@@ -186,9 +186,11 @@ def judge_budget(subject: str, tokens: float, failure_share: float) -> Finding:
     return Finding(_verdict(is_out, True), tokens, 1.0, summary)
 
 
-def judge_credential(upstream: str, rest_s: float, category: str) -> Finding:
-    """`rest_s`: until it is tried again, 0 when it is not benched; `category`: of what it was refused for."""
-    state = f"its key was refused ({category}) and is left alone" if rest_s > 0 else "its key is in use"
+def judge_credential(upstream: str, rest_s: float, category: str, key: str = "") -> Finding:
+    """`rest_s`: until it is tried again, 0 when it is not benched; `category`: of what it was refused for; `key`: which
+    of its keys that is, where it has several."""
+    name = f"key {key}" if key else "key"
+    state = f"its {name} was refused ({category}) and is left alone" if rest_s > 0 else "its key is in use"
     return Finding(_verdict(rest_s > 0, True), rest_s, 0.0, f"{upstream}: {state}")
 
 

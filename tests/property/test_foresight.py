@@ -94,7 +94,7 @@ class World:
 
     def _fill(self, target: Target, state: State) -> None:
         now, deployment = self.clock.now(), target.deployment
-        gate = gate_of(self.call, target, now - 10.0)
+        gate = gate_of(self.call, target, None, now - 10.0)
         if state.pace == "learned":
             learn_pace(gate, now)
         for _ in range(state.in_flight):
@@ -122,7 +122,7 @@ class World:
             open_breaker(deployment.host, now)
 
     def _rest(self, target: Target, state: State, now: float) -> None:
-        credential = credential_of(self.call, target)
+        credential = credential_of(self.call, target, None)
         if state.rest == "credential":
             self.bench.note_refusal(credential, "m", REFUSED_KEY, now)
             self.bench.note_refusal(credential, "m", REFUSED_KEY, now)

@@ -24,8 +24,8 @@ from llm_guard import demo as scenes
 from llm_guard import explain
 from llm_guard.app import calm_collector, create_app, run
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, ConfigError, load_config, warnings_of
-from llm_guard.config_files import check_files, expiry_warnings
+from llm_guard.config import Config, ConfigError, warnings_of
+from llm_guard.config_files import expiry_warnings, load_with_files
 from llm_guard.health.schedule import schedule
 from llm_guard.health.subjects import told
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
@@ -344,9 +344,7 @@ def _show_load(result: LoadResult, as_json: bool) -> None:
 
 def _load(path: Path) -> Config:
     try:
-        config = load_config(path)
-        check_files(config, path)
-        return config
+        return load_with_files(path)
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(2)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, ConfigError, KeyPath, ServerTls, UpstreamTls, dotted, problem_at
+from llm_guard.config import Config, ConfigError, KeyPath, ServerTls, UpstreamTls, dotted, load_config, problem_at
 from llm_guard.key_files import KeyFiles
 from llm_guard.tls import client_context, expires_at, server_context
 from llm_guard.watched_files import BadFile, Contents, WatchedFiles, read_file
@@ -98,9 +98,11 @@ class ConfigFiles:
         return _Tls(files, files.load())
 
 
-def check_files(config: Config, path: Path) -> None:
-    """Raises ConfigError where files that the config names would keep it from running. It blocks."""
+def load_with_files(path: Path) -> Config:
+    """A config that could run now. It blocks. Raises ConfigError, also for files that it names."""
+    config = load_config(path)
     ConfigFiles(SystemClock(), lambda _key, _context: None).prepare(config, path)
+    return config
 
 
 def expiry_warnings(config: Config, wall: float) -> Iterator[str]:

@@ -45,7 +45,7 @@ from llm_guard.config.text import (
 _Part = TypeVar("_Part", bound=Strict)
 _Loc = tuple[int | str, ...]
 
-_ACCESS = {"server": ("host", "port"), "ops": ("host", "port", "token", "tokens", "store")}
+_ACCESS = {"server": ("host", "port", "tls"), "ops": ("host", "port", "token", "tokens", "store")}
 _MAX_BYTES = 1 << 20
 """Of a file. It is read in a running gateway too: an endless one would fill the memory, and YAML takes 12 s a MiB."""
 

@@ -7,7 +7,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 from tests.chaos.forms import CHAT
 from tests.fakes.provider import Respond, request_size, whole
@@ -33,7 +33,7 @@ class KeyedProvider:
         """By key: what a request waits for before it is answered."""
         self.keys: list[str] = []
         """Of the requests, in the order of arrival."""
-        self.certificates: list[object] = []
+        self.certificates: list[Any] = []
         """What the peers of the connections have shown."""
         self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()

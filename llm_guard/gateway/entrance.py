@@ -80,7 +80,7 @@ class Entrance:
         """
         now = self._clock.now()
         if turn is None:
-            key = key_for(self._bench, call, target, hint_patience_s, now)
+            key = key_for(self._bench, call, target, now)
             return self._admitted(call, target, key, gate_of(call, target, key, now), None, now, hint_patience_s)
         found = self._admitted(call, target, turn.key, turn.gate, turn.ticket.slot, now, hint_patience_s)
         if isinstance(found, Leave):
@@ -95,7 +95,7 @@ class Entrance:
         """Whether `try_enter` would give leave now."""
         now = self._clock.now()
         deployment = target.deployment
-        key = key_for(self._bench, call, target, 0.0, now)
+        key = key_for(self._bench, call, target, now)
         return (
             deployment.hold is None
             and cooldown_of(self._bench, call, target, key, 0.0, now) is None
@@ -105,13 +105,13 @@ class Entrance:
 
     def has_free_key(self, call: Call, target: Target) -> bool:
         """Whether a key of the target's pool that has not failed in this call could be used now."""
-        states = key_states(self._bench, call, target, 0.0, self._clock.now())
+        states = key_states(self._bench, call, target, self._clock.now())
         return any(state.is_free for state in states)
 
     async def wait_turn(self, call: Call, target: Target, until: float) -> Turn | Full:
         """As soon as it is this call's turn; not before `until`, or another has taken its place: what it would wait
         now. Cancelled, it leaves nothing behind."""
-        key = key_for(self._bench, call, target, 0.0, self._clock.now())
+        key = key_for(self._bench, call, target, self._clock.now())
         gate = gate_of(call, target, key, self._clock.now())
         turn = asyncio.Event()
         ticket = gate.join(call.priority, turn.set)
@@ -196,24 +196,25 @@ class Entrance:
         return Leave(permit, host, gate, slot, deployment.breaker.state, self.advance, key)
 
 
-def key_for(bench: Bench, call: Call, target: Target, hint_patience_s: float, now: float) -> ApiKey | None:
+def key_for(bench: Bench, call: Call, target: Target, now: float) -> ApiKey | None:
     """The key that the call is to be sent with; None: the upstream has no pool."""
     pool = target.deployment.upstream.keys
     if pool is None:
         return None
-    states = key_states(bench, call, target, hint_patience_s, now)
+    states = key_states(bench, call, target, now)
     return pool.keys[choose(states, is_ranked=pool.is_ranked)]
 
 
-def key_states(bench: Bench, call: Call, target: Target, hint_patience_s: float, now: float) -> list[KeyState]:
-    """What is known of each key of the target's pool, in its order; empty without a pool."""
+def key_states(bench: Bench, call: Call, target: Target, now: float) -> list[KeyState]:
+    """What is known of each key of the target's pool, in its order; empty without a pool. A provider's hint counts
+    however short it is: rather than wait it out, the call takes another key."""
     pool = target.deployment.upstream.keys
     if pool is None:
         return []
     failed = {attempt.key for attempt in call.attempts if attempt.gave_way}
     states = []
     for key in pool.keys:
-        rest = cooldown_of(bench, call, target, key, hint_patience_s, now)
+        rest = cooldown_of(bench, call, target, key, 0.0, now)
         wait_s = gate_of(call, target, key, now).wait_s(now, call.priority)
         rests_until = 0.0 if rest is None else rest.until
         states.append(

@@ -64,7 +64,7 @@ def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patie
     if deployment.hold is not None:
         return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
     host_s, breaker_s = deployment.host.retry_after_s(now), deployment.breaker.retry_after_s(now)
-    key = key_for(bench, call, target, hint_patience_s, now)
+    key = key_for(bench, call, target, now)
     rest = cooldown_of(bench, call, target, key, hint_patience_s, now)
     if rest is not None and rest.until - now >= max(host_s, breaker_s):
         return Shut("benched", rest.until - now, as_of(rest, now))

@@ -133,6 +133,7 @@ class App:
             self.errands,
             self.engines,
             self.cache,
+            self.files.problems,
         )
         self.ops = OperatorSide(self.config, running, self.operator_token)
         self.errands.tidings.tell = self.ops.journal.note

@@ -5,7 +5,7 @@ Owns where each number comes from. Does not own what is alarming (`policy.alert_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from llm_guard.config import AlertRules
@@ -27,6 +27,7 @@ from llm_guard.policy.alert_rules import (
     judge_credential,
     judge_engine,
     judge_failures,
+    judge_file,
     judge_lag,
     judge_latency,
     judge_refusals,
@@ -65,12 +66,14 @@ class Signals:
         journal: Journal,
         lag_s: Callable[[], float],
         is_reload_good: Callable[[], bool],
+        file_problems: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
         """`lag_s`: by how much the last look of the watch came late."""
         self._gateway = gateway
         self._counters = counters
         self._lag_s = lag_s
         self._is_reload_good = is_reload_good
+        self._file_problems = file_problems
         self._longest_lag_s = 0.0
         self._models: dict[str, _Model] = {}
         self._failures: dict[str, Trend] = {}
@@ -185,6 +188,8 @@ class Signals:
                 yield "engine_gave_up", engine, judge_engine(engine, has_given_up)
         if self.rules.reload_failed is not None:
             yield "reload_failed", CONFIG, judge_reload(self._is_reload_good())
+            for what, problem in self._file_problems().items():
+                yield "reload_failed", what, judge_file(what, problem)
         if self.rules.loop_lag is not None:
             yield "loop_lag", GATEWAY, judge_lag(self._longest_lag_s, self.rules.loop_lag)
         self._longest_lag_s = 0.0

@@ -204,6 +204,12 @@ def judge_reload(is_good: bool) -> Finding:
     return Finding(_verdict(not is_good, True), float(not is_good), 1.0, state)
 
 
+def judge_file(what: str, problem: str | None) -> Finding:
+    """A file with a key or certificates that the config names; `problem` None: it is in use as it is."""
+    state = "its files are in use" if problem is None else f"{problem}; what was good before stays in use"
+    return Finding(_verdict(problem is not None, True), float(problem is not None), 1.0, f"{what}: {state}")
+
+
 def judge_lag(lag_s: float, settings: LoopLagSettings) -> Finding:
     """It resolves below half of the threshold."""
     summary = f"the event loop kept everybody waiting for {seconds(lag_s)} (alarming above {seconds(settings.above)})"

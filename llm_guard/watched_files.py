@@ -80,12 +80,21 @@ class WatchedFiles(Generic[_Product]):
             try:
                 contents = await self._settled()
                 if contents is not None:
-                    self._seen, self._is_seen_good = _digest(contents), False
-                    self._adopt(await asyncio.to_thread(self._make, contents))
-                    self.problem, self._is_seen_good = None, True
-                    _log.info("changed files are in use", what=self.what)
+                    await self._try(contents)
             except BadFile as bad:
                 self._note(str(bad))
+
+    async def _try(self, contents: Contents) -> None:
+        """Raises BadFile. Cancelled, it has not seen them: a call that looks may be given up at any time."""
+        try:
+            product = await asyncio.to_thread(self._make, contents)
+        except BadFile:
+            self._seen, self._is_seen_good = _digest(contents), False
+            raise
+        self._seen, self._is_seen_good = _digest(contents), True
+        self.problem = None
+        self._adopt(product)
+        _log.info("changed files are in use", what=self.what)
 
     async def _settled(self) -> Contents | None:
         """New contents that no longer change; None: there are none. Raises BadFile."""

@@ -83,6 +83,10 @@ class World:
         self.alerts = Alerts(rules, self.signals, self.told, self.journal, self.clock)
         self.look()
 
+    def problems(self) -> dict[str, str | None]:
+        """With files that the config names."""
+        return self.file_problems
+
     def look(self) -> None:
         self.alerts.look(self.clock.now())
 

@@ -73,8 +73,9 @@ class KeyFiles:
         before = pool.first
         if secret == before.secret:
             return
-        pool.keys = (ApiKey("file", secret), ApiKey("file, before", before.secret))
-        self._clock.call_at(self._clock.now() + STANDBY_S, partial(_retire, pool, pool.keys[1]))
+        before.name = "file, before"
+        pool.keys = (ApiKey("file", secret), before)  # the same object: calls know which key has failed them
+        self._clock.call_at(self._clock.now() + STANDBY_S, partial(_retire, pool, before))
 
     async def _reread(self, file: WatchedFiles[str]) -> None:
         try:

@@ -42,7 +42,7 @@ class TlsHandshake(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
-        """What has come and nobody has read: before the handshake for TLS, after it from the client."""
+        """What has come and was not read yet: before the handshake for TLS, after it for the client's protocol."""
         self._is_lost = False
         self.due_at = float("inf")
         self.unsent_bytes = 0

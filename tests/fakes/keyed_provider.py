@@ -1,4 +1,4 @@
-"""A provider whose answer depends on the key that it is asked with."""
+"""A provider whose answer depends on the key of the request."""
 
 from __future__ import annotations
 

@@ -44,50 +44,50 @@ def said(stand: Stand, event: str) -> list[str]:
 
 async def test_key_is_read_from_the_file_and_again_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "key"
-    file.write_text("sk-first\n")
+    file.write_text("sk-filed-key-first\n")
     async with KeyedProvider() as provider, keyed(file, provider) as stand:
-        assert await serves(stand, provider) == "sk-first"
-        file.write_text("sk-second")
-        await until_used(stand, provider, "sk-second")
+        assert await serves(stand, provider) == "sk-filed-key-first"
+        file.write_text("sk-filed-key-second")
+        await until_used(stand, provider, "sk-filed-key-second")
 
 
 async def test_call_whose_key_was_revoked_reads_the_file_and_is_served(tmp_path: Path) -> None:
     file = tmp_path / "key"
-    file.write_text("sk-first")
+    file.write_text("sk-filed-key-first")
     async with KeyedProvider() as provider, keyed(file, provider) as stand:
-        assert await serves(stand, provider) == "sk-first"
-        file.write_text("sk-second")
-        provider.answers = {"sk-first": REFUSED}
-        assert await serves(stand, provider) == "sk-second"
-        assert provider.keys == ["sk-first", "sk-first", "sk-second"]
+        assert await serves(stand, provider) == "sk-filed-key-first"
+        file.write_text("sk-filed-key-second")
+        provider.answers = {"sk-filed-key-first": REFUSED}
+        assert await serves(stand, provider) == "sk-filed-key-second"
+        assert provider.keys == ["sk-filed-key-first", "sk-filed-key-first", "sk-filed-key-second"]
         (_, line) = await stand.calls()
         assert [each["outcome"] for each in line["attempts"]] == ["auth", "ok"]
 
 
 async def test_key_that_the_provider_does_not_know_yet_leaves_the_one_before_in_use(tmp_path: Path) -> None:
     file = tmp_path / "key"
-    file.write_text("sk-first")
-    async with KeyedProvider({"sk-second": REFUSED}) as provider, keyed(file, provider) as stand:
-        assert await serves(stand, provider) == "sk-first"
-        file.write_text("sk-second")
+    file.write_text("sk-filed-key-first")
+    async with KeyedProvider({"sk-filed-key-second": REFUSED}) as provider, keyed(file, provider) as stand:
+        assert await serves(stand, provider) == "sk-filed-key-first"
+        file.write_text("sk-filed-key-second")
         await eventually(lambda: said(stand, "changed files are in use"))
-        assert [await serves(stand, provider) for _ in range(3)] == ["sk-first"] * 3
-        del provider.answers["sk-second"]
+        assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-first"] * 3
+        del provider.answers["sk-filed-key-second"]
         stand.app.gateway.bench.lift(list(stand.app.gateway.bench.snapshot(0.0)), 0.0)
-        assert await serves(stand, provider) == "sk-second"
+        assert await serves(stand, provider) == "sk-filed-key-second"
 
 
 async def test_kubernetes_swap_of_links_is_seen(tmp_path: Path) -> None:
-    for name, key in (("..one", "sk-first"), ("..two", "sk-second")):
+    for name, key in (("..one", "sk-filed-key-first"), ("..two", "sk-filed-key-second")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "key").write_text(key)
     (tmp_path / "..data").symlink_to("..one")
     (tmp_path / "key").symlink_to("..data/key")
     async with KeyedProvider() as provider, keyed(tmp_path / "key", provider) as stand:
-        assert await serves(stand, provider) == "sk-first"
+        assert await serves(stand, provider) == "sk-filed-key-first"
         (tmp_path / "..new").symlink_to("..two")
         os.rename(tmp_path / "..new", tmp_path / "..data")
-        await until_used(stand, provider, "sk-second")
+        await until_used(stand, provider, "sk-filed-key-second")
 
 
 @pytest.mark.parametrize(
@@ -104,29 +104,29 @@ async def test_file_that_holds_no_key_keeps_the_last_good_one_and_is_told_once(
     tmp_path: Path, spoil: Callable[[Path], object], problem: str
 ) -> None:
     file = tmp_path / "key"
-    file.write_text("sk-first")
+    file.write_text("sk-filed-key-first")
     async with KeyedProvider() as provider, keyed(file, provider) as stand:
         spoil(file)
         await eventually(lambda: said(stand, "changed files cannot be used"))
         await asyncio.sleep(2.2)  # two more looks
-        assert await serves(stand, provider) == "sk-first"
+        assert await serves(stand, provider) == "sk-filed-key-first"
         (only,) = said(stand, "changed files cannot be used")
         assert problem in only
         assert "two words" not in only
-        file.write_text("sk-second")
-        await until_used(stand, provider, "sk-second")
+        file.write_text("sk-filed-key-second")
+        await until_used(stand, provider, "sk-filed-key-second")
 
 
 async def test_key_that_is_written_slowly_is_not_used_by_half(tmp_path: Path) -> None:
     file = tmp_path / "key"
-    file.write_text("sk-first")
+    file.write_text("sk-filed-key-first")
     async with KeyedProvider() as provider, keyed(file, provider) as stand:
-        for size in range(1, len("sk-second") + 1):
-            file.write_text("sk-second"[:size])
+        for size in range(1, len("sk-filed-key-second") + 1):
+            file.write_text("sk-filed-key-second"[:size])
             await serves(stand, provider)
             await asyncio.sleep(0.05)
-        await until_used(stand, provider, "sk-second")
-        assert set(provider.keys) == {"sk-first", "sk-second"}
+        await until_used(stand, provider, "sk-filed-key-second")
+        assert set(provider.keys) == {"sk-filed-key-first", "sk-filed-key-second"}
 
 
 async def test_no_call_fails_while_the_key_is_rotated_under_load(tmp_path: Path) -> None:
@@ -156,19 +156,30 @@ async def test_no_call_fails_while_the_key_is_rotated_under_load(tmp_path: Path)
         assert (failed, calls > 50) == ([], True)
 
 
+async def test_call_that_both_keys_refuse_is_sent_once_with_each(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("sk-filed-key-first")
+    async with KeyedProvider() as provider, keyed(file, provider) as stand:
+        await serves(stand, provider)
+        file.write_text("sk-filed-key-second")
+        provider.answers = {"sk-filed-key-first": REFUSED, "sk-filed-key-second": REFUSED}
+        assert (await CHAT.ask(stand.url)).status == 401
+        assert provider.keys[1:] == ["sk-filed-key-first", "sk-filed-key-second"]
+
+
 async def test_call_in_flight_keeps_its_key(tmp_path: Path) -> None:
     file = tmp_path / "key"
-    file.write_text("sk-first")
+    file.write_text("sk-filed-key-first")
     async with KeyedProvider() as provider, keyed(file, provider) as stand:
-        provider.holds["sk-first"] = asyncio.Event()
+        provider.holds["sk-filed-key-first"] = asyncio.Event()
         running = asyncio.create_task(CHAT.ask(stand.url))
-        await eventually(lambda: provider.keys == ["sk-first"])
-        file.write_text("sk-second")
+        await eventually(lambda: provider.keys == ["sk-filed-key-first"])
+        file.write_text("sk-filed-key-second")
         await eventually(lambda: said(stand, "changed files are in use"))
-        assert await serves(stand, provider) == "sk-second"
-        provider.holds["sk-first"].set()
+        assert await serves(stand, provider) == "sk-filed-key-second"
+        provider.holds["sk-filed-key-first"].set()
         assert (await running).status == 200
-        assert provider.keys == ["sk-first", "sk-second"]
+        assert provider.keys == ["sk-filed-key-first", "sk-filed-key-second"]
 
 
 async def test_gateway_does_not_start_without_the_file() -> None:

@@ -123,7 +123,7 @@ def _ask_in_one_packet(url: str, context: ssl.SSLContext) -> bytes:
                 incoming.write(sock.recv(65536))
 
 
-# clients that show who they are
+# clients with certificates
 
 
 async def test_client_without_a_certificate_is_turned_away_where_one_is_demanded(authority: Authority) -> None:
@@ -180,7 +180,7 @@ async def test_absent_pair_leaves_the_old_one_in_use(authority: Authority) -> No
 # clients that do something else
 
 
-async def test_plain_client_and_slow_handshakes_hurt_nobody(authority: Authority) -> None:
+async def test_plain_client_and_slow_handshakes_hurt_no_others(authority: Authority) -> None:
     async with serving(authority.pair("one"), head_timeout="500ms", max_connections=20) as stand:
         parts = urlsplit(stand.url)
         slow = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(30)]

@@ -1,4 +1,4 @@
-"""`upstreams.X.tls`: whom the gateway trusts, and what it shows."""
+"""`upstreams.X.tls`: which certificates the gateway trusts, and which it shows."""
 
 from __future__ import annotations
 

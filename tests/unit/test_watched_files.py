@@ -35,7 +35,7 @@ def write(file: Path, text: str) -> None:
 
 
 def problem_of(files: WatchedFiles[str]) -> str | None:
-    """Asked anew each time, which a type checker does not expect of an attribute."""
+    """By a function, because a type checker does not expect an attribute to change between two assertions."""
     return files.problem
 
 

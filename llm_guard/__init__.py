@@ -9,6 +9,8 @@ config       YAML -> frozen models
 routes       model name -> route -> deployments
 pool         deployments and budgets, over reloads
 deployment   whom a call can be sent to, and what is known of it
+api_keys     the keys of an upstream that has several
+config_files the files that a config names: key_files, and tls; watched_files follows them
 request_body the body of a request, whole or still arriving, as an interface
 call         the nouns of one call
 outcome      failure kinds, refusals

@@ -6,13 +6,11 @@ Owns the life of the process. Does not own what happens to a call.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import gc
 import os
-import resource
 import signal
 import socket
+import ssl
 from collections.abc import Awaitable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -23,12 +21,14 @@ from typing import Any
 import structlog
 
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, Server, sealing_keys
+from llm_guard.config import Config, KeyPath, sealing_keys
+from llm_guard.config_files import SERVER, ConfigFiles
 from llm_guard.errands.errands import Errands
 from llm_guard.gateway.answer_cache import AnswerCache
 from llm_guard.gateway.connections import Connections
 from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.listener import Listener, ListenerSettings, Serve
+from llm_guard.gateway.listener import Listener, Serve
+from llm_guard.gateway.listening import address_of, bound, listen, listener_settings
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
@@ -59,13 +59,8 @@ _LAST_WORDS_S = 2.0
 _CLOSING_S = 2.0
 _COLLECT_AFTER = 50_000
 """Objects that are new and could be part of a cycle. To look through so many takes 3 ms."""
-_BACKLOG = 2048
 _TOKEN_S = 5.0
 """So long the start waits for the file with the operator's token."""
-_SEND_BUFFER_BYTES = 1 << 17
-_OWN_DESCRIPTORS = 64
-_FEWEST_CONNECTIONS = 16
-_MOST_CONNECTIONS = 100_000
 
 
 class App:
@@ -92,12 +87,15 @@ class App:
         self._is_told_to_hurry = asyncio.Event()
 
     async def start(self) -> None:
-        """Accepts connections when it returns. Raises OSError when an address cannot be had."""
+        """Accepts connections when it returns. Raises OSError when an address cannot be had, and ConfigError for a file
+        that the config names and that cannot be used."""
         await self.operator_token.prepare_within(_TOKEN_S, self.config.ops, self._clock)
         self._connections = Connections()
+        self.files = ConfigFiles(self._clock, self._use_tls)
+        await asyncio.to_thread(self.files.prepare, self.config, self._path)
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
         self._draw = random.random
-        table = compile_routes(self.config, self._clock.now(), draw=self._draw)
+        table = compile_routes(self.config, self._clock.now(), draw=self._draw, key_files=self.files.keys.pools)
         counters = CallCounters()
         self.upstreams = Upstreams(self._connections, self._clock)
         self.upstreams.memory.limit_bytes = self.config.server.max_buffered
@@ -135,23 +133,24 @@ class App:
             self.errands,
             self.engines,
             self.cache,
+            self.files.problems,
         )
         self.ops = OperatorSide(self.config, running, self.operator_token)
         self.errands.tidings.tell = self.ops.journal.note
 
-        server, ops = self.config.server, self.config.ops
+        rules, ops = self.config.server, self.config.ops
         try:
             if ops.port is None:
-                await self._listen(self._serve, server.host, server.port)
+                await self._listen(self._serve, rules.host, rules.port)
             else:
-                await self._listen(self.gateway.serve, server.host, server.port)
+                await self._listen(self.gateway.serve, rules.host, rules.port)
                 await self._listen(self.ops.serve, ops.host, ops.port)
+            self.files.adopt(self.config)
             await self.ops.start()
             self.prober.adopt(self.config, table.upstreams)
             self.engines.adopt(self.config.engines)
-            for listening, _ in self._listeners:
-                await listening.start_serving()
-                _check_listening(listening)
+            for server, _ in self._listeners:
+                await listen(server)
             self.errands.start()
         except BaseException:
             await self._close()
@@ -161,9 +160,8 @@ class App:
 
     @property
     def addresses(self) -> list[str]:
-        """`http://HOST:PORT` of every listener, the one for calls first."""
-        names = [each.sockets[0].getsockname() for each, _ in self._listeners]
-        return [f"http://[{name[0]}]:{name[1]}" if ":" in name[0] else f"http://{name[0]}:{name[1]}" for name in names]
+        """`http://HOST:PORT` or `https://HOST:PORT` of every listener, the one for calls first."""
+        return [address_of(server, "http" if each.tls is None else "https") for server, each in self._listeners]
 
     def heed_signals(self) -> None:
         """From now on SIGTERM and SIGINT end `run`, a second one drops what still runs, and SIGHUP reloads."""
@@ -210,6 +208,7 @@ class App:
         await self.engines.stop(self._is_told_to_hurry)
         await self.prober.stop()
         await self.errands.stop()
+        await self.files.stop()
         await self.cache.store.close()
         await self._webhook_client.close()
         await self.ops.stop()
@@ -218,13 +217,16 @@ class App:
     def _adopt(self, adopted: Adopted) -> None:
         """Runs by another config, or as before: what may raise, though no valid config should make it, comes first."""
         config = adopted.config
-        settings = _listener_settings(config)
-        serving = Serving(config, compile_routes(config, self._clock.now(), self.gateway.table, self._draw))
+        settings = listener_settings(config)
+        self.files.prepare(config, self._path)  # for a reload that has been done; a roll back may have files of its own
+        now, key_files = self._clock.now(), self.files.keys.pools
+        serving = Serving(config, compile_routes(config, now, self.gateway.table, self._draw, key_files))
         self.ops.adopt(config)
         self.config = config
         for _, listener in self._listeners:
             listener.adopt(settings)
         self.upstreams.memory.limit_bytes = config.server.max_buffered
+        self.files.adopt(config)
         self.gateway.adopt(serving)
         self.prober.adopt(config, serving.table.upstreams)
         self.engines.adopt(config.engines)
@@ -236,8 +238,16 @@ class App:
     def _prepared(self, config: Config) -> Config:
         """In the thread that reads the config."""
         config = self._adapt(config)
+        self.files.prepare(config, self._path)
         self.operator_token.prepare(config.ops)
         return config
+
+    def _use_tls(self, key: KeyPath, context: ssl.SSLContext | None) -> None:
+        """From now on, for new connections."""
+        if key == SERVER:
+            self._listeners[0][1].tls = context
+        elif context is not None:
+            self._connections.trust(str(key[1]), context)
 
     def _new_cache_store(self) -> AnswerStore:
         rules = self.config.store.cache
@@ -261,16 +271,8 @@ class App:
         return self.ops.serve(request, reply) if is_operators(request.path) else self.gateway.serve(request, reply)
 
     async def _listen(self, serve: Serve, host: str, port: int) -> None:
-        listener = Listener(serve, _listener_settings(self.config), self._clock)
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            listener, host, port, backlog=_BACKLOG, reuse_address=True, start_serving=False
-        )  # fmt: skip
-        for sock in server.sockets:
-            # What is accepted inherits it. The kernel would let this grow to megabytes, and free it in steps as large:
-            # nobody could tell a client that reads slowly from one that does not read.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        self._listeners.append((server, listener))
+        listener = Listener(serve, listener_settings(self.config), self._clock)
+        self._listeners.append((await bound(listener, host, port), listener))
 
     def _on_signal(self) -> None:
         if self._is_told_to_stop.is_set():
@@ -304,45 +306,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         new_event_loop = None  # type: ignore[assignment]
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main)
-
-
-def _check_listening(server: asyncio.Server) -> None:
-    """Raises OSError where another has begun to listen since the address was bound: uvloop says nothing of it."""
-    for sock in server.sockets:
-        try:
-            is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        except ValueError:  # it is closed by now
-            is_listening = 0
-        if not is_listening:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-
-
-def _listener_settings(config: Config) -> ListenerSettings:
-    rules = config.server
-    return ListenerSettings(_max_connections(rules), rules.head_timeout, rules.body_timeout, rules.keep_alive)
-
-
-def _max_connections(rules: Server) -> int:
-    """As many as the config says and the file descriptors allow. A connection that cannot be accepted for want of a
-    descriptor would be reset by libuv: instead, a new one takes the place of an idle one."""
-    descriptors = _raised_descriptor_limit() - _OWN_DESCRIPTORS
-    if rules.max_connections is None:  # a call takes two descriptors: its client's and its provider's
-        return max(_FEWEST_CONNECTIONS, min(descriptors // 2, _MOST_CONNECTIONS))
-    allowed = max(_FEWEST_CONNECTIONS, descriptors)
-    if rules.max_connections > allowed:
-        remedy = "raise the process's limit on open files (ulimit -n), or lower server.max_connections"
-        _log.warning("server.max_connections is more than the open files allow", used=allowed, remedy=remedy)
-    return min(rules.max_connections, allowed)
-
-
-def _raised_descriptor_limit() -> int:
-    """How many files the process may open, after raising that to the hard limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return soft
 
 
 def _bodies(config: Config) -> Bodies:

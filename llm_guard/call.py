@@ -10,16 +10,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from llm_guard.api_keys import ApiKey
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Manner
 from llm_guard.dialect.sse import StreamWatch, Usage
+from llm_guard.leave import Leave
 from llm_guard.outcome import Beyond, Failure, GaveUp, Refusal, RefusedBy
 from llm_guard.policy.answer_memory import MemoryLease
-from llm_guard.policy.breaker import Permit
-from llm_guard.policy.callers import Suspect
-from llm_guard.policy.gate import Gate
 from llm_guard.policy.itinerary import WaitedFor
-from llm_guard.policy.line import Slot
 from llm_guard.policy.rate_hints import RateHint
 from llm_guard.policy.retry_budget import RetryBudget
 from llm_guard.policy.trace_context import TraceContext
@@ -128,6 +126,9 @@ class Attempt:
     """It ran beside another attempt, which was slow."""
     is_superseded: bool = False
     """It is ended because another attempt has answered."""
+    key: ApiKey | None = None  # of the upstream's pool, if it has one
+    gave_way: bool = False
+    """It failed in a way that another key of the pool may mend: in this call its key comes after the others."""
     manner: Manner | None = None
     """How it was asked to go on with a stream that had died."""
     watch: StreamWatch | None = None
@@ -160,28 +161,6 @@ class Attempt:
     def outcome(self) -> str:
         """`ok`, or the failure kind's label."""
         return self.failure.kind.label if self.failure else "ok"
-
-
-@dataclass(slots=True, eq=False)
-class Leave:
-    """What one attempt holds of others; given back once, whatever became of it (`gateway.settle`)."""
-
-    permit: Permit
-    """The deployment's breaker's."""
-    host: Permit
-    gate: Gate
-    slot: Slot
-    breaker: BreakerState
-    """Its state when it gave the permit."""
-    caller: str  # as `entrance.caller_of` has it
-    own_key: str  # digest of the caller's own key, if that is sent to the provider
-    suspect: Suspect | None
-    """Of a caller that is judged by itself: its breaker gave the permit, unless the deployment's was not closed."""
-    advance: Callable[[Gate], None]
-    """Lets in whose turn it is: to be called whenever something has changed at the gate."""
-    is_begun: bool = False
-    """An answer that lasts has begun: the deployment was seen to serve."""
-    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from llm_guard import demo as scenes
 from llm_guard import explain
 from llm_guard.app import calm_collector, create_app, run
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, ConfigError, load_config, warnings_of
+from llm_guard.config import Config, ConfigError, warnings_of
+from llm_guard.config_files import expiry_warnings, load_with_files
 from llm_guard.health.schedule import schedule
 from llm_guard.health.subjects import told
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
@@ -125,7 +126,8 @@ def check(path: Path) -> None:
             click.echo(f"upstreams.{upstream}.stream_end: lenient: a stream without a finish_reason passes as whole")
     for name, engine in config.engines.items():
         click.echo("\n".join(schedule(name, engine)))
-    for warning in warnings_of(config, path, _state_folder(config)):
+    expiries = expiry_warnings(config, SystemClock().wall())
+    for warning in (*warnings_of(config, path, _state_folder(config)), *expiries):
         click.echo(f"warning: {warning}", err=True)
     click.echo(f"{path}: well, {len(config.models)} models on {len(config.upstreams)} upstreams")
 
@@ -342,7 +344,7 @@ def _show_load(result: LoadResult, as_json: bool) -> None:
 
 def _load(path: Path) -> Config:
     try:
-        return load_config(path)
+        return load_with_files(path)
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(2)

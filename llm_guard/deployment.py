@@ -10,8 +10,10 @@ import hashlib
 import urllib.parse
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
+from llm_guard.api_keys import POOLED, KeyFilePools, KeyPool, pool_of
 from llm_guard.config import Auth, UpstreamConfig
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Prefill
@@ -27,11 +29,13 @@ from llm_guard.policy.stream import StreamEnd
 from llm_guard.policy.vocabulary.families import family_of_url
 
 _CALLERS = 1024
+_NO_FILES: KeyFilePools = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A provider endpoint; `base_url` has no slash at its end, `api_key` None passes the caller's on."""
+    """A provider endpoint; `base_url` has no slash at its end. Without `api_key` and `keys` the caller's key is passed
+    on."""
 
     name: str
     dialect: DialectName
@@ -47,22 +51,60 @@ class Upstream:
     """How its models take the beginning of an answer, unless a deployment says otherwise."""
     judges_answers: bool = True
     """An answer without its endpoint's shape is a failure."""
+    keys: KeyPool | None = field(default=None, repr=False)
+    """None: there is one key, `api_key`, or none."""
+    has_own_tls: bool = False
+    """It has certificates of its own, and shares no connection with other upstreams of its origin."""
     key_digest: str = field(init=False, repr=False)
     """Tells a key from the one that a reload puts in its place, without being one."""
     origin: str = field(init=False, repr=False)
     """Where its connections go: `https://host[:port]`."""
+    link: str = field(init=False, repr=False)
+    """Which connections are its: the origin, and its name where they are for it alone."""
     base_path: str = field(init=False, repr=False)
     """What stands before the path of each call; no slash at its end."""
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.base_url)
         object.__setattr__(self, "origin", f"{parts.scheme}://{parts.netloc}")
+        object.__setattr__(self, "link", link_of(self.origin, self.name if self.has_own_tls else None))
         object.__setattr__(self, "base_path", urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~"))
         object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
 
+    @property
+    def has_own_key(self) -> bool:
+        """Calls are sent with the gateway's key, not with the caller's."""
+        return self.api_key is not None or self.keys is not None
 
-def upstream_of(name: str, config: UpstreamConfig) -> Upstream:
-    """As the config has it."""
+    @property
+    def secret(self) -> str | None:
+        """The key of requests beside calls; None: it has none of its own."""
+        return self.api_key if self.keys is None else self.keys.first.secret
+
+    def credential(self, digest: str, account: str = "") -> Key:
+        """The key, on an account, as cooldowns know it."""
+        return ("credential", self.name, self.base_url, digest, account)
+
+    def may_use(self, digest: str) -> bool:
+        """Whether calls may be sent with the key of this digest: one of its own, or any caller's."""
+        if self.keys is not None:
+            return self.keys.named(digest) is not None
+        return self.api_key is None or self.key_digest == digest
+
+    def own_credentials(self) -> dict[Key, str]:
+        """The upstream's own keys as cooldowns know them, each with its name; "" where there is only one."""
+        if self.keys is not None:
+            return {self.credential(key.digest): key.name for key in self.keys.keys}
+        return {self.credential(self.key_digest): ""} if self.api_key is not None else {}
+
+
+def link_of(origin: str, name: str | None) -> str:
+    """Names connections to an origin; `name` is the upstream's that they are for, None: they may be for several."""
+    return origin if name is None else f"{origin} {name}"
+
+
+def upstream_of(name: str, config: UpstreamConfig, key_files: KeyFilePools = _NO_FILES) -> Upstream:
+    """As the config has it; `key_files` has the keys of every `api_key_file`."""
     rules = tuple(rule.compiled() for rule in config.errors)
     family = family_of_url(config.base_url)
     prefill = config.prefill or prefill_of(family, config.base_url)
@@ -78,6 +120,8 @@ def upstream_of(name: str, config: UpstreamConfig) -> Upstream:
         config.stream_end,
         prefill,
         judges_answers,
+        pool_of(config, key_files),
+        config.tls is not None,
     )
 
 
@@ -85,7 +129,8 @@ class Gates:
     """The gates before one deployment.
 
     A limit of calls at once is the deployment's, and has one gate for everybody. Without one a gate does nothing but
-    keep to the rate of the account that it is asked on, and each account has its own.
+    keep to the rate of the account that it is asked on, and each account has its own. Each key of a pool has a gate of
+    its own, limit included: providers limit accounts.
     """
 
     __slots__ = ("_by_account", "_settings", "in_flight")
@@ -98,8 +143,7 @@ class Gates:
 
     def of(self, account: str, now: float) -> Gate:
         """The gate for calls on an account: `account` tells one from the other, and may be anything."""
-        if self._settings.concurrency is not None:
-            account = ""
+        account = self._shared(account)
         gate = self._by_account.get(account)
         if gate is None:
             gate = self._by_account[account] = Gate(self._settings, now)
@@ -112,7 +156,13 @@ class Gates:
 
     def find(self, account: str) -> Gate | None:
         """As `of`, for whoever only looks; None: it would be a new one."""
-        return self._by_account.get("" if self._settings.concurrency is not None else account)
+        return self._by_account.get(self._shared(account))
+
+    def _shared(self, account: str) -> str:
+        """The account whose gate counts calls at once."""
+        if self._settings.concurrency is None:
+            return account
+        return account.partition("\n")[0] if account.startswith(POOLED) else ""
 
     @property
     def settings(self) -> CapacitySettings:
@@ -192,12 +242,11 @@ class Deployment:
     """It was asked to go on from the beginning of an answer, and would not."""
     hold: Hold | None = None
     credential: Key | None = field(init=False, repr=False)
-    """On a bench: the upstream's own key, on that key's own account; None: each caller brings one."""
+    """Names the upstream's one key, on its own account, to `Bench`; None: it has several, or each caller brings one."""
 
     def __post_init__(self) -> None:
         upstream = self.upstream
-        own = upstream.api_key is not None
-        self.credential = ("credential", upstream.name, upstream.base_url, upstream.key_digest, "") if own else None
+        self.credential = upstream.credential(upstream.key_digest) if upstream.api_key is not None else None
 
     def breaker_of(self) -> dict[str, str]:
         """Whose its breaker is: its label, and under a pattern the name too, for each name there has one of its own."""

@@ -10,7 +10,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from types import MappingProxyType
 
+from llm_guard.api_keys import KeyFilePools
 from llm_guard.config import (
     Config,
     DeploymentConfig,
@@ -93,10 +95,14 @@ class Route:
 
 
 def compile_routes(
-    config: Config, now: float, previous: RouteTable | None = None, draw: Callable[[], float] = lambda: 0.0
+    config: Config,
+    now: float,
+    previous: RouteTable | None = None,
+    draw: Callable[[], float] = lambda: 0.0,
+    key_files: KeyFilePools = MappingProxyType({}),
 ) -> RouteTable:
     """A table with every deployment of the config; `now` is when their retry budgets begin, `draw` gives each breaker
-    where its jitter begins.
+    where its jitter begins, `key_files` has the keys of every `api_key_file`.
 
     A deployment that was in `previous` (the same upstream name, base_url and model) keeps all that is known of it,
     under the settings that it has now; so do the names lately found through a pattern, and the routes' budgets. Until
@@ -104,7 +110,7 @@ def compile_routes(
     """
     carried = (previous.pool, previous.deployments()) if previous else (None, ())
     pool = Pool(now, config.defaults.breaker, draw, *carried)
-    table = RouteTable(config, pool)
+    table = RouteTable(config, pool, key_files)
     for name in previous.names() if previous else ():
         table.find(name)
     pool.forget_previous()
@@ -119,9 +125,9 @@ class RouteTable:
 
     __slots__ = ("_keys", "_live", "_models", "_pass_through", "_recent", "_routes", "pool", "upstreams")
 
-    def __init__(self, config: Config, pool: Pool) -> None:
+    def __init__(self, config: Config, pool: Pool, key_files: KeyFilePools) -> None:
         self.upstreams: Mapping[str, Upstream] = {
-            name: upstream_of(name, each) for name, each in config.upstreams.items()
+            name: upstream_of(name, each, key_files) for name, each in config.upstreams.items()
         }
         self._models = config.models
         self.pool = pool

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog.testing
 
+from llm_guard import key_files
 from llm_guard.app import App
 from llm_guard.config import Config
 from llm_guard.dialect import DIALECTS
@@ -66,6 +67,7 @@ def listen(sweep: Sweep) -> None:
     _after(headers, "caller_keys", lambda found, *_: sweep.learn(found))
     _before(App, "__init__", lambda _app, config, **_: sweep.learn(_keys_of(config)))
     _after(operator_token, "shared_token", lambda found, *_: sweep.learn([found[0]]))
+    _after(key_files, "key_in", lambda found, *_: sweep.learn([found]))
     _before(process, "write", lambda _path, text: sweep.learn(_IN_TEXT.findall(text)))
 
     _before(LogWriter, "write", lambda _writer, line: sweep.hear("log", line))
@@ -91,7 +93,9 @@ def listen(sweep: Sweep) -> None:
 def _keys_of(config: Config) -> list[str | None]:
     clients = [each.key for each in config.server.client_keys]
     operators = [config.ops.token, *(each.token for each in config.ops.tokens)]
-    return [*clients, *operators, config.store.key, *(each.api_key for each in config.upstreams.values())]
+    upstreams = config.upstreams.values()
+    pools = [key.key for each in upstreams for key in each.api_keys]
+    return [*clients, *operators, config.store.key, *(each.api_key for each in upstreams), *pools]
 
 
 def _shown(line: MutableMapping[str, Any]) -> str:

@@ -9,6 +9,8 @@ lasting   what is kept beyond a call
 models    the keys and their ranges
 errors    rules for an upstream's own error words
 engines   engines of our own, and how they are brought back
+api_keys  several keys for one upstream
+tls       files with certificates
 strict    what all parts have in common
 checks    what holds between keys
 reading   file -> Config, or every problem in it
@@ -20,6 +22,7 @@ shown     a config without its secrets, and what another one changes
 from __future__ import annotations
 
 from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat
+from llm_guard.config.api_keys import names_of as key_names
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.lasting import CompletionWebhook, StoreConfig, sealing_keys
@@ -35,9 +38,11 @@ from llm_guard.config.models import (
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
 from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, TimelineSettings, TraceSettings
-from llm_guard.config.reading import load_access, load_config, parse_config
+from llm_guard.config.reading import load_access, load_config, parse_config, problem_at
 from llm_guard.config.shown import KeyChange, digest, key_changes, shown
-from llm_guard.config.text import ConfigError, Problem
+from llm_guard.config.text import ConfigError, Problem, dotted
+from llm_guard.config.text import Path as KeyPath
+from llm_guard.config.tls import ServerTls, UpstreamTls
 from llm_guard.config.trying import Tried, try_text
 from llm_guard.config.warnings import warnings_of
 
@@ -54,6 +59,7 @@ __all__ = [
     "EngineConfig",
     "ErrorRule",
     "KeyChange",
+    "KeyPath",
     "LogSettings",
     "ModelConfig",
     "OperatorTokenConfig",
@@ -61,23 +67,28 @@ __all__ = [
     "Problem",
     "Rules",
     "Server",
+    "ServerTls",
     "StoreConfig",
     "TimelineSettings",
     "TraceSettings",
     "Tried",
     "UnitConfig",
     "UpstreamConfig",
+    "UpstreamTls",
     "WebhookConfig",
     "WebhookFormat",
     "digest",
+    "dotted",
     "is_name",
     "is_pattern",
     "key_changes",
+    "key_names",
     "load_access",
     "load_config",
     "matching_key",
     "near_names",
     "parse_config",
+    "problem_at",
     "sealing_keys",
     "shown",
     "try_text",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from llm_guard.config.api_keys import ApiKeys
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.fields import OptionalSecret, Port, Secret, Text, wrong
@@ -18,6 +19,7 @@ from llm_guard.config.lasting import StoreConfig
 from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.operator import Ops
 from llm_guard.config.strict import Strict
+from llm_guard.config.tls import ServerTls, UpstreamTls
 from llm_guard.dialect import DialectName
 from llm_guard.dialect.continuation import Prefill
 from llm_guard.policy.backoff import RetrySettings
@@ -49,6 +51,8 @@ class Server(Strict):
 
     host: Text = "127.0.0.1"
     port: Port = 8080
+    tls: ServerTls | None = None
+    """None: plain HTTP. Of the server's port; the port of `ops` is always plain."""
     max_body: Size = 64 * 1024**2
     max_buffered: Size = 256 * 1024**2
     """Of unary answers in memory, all together; beyond it they are relayed as they come, unjudged."""
@@ -89,11 +93,18 @@ def _usual_auth(data: dict[str, Any]) -> Auth:
 
 
 class UpstreamConfig(Strict):
-    """`base_url` has no slash at its end; `api_key` None: the caller's is passed on."""
+    """`base_url` has no slash at its end. Without any of `api_key`, `api_key_file` and `api_keys` the caller's key is
+    passed on."""
 
     dialect: DialectName
     base_url: str
     api_key: OptionalSecret = Field(default=None, repr=False)
+    api_key_file: Text | None = None
+    """A file that holds the key and nothing else; it is read again when it changes."""
+    api_keys: ApiKeys = ()
+    """Several keys: each call is sent with the one that has the fewest calls of those that are not in a cooldown."""
+    tls: UpstreamTls | None = None
+    """None: certificates of the system, or of SSL_CERT_FILE, are trusted, and none is shown."""
     auth: Auth = Field(default_factory=_usual_auth)
     errors: tuple[ErrorRule, ...] = ()
     """Asked in this order, before the built-in tables."""
@@ -106,6 +117,26 @@ class UpstreamConfig(Strict):
     another stream that died."""
     probe: ProbeSettings | None = None
     """None: it is not looked at beside its calls. One that an engine serves is looked at unless the file says so."""
+
+    @property
+    def has_own_key(self) -> bool:
+        """Calls are sent with the gateway's key, not with the caller's."""
+        return self.api_key is not None or self.api_key_file is not None or bool(self.api_keys)
+
+    @field_validator("api_key_file", "api_keys")
+    @classmethod
+    def _check_one_source(cls, value: Any, info: ValidationInfo) -> Any:
+        others = [name for name in ("api_key", "api_key_file") if info.data.get(name) is not None]
+        if value and others:
+            raise wrong(f"stands beside {others[0]}: keep one of api_key, api_key_file and api_keys")
+        return value
+
+    @field_validator("tls")
+    @classmethod
+    def _check_tls(cls, tls: UpstreamTls | None, info: ValidationInfo) -> UpstreamTls | None:
+        if tls is not None and str(info.data.get("base_url", "https:")).startswith("http:"):
+            raise wrong("is for a base_url that begins with https")
+        return tls
 
     @field_validator("stream_end")
     @classmethod

@@ -37,6 +37,7 @@ from llm_guard.config.text import (
     Interpolated,
     Path,
     Problem,
+    dotted,
     plain_scalar,
     read_document,
 )
@@ -44,7 +45,7 @@ from llm_guard.config.text import (
 _Part = TypeVar("_Part", bound=Strict)
 _Loc = tuple[int | str, ...]
 
-_ACCESS = {"server": ("host", "port"), "ops": ("host", "port", "token", "tokens", "store")}
+_ACCESS = {"server": ("host", "port", "tls"), "ops": ("host", "port", "token", "tokens", "store")}
 _MAX_BYTES = 1 << 20
 """Of a file. It is read in a running gateway too: an endless one would fill the memory, and YAML takes 12 s a MiB."""
 
@@ -88,6 +89,17 @@ def text_in(path: str | os.PathLike[str]) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError([Problem(file, line, "", "not text in UTF-8")]) from None
+
+
+def problem_at(path: pathlib.Path | None, key: Path, reason: str, env: Mapping[str, str] = os.environ) -> Problem:
+    """Of a key of a config that is valid in itself; `path` is its file, None if it came from elsewhere."""
+    if path is None:
+        return Problem("config", 0, dotted(key), reason)
+    try:
+        line = read_document(text_in(path), os.fspath(path), env).line(key)
+    except ConfigError:  # the file has changed since
+        line = 0
+    return Problem(os.fspath(path), line, dotted(key), reason)
 
 
 def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.environ) -> Config:

@@ -26,11 +26,11 @@ def warnings_of(config: Config, path: Path, state: Path | None) -> list[str]:
 
 
 def _open_to_all(config: Config) -> Iterator[str]:
-    paid = [name for name, upstream in config.upstreams.items() if upstream.api_key is not None]
+    paid = [name for name, upstream in config.upstreams.items() if upstream.has_own_key]
     if paid and not config.server.client_keys and not _is_loopback(config.server.host):
         yield (
             f"server.host: {config.server.host} is open to other machines and there are no server.client_keys: any "
-            f"client that reaches it spends the api_key of {', '.join(paid)}"
+            f"client that reaches it spends the key of {', '.join(paid)}"
         )
 
 
@@ -64,7 +64,9 @@ def _is_secret(place: tuple[int | str, ...]) -> bool:
     match place:
         case ("ops", "token") | ("ops", "tokens", _, "token") | ("server", "client_keys", _, "key"):
             return True
-        case ("upstreams", _, "api_key") | ("store", "key"):
+        case ("upstreams", _, "api_key") | ("upstreams", _, "api_keys", _) | ("store", "key"):
+            return True
+        case ("upstreams", _, "api_keys", _, "key"):
             return True
         case _:
             return False

@@ -1,6 +1,8 @@
 """The way of one call. Its files stand in the order in which a call meets them.
 
 listener             connections from clients: how many, and for how long
+listening            how it comes to its address
+tls_handshake        a connection before it is encrypted
 client_connection    one of them: requests in their order, the end of each step
 request_parser       their bytes as requests
 request              a request's head, checked, and its body as it comes

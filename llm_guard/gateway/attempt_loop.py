@@ -10,20 +10,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from math import inf
 
-from llm_guard.call import Attempt, Call, Leave, Served
+from llm_guard.call import Attempt, Call, Served
 from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
 from llm_guard.gateway.entrance import Entrance, Full, Shut, credential_of
 from llm_guard.gateway.race import Beside, Opener, Race, more_useful
 from llm_guard.gateway.settle import settle, settle_host
 from llm_guard.gateway.way import Way
+from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, GaveUp, Refusal, Scope, Signal
 from llm_guard.policy.bench import Bench, deployment_key
 from llm_guard.policy.deadline import attempt_ends_at, first_token_s, reserve_s
 from llm_guard.policy.hedge import HedgeDelays
 from llm_guard.policy.itinerary import Stop
+from llm_guard.policy.key_choice import gives_way, is_free_of_charge
 from llm_guard.policy.latency import Latency
-from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
+from llm_guard.policy.next_step import ChangeKey, FallBack, GiveUp, Retry, Step, next_step
 from llm_guard.policy.retry_budget import try_spend_all
 from llm_guard.routes import Hedging, Route, Target
 
@@ -65,6 +67,8 @@ class AttemptLoop:
                 return outcome
             last = more_useful(last, outcome)
             self._put_back(way, stop, call.attempts[begun:])
+            if (keys := way.target(stop).deployment.upstream.keys) is not None:
+                await keys.catch_up(outcome)
             step = self._decide(way, stop, _decisive(call.attempts[begun], outcome))
             if isinstance(step, GiveUp):
                 return GaveUp(last, None, step.why)
@@ -118,6 +122,7 @@ class AttemptLoop:
             kept_s = reserve_s(left_s, limit_s, own, following, now, 0.0 if is_chosen else own.longest_s)
             ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S if kept_s else 0.0)
         attempt = Attempt(target, now, call.id, way.budgets(stop), call.is_stream, leave.breaker, first_s, ends_by)
+        attempt.key = leave.key
         if call.attempts or call.skipped:
             attempt.is_retry = any(each.target is target for each in call.attempts)
             attempt.is_fallback = not attempt.is_retry
@@ -150,13 +155,18 @@ class AttemptLoop:
 
     # decide
 
-    def _take(self, way: Way, stop: Stop, step: Retry | FallBack) -> str:
+    def _take(self, way: Way, stop: Stop, step: Retry | ChangeKey | FallBack) -> str:
         """Does as was decided; returns what is to be said if nobody can be asked then."""
         match step:
             case Retry():
                 try_spend_all(way.budgets(stop), self._clock.now())
                 way.line.retry(stop, step, self._clock.now())
                 return "it could not be asked again"
+            case ChangeKey():
+                if step.is_paid:
+                    try_spend_all(way.budgets(stop), self._clock.now())
+                way.line.ask_again(stop)
+                return "it could not be asked with another key"
             case FallBack():
                 way.line.fall_back(stop, step, self._clock.now())
                 return "no other could be asked"
@@ -176,27 +186,45 @@ class AttemptLoop:
     def _decide(self, way: Way, stop: Stop, failure: Failure) -> Step:
         call, target, now = way.call, way.target(stop), self._clock.now()
         others, preferred, budgets = way.line.others(stop), way.preferred(stop), way.budgets(stop)
-        step = _other_manner(call, failure) or next_step(
-            failure,
-            retries_done=stop.retries,
-            settings=target.retry,
-            previous_s=stop.previous_s,
-            has_next=bool(others),
-            has_peer=bool(preferred),
-            has_free_peer=way.has_free(preferred),
-            has_other_model=any(other.alias != stop.alias for other in others),
-            fallback_at=way.fallback_at(stop) if target.retry.fallback_after else inf,
-            is_repeatable=call.is_repeatable,
-            has_timed_out_again=_has_timed_out_again(call, failure),
-            can_spend=all(budget.can_spend(now) for budget in budgets),
-            failure_share=budgets[0].recent.failure_share(now),
-            now=now,
-            deadline_at=call.commit_by,
-            u=self._draw(),
+        step = (
+            _other_manner(call, failure)
+            or self._other_key(way, stop, failure)
+            or next_step(
+                failure,
+                retries_done=stop.retries,
+                settings=target.retry,
+                previous_s=stop.previous_s,
+                has_next=bool(others),
+                has_peer=bool(preferred),
+                has_free_peer=way.has_free(preferred),
+                has_other_model=any(other.alias != stop.alias for other in others),
+                fallback_at=way.fallback_at(stop) if target.retry.fallback_after else inf,
+                is_repeatable=call.is_repeatable,
+                has_timed_out_again=_has_timed_out_again(call, failure),
+                can_spend=all(budget.can_spend(now) for budget in budgets),
+                failure_share=budgets[0].recent.failure_share(now),
+                now=now,
+                deadline_at=call.commit_by,
+                u=self._draw(),
+            )
         )
         _note_decision(call, failure, step, min(budget.snapshot(now).tokens for budget in budgets))
         self._note_rest(call, target, failure, step, now)
         return step
+
+    def _other_key(self, way: Way, stop: Stop, failure: Failure) -> ChangeKey | None:
+        """Goes on with another key of the upstream's pool; None: it has no other, or that would not help."""
+        call, target = way.call, way.target(stop)
+        attempt = _attempt_of(call, failure)
+        if target.deployment.upstream.keys is None or attempt is None:
+            return None
+        attempt.gave_way = gives_way(failure, is_repeatable=call.is_repeatable)
+        now, is_paid = self._clock.now(), not is_free_of_charge(failure)
+        if not attempt.gave_way or now >= call.commit_by or not way.has_free_key(stop):
+            return None
+        if is_paid and not all(budget.can_spend(now) for budget in way.budgets(stop)):
+            return None
+        return ChangeKey(is_paid)
 
     def _note_rest(self, call: Call, target: Target, failure: Failure, step: Step, now: float) -> None:
         """Benches a deployment that asked for a wait and is not waited for."""
@@ -204,8 +232,10 @@ class AttemptLoop:
         # What is wrong with one call is nobody else's to wait for.
         if target.model is None or wait_s is None or failure.kind.scope is Scope.CALL:
             return
-        if isinstance(step, FallBack) or wait_s > target.retry.max_delay:
-            key = deployment_key(credential_of(call, target), target.model)
+        if isinstance(step, FallBack | ChangeKey) or wait_s > target.retry.max_delay:
+            attempt = _attempt_of(call, failure)
+            credential = credential_of(call, target, None if attempt is None else attempt.key)
+            key = deployment_key(credential, target.model)
             self._bench.note_wait(key, failure, target.retry.max_retry_after, now)
 
 
@@ -234,13 +264,19 @@ def _has_timed_out_again(call: Call, failure: Failure) -> bool:
 
 def _other_manner(call: Call, failure: Failure) -> Retry | None:
     """Whoever will not go on with a stream in one manner may do so in another."""
-    attempt = next((each for each in call.attempts if each.failure is failure), None)
+    attempt = _attempt_of(call, failure)
     if attempt is None or call.recovery is None or not call.recovery.is_refused(attempt, failure):
         return None
     return Retry(0.0)
 
 
-def _after_others(step: Retry | FallBack) -> FallBack:
+def _attempt_of(call: Call, failure: Failure) -> Attempt | None:
+    return next((each for each in call.attempts if each.failure is failure), None)
+
+
+def _after_others(step: Retry | ChangeKey | FallBack) -> FallBack:
+    if isinstance(step, ChangeKey):
+        return FallBack(back_after_s=0.0)
     return FallBack(back_after_s=step.after_s, is_hint=step.is_hint) if isinstance(step, Retry) else step
 
 
@@ -254,6 +290,8 @@ def _said(step: Step) -> str:
     match step:
         case Retry(after_s):
             return f"retry after {after_s:.3g} s"
+        case ChangeKey():
+            return "ask with another key"
         case FallBack(_, None):
             return "fall back"
         case FallBack(_, back_after_s):

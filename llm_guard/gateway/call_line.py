@@ -28,6 +28,8 @@ class AttemptLine(Struct):
     waited_for: str | UnsetType = UNSET
     breaker: str | UnsetType = UNSET
     hedge: bool | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    """The name of the one of the upstream's keys, where it has several or has it from a file."""
     resumed_by: str | UnsetType = UNSET
     why: str | UnsetType = UNSET
     then: str | UnsetType = UNSET
@@ -138,6 +140,8 @@ def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLi
         line.breaker = attempt.breaker
     if attempt.is_hedge:
         line.hedge = True
+    if attempt.key is not None:
+        line.key = attempt.key.name
     if attempt.manner is not None:
         line.resumed_by = attempt.manner
     if attempt.failure is not None:

@@ -263,7 +263,8 @@ class ClientConnection(asyncio.Protocol):
         self._lingers_until = self._listener.now + _MOST_LINGER_S
         if not self.transport.is_closing():
             self._resume()
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # TLS has no half-closed connections
+                self.transport.write_eof()
 
     # bytes in
 

@@ -7,11 +7,9 @@ Owns which origin is reached how. All that the rest of the gateway knows of HTTP
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import urllib.request
 from collections.abc import Awaitable, Callable
-from functools import cache
 
 from llm_guard.call import Exchange
 from llm_guard.gateway.origin import Origin
@@ -19,6 +17,7 @@ from llm_guard.gateway.proxied import ProxiedOrigin, proxy_for
 from llm_guard.gateway.upstream_connection import UpstreamConnection
 from llm_guard.gateway.upstream_error import UpstreamError, unsendable
 from llm_guard.request_body import FileBody
+from llm_guard.tls import system_context
 
 __all__ = ["Connections", "UpstreamError"]
 
@@ -34,12 +33,17 @@ class Connections:
         self._proxied: dict[str, ProxiedOrigin] = {}
         self._living: set[UpstreamConnection] = set()
         self._proxies = urllib.request.getproxies()
-        self._tls = _verifying(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        self._tls = system_context()
+        self._own_tls: dict[str, ssl.SSLContext] = {}
+        """By upstream; those that have certificates of their own."""
+        self._retired: list[ProxiedOrigin] = []
+        """Those that were connected to with certificates which have changed since. What runs on them goes on, and what
+        idles is closed after a while: they are few, and are kept until the gateway stops."""
 
     def send(
         self,
         method: str,
-        origin: str,
+        link: str,
         target: str,
         headers: list[tuple[str, str]],
         body: bytes | FileBody,
@@ -49,29 +53,39 @@ class Connections:
     ) -> Awaitable[Exchange]:
         """Sends a request; returns when the head of the answer is here.
 
-        `origin` is `https://host[:port]`; `target`, a path with its query, goes out as it is written, and of `headers`
-        none may frame the request: that is done here. `on_connected` is called when a connection is there, before the
-        request is sent. What is not `is_repeatable` gets a fresh connection. Raises UpstreamError. Cancelled, it closes
-        the connection at once.
+        `link` is `https://host[:port]`, followed by a space and the name of an upstream with certificates of its own.
+        `target`, a path with its query, goes out as it is written, and of `headers` none may frame the request: that is
+        done here. `on_connected` is called when a connection is there, before the request is sent. What is not
+        `is_repeatable` gets a fresh connection. Raises UpstreamError. Cancelled, it closes the connection at once.
         """
-        place = self._origins.get(origin) or self._proxied.get(origin) or self._add(origin)
+        place = self._origins.get(link) or self._proxied.get(link) or self._add(link)
         return place.send(method, target, headers, body, on_connected, is_repeatable=is_repeatable)
 
     @property
     def count(self) -> int:
         """Connections in use or kept alive."""
-        return len(self._living) + sum(each.count for each in self._proxied.values())
+        return len(self._living) + sum(each.count for each in (*self._proxied.values(), *self._retired))
 
-    def dials(self, origin: str) -> int:
+    def trust(self, upstream: str, tls: ssl.SSLContext) -> None:
+        """The certificates of an upstream have changed: new connections use these, and old ones serve no further
+        request."""
+        self._own_tls[upstream] = tls
+        for link, origin in self._origins.items():
+            if _upstream_in(link) == upstream:
+                origin.trust(tls)
+        for link in [link for link in self._proxied if _upstream_in(link) == upstream]:
+            self._retired.append(self._proxied.pop(link))
+
+    def dials(self, link: str) -> int:
         """How often a connection to it was begun since the start; those through an HTTP proxy are not known, and 0."""
-        place = self._origins.get(origin)
+        place = self._origins.get(link)
         return place.dials if place is not None else 0
 
     async def close(self) -> None:
         """Closes every connection."""
         for origin in self._origins.values():
             origin.close()
-        for proxied in self._proxied.values():
+        for proxied in (*self._proxied.values(), *self._retired):
             await proxied.close()
         living = list(self._living)
         for connection in living:
@@ -79,22 +93,19 @@ class Connections:
         if living:
             await asyncio.wait([connection.gone for connection in living], timeout=_GONE_WITHIN_S)
 
-    def _add(self, origin: str) -> Origin | ProxiedOrigin:
-        tls = self._tls if origin.startswith("https:") else None
+    def _add(self, link: str) -> Origin | ProxiedOrigin:
+        origin = link.partition(" ")[0]
+        tls = self._own_tls.get(_upstream_in(link), self._tls) if origin.startswith("https:") else None
         try:
             proxy = proxy_for(origin, self._proxies)
             if proxy is not None:
-                proxied = self._proxied[origin] = ProxiedOrigin(origin, proxy, tls)
+                proxied = self._proxied[link] = ProxiedOrigin(origin, proxy, tls)
                 return proxied
-            direct = self._origins[origin] = Origin(origin, self._living, tls)
+            direct = self._origins[link] = Origin(origin, self._living, tls)
         except ValueError as error:
             raise unsendable(f"{origin} is not an origin") from error
         return direct
 
 
-@cache
-def _verifying(_file: str | None, _directory: str | None) -> ssl.SSLContext:
-    """Trusts whom the environment trusts, and else the system; to read that takes 20 ms, which no call should wait."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+def _upstream_in(link: str) -> str:
+    return link.partition(" ")[2]

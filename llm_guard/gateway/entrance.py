@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from math import inf
 
-from llm_guard.call import Call, Leave
+from llm_guard.api_keys import ApiKey
+from llm_guard.call import Call
 from llm_guard.clock import Alarm, Clock
 from llm_guard.deployment import Deployment, Hold
+from llm_guard.gateway.caller import breaker_of, caller_of
+from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, Signal
 from llm_guard.policy.bench import Bench, Benched, Key, as_of, deployment_key, quota_key
 from llm_guard.policy.breaker import Breaker, Permit
-from llm_guard.policy.callers import Suspect
 from llm_guard.policy.gate import Gate
+from llm_guard.policy.key_choice import KeyState, choose
 from llm_guard.policy.line import Slot, Ticket
 from llm_guard.routes import Target
 
@@ -57,6 +61,8 @@ class Turn:
 
     gate: Gate
     ticket: Ticket
+    key: ApiKey | None = None
+    """Whose pace the gate keeps; None: the upstream has no pool."""
 
 
 class Entrance:
@@ -76,12 +82,17 @@ class Entrance:
         Where the answer is not leave, the turn is given back.
         """
         now = self._clock.now()
-        gate = turn.gate if turn is not None else gate_of(call, target, now)
-        slot = turn.ticket.slot if turn is not None else None
-        found = self._admitted(call, target, gate, slot, now, hint_patience_s)
-        if turn is not None and not isinstance(found, Leave):
-            self.give_back(turn)
-        return found
+        if turn is None:
+            key = key_for(self._bench, call, target, now)
+            return self._admitted(call, target, key, gate_of(call, target, key, now), None, now, hint_patience_s)
+        found = self._admitted(call, target, turn.key, turn.gate, turn.ticket.slot, now, hint_patience_s)
+        if isinstance(found, Leave):
+            return found
+        self.give_back(turn)
+        if turn.key is None:
+            return found
+        # The key's cooldown may have begun while the call waited for its turn; the other keys are still there.
+        return self.try_enter(call, target, hint_patience_s=hint_patience_s)
 
     def has_cooldowns(self) -> bool:
         """Whether any cooldown may stop a call now."""
@@ -91,17 +102,24 @@ class Entrance:
         """Whether `try_enter` would give leave now."""
         now = self._clock.now()
         deployment = target.deployment
+        key = key_for(self._bench, call, target, now)
         return (
             deployment.hold is None
-            and cooldown_of(self._bench, call, target, 0.0, now) is None
+            and cooldown_of(self._bench, call, target, key, 0.0, now) is None
             and max(breaker_of(call, deployment, now).retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
-            and gate_of(call, target, now).wait_s(now, call.priority) == 0.0
+            and gate_of(call, target, key, now).wait_s(now, call.priority) == 0.0
         )
+
+    def has_free_key(self, call: Call, target: Target) -> bool:
+        """Whether a key of the target's pool that has not failed in this call could be used now."""
+        states = key_states(self._bench, call, target, self._clock.now())
+        return any(state.is_free for state in states)
 
     async def wait_turn(self, call: Call, target: Target, until: float) -> Turn | Full:
         """As soon as it is this call's turn; not before `until`, or another has taken its place: what it would wait
         now. Cancelled, it leaves nothing behind."""
-        gate = gate_of(call, target, self._clock.now())
+        key = key_for(self._bench, call, target, self._clock.now())
+        gate = gate_of(call, target, key, self._clock.now())
         turn = asyncio.Event()
         ticket = gate.join(call.priority, turn.set)
         if ticket is None:
@@ -114,7 +132,7 @@ class Entrance:
                 self.advance(gate)
                 await turn.wait()
             if not ticket.is_evicted:
-                taken = Turn(gate, ticket)
+                taken = Turn(gate, ticket, key)
         except TimeoutError:
             pass
         finally:
@@ -145,14 +163,21 @@ class Entrance:
         self.advance(gate)
 
     def _admitted(
-        self, call: Call, target: Target, gate: Gate, slot: Slot | None, now: float, hint_patience_s: float
+        self,
+        call: Call,
+        target: Target,
+        key: ApiKey | None,
+        gate: Gate,
+        slot: Slot | None,
+        now: float,
+        hint_patience_s: float,
     ) -> Leave | Shut | Full:
         deployment = target.deployment
         if deployment.hold is not None:
             return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
-        rest = cooldown_of(self._bench, call, target, hint_patience_s, now)
+        rest = cooldown_of(self._bench, call, target, key, hint_patience_s, now)
         if rest is not None:
-            self._bench.note_stopped(cooldown_keys(call, target))
+            self._bench.note_stopped(cooldown_keys(call, target, key))
             breaker = breaker_of(call, deployment, now)
             refused_s = max(breaker.retry_after_s(now), deployment.host.retry_after_s(now))
             if rest.until - now >= refused_s:
@@ -176,31 +201,13 @@ class Entrance:
             return Full(gate.drain_s(now, call.priority), has_place=has_place)
         deployment.gates.in_flight += 1
         if target.model is not None and not self._bench.is_empty(now):
-            self._bench.note_sent(cooldown_keys(call, target), now)
+            self._bench.note_sent(cooldown_keys(call, target, key), now)
+        if key is not None and deployment.upstream.keys is not None:
+            deployment.upstream.keys.begin(key)
         if breaker is deployment.breaker:
             suspect = None
         own_key = call.key_digest if deployment.credential is None else ""
-        return Leave(permit, host, gate, slot, breaker.state, caller, own_key, suspect, self.advance)
-
-
-def caller_of(call: Call, deployment: Deployment, now: float) -> str:
-    """Whose call it is: a client key's, by name, or that of a key of the caller's own, by digest, if this provider has
-    accepted it lately. All others are one caller."""
-    if call.client_key is not None:
-        return call.client_key
-    is_known = deployment.credential is None and deployment.callers.is_accepted(call.key_digest, now)
-    return f"key {call.key_digest[:12]}" if is_known else ""
-
-
-def suspect_of(call: Call, deployment: Deployment, now: float) -> Suspect | None:
-    """By what the call's caller is judged, if it is judged by itself."""
-    callers = deployment.callers
-    return callers.suspect(caller_of(call, deployment, now)) if callers.has_failures else None
-
-
-def breaker_of(call: Call, deployment: Deployment, now: float) -> Breaker:
-    """The breaker that decides about a call."""
-    return deployment.judge_of(suspect_of(call, deployment, now))
+        return Leave(permit, host, gate, slot, breaker.state, caller, own_key, suspect, self.advance, key)
 
 
 def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
@@ -210,17 +217,46 @@ def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now
     return breaker.try_acquire(now) if breaker.end_opening(now, "another caller asks") is not None else None
 
 
-def cooldown_keys(call: Call, target: Target) -> tuple[Key, Key, Key]:
+def key_for(bench: Bench, call: Call, target: Target, now: float) -> ApiKey | None:
+    """The key that the call is to be sent with; None: the upstream has no pool."""
+    pool = target.deployment.upstream.keys
+    if pool is None:
+        return None
+    states = key_states(bench, call, target, now)
+    return pool.keys[choose(states, is_ranked=pool.is_ranked)]
+
+
+def key_states(bench: Bench, call: Call, target: Target, now: float) -> list[KeyState]:
+    """What is known of each key of the target's pool, in its order; empty without a pool. A provider's hint counts
+    however short it is: rather than wait it out, the call takes another key."""
+    pool = target.deployment.upstream.keys
+    if pool is None:
+        return []
+    failed = {attempt.key for attempt in call.attempts if attempt.gave_way}
+    states = []
+    for key in pool.keys:
+        rest = cooldown_of(bench, call, target, key, 0.0, now)
+        wait_s = gate_of(call, target, key, now).wait_s(now, call.priority)
+        rests_until = 0.0 if rest is None else rest.until
+        states.append(
+            KeyState(key in failed, rests_until, inf if wait_s is None else wait_s, key.in_flight, key.last_use)
+        )
+    return states
+
+
+def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[Key, Key, Key]:
     """Keys of the cooldowns that can stop a call: of the credential, of the model's quota, of the deployment's hint."""
-    credential, model = credential_of(call, target), target.model or ""
+    credential, model = credential_of(call, target, key), target.model or ""
     return credential, quota_key(credential, model), deployment_key(credential, model)
 
 
-def cooldown_of(bench: Bench, call: Call, target: Target, hint_patience_s: float, now: float) -> Benched | None:
+def cooldown_of(
+    bench: Bench, call: Call, target: Target, key: ApiKey | None, hint_patience_s: float, now: float
+) -> Benched | None:
     """The cooldown that stops a call, if any; see `Entrance.try_enter`."""
     if bench.is_empty(now) or target.model is None:
         return None  # files and the like cost nothing, and have permissions of their own
-    credential = credential_of(call, target)
+    credential = credential_of(call, target, key)
     stop = bench.find(credential, target.model, now)
     if stop is not None:
         return stop
@@ -234,20 +270,33 @@ def shut_by(hold: Hold, guess_s: float, now: float) -> Shut:
     return Shut(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
 
 
-def gate_of(call: Call, target: Target, now: float) -> Gate:
-    """A provider limits the rate of an account: callers with keys of their own wait for themselves alone."""
+def gate_of(call: Call, target: Target, key: ApiKey | None, now: float) -> Gate:
+    """A provider limits the rate of an account: callers with keys of their own wait for themselves alone, and so do
+    calls with different keys of a pool."""
     deployment = target.deployment
+    if key is not None:
+        return deployment.gates.of(account_of(key, call.account_digest), now)
     if deployment.credential is not None and not call.account_digest:
         return deployment.gates.of(OUR_OWN, now)
-    key = "" if deployment.credential is not None else call.key_digest
-    return deployment.gates.of(f"{key} {call.account_digest}", now)
+    caller = "" if deployment.credential is not None else call.key_digest
+    return deployment.gates.of(f"{caller} {call.account_digest}", now)
 
 
-def credential_of(call: Call, target: Target) -> Key:
-    """Whose key the target is asked with, and on which account: the upstream's own key, or each caller's for itself."""
+def account_of(key: ApiKey, account_digest: str) -> str:
+    """Which gate calls with a key of a pool pass, on an account that the caller has named, if any."""
+    if key.account:
+        return f"{key.account}\n{account_digest}"
+    return f" {account_digest}" if account_digest else OUR_OWN
+
+
+def credential_of(call: Call, target: Target, key: ApiKey | None) -> Key:
+    """Whose key the target is asked with, and on which account: the upstream's own key, or each caller's for itself.
+    `key`: the one of the upstream's pool; None where it has none."""
     deployment = target.deployment
-    if deployment.credential is not None and not call.account_digest:
+    if key is None and deployment.credential is not None and not call.account_digest:
         return deployment.credential
     upstream = deployment.upstream
-    key = upstream.key_digest if upstream.api_key is not None else call.key_digest
-    return ("credential", upstream.name, upstream.base_url, key, call.account_digest)
+    if key is not None:
+        return upstream.credential(key.digest, call.account_digest)
+    digest = upstream.key_digest if upstream.api_key is not None else call.key_digest
+    return upstream.credential(digest, call.account_digest)

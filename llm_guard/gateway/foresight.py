@@ -12,7 +12,8 @@ from typing import Literal
 
 from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, breaker_of, cooldown_of, shut_by
+from llm_guard.gateway.caller import breaker_of
+from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, account_of, cooldown_of, key_for, shut_by
 from llm_guard.gateway.way import hint_patience_s, order_of
 from llm_guard.policy.bench import Bench, as_of
 from llm_guard.policy.gate import Forecast
@@ -65,7 +66,8 @@ def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patie
         return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
     breaker = breaker_of(call, deployment, now)
     host_s, breaker_s = deployment.host.retry_after_s(now), breaker.retry_after_s(now)
-    rest = cooldown_of(bench, call, target, hint_patience_s, now)
+    key = key_for(bench, call, target, now)
+    rest = cooldown_of(bench, call, target, key, hint_patience_s, now)
     if rest is not None and rest.until - now >= max(host_s, breaker_s):
         return Shut("benched", rest.until - now, as_of(rest, now))
     if rest is not None:
@@ -79,9 +81,13 @@ def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patie
 
 
 def forecast_of(target: Target, now: float, priority: int) -> Forecast:
-    """At the gate of the upstream's own key; whoever brings a key of his own finds a gate where nobody is."""
-    gate = target.deployment.gates.find(OUR_OWN)
-    return _FREE if gate is None else gate.forecast(now, priority)
+    """At the gate of the upstream's own key, or of the one in its pool that lets a call in first. Callers who bring a
+    key have gates of their own, which are taken to be free."""
+    gates, pool = target.deployment.gates, target.deployment.upstream.keys
+    accounts = [OUR_OWN] if pool is None else [account_of(key, "") for key in pool.keys]
+    found = [gates.find(account) for account in accounts]
+    forecasts = [_FREE if gate is None else gate.forecast(now, priority) for gate in found]
+    return min(forecasts, key=lambda each: (not each.is_free, not each.has_place, each.wait_s))
 
 
 def _hint_patience_s(call: Call, target: Target, others: list[Target], now: float) -> float:

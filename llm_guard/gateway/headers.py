@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from llm_guard.api_keys import ApiKey
 from llm_guard.call import Call, Headers
 from llm_guard.deployment import Upstream
 from llm_guard.outcome import Beyond
@@ -54,13 +55,17 @@ _CODING = re.compile(r"(?:gzip|x-gzip|deflate|identity)(?:\s*;|$)")
 _CONNECTION_OPTIONS = frozenset({"", "close", "keep-alive", "upgrade", "te"})
 
 
-def to_upstream(call: Call, upstream: Upstream, *, is_body_ours: bool = False) -> list[tuple[str, str]]:
-    """What a provider sees of a client's headers; `is_body_ours`: but the body is not the client's.
+def to_upstream(
+    call: Call, upstream: Upstream, key: ApiKey | None = None, *, is_body_ours: bool = False
+) -> list[tuple[str, str]]:
+    """What a provider sees of a client's headers; `key` is the one of the upstream's pool, if it has one.
+    `is_body_ours`: the body is not the client's.
 
     The credential is swapped where the upstream has a key. A key that opens the gateway goes no further. What the
     gateway adds, it adds last: no client can have it taken away by naming it in `Connection` (CVE-2022-31813).
     """
-    swaps = upstream.api_key is not None or call.client_key is not None
+    secret = upstream.api_key if key is None else key.secret
+    swaps = secret is not None or call.client_key is not None
     is_plain_wanted = call.is_plain_wanted
     dropped = _STAYS
     if swaps:
@@ -72,8 +77,8 @@ def to_upstream(call: Call, upstream: Upstream, *, is_body_ours: bool = False) -
     kept = _travelling(call.headers, _up, dropped)
     if swaps and call.is_upgrade:
         kept = [_without_key(pair) for pair in kept]
-    if upstream.api_key is not None and upstream.auth != "none":
-        kept.append(_credential(upstream.auth, upstream.api_key))
+    if secret is not None and upstream.auth != "none":
+        kept.append(_credential(upstream.auth, secret))
     if call.is_upgrade:
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
     if is_plain_wanted:

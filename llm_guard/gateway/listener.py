@@ -7,13 +7,16 @@ calls (`gateway.server`).
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from llm_guard.clock import Alarm, Clock
 from llm_guard.gateway.client_connection import ClientConnection
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
+from llm_guard.gateway.tls_handshake import TlsHandshake
 
 Serve = Callable[[Request, Reply], Awaitable[None]]
 
@@ -34,6 +37,26 @@ class ListenerSettings:
     """A connection may be idle for so long between requests."""
 
 
+class Connection(Protocol):
+    """A client's, before its TLS handshake or after it."""
+
+    due_at: float
+    """When it will have taken too long over what it does."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Written, and not taken."""
+
+    def expire(self) -> None:
+        """`due_at` has come."""
+
+    def close(self) -> None:
+        """Closes the connection when what was written is out."""
+
+    def abort(self) -> None:
+        """Closes the connection at once."""
+
+
 class Listener:
     """Makes a protocol for every connection, and sees to it that none is forgotten."""
 
@@ -41,15 +64,17 @@ class Listener:
         self.serve = serve
         self.now = clock.now()
         """As of the last sweep: limits on arrival need no better."""
-        self.idle: dict[ClientConnection, None] = {}
+        self.tls: ssl.SSLContext | None = None
+        """For connections from now on; None: they are plain HTTP."""
+        self.idle: dict[Connection, None] = {}
         """Those without a call, the longest idle first."""
         self._clock = clock
-        self._connections: set[ClientConnection] = set()
+        self._connections: set[Connection] = set()
         self._sweeper: Alarm | None = None
         self.adopt(settings)
 
     def __call__(self) -> asyncio.Protocol:
-        return ClientConnection(self)
+        return ClientConnection(self) if self.tls is None else TlsHandshake(self, self.tls)
 
     @property
     def count(self) -> int:
@@ -62,7 +87,7 @@ class Listener:
         shortest_s = min(settings.head_timeout, settings.body_timeout, settings.keep_alive)
         self._sweep_s = min(_SWEEP_S, shortest_s / 4)
 
-    def add(self, connection: ClientConnection) -> bool:
+    def add(self, connection: Connection) -> bool:
         """Takes a new connection on, where need be in the place of the one that has been idle for longest; returns
         whether there is room."""
         if self._sweeper is None:
@@ -77,7 +102,7 @@ class Listener:
         self.idle[connection] = None
         return True
 
-    def remove(self, connection: ClientConnection) -> None:
+    def remove(self, connection: Connection) -> None:
         """It is gone."""
         self._connections.discard(connection)
         self.idle.pop(connection, None)

@@ -89,6 +89,14 @@ class Origin:
         if self._resolving is not None:
             self._resolving.cancel()
 
+    def trust(self, tls: ssl.SSLContext) -> None:
+        """From now on connections are made with these certificates, and those made with others serve no further
+        request."""
+        self._tls = tls
+        for connection in list(self._idle):
+            self.drop(connection)
+            connection.abort()
+
     # what is kept
 
     def add(self, connection: UpstreamConnection) -> None:
@@ -98,7 +106,7 @@ class Origin:
 
     def keep(self, connection: UpstreamConnection, keep_alive_s: int | None) -> None:
         idle_s = _IDLE_S if keep_alive_s is None else min(_IDLE_S, keep_alive_s - _MARGIN_S)
-        if idle_s <= 0 or len(self._idle) >= _MAX_IDLE or self._is_closed:
+        if idle_s <= 0 or len(self._idle) >= _MAX_IDLE or self._is_closed or connection.tls is not self._tls:
             connection.abort()
             return
         connection.expires_at = self._loop.time() + idle_s
@@ -138,15 +146,15 @@ class Origin:
         try:
             addresses = await self._resolve()
             sock = await start_connection(addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_S, loop=self._loop)
-            connection = UpstreamConnection(self)
+            connection = UpstreamConnection(self, self._tls)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 await self._loop.create_connection(
                     lambda: connection,
                     sock=sock,
-                    ssl=self._tls,
-                    server_hostname=self._name if self._tls is not None else None,
+                    ssl=connection.tls,
+                    server_hostname=self._name if connection.tls is not None else None,
                 )
             except BaseException:
                 if connection.has_transport:  # asyncio's TLS would wait for its peer, and uvloop tells nobody

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from llm_guard.call import Attempt, Call, Leave, Opened, Served
+from llm_guard.call import Attempt, Call, Opened, Served
 from llm_guard.clock import Alarm, Clock
 from llm_guard.gateway.entrance import credential_of
 from llm_guard.gateway.settle import settle, settle_begun, settle_host
+from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Scope, Signal
 from llm_guard.policy.bench import Bench
 
@@ -115,7 +116,7 @@ class Race:
         settle_host(attempt, leave, signal if failure.is_before_sending else Signal.HEALTHY, self._clock)
         settle(attempt, leave, signal, self._clock)
         if failure.kind.scope is Scope.CREDENTIAL and attempt.target.model is not None:
-            credential = credential_of(call, attempt.target)
+            credential = credential_of(call, attempt.target, attempt.key)
             self._bench.note_refusal(credential, attempt.target.model, failure, self._clock.now())
 
     def _answer(self, call: Call, attempt: Attempt, leave: Leave, opened: Opened) -> None:
@@ -126,7 +127,10 @@ class Race:
             call.first_token_at = now
         settle_host(attempt, leave, _HEALTHY, self._clock)
         if attempt.target.model is not None:
-            self._bench.note_success(credential_of(call, attempt.target), attempt.target.model, attempt.started_at, now)
+            credential = credential_of(call, attempt.target, attempt.key)
+            self._bench.note_success(credential, attempt.target.model, attempt.started_at, now)
+            if attempt.key is not None:
+                self._note_refused_keys(call, attempt, now)
         if opened.rate is not None:
             leave.gate.note_hint(opened.rate, attempt.started_at, now)
             leave.advance(leave.gate)
@@ -134,6 +138,15 @@ class Race:
             settle(attempt, leave, _HEALTHY, self._clock)
         else:
             settle_begun(attempt, leave, self._clock)
+
+    def _note_refused_keys(self, call: Call, served: Attempt, now: float) -> None:
+        """The call was served with one key: what other keys were refused for is about them, and not about the call."""
+        upstream = served.target.deployment.upstream
+        for each in call.attempts:
+            theirs = each.target.deployment.upstream
+            if each.gave_way and each.failure is not None and each.target.model is not None and theirs is upstream:
+                credential = credential_of(call, each.target, each.key)
+                self._bench.note_refused_alone(credential, each.target.model, each.failure, now)
 
 
 class _Hedge:

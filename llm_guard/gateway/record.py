@@ -223,9 +223,9 @@ def is_clients_doing(call: Call) -> bool:
 def _is_callers_key(call: Call) -> bool:
     """Whether it was the caller's own that was refused; where it rests, nobody was asked with it."""
     if call.attempts:
-        return call.attempts[-1].target.deployment.credential is None
+        return not call.attempts[-1].target.deployment.upstream.has_own_key
     targets = call.route.targets if call.route is not None else ()
-    return bool(targets) and not any(each.deployment.credential for each in targets)
+    return bool(targets) and not any(each.deployment.upstream.has_own_key for each in targets)
 
 
 def _fate(call: Call) -> Fate:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import structlog
 
-from llm_guard.call import Attempt, Leave
+from llm_guard.call import Attempt
 from llm_guard.clock import Clock
 from llm_guard.gateway import headers as header_rules
+from llm_guard.leave import Leave
 from llm_guard.outcome import FailureKind, Signal
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.limiter import Ending
@@ -46,6 +47,8 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     ending = "ok" if signal is _HEALTHY else _ending(attempt, signal)
     _note_recent(attempt, ending, now, is_begun=leave.is_begun)
     deployment.gates.in_flight -= 1
+    if leave.key is not None:
+        leave.key.in_flight -= 1
     if leave.suspect is not None and signal is _UNHEALTHY:
         ending = "ignored"  # what one caller alone fails at tells nothing of the deployment's capacity
     is_waited_for = gate.exit(leave.slot, now, ending, took_s if ending == "ok" else None)

@@ -72,11 +72,11 @@ class Upstreams:
         target, body = await _request(call, attempt)
         if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
             body = limits.sending = Sending(body, limits)
-        headers = header_rules.to_upstream(call, upstream, is_body_ours=attempt.manner is not None)
+        headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=attempt.manner is not None)
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
         exchange = await self._connections.send(
-            call.method, upstream.origin, target, headers, body, limits.on_connected, is_repeatable=call.is_repeatable
+            call.method, upstream.link, target, headers, body, limits.on_connected, is_repeatable=call.is_repeatable
         )
         if exchange.status == 411 and isinstance(call.body, ArrivingBody) and limits.lacks_length:
             exchange.abort()

@@ -7,6 +7,7 @@ Owns its protocol for asyncio, back-pressure both ways, and its end. Does not ow
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -50,11 +51,13 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_drained", "_exchange", "_inbox", "_is_full", "_is_pumping", "_is_reused", "_is_upgraded", "_keeper", "_loop",
         "_reader", "_taken_at", "_unsent", "_waiter", "expires_at", "gone", "has_transport", "is_paused", "pieces",
-        "transport", "unread",
+        "tls", "transport", "unread",
     )  # fmt: skip
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: Keeper, tls: ssl.SSLContext | None = None) -> None:
         self._keeper = keeper
+        self.tls = tls
+        """What it was made with; None: it is plain."""
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.has_transport = False

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from llm_guard.call import Call, Leave, Skipped
+from llm_guard.call import Call, Skipped
 from llm_guard.clock import Clock
 from llm_guard.deployment import Down
-from llm_guard.gateway.entrance import Entrance, Full, Shut, Turn, suspect_of
+from llm_guard.gateway.caller import suspect_of
+from llm_guard.gateway.entrance import Entrance, Full, Shut, Turn
+from llm_guard.leave import Leave
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Candidate, arranged, failing_last
 from llm_guard.policy.deadline import can_finish
@@ -93,6 +95,10 @@ class Way:
     def has_free(self, stops: tuple[Stop, ...]) -> bool:
         """Whether one of them would let the call in at once."""
         return next(self._free(stops), None) is not None
+
+    def has_free_key(self, stop: Stop) -> bool:
+        """Whether another key of its upstream could be used now."""
+        return self._entrance.has_free_key(self.call, self.target(stop))
 
     def free_peer(self, stop: Stop) -> Stop | None:
         """Another deployment of the same model that would let the call in at once."""

@@ -119,7 +119,6 @@ class _Asker:
     def __init__(self, upstream: Upstream, connections: Connections) -> None:
         self.upstream = upstream
         self._connections = connections
-        self._headers = _headers(upstream)
 
     def target(self, path: str) -> str:
         """The path of an endpoint of the API, as the upstream has it."""
@@ -137,14 +136,16 @@ class _Asker:
     async def _send(self, method: str, target: str, body: bytes) -> Exchange:
         """A kept-alive connection that had been closed says nothing: then, and for what costs, a fresh one."""
         is_repeatable = method != "POST"
-        headers = [*self._headers, ("Content-Type", "application/json")] if body else self._headers
-        send, origin = self._connections.send, self.upstream.origin
+        headers = _headers(self.upstream)
+        if body:
+            headers.append(("Content-Type", "application/json"))
+        send, link = self._connections.send, self.upstream.link
         try:
-            return await send(method, origin, target, headers, body, _connected, is_repeatable=is_repeatable)
+            return await send(method, link, target, headers, body, _connected, is_repeatable=is_repeatable)
         except UpstreamError as error:
             if error.kind is not FailureKind.RETIRED:
                 raise
-        return await send(method, origin, target, headers, body, _connected, is_repeatable=False)
+        return await send(method, link, target, headers, body, _connected, is_repeatable=False)
 
 
 def sight_of(error: UpstreamError) -> Sight:
@@ -172,7 +173,7 @@ def _decoded(body: bytes, kind: type[Any]) -> Any:
 
 def _headers(upstream: Upstream) -> list[tuple[str, str]]:
     headers = [("Accept", "application/json, */*"), ("Accept-Encoding", "identity"), ("User-Agent", "llm-guard")]
-    key = upstream.api_key
+    key = upstream.secret
     if key is not None and upstream.auth != "none":
         is_bearer = upstream.auth == "bearer"
         headers.append(("Authorization", f"Bearer {key}") if is_bearer else (upstream.auth, key))

@@ -58,7 +58,8 @@ def subjects_of(config: Config, upstreams: Mapping[str, Upstream]) -> dict[Key, 
 
 def told(config: Config) -> Iterator[str]:
     """What is looked at, a line each, and how soon it is found down at the latest."""
-    upstreams = {name: upstream_of(name, each) for name, each in config.upstreams.items()}
+    keyless = {name: each.model_copy(update={"api_key_file": None}) for name, each in config.upstreams.items()}
+    upstreams = {name: upstream_of(name, each) for name, each in keyless.items()}  # no file is read for words
     for subject in subjects_of(config, upstreams).values():
         rules = subject.settings
         what = _WORDS[subject.kind].format(path=health_path(subject))

@@ -5,7 +5,7 @@ Owns where each number comes from. Does not own what is alarming (`policy.alert_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from llm_guard.config import AlertRules
@@ -27,6 +27,7 @@ from llm_guard.policy.alert_rules import (
     judge_credential,
     judge_engine,
     judge_failures,
+    judge_file,
     judge_lag,
     judge_latency,
     judge_refusals,
@@ -65,12 +66,14 @@ class Signals:
         journal: Journal,
         lag_s: Callable[[], float],
         is_reload_good: Callable[[], bool],
+        file_problems: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
         """`lag_s`: by how much the last look of the watch came late."""
         self._gateway = gateway
         self._counters = counters
         self._lag_s = lag_s
         self._is_reload_good = is_reload_good
+        self._file_problems = file_problems
         self._longest_lag_s = 0.0
         self._models: dict[str, _Model] = {}
         self._failures: dict[str, Trend] = {}
@@ -166,19 +169,18 @@ class Signals:
         """Of upstreams that have a key of their own: those of callers are theirs to look after."""
         if self.rules.credential_benched is None:
             return
+        upstreams = {each.upstream.name: each.upstream for group in by_label.values() for each in group}
         ours = {
-            each.credential[1:4]: each.upstream.name
-            for group in by_label.values()
-            for each in group
-            if each.credential is not None
+            key[1:4]: (name, whose) for name, each in upstreams.items() for key, whose in each.own_credentials().items()
         }
-        rests: dict[str, tuple[float, str]] = dict.fromkeys(ours.values(), (0.0, ""))
+        rests: dict[str, tuple[float, str, str]] = {name: (0.0, "", "") for name, _ in ours.values()}
         bench = self._gateway.bench
         for key, benched in bench.snapshot(now).items() if not bench.is_empty(now) else ():
-            if key[0] in ("credential", "quota") and (name := ours.get(key[1:4])) is not None:
-                rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category))
-        for name, (rest_s, category) in rests.items():
-            yield "credential_benched", name, judge_credential(name, rest_s, category)
+            if key[0] in ("credential", "quota") and (owner := ours.get(key[1:4])) is not None:
+                name, whose = owner
+                rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category, whose))
+        for name, (rest_s, category, whose) in rests.items():
+            yield "credential_benched", name, judge_credential(name, rest_s, category, whose)
 
     def _own(self) -> Iterator[Found]:
         if self.rules.engine_gave_up is not None:
@@ -186,6 +188,8 @@ class Signals:
                 yield "engine_gave_up", engine, judge_engine(engine, has_given_up)
         if self.rules.reload_failed is not None:
             yield "reload_failed", CONFIG, judge_reload(self._is_reload_good())
+            for what, problem in self._file_problems().items():
+                yield "reload_failed", what, judge_file(what, problem)
         if self.rules.loop_lag is not None:
             yield "loop_lag", GATEWAY, judge_lag(self._longest_lag_s, self.rules.loop_lag)
         self._longest_lag_s = 0.0

@@ -78,13 +78,14 @@ def address(access: Access | None) -> str | None:
         return None
     server, ops = access
     host, port = (server.host, server.port) if ops.port is None else (ops.host, ops.port)
-    return url_of(host, port) if port else None
+    scheme = "https" if ops.port is None and server.tls is not None else "http"
+    return url_of(host, port, scheme) if port else None
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, scheme: str) -> str:
     """For a browser on this machine."""
     host = _ANY_HOST.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _named(rules: Ops, name: str | None) -> Found:

@@ -37,16 +37,14 @@ class Moment:
 
 def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     """Its own breaker, and those of callers that it judges by themselves, where the evidence has opened them."""
-    effect = "Its breaker closes, and forgets what it has seen; calls return gradually."
-    lift = _reset(deployment, "breaker", effect)
-    seen = deployment.breaker.snapshot(moment.now)
-    if seen.state in ("open", "half_open"):
-        yield _shut(seen, "breaker", "its breaker", deployment, lift, moment)
+    lift = _reset(deployment, "breaker", "Its breaker closes, and forgets what it has seen; calls return gradually.")
+    breakers = {"its breaker": deployment.breaker}
     for caller, suspect in deployment.callers.suspects():
-        own = suspect.breaker.snapshot(moment.now)
-        if own.state in ("open", "half_open"):
-            whose = f"its breaker for {caller or 'callers that are not known'}, whose calls alone fail,"
-            yield _shut(own, "breaker", whose, deployment, lift, moment)
+        breakers[f"its breaker for {caller or 'unknown callers'}, whose calls alone fail,"] = suspect.breaker
+    for whose, breaker in breakers.items():
+        seen = breaker.snapshot(moment.now)
+        if seen.state in ("open", "half_open"):
+            yield _shut(seen, "breaker", whose, deployment, lift, moment)
 
 
 def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
@@ -83,20 +81,20 @@ def of_gates(
 def of_cooldowns(
     cooldowns: Mapping[Key, Benched], deployments: Iterable[Deployment], moment: Moment
 ) -> Iterator[Restriction]:
-    """Of credentials, and of models on them; those of callers' own keys together."""
-    groups: dict[tuple[str, str | None, bool], list[Benched]] = {}
+    """Of credentials, and of models on them; those of each key of an upstream, and those of all callers' own keys."""
+    groups: dict[tuple[str, str | None, str | None], list[Benched]] = {}
     concerned = concerned_by(cooldowns, deployments)
     labels: dict[tuple[str, str | None], dict[str, Deployment]] = {}
     for key, found in concerned.items():
         upstream, model = found[0].upstream.name, None if key[0] == "credential" else key[-1]
-        groups.setdefault((upstream, model, _is_own(key, found[0])), []).append(cooldowns[key])
+        groups.setdefault((upstream, model, _own_name(key, found[0])), []).append(cooldowns[key])
         labels[upstream, model] = {each.label: each for each in found}
-    for (upstream, model, is_own), benched in groups.items():
+    for (upstream, model, own), benched in groups.items():
         if model is None:
-            yield _cooling_credential(upstream, benched, is_own, moment)
+            yield _cooling_credential(upstream, benched, own, moment)
         else:
             for deployment in labels[upstream, model].values():
-                yield _cooling(deployment, benched, is_own, moment)
+                yield _cooling(deployment, benched, own, moment)
 
 
 def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict[Key, list[Deployment]]:
@@ -115,7 +113,7 @@ def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict
         upstream, base_url, key_digest, _ = key[-4:] if key[0] == "credential" else key[-5:-1]
         place = (upstream, base_url)
         group = by_upstream.get(place) if key[0] == "credential" else by_model.get((*place, key[-1]))
-        if group and (group[0].upstream.api_key is None or group[0].upstream.key_digest == key_digest):
+        if group and group[0].upstream.may_use(key_digest):
             found[key] = group
     return found
 
@@ -133,10 +131,10 @@ def is_ramping(deployment: Deployment, limit: int | None) -> bool:
     return limit is not None and (own is None or (own != "adaptive" and limit < own))
 
 
-def _is_own(key: Key, deployment: Deployment) -> bool:
-    """Whether it is of the upstream's own key, on that key's own account."""
-    account = key[-1] if key[0] == "credential" else key[-2]
-    return deployment.upstream.api_key is not None and not account
+def _own_name(key: Key, deployment: Deployment) -> str | None:
+    """Of the upstream's own key that it is of, "" where there is only one; None: of a caller's key or account."""
+    whose = key[-4:] if key[0] == "credential" else key[-5:-1]
+    return deployment.upstream.own_credentials().get(("credential", *whose))
 
 
 # of breakers
@@ -282,38 +280,38 @@ def _full(
 # of cooldowns
 
 
-def _cooling(deployment: Deployment, benched: Sequence[Benched], is_own: bool, moment: Moment) -> Restriction:
+def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
     last = max(benched, key=lambda each: each.until)
     return Restriction(
         "cooldown",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"{_provider_said(last)}{_of_callers(benched, is_own)}",
+        f"{_of_key(own)}{_provider_said(last)}{_of_callers(benched, own)}",
         moment.iso(min(each.since for each in benched)),
         moment.iso(last.until),
         "Calls are sent again then.",
         0,
-        not is_own,
+        own is None,
         _reset(deployment, "cooldown", "The next call is sent to it, whatever its provider has said."),
         None,
     )
 
 
-def _cooling_credential(upstream: str, benched: Sequence[Benched], is_own: bool, moment: Moment) -> Restriction:
+def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
     last = max(benched, key=lambda each: each.until)
-    whose = f"the credential of {upstream} cools down: " if is_own else ""
+    whose = f"the credential of {upstream} cools down: " if own is not None else ""
     return Restriction(
         "credential_cooldown",
         None,
         None,
         upstream,
-        f"{whose}{_provider_said(last)}{_of_callers(benched, is_own)}",
+        f"{whose}{_of_key(own)}{_provider_said(last)}{_of_callers(benched, own)}",
         moment.iso(min(each.since for each in benched)),
         moment.iso(last.until),
         "Calls are sent again then.",
         0,
-        not is_own,
+        own is None,
         Lift("POST", RESET, {"upstream": upstream, "what": ["credential_cooldown"]}, _EVERY_MODEL),
         None,
     )
@@ -325,8 +323,12 @@ def _provider_said(benched: Benched) -> str:
     return f"its provider answered {failure.kind.category.replace('_', ' ')}{wait}: {failure.detail}"
 
 
-def _of_callers(benched: Sequence[Benched], is_own: bool) -> str:
-    return "" if is_own else f" (for {len(benched)} of the keys or accounts that callers bring)"
+def _of_key(own: str | None) -> str:
+    return f"key {own}: " if own else ""
+
+
+def _of_callers(benched: Sequence[Benched], own: str | None) -> str:
+    return "" if own is not None else f" (for {len(benched)} of the keys or accounts that callers bring)"
 
 
 # what they have in common

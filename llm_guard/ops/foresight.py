@@ -192,7 +192,7 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
         turn=foreseen.turn,
         why=_why(foreseen),
         back_in_s=None if obstacle is None else obstacle.wait_s,
-        has_own_key=deployment.credential is not None,
+        has_own_key=deployment.upstream.has_own_key,
         breaker=deployment.breaker.state,
         breaker_retry_s=deployment.breaker.retry_after_s(now),
         host=deployment.host.state,

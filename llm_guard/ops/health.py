@@ -213,9 +213,13 @@ def _held_s(deployment: Deployment, now: float) -> float:
 
 
 def _longest(key_of: Callable[[Deployment, Key], Key], group: Group, rests: Mapping[Key, float]) -> float:
-    """Of the rests with these keys; those of callers' own keys are each for itself, and not looked at."""
-    own = ((each, each.credential) for each in group if rests and each.credential is not None)
-    return max((rests.get(key_of(each, credential), 0.0) for each, credential in own), default=0.0)
+    """Of the rests with these keys; those of callers' own keys are each for itself, and not looked at. An upstream with
+    several keys rests as long as all of them do."""
+    if not rests:
+        return 0.0
+    own = ((each, each.upstream.own_credentials()) for each in group)
+    rests_s = (min(rests.get(key_of(each, key), 0.0) for key in keys) for each, keys in own if keys)
+    return max(rests_s, default=0.0)
 
 
 def _of_credential(_deployment: Deployment, credential: Key) -> Key:

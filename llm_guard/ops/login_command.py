@@ -52,4 +52,5 @@ def first_link(listener: str, generated: Generated | None) -> str | None:
     if generated is None or not generated.is_new:
         return None
     parts = urlsplit(listener)
-    return link(url_of(parts.hostname or "", parts.port or 80), Credential.of(OPERATOR, "operator", generated.token))
+    base = url_of(parts.hostname or "", parts.port or 80, parts.scheme)
+    return link(base, Credential.of(OPERATOR, "operator", generated.token))

@@ -227,7 +227,7 @@ class Overview:
             tally.quantiles(tally.DURATION_BOUNDS, lately.durations),
             deployment_view.first_tokens(group, now),
             self._timestamps.of(last_success) if last_success else None,
-            self._running.dials(upstream.origin),
+            self._running.dials(upstream.link),
             deployment_view.breaker_view(group, self._forced(label), now),
             worst(each.host.state for each in group),
             deployment_view.gate_view(group, now),

@@ -5,7 +5,7 @@ Owns no state. It is what `app` hands to the operator's side, and that to its pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from llm_guard.clock import Clock
@@ -35,3 +35,5 @@ class Running:
     errands: Errands
     engines: Engines
     cache: AnswerCache
+    file_problems: Callable[[], Mapping[str, str | None]] = dict
+    """What is wrong with keys and certificates in files, by what they are for; None: nothing."""

@@ -192,7 +192,7 @@ class OperatorSide:
     def _new_alerts(self, config: Config) -> Alerts:
         running, rules = self._running, config.ops.alerts
         lag, reload = lambda: self._watch.lag_s, lambda: self.state.is_last_reload_good
-        signals = Signals(rules, running.gateway, running.counters, self.journal, lag, reload)
+        signals = Signals(rules, running.gateway, running.counters, self.journal, lag, reload, running.file_problems)
         return Alerts(rules, signals, self._webhooks, self.journal, running.clock)
 
     def _new_keeping(self, folder: Callable[[], Path], config: Config) -> Keeping | None:

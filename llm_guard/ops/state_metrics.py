@@ -135,7 +135,7 @@ class StateMetrics:
 
     def _dials(self) -> list[Row]:
         upstreams = self._gateway.table.upstreams
-        return [((name,), self._running.dials(upstream.origin)) for name, upstream in upstreams.items()]
+        return [((name,), self._running.dials(upstream.link)) for name, upstream in upstreams.items()]
 
     def _benched(self) -> list[Row]:
         counts = dict.fromkeys(self._gateway.table.upstreams, 0)

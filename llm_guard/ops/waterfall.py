@@ -143,6 +143,7 @@ def _bar(attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> s
 def _notes(attempt: AttemptLine) -> Iterator[str]:
     about = [
         "beside the one before" if attempt.hedge is True else "",
+        f"with key {attempt.key}" if attempt.key is not UNSET else "",
         f"asked to go on by {attempt.resumed_by}" if attempt.resumed_by is not UNSET else "",
         f"waited {took(attempt.waited_s)} ({attempt.waited_for})" if attempt.waited_for is not UNSET else "",
         f"its breaker was {attempt.breaker}" if attempt.breaker is not UNSET else "",

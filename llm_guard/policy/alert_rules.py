@@ -186,9 +186,11 @@ def judge_budget(subject: str, tokens: float, failure_share: float) -> Finding:
     return Finding(_verdict(is_out, True), tokens, 1.0, summary)
 
 
-def judge_credential(upstream: str, rest_s: float, category: str) -> Finding:
-    """`rest_s`: until it is tried again, 0 when it is not benched; `category`: of what it was refused for."""
-    state = f"its key was refused ({category}) and is left alone" if rest_s > 0 else "its key is in use"
+def judge_credential(upstream: str, rest_s: float, category: str, key: str = "") -> Finding:
+    """`rest_s`: until it is tried again, 0 when it is not benched; `category`: of what it was refused for; `key`: which
+    of its keys that is, where it has several."""
+    name = f"key {key}" if key else "key"
+    state = f"its {name} was refused ({category}) and is left alone" if rest_s > 0 else "its key is in use"
     return Finding(_verdict(rest_s > 0, True), rest_s, 0.0, f"{upstream}: {state}")
 
 
@@ -200,6 +202,12 @@ def judge_engine(engine: str, has_given_up: bool) -> Finding:
 def judge_reload(is_good: bool) -> Finding:
     state = "the file was taken when it was read last" if is_good else "the file is refused, the config before it stays"
     return Finding(_verdict(not is_good, True), float(not is_good), 1.0, state)
+
+
+def judge_file(what: str, problem: str | None) -> Finding:
+    """A file with a key or certificates that the config names; `problem` None: it is in use as it is."""
+    state = "its files are in use" if problem is None else f"{problem}; what was good before stays in use"
+    return Finding(_verdict(problem is not None, True), float(problem is not None), 1.0, f"{what}: {state}")
 
 
 def judge_lag(lag_s: float, settings: LoopLagSettings) -> Finding:

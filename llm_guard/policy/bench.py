@@ -117,6 +117,15 @@ class Bench:
         elif category == _SPENT:
             self._note_spent(credential, model, failure, now)
 
+    def note_refused_alone(self, credential: Key, model: str, failure: Failure, now: float) -> None:
+        """A call that this credential was refused for has been served with another one: no second refusal is needed to
+        know that the credential is at fault, or for a spent quota the credential with this model."""
+        category = failure.kind.category
+        if category == _REFUSED_KEY:
+            self._put(self._entry(credential), now + CREDENTIAL_S, failure, now)
+        elif category == _SPENT:
+            self._put(self._entry(quota_key(credential, model)), now + CREDENTIAL_S, failure, now)
+
     def note_wait(self, deployment: Key, failure: Failure, cap_s: float, now: float) -> None:
         """A deployment sent a hint, `failure.retry_after_s`, that is longer than the call could wait. It is obeyed for
         at most `cap_s`."""

@@ -76,6 +76,11 @@ class Itinerary:
         stop.is_paid = True
         self._current = stop
 
+    def ask_again(self, stop: Stop) -> None:
+        """Asks it again at once, before all others. That is no retry: another key is asked."""
+        stop.not_before = -inf
+        self._current = stop
+
     def fall_back(self, stop: Stop, step: FallBack, now: float) -> None:
         """Asks the others first, and this one again after them, or after those of its own model, if ever."""
         self._current = None

@@ -42,13 +42,21 @@ class FallBack:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeKey:
+    """Ask the same deployment at once, with another of its upstream's keys."""
+
+    is_paid: bool = False
+    """It takes a token of each retry budget."""
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """The failure is the call's answer; `why` is a phrase for the log line."""
 
     why: str
 
 
-Step = Retry | FallBack | GiveUp
+Step = Retry | ChangeKey | FallBack | GiveUp
 
 
 def next_step(

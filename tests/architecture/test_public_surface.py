@@ -28,6 +28,7 @@ from llm_guard.config.alerts import WebhookConfig
 from llm_guard.config.lasting import CompletionWebhook
 from llm_guard.config.models import Config, Rules
 from llm_guard.config.operator import OperatorTokenConfig
+from llm_guard.config.tls import ServerTls, UpstreamTls
 from llm_guard.policy.degraded import DegradedSettings
 from llm_guard.policy.freshness import CacheSettings
 from llm_guard.policy.probing import CompletionProbeSettings
@@ -165,6 +166,9 @@ def test_annotated_config_shows_every_key() -> None:
         "server.client_keys.name", "server.client_keys.key", "server.client_keys.priority", "defaults.hedge.after",
         "defaults.hedge.max_extra", "defaults.timeout.learned.factor", "defaults.timeout.learned.min",
             "defaults.stream.hold_back.tokens", "defaults.stream.hold_back.time", "models.*.deployments.prefill",
+        *(f"server.tls.{key}" for key in ServerTls.model_fields),
+        *(f"upstreams.*.tls.{key}" for key in UpstreamTls.model_fields),
+        *(f"upstreams.*.{key}" for key in ("api_key_file", "api_keys", "api_keys.name", "api_keys.key")),
         *(f"ops.tokens.{key}" for key in OperatorTokenConfig.model_fields),
         *(f"ops.webhooks.{key}" for key in WebhookConfig.model_fields),
         *(f"store.webhooks.{key}" for key in CompletionWebhook.model_fields),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Mapping
@@ -54,17 +55,18 @@ class Reply:
 class Connection:
     """One connection to `url`; requests on it follow each other."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
+        self._tls = tls
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
 
     async def __aenter__(self) -> Self:
-        self.reader, self.writer = await asyncio.open_connection(self._host, self._port, limit=1 << 20)
+        self.reader, self.writer = await asyncio.open_connection(self._host, self._port, limit=1 << 20, ssl=self._tls)
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
         self.writer.close()
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, ssl.SSLError):
             await self.writer.wait_closed()
 
     async def ask(self, request: bytes) -> Reply:

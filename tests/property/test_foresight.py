@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.call import Call, Leave
+from llm_guard.call import Call
 from llm_guard.deployment import Deployment, Hold
 from llm_guard.gateway.entrance import Entrance, Full, credential_of, gate_of
 from llm_guard.gateway.foresight import Foreseen, foresee, obstacle_of
 from llm_guard.gateway.way import Way
+from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.balance import Balance
 from llm_guard.policy.bench import Bench, deployment_key
@@ -94,7 +95,7 @@ class World:
 
     def _fill(self, target: Target, state: State) -> None:
         now, deployment = self.clock.now(), target.deployment
-        gate = gate_of(self.call, target, now - 10.0)
+        gate = gate_of(self.call, target, None, now - 10.0)
         if state.pace == "learned":
             learn_pace(gate, now)
         for _ in range(state.in_flight):
@@ -122,7 +123,7 @@ class World:
             open_breaker(deployment.host, now)
 
     def _rest(self, target: Target, state: State, now: float) -> None:
-        credential = credential_of(self.call, target)
+        credential = credential_of(self.call, target, None)
         if state.rest == "credential":
             self.bench.note_refusal(credential, "m", REFUSED_KEY, now)
             self.bench.note_refusal(credential, "m", REFUSED_KEY, now)

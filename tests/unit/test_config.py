@@ -153,8 +153,8 @@ def test_end_of_a_message_is_never_lenient() -> None:
         (
             "server: {zzz: 1}",
             (
-                "server.zzz: unknown key; known: host, port, max_body, max_buffered, max_upload, max_spool, "
-                "max_connections, head_timeout, body_timeout, keep_alive, drain, drain_delay, ..."
+                "server.zzz: unknown key; known: host, port, tls, max_body, max_buffered, max_upload, max_spool, "
+                "max_connections, head_timeout, body_timeout, keep_alive, drain, ..."
             ),
         ),
         (

@@ -44,7 +44,7 @@ def test_usual_config_has_no_warning(tmp_path: Path) -> None:
 def test_key_of_a_provider_behind_a_public_address_without_client_keys(tmp_path: Path, host: str) -> None:
     (warning,) = check(tmp_path, f"server: {{host: '{host}'}}")
     assert warning.startswith(f"server.host: {host} is open to other machines")
-    assert "spends the api_key of paid" in warning
+    assert "spends the key of paid" in warning
 
 
 @pytest.mark.parametrize(

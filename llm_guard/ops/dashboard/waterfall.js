@@ -111,6 +111,7 @@ function row(attempt, number, total_s) {
 function marks(attempt) {
   const said = [];
   if (attempt.hedge) said.push("beside a slow one");
+  if (attempt.key) said.push(`with key ${attempt.key}`);
   if (attempt.resumed_by) said.push(`goes on with a dead stream (${words(attempt.resumed_by)})`);
   if (attempt.breaker) said.push(`breaker ${words(attempt.breaker)}`);
   return said.map((text) => el("small", {}, text));

@@ -48,6 +48,9 @@ class Transport:
         assert not self.has_eof
         self.written += data
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.has_eof = True
 

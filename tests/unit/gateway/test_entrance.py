@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Call, Leave
+from llm_guard.call import Call
 from llm_guard.gateway.entrance import Entrance, Full, Turn
 from llm_guard.gateway.settle import settle
+from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.bench import Bench

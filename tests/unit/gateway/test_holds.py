@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from llm_guard.call import Leave
 from llm_guard.deployment import Hold
 from llm_guard.gateway.entrance import Entrance
+from llm_guard.leave import Leave
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.gate import CapacitySettings
 from llm_guard.routes import Target

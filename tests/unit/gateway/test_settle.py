@@ -6,9 +6,10 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from llm_guard.call import Attempt, Leave
+from llm_guard.call import Attempt
 from llm_guard.gateway.entrance import Entrance
 from llm_guard.gateway.settle import settle, settle_host
+from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.breaker import BreakerSettings

@@ -75,10 +75,17 @@ class World:
         self.told = Told()
         self.lag_s = 0.0
         self.is_reload_good = True
+        self.file_problems: dict[str, str | None] = {}
         rules, lag, reload = self.config.ops.alerts, lambda: self.lag_s, lambda: self.is_reload_good
-        self.signals = Signals(rules, self.gateway, self.counters, self.journal, lag, reload)
+        self.signals = Signals(
+            rules, self.gateway, self.counters, self.journal, lag, reload, lambda: self.file_problems
+        )
         self.alerts = Alerts(rules, self.signals, self.told, self.journal, self.clock)
         self.look()
+
+    def problems(self) -> dict[str, str | None]:
+        """With files that the config names."""
+        return self.file_problems
 
     def look(self) -> None:
         self.alerts.look(self.clock.now())

@@ -354,6 +354,16 @@ def test_reload_that_failed_is_an_alert_until_one_succeeds() -> None:
     assert world.firing() == set()
 
 
+def test_file_that_cannot_be_used_is_an_alert_until_it_can() -> None:
+    world = World()
+    world.file_problems = {"server.tls": "tls.crt does not exist", "/run/secrets/key": None}
+    world.pass_s(1)
+    assert world.firing() == {("reload_failed", "server.tls")}
+    world.file_problems["server.tls"] = None
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
 def test_lag_of_any_look_is_seen_by_the_next_one_that_judges() -> None:
     world = World()
     world.clock.advance(0.25)

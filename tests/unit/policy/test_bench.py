@@ -378,3 +378,28 @@ def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:
     bench.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
     assert not bench.is_empty(50.0)
     assert bench.is_empty(80.0)
+
+
+# a pool of keys
+
+
+def test_key_that_was_refused_where_another_one_was_not_is_left_alone_at_once() -> None:
+    bench = Bench()
+    serve(bench, 0.0)  # so that two refusals in a row would not be enough
+    bench.note_refused_alone(KEY, "gpt-4", WRONG_KEY, 1.0)
+    assert left_s(bench, 1.0) == CREDENTIAL_S
+    assert left_s(bench, 1.0, model="gpt-5") == CREDENTIAL_S
+    assert left_s(bench, 1.0, credential=OTHER) is None
+
+
+def test_quota_that_is_spent_with_one_key_alone_stops_its_model_at_once() -> None:
+    bench = Bench()
+    bench.note_refused_alone(KEY, "gpt-4", SPENT, 0.0)
+    assert left_s(bench) == CREDENTIAL_S
+    assert left_s(bench, model="gpt-5") is None
+
+
+def test_other_failures_with_one_key_alone_stop_nothing() -> None:
+    bench = Bench()
+    bench.note_refused_alone(KEY, "gpt-4", limited(None), 0.0)
+    assert left_s(bench) is None

@@ -27,6 +27,15 @@ def test_retried_one_stands_alone_until_its_wait_is_over() -> None:
     assert (a.not_before, a.previous_s, a.retries, a.waited_for, a.is_paid) == (10.5, 0.5, 1, "backoff", True)
 
 
+def test_one_that_is_asked_with_another_key_stands_alone_and_counts_no_retry() -> None:
+    line, a, _, _ = three()
+    line.retry(a, Retry(0.5), now=10.0)
+    line.release()
+    line.ask_again(a)
+    assert line.next() == (a,)
+    assert (a.not_before, a.retries, a.is_paid) == (-inf, 1, True)
+
+
 def test_retry_that_the_upstream_asked_for_says_so() -> None:
     line, a, _, _ = three()
     line.retry(a, Retry(7.0, is_hint=True), now=10.0)

@@ -1,0 +1,143 @@
+"""The files that a config names: keys of upstreams, certificates of the listener and of upstreams.
+
+Owns that a config runs only with files that can be used, and that each is followed from then on. Does not own how
+(`watched_files`), nor what is in them (`key_files`, `tls`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from llm_guard.clock import Clock, SystemClock
+from llm_guard.config import Config, ConfigError, KeyPath, ServerTls, UpstreamTls, dotted, load_config, problem_at
+from llm_guard.key_files import KeyFiles
+from llm_guard.tls import client_context, expires_at, server_context
+from llm_guard.watched_files import BadFile, Contents, WatchedFiles, read_file
+
+SERVER: KeyPath = ("server", "tls")
+
+_SOON_S = 14 * 86_400.0
+_DAY_S = 86_400.0
+
+UseContext = Callable[[KeyPath, ssl.SSLContext | None], None]
+_Rules = ServerTls | UpstreamTls
+_Place = tuple[KeyPath, _Rules]
+
+
+@dataclass(slots=True)
+class _Tls:
+    files: WatchedFiles[ssl.SSLContext]
+    context: ssl.SSLContext
+    watch: asyncio.Task[None] | None = None
+
+
+class ConfigFiles:
+    """`prepare` blocks and may run in a thread; all else runs in the event loop."""
+
+    def __init__(self, clock: Clock, use: UseContext) -> None:
+        """`use` gets each TLS context when it is to be used from then on, with its key: `server.tls`, or
+        `upstreams.X.tls`. None: the key has gone from the config."""
+        self.keys = KeyFiles(clock)
+        self._clock = clock
+        self._use = use
+        self._tls: dict[_Place, _Tls] = {}
+
+    def prepare(self, config: Config, path: Path | None) -> None:
+        """Reads the files of a config that are not in use yet: a reload works while one of the others is absent.
+        Raises ConfigError with every problem; `path` is the config's file."""
+        problems = []
+        for key, file in self.keys.missing(config):
+            try:
+                self.keys.open(file)
+            except BadFile as bad:
+                problems.append(problem_at(path, key, str(bad)))
+        for place in _tls_of(config):
+            if place not in self._tls:
+                try:
+                    self._tls[place] = self._open(*place)
+                except BadFile as bad:
+                    problems.append(problem_at(path, place[0], str(bad)))
+        if problems:
+            raise ConfigError(problems)
+
+    def adopt(self, config: Config) -> None:
+        """Follows the files of this config, and no others. They must be prepared."""
+        self.keys.adopt(config)
+        wanted = list(_tls_of(config))
+        for place in [place for place in self._tls if place not in wanted]:
+            gone = self._tls.pop(place)
+            if gone.watch is not None:
+                gone.watch.cancel()
+                self._use(place[0], None)
+        for place in wanted:
+            tls = self._tls[place]
+            if tls.watch is None:
+                self._use(place[0], tls.context)
+                tls.watch = asyncio.get_running_loop().create_task(tls.files.watch())
+
+    def problems(self) -> dict[str, str | None]:
+        """What is wrong now with files whose last good content is in use, by what they are for; None: nothing."""
+        found: list[WatchedFiles[ssl.SSLContext] | WatchedFiles[str]] = [each.files for each in self._tls.values()]
+        return {each.what: each.problem for each in (*found, *self.keys.files())}
+
+    async def stop(self) -> None:
+        await self.keys.stop()
+        watches = [each.watch for each in self._tls.values() if each.watch is not None]
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    def _open(self, key: KeyPath, rules: _Rules) -> _Tls:
+        make, use = partial(_context, rules), partial(self._use, key)
+        files = WatchedFiles(dotted(key), _files_of(rules), make, use, self._clock)
+        return _Tls(files, files.load())
+
+
+def load_with_files(path: Path) -> Config:
+    """A config that could run now. It blocks. Raises ConfigError, also for files that it names."""
+    config = load_config(path)
+    ConfigFiles(SystemClock(), lambda _key, _context: None).prepare(config, path)
+    return config
+
+
+def expiry_warnings(config: Config, wall: float) -> Iterator[str]:
+    """Certificates that have expired, or are about to; `wall` is now, in seconds since the epoch."""
+    for key, rules in _tls_of(config):
+        left_s = None if rules.cert is None else _left_s(rules.cert, wall)
+        if left_s is None or left_s > _SOON_S:
+            continue
+        state = "has expired" if left_s <= 0 else f"expires in {left_s / _DAY_S:.1f} days"
+        effect = "clients refuse it" if key == SERVER else "the upstream refuses it"
+        yield f"{dotted((*key, 'cert'))}: the certificate in {rules.cert} {state}: {effect} then; renew it"
+
+
+def _left_s(cert: str, wall: float) -> float | None:
+    try:
+        ends_at = expires_at(read_file(cert))
+    except BadFile:
+        return None
+    return None if ends_at is None else ends_at - wall
+
+
+def _context(rules: _Rules, contents: Contents) -> ssl.SSLContext:
+    if isinstance(rules, ServerTls):
+        return server_context(contents, rules.cert, rules.key, rules.client_ca)
+    return client_context(contents, rules.ca, rules.cert, rules.key)
+
+
+def _files_of(rules: _Rules) -> list[str]:
+    ca = rules.client_ca if isinstance(rules, ServerTls) else rules.ca
+    return [file for file in (rules.cert, rules.key, ca) if file is not None]
+
+
+def _tls_of(config: Config) -> Iterator[_Place]:
+    if config.server.tls is not None:
+        yield SERVER, config.server.tls
+    for name, upstream in config.upstreams.items():
+        if upstream.tls is not None:
+            yield ("upstreams", name, "tls"), upstream.tls

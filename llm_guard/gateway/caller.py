@@ -1,0 +1,31 @@
+"""Whose call it is, and by whom that caller is judged.
+
+Owns who counts as one caller. Does not own which callers are judged by themselves (`policy.callers`).
+"""
+
+from __future__ import annotations
+
+from llm_guard.call import Call
+from llm_guard.deployment import Deployment
+from llm_guard.policy.breaker import Breaker
+from llm_guard.policy.callers import Suspect
+
+
+def caller_of(call: Call, deployment: Deployment, now: float) -> str:
+    """A client key, by name, or a key of the caller's own, by digest, if this provider has accepted it lately. All
+    others are one caller."""
+    if call.client_key is not None:
+        return call.client_key
+    is_known = deployment.credential is None and deployment.callers.is_accepted(call.key_digest, now)
+    return f"key {call.key_digest[:12]}" if is_known else ""
+
+
+def suspect_of(call: Call, deployment: Deployment, now: float) -> Suspect | None:
+    """By what the call's caller is judged, if it is judged by itself."""
+    callers = deployment.callers
+    return callers.suspect(caller_of(call, deployment, now)) if callers.has_failures else None
+
+
+def breaker_of(call: Call, deployment: Deployment, now: float) -> Breaker:
+    """The breaker that decides about a call."""
+    return deployment.judge_of(suspect_of(call, deployment, now))

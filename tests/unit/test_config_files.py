@@ -1,0 +1,119 @@
+"""Files that a config names: what `llm-guard check` says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from llm_guard.cli import main
+from llm_guard.tls import expires_at
+from tests.fakes.certificates import EXPIRED, Authority
+
+CONFIG = """\
+server:
+  tls:
+    cert: {cert}
+    key: {key}
+upstreams:
+  one: {{dialect: openai, base_url: "https://h/v1", api_key_file: {secret}, tls: {{ca: {ca}}}}}
+models: {{m: {{deployments: [{{upstream: one}}]}}}}
+"""
+
+Files = dict[str, str]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    authority, secret = Authority(tmp_path), tmp_path / "secret"
+    secret.write_text("sk-secret")
+    return {**authority.pair("one"), "secret": str(secret), "ca": str(authority.file)}
+
+
+def check(tmp_path: Path, files: Files) -> tuple[int, str]:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG.format(**files))
+    result = CliRunner().invoke(main, ["check", "-c", str(path)])
+    return result.exit_code, result.output.replace(str(path), "FILE")
+
+
+def test_good_files_are_well(tmp_path: Path, files: Files) -> None:
+    code, output = check(tmp_path, files)
+    assert (code, "sk-secret" in output, "warning: server.tls" in output) == (0, False, False)
+
+
+def _other_key(files: Files) -> None:
+    folder = Path(files["key"]).parent / "other"
+    folder.mkdir()
+    files["key"] = Authority(folder).pair("other")["key"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda files: Path(files["cert"]).unlink(), "FILE:2: server.tls: {cert} does not exist"),
+        (lambda files: Path(files["cert"]).write_text("?"), "FILE:2: server.tls: {cert} holds no certificate in PEM"),
+        (lambda files: Path(files["key"]).write_text("?"), "FILE:2: server.tls: {key} holds no private key in PEM"),
+        (
+            lambda files: Path(files["key"]).write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----"),
+            "FILE:2: server.tls: {key} is encrypted: a key without a passphrase is needed",
+        ),
+        (
+            lambda files: Path(files["key"]).write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"),
+            "FILE:2: server.tls: {cert} and {key} cannot be used: ",
+        ),
+        (_other_key, "FILE:2: server.tls: {key} is not the key of the certificate in {cert}"),
+        (
+            lambda files: Path(files["ca"]).write_text("?"),
+            "FILE:6: upstreams.one.tls: {ca} holds no certificate in PEM",
+        ),
+        (
+            lambda files: Path(files["ca"]).write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"),
+            "FILE:6: upstreams.one.tls: {ca} holds a certificate that is damaged",
+        ),
+        (
+            lambda files: Path(files["secret"]).write_text(" \n"),
+            "FILE:6: upstreams.one.api_key_file: {secret} is empty; write the key into it",
+        ),
+        (
+            lambda files: Path(files["secret"]).write_text("OPENAI_API_KEY=sk-secret\nx"),
+            "FILE:6: upstreams.one.api_key_file: {secret} must hold one key and nothing else",
+        ),
+        (
+            lambda files: files.update(secret=str(Path(files["secret"]).parent)),
+            "FILE:6: upstreams.one.api_key_file: {secret} is no file",
+        ),
+    ],
+)
+def test_bad_file_is_named_with_its_place(
+    tmp_path: Path, files: Files, spoil: Callable[[Files], object], problem: str
+) -> None:
+    spoil(files)
+    code, output = check(tmp_path, files)
+    assert code == 2
+    assert problem.format(**files) in output
+    assert "sk-secret" not in output
+
+
+def test_every_bad_file_is_named_at_once(tmp_path: Path, files: Files) -> None:
+    Path(files["cert"]).unlink()
+    Path(files["secret"]).unlink()
+    _, output = check(tmp_path, files)
+    assert "server.tls" in output
+    assert "upstreams.one.api_key_file" in output
+
+
+def test_expired_certificate_is_warned_of(tmp_path: Path, files: Files) -> None:
+    Authority(tmp_path).pair("one", ends=EXPIRED)
+    code, output = check(tmp_path, files)
+    assert code == 0
+    assert f"warning: server.tls.cert: the certificate in {files['cert']} has expired: clients refuse it" in output
+
+
+def test_end_of_a_certificate_is_read_from_the_file(tmp_path: Path, files: Files) -> None:
+    Authority(tmp_path).pair("one", ends=EXPIRED)
+    assert expires_at(Path(files["cert"]).read_bytes()) == EXPIRED.timestamp()
+    assert expires_at(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----") is None
+    assert expires_at(b"") is None

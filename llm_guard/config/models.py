@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from llm_guard.config.clients import ClientKey
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
-from llm_guard.config.fields import OptionalSecret, Port, Secret, Text, wrong
+from llm_guard.config.fields import OptionalSecret, Port, Text, wrong
 from llm_guard.config.lasting import StoreConfig
 from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.operator import Ops
@@ -35,13 +36,6 @@ from llm_guard.policy.units import Count, OptionalSize, Pause, Seconds, Size
 
 Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
-
-
-class ClientKey(Strict):
-    name: Text
-    key: Secret = Field(repr=False)
-    priority: Literal["high", "normal", "low"] = "high"
-    """The highest that its calls may ask for."""
 
 
 class Server(Strict):

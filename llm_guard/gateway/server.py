@@ -23,7 +23,10 @@ from llm_guard.gateway.arrival import Arrival, check_announced, needs_whole_body
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import ArrivingBody
+from llm_guard.gateway.clients import check_model
 from llm_guard.gateway.degraded import Degraded
+from llm_guard.gateway.digests import digest
+from llm_guard.gateway.doubled import check_single_model
 from llm_guard.gateway.first_resort import FirstResort
 from llm_guard.gateway.keeping import Keeper
 from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
@@ -33,7 +36,7 @@ from llm_guard.gateway.refusals import DRAINED, refusal_of, unknown_model, wrong
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
 from llm_guard.gateway.reply import Reply, uncancel
 from llm_guard.gateway.request import Request, objection, without_upstream
-from llm_guard.gateway.serving import Serving, digest
+from llm_guard.gateway.serving import Serving
 from llm_guard.gateway.spool import Spool, default_max_bytes
 from llm_guard.gateway.tracing import Tracer
 from llm_guard.gateway.upstream import Upstreams
@@ -81,7 +84,7 @@ class Gateway:
         """From the next call on, serve by this."""
         self.table = by.table
         self.repeatable = by.repeatable
-        self._client_keys = by.client_keys
+        self._clients = by.clients
         self._body_limits = by.body_limits
         self.spool.adopt(by.config.server.max_spool)
         by.table.take_over()
@@ -171,7 +174,7 @@ class Gateway:
             self._note_arrived(call, reply, asked)
             await self._answer(call, self._identify(call), reply)
             return
-        body.follow(is_routed_by_model=call.upstream_name is None)
+        body.follow(is_routed_by_model=call.upstream_name is None or call.scope is not None)
         async with Arrival(call, body, partial(self._note_arrived, call, reply), self._clock):
             await self._answer(call, None, reply)
 
@@ -198,7 +201,7 @@ class Gateway:
     def take_up(self, call: Call, asked: Asked) -> Refusal | None:
         """A call that was kept, as if it had just come: finds its route as it is now, or says why there is none."""
         self._note(call, asked)
-        return self._identify(call)
+        return self._clients.check_path(call) or self._identify(call)
 
     async def ask(self, call: Call, reply: Reply) -> GaveUp | None:
         """The way of a call that no client waits for, from its route on; None: it was answered, as far as
@@ -272,19 +275,7 @@ class Gateway:
         call.priority = asked
         if account := header_rules.account(call.headers):
             call.account_digest = digest("\n".join(account)).hex()
-        if not self._client_keys:
-            call.key_digest = digest("\n".join(header_rules.caller_keys(call.headers))).hex()
-            return None
-        keys = header_rules.caller_keys(call.headers)
-        if len(keys) > 1 and header_rules.has_rival_keys(call.headers):
-            keys = []
-        for key in keys:
-            known = self._client_keys.get(digest(key))
-            if known is not None:
-                call.client_key = known.name
-                call.priority = max(call.priority, PRIORITIES[known.priority])
-                return None
-        return Refusal(401, "invalid_api_key", "this gateway does not know the API key that was sent", by="auth")
+        return self._clients.admit(call)
 
     # receive: the body, once, bounded
 
@@ -310,7 +301,9 @@ class Gateway:
         self._note(call, asked)
 
     def _note(self, call: Call, asked: Asked) -> None:
-        """What is asked for, as far as the path lets it mean something."""
+        """What is asked for, as far as the path lets it mean something. Raises BadRequest."""
+        if call.scope is not None:
+            check_single_model(call, asked)
         call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream
         call.choices = asked.choices * asked.prompts if call.path == "/v1/completions" else asked.choices
         call.response_format = asked.response_format
@@ -328,6 +321,8 @@ class Gateway:
         name = call.upstream_name
         if not call.path.startswith("/v1/"):
             return Refusal(404, "unknown_path", "the API is below /v1/, or /upstreams/NAME/v1/", by="route")
+        if (refusal := check_model(call, self.table)) is not None:
+            return refusal
         if name is not None:
             call.route = self.table.upstream_route(name)
             if call.route is None:

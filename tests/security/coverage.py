@@ -1,4 +1,4 @@
-"""Where each of the attacks C01 to C92 is tested, or why it is not yet.
+"""Where each of the attacks C01 to C95 is tested, or why it is not yet.
 
 A group for each file of tests; a test holds that every attack stands in exactly one of them, and that what is named
 here exists and says whose it is.
@@ -30,6 +30,7 @@ _FRAMING = _HERE + "test_framing.py::"
 _HEADERS = _HERE + "test_headers.py::"
 _OPERATOR = _HERE + "test_operator.py::"
 _PARSING = _HERE + "test_parsing.py::"
+_SCOPES = _HERE + "test_scopes.py::"
 _SECRETS = _HERE + "test_secrets.py::"
 _SMUGGLING = _HERE + "test_smuggling.py::"
 _SWEEP = _HERE + "test_sweep.py::"
@@ -392,6 +393,19 @@ ENGINES: Table = {
         "tests/unit/health/test_engines.py::test_engine_that_another_gateway_has_restarted_is_only_waited_for",
     ),
 }
+SCOPES: Table = {
+    "C93": (
+        _SCOPES + "test_key_without_more_calls_models_and_nothing_else",
+        _SCOPES + "test_key_for_files_alone_calls_no_model",
+        _SCOPES + "test_refusal_is_an_error_of_either_dialect_and_is_counted",
+    ),
+    "C94": (_SCOPES + "test_no_other_spelling_of_a_path_reaches_more",),
+    "C95": (
+        _SCOPES + "test_model_is_judged_by_the_name_that_the_client_asks_for",
+        _SCOPES + "test_body_names_one_model_that_is_allowed_or_goes_nowhere",
+        _SCOPES + "test_realtime_session_asks_for_a_model_that_is_allowed",
+    ),
+}
 NOT_YET: Table = {
     "C42": _NO_ADMIN,
     "C69": _NO_ADMIN,
@@ -423,5 +437,6 @@ GROUPS: tuple[Table, ...] = (
     CONFIG,
     OPERATOR,
     ENGINES,
+    SCOPES,
     NOT_YET,
 )

@@ -6,11 +6,9 @@ Owns the life of the process. Does not own what happens to a call.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
 import os
-import resource
 import signal
 import socket
 from collections.abc import Awaitable, Coroutine
@@ -23,15 +21,18 @@ from typing import Any
 import structlog
 
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, Server, sealing_keys
+from llm_guard.config import Config, sealing_keys
 from llm_guard.errands.errands import Errands
 from llm_guard.gateway.answer_cache import AnswerCache
 from llm_guard.gateway.connections import Connections
 from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.listener import Listener, ListenerSettings, Serve
+from llm_guard.gateway.listener import Listener, Serve
+from llm_guard.gateway.listener_settings import listener_settings
+from llm_guard.gateway.ownership import OwnedObjects
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
+from llm_guard.gateway.screening import Screening
 from llm_guard.gateway.server import Gateway
 from llm_guard.gateway.serving import Serving
 from llm_guard.gateway.upstream import Upstreams
@@ -63,9 +64,6 @@ _BACKLOG = 2048
 _TOKEN_S = 5.0
 """So long the start waits for the file with the operator's token."""
 _SEND_BUFFER_BYTES = 1 << 17
-_OWN_DESCRIPTORS = 64
-_FEWEST_CONNECTIONS = 16
-_MOST_CONNECTIONS = 100_000
 
 
 class App:
@@ -121,6 +119,8 @@ class App:
         self.errands = self._new_errands()
         self.cache = AnswerCache(self._new_cache_store(), self._clock)
         self.gateway.first_resort.cache = self.gateway.last_resort.cache = self.cache
+        objects = OwnedObjects(partial(state_folder, self.config.ops.store, os.environ), self._clock)
+        self.screening = self.gateway.screening = Screening(objects, lambda: self.gateway.table, self._clock)
         self.gateway.keeper = self.errands.keeper
         self.gateway.first_resort.keeper = self.gateway.last_resort.keeper = self.errands.keeper
         self.reloads = Reloads(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
@@ -147,6 +147,7 @@ class App:
                 await self._listen(self.gateway.serve, server.host, server.port)
                 await self._listen(self.ops.serve, ops.host, ops.port)
             await self.ops.start()
+            await self.screening.start(self.config)
             self.prober.adopt(self.config, table.upstreams)
             self.engines.adopt(self.config.engines)
             for listening, _ in self._listeners:
@@ -211,6 +212,7 @@ class App:
         await self.prober.stop()
         await self.errands.stop()
         await self.cache.store.close()
+        await self.screening.close()
         await self._webhook_client.close()
         await self.ops.stop()
         await self._connections.close()
@@ -218,7 +220,7 @@ class App:
     def _adopt(self, adopted: Adopted) -> None:
         """Runs by another config, or as before: what may raise, though no valid config should make it, comes first."""
         config = adopted.config
-        settings = _listener_settings(config)
+        settings = listener_settings(config)
         serving = Serving(config, compile_routes(config, self._clock.now(), self.gateway.table, self._draw))
         self.ops.adopt(config)
         self.config = config
@@ -226,6 +228,7 @@ class App:
             listener.adopt(settings)
         self.upstreams.memory.limit_bytes = config.server.max_buffered
         self.gateway.adopt(serving)
+        self.screening.adopt(config)
         self.prober.adopt(config, serving.table.upstreams)
         self.engines.adopt(config.engines)
         self.errands.adopt(config)
@@ -261,7 +264,7 @@ class App:
         return self.ops.serve(request, reply) if is_operators(request.path) else self.gateway.serve(request, reply)
 
     async def _listen(self, serve: Serve, host: str, port: int) -> None:
-        listener = Listener(serve, _listener_settings(self.config), self._clock)
+        listener = Listener(serve, listener_settings(self.config), self._clock)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             listener, host, port, backlog=_BACKLOG, reuse_address=True, start_serving=False
@@ -315,34 +318,6 @@ def _check_listening(server: asyncio.Server) -> None:
             is_listening = 0
         if not is_listening:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-
-
-def _listener_settings(config: Config) -> ListenerSettings:
-    rules = config.server
-    return ListenerSettings(_max_connections(rules), rules.head_timeout, rules.body_timeout, rules.keep_alive)
-
-
-def _max_connections(rules: Server) -> int:
-    """As many as the config says and the file descriptors allow. A connection that cannot be accepted for want of a
-    descriptor would be reset by libuv: instead, a new one takes the place of an idle one."""
-    descriptors = _raised_descriptor_limit() - _OWN_DESCRIPTORS
-    if rules.max_connections is None:  # a call takes two descriptors: its client's and its provider's
-        return max(_FEWEST_CONNECTIONS, min(descriptors // 2, _MOST_CONNECTIONS))
-    allowed = max(_FEWEST_CONNECTIONS, descriptors)
-    if rules.max_connections > allowed:
-        remedy = "raise the process's limit on open files (ulimit -n), or lower server.max_connections"
-        _log.warning("server.max_connections is more than the open files allow", used=allowed, remedy=remedy)
-    return min(rules.max_connections, allowed)
-
-
-def _raised_descriptor_limit() -> int:
-    """How many files the process may open, after raising that to the hard limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return soft
 
 
 def _bodies(config: Config) -> Bodies:

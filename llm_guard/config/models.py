@@ -66,6 +66,8 @@ class Server(Strict):
     drain_delay: Pause = 0.0
     """SIGTERM turns /readyz to 503; new connections are accepted for this long after."""
     client_keys: tuple[ClientKey, ...] = ()
+    isolate_objects: bool = False
+    """What a provider keeps (files, batches, responses, ...) belongs to the client key that made it."""
     repeat: dict[str, bool] = Field(default_factory=dict)
     """Whether a call may be sent again once it may have been executed, by path; over the built-in rules."""
 

@@ -6,8 +6,8 @@ Owns the checks of a request and what is learned from its answer. Does not own w
 
 from __future__ import annotations
 
+import asyncio
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
@@ -18,43 +18,42 @@ from llm_guard.clock import Clock
 from llm_guard.gateway.asked import BadRequest
 from llm_guard.gateway.body_limit import is_upload
 from llm_guard.gateway.coding import inflate, is_coded
-from llm_guard.gateway.model_field import kind_of
+from llm_guard.gateway.model_field import Kind, kind_of, may_be_json
 from llm_guard.gateway.ownership import OwnedObjects
 from llm_guard.gateway.response_tap import EventReader, ResponseTap
 from llm_guard.gateway.whole_answer import ask_for_plain, object_in, unreadable, with_object
 from llm_guard.outcome import GaveUp, Refusal
 from llm_guard.policy.objects import (
-    MAY_REFER,
-    MAY_REFER_BY_ITEM,
-    MAY_REFER_IN_FORM,
+    OVERLAP_BYTES,
     RESPONSES,
     Pairs,
     Place,
     filtered,
     known_by,
     known_by_event,
-    may_have_items,
+    may_refer,
     place_of,
     references,
     references_in_query,
 )
 from llm_guard.policy.owners import ObjectKey
 from llm_guard.policy.scope import is_inference
-from llm_guard.request_body import StoredBody
 from llm_guard.routes import Route
 
 MOST_BYTES = 8 << 20
 """A body that may refer to objects is read up to this size; a larger one is refused."""
+_AT_ONCE_BYTES = 1 << 16
+"""A larger body is read beside the loop: 8 MiB can take a second."""
+_MOST_PARTS = 100_000
+"""Lists and objects in a body: each takes some hundred bytes once it is read."""
 _MOST_PAGES = 20
 """So many pages of a list are looked through for one entry of the caller's own."""
 _PAGE = "100"
-_OVERLAP_BYTES = 256
-"""Longer than what a pattern looks for."""
 
 Run = Callable[[Call, Route], Awaitable[Served | GaveUp]]
 
 _TOO_LARGE = Refusal(
-    413, "body_too_large", f"a body of over {MOST_BYTES} bytes cannot be checked for the ids in it", by="scope"
+    413, "body_too_large", f"a body that refers to objects may have {MOST_BYTES} bytes at most", by="scope"
 )
 _UNREADABLE = Refusal(
     400, "invalid_body", "this body cannot be checked for the ids in it: send JSON, or a form without ids", by="scope"
@@ -97,23 +96,40 @@ class Isolation:
 
     async def _check_body(self, call: Call) -> Refusal | None:
         """Raises BadRequest."""
-        may_refer = MAY_REFER_BY_ITEM if may_have_items(call.path) else MAY_REFER
-        is_form = kind_of(call.content_type) == "form"
+        kind = kind_of(call.content_type)
         is_in_file = not isinstance(call.body, bytes) and not is_coded(call.content_encoding)
-        if is_in_file and not await _has(call.body, MAY_REFER_IN_FORM if is_form else may_refer):
+        if is_in_file and not await self._may_refer(call, kind):
             return None
         body = await _plain(call)
         if body is None:
             return _TOO_LARGE
-        if is_form:
-            return _UNREADABLE if MAY_REFER_IN_FORM.search(body) is not None else None
-        if may_refer.search(body) is None:
+        if b"\0" in body[:4] and kind != "form":
+            return _UNREADABLE  # JSON in UTF-16, which some readers take
+        if not may_refer(kind, call.path, body):
             return None
+        if kind == "form" or (kind == "other" and not may_be_json(body)):
+            return _UNREADABLE
+        if body.count(b"{") + body.count(b"[") > _MOST_PARTS:
+            return _TOO_LARGE
         try:
-            value = json.loads(body, object_pairs_hook=_pairs, parse_int=_short_int, parse_float=str)
+            found = await asyncio.to_thread(_ids_in, body) if len(body) > _AT_ONCE_BYTES else _ids_in(body)
         except (ValueError, RecursionError):
             return _UNREADABLE
-        return self._check_all(call, references(value))
+        return self._check_all(call, found)
+
+    async def _may_refer(self, call: Call, kind: Kind) -> bool:
+        """Looks through a body that is not in memory."""
+        assert not isinstance(call.body, bytes)  # noqa: S101  # the caller has looked
+        before = b""
+        for block in call.body.blocks():
+            if not isinstance(block, bytes):
+                await block
+                continue
+            if may_refer(kind, call.path, before + block):
+                return True
+            before = block[-OVERLAP_BYTES:]
+            await self._clock.sleep(0)
+        return False
 
     def _check_all(self, call: Call, ids: Iterable[str]) -> Refusal | None:
         for each in ids:
@@ -233,19 +249,10 @@ async def _plain(call: Call) -> bytes | None:
     return inflate(body, call.content_encoding, MOST_BYTES)
 
 
-async def _has(body: bytes | StoredBody, pattern: re.Pattern[bytes]) -> bool:
-    """Whether a body that is not in memory has the pattern anywhere."""
-    if isinstance(body, bytes):
-        return pattern.search(body) is not None
-    before = b""
-    for block in body.blocks():
-        if not isinstance(block, bytes):
-            await block
-        elif pattern.search(before + block) is not None:
-            return True
-        else:
-            before = block[-_OVERLAP_BYTES:]
-    return False
+def _ids_in(body: bytes) -> list[str]:
+    """Raises ValueError and RecursionError."""
+    value = json.loads(body, object_pairs_hook=_pairs, parse_int=_short_int, parse_float=str)
+    return list(references(value))
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> Pairs:

@@ -1,4 +1,4 @@
-"""Where each of the attacks C01 to C95 is tested, or why it is not yet.
+"""Where each of the attacks C01 to C97 is tested, or why it is not yet.
 
 A group for each file of tests; a test holds that every attack stands in exactly one of them, and that what is named
 here exists and says whose it is.
@@ -30,6 +30,7 @@ _FRAMING = _HERE + "test_framing.py::"
 _HEADERS = _HERE + "test_headers.py::"
 _OPERATOR = _HERE + "test_operator.py::"
 _PARSING = _HERE + "test_parsing.py::"
+_ISOLATION = _HERE + "test_isolation.py::"
 _SCOPES = _HERE + "test_scopes.py::"
 _SECRETS = _HERE + "test_secrets.py::"
 _SMUGGLING = _HERE + "test_smuggling.py::"
@@ -404,6 +405,22 @@ SCOPES: Table = {
         _SCOPES + "test_model_is_judged_by_the_name_that_the_client_asks_for",
         _SCOPES + "test_body_names_one_model_that_is_allowed_or_goes_nowhere",
         _SCOPES + "test_realtime_session_asks_for_a_model_that_is_allowed",
+        _ISOLATION + "test_list_of_models_shows_what_the_key_may_ask_for",
+    ),
+    "C96": (
+        _ISOLATION + "test_object_exists_for_the_key_that_made_it_and_for_no_other",
+        _ISOLATION + "test_words_that_a_client_chooses_make_nothing_its_own",
+        _ISOLATION + "test_id_in_a_body_is_found_in_every_disguise",
+        _ISOLATION + "test_form_and_text_with_an_id_are_refused",
+        _ISOLATION + "test_path_of_no_known_kind_is_closed_to_every_key",
+        _ISOLATION + "test_objects_are_still_their_makers_after_a_restart_and_at_another_gateway",
+        _ISOLATION + "test_store_that_cannot_be_used_holds_up_no_call_and_opens_nothing",
+        _ISOLATION + "test_objects_of_two_upstreams_with_one_id_are_two",
+    ),
+    "C97": (
+        _ISOLATION + "test_list_shows_the_caller_s_own_objects_whatever_page_they_are_on",
+        _ISOLATION + "test_list_of_the_other_dialect_is_filtered_as_well",
+        _ISOLATION + "test_list_that_cannot_be_filtered_is_not_shown",
     ),
 }
 NOT_YET: Table = {

@@ -5,6 +5,8 @@ The provider answers whoever has its key, and so would give everything to both.
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,10 +15,13 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from llm_guard.config import ConfigError
 from tests.chaos.stand import Stand, config_of, standing
 from tests.chaos.wire import Connection, Reply
 from tests.fakes.client import raw_request
 from tests.fakes.object_provider import ObjectProvider
+from tests.fakes.provider import whole
+from tests.fakes.waiting import eventually
 from tests.security.grammar import Request
 from tests.security.keys import OPS_TOKEN, UPSTREAM_KEY
 from tests.security.stand import Recorder
@@ -191,13 +196,15 @@ class Tenants:
         self.recorder.requests.clear()
 
 
-def config_for(url: str, store: Path, *, is_isolated: bool = True, keys: Any = KEYS) -> Any:
+def config_for(url: str, store: Path, *, is_isolated: bool = True, keys: Any = KEYS, models: Any = None) -> Any:
     upstreams = {
         "one": {"dialect": "openai", "base_url": f"{url}/v1", "api_key": UPSTREAM_KEY},
         "two": {"dialect": "anthropic", "base_url": url, "api_key": UPSTREAM_KEY},
+        "three": {"dialect": "openai", "base_url": f"{url}/v1", "api_key": UPSTREAM_KEY},
     }
     server = {"client_keys": keys, "isolate_objects": is_isolated}
-    return config_of(url, upstreams=upstreams, server=server, ops={"token": OPS_TOKEN, "store": str(store)})
+    ops = {"token": OPS_TOKEN, "store": str(store)}
+    return config_of(url, upstreams=upstreams, server=server, ops=ops, models=models)
 
 
 @asynccontextmanager
@@ -244,3 +251,225 @@ async def test_object_exists_for_the_key_that_made_it_and_for_no_other(case: Cas
         reply = await both.send(OURS, case)
         assert reply.status == 200, reply
         assert len(both.recorder.requests) == 1
+
+
+# lists
+
+
+@pytest.mark.parametrize("collection", ["/v1/files", "/v1/batches", "/v1/vector_stores", "/v1/fine_tuning/jobs"])
+async def test_list_shows_the_caller_s_own_objects_whatever_page_they_are_on(collection: str, tmp_path: Path) -> None:
+    """C97: what others have made shows neither as an entry, nor as a cursor, nor under another name."""
+    async with tenants(tmp_path, has_made=False) as both:
+        first = (await both.send(OURS, o("POST", collection, {"model": "gpt"}))).json["id"]
+        theirs = [(await both.send(THEIRS, o("POST", collection, {"model": "gpt"}))).json["id"] for _ in range(8)]
+        reply = await both.send(OURS, o("GET", collection))
+        assert [each["id"] for each in reply.json["data"]] == [first]
+        assert (reply.json["first_id"], reply.json["last_id"], reply.json["has_more"]) == (first, first, False)
+        assert not [each for each in theirs if each in reply.text]
+        listed = []
+        page = await both.send(THEIRS, o("GET", collection))
+        while page.json["data"]:
+            listed += [each["id"] for each in page.json["data"]]
+            page = await both.send(THEIRS, o("GET", f"{collection}?after={listed[-1]}"))
+        assert listed == theirs[::-1]
+
+
+async def test_list_of_the_other_dialect_is_filtered_as_well(tmp_path: Path) -> None:
+    """C97."""
+    async with tenants(tmp_path) as both:
+        mine = await both.send(OURS, a("GET", "/v1/messages/batches"))
+        assert [each["id"] for each in mine.json["data"]] == [both.ids["abatch"]]
+        theirs = await both.send(THEIRS, a("GET", "/v1/messages/batches"))
+        assert (theirs.json["data"], theirs.json["first_id"], theirs.json["has_more"]) == ([], None, False)
+
+
+async def test_list_that_cannot_be_filtered_is_not_shown(tmp_path: Path) -> None:
+    """C97: a bare list, or a page that is not JSON, shows nothing of anybody's."""
+    async with tenants(tmp_path) as both:
+        for body in (b'["file-1"]', b"file-1", b'{"files":["file-1"]}'):
+            both.provider.answer = lambda *_, body=body: whole(200, body).data  # type: ignore[method-assign]
+            reply = await both.send(OURS, o("GET", "/v1/files"))
+            assert reply.status == 502
+            assert "file-1" not in reply.text
+
+
+@pytest.mark.parametrize(
+    ("allow", "path", "names"),
+    [
+        ({}, "/v1/models", ["gpt", "dear"]),
+        ({}, "/upstreams/one/v1/models", ["gpt"]),
+        ({"models": ["mini-*"]}, "/v1/models", ["mini-1"]),
+        ({"models": ["mini-*", "dear"]}, "/upstreams/one/v1/models", ["mini-1"]),
+        ({"models": ["*"]}, "/v1/models", ["gpt", "gpt-5-pro", "mini-1", "dear"]),
+    ],
+)
+async def test_list_of_models_shows_what_the_key_may_ask_for(
+    allow: dict[str, Any], path: str, names: list[str], tmp_path: Path
+) -> None:
+    """C95: `dear` is an alias of the config; to the upstream that name is another model."""
+    keys = [{"name": "a", "key": OURS, "allow": allow}]
+    models = {"dear": {"deployments": [{"upstream": "one", "model": "mini-2"}]}}
+    async with tenants(tmp_path, keys=keys, is_isolated=False, has_made=False, models=models) as both:
+        reply = await both.send(OURS, o("GET", path))
+        assert [each["id"] for each in reply.json["data"]] == names
+
+
+# claims and disguises
+
+
+async def test_words_that_a_client_chooses_make_nothing_its_own(tmp_path: Path) -> None:
+    """C96: `metadata` that the provider repeats, a file's content, the text of a model."""
+    async with tenants(tmp_path) as both:
+        await both.stand.app.screening._objects.close()
+        claimed = ["file-of-another", "resp-of-another", "victim"]
+        spoof = {"id": "victim", "output_file_id": "victim", "response": {"id": "victim"}}
+        for case in (
+            o("POST", "/v1/batches", {"metadata": spoof}),
+            o("POST", "/v1/responses", asking(metadata=spoof, stream=True)),
+            o("POST", "/v1/responses", asking(metadata=spoof)),
+            o("GET", "/v1/files/{file}/content"),
+            o("GET", "/v1/batches/{batch}"),
+        ):
+            assert (await both.send(OURS, case)).status == 200
+        for each in claimed:
+            check_missing(TABLE[0], await both.send(OURS, o("GET", f"/v1/files/{each}")))
+            check_missing(TABLE[0], await both.send(OURS, o("GET", f"/v1/responses/{each}")))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param('{"model":"gpt","previous_response_id":"","previous_response_id":"{response}"}', id="twice"),
+        pytest.param('{"model":"gpt","previous_response_id":"{response}","previous_response_id":null}', id="undone"),
+        pytest.param('{"model":"gpt","previous\\u005fresponse_id":"{response}"}', id="an escaped name"),
+        pytest.param('{"model":"gpt","previous_response_id":"\\u0072{response}"}', id="an escaped value"),
+        pytest.param('{"model":"gpt","Previous_Response_Id":"{response}"}', id="capitals, as Go reads them"),
+        pytest.param('{"model":"gpt","x":{"type":"tool_use","type":"x","input":{"file_id":"{file}"}}}', id="types"),
+        pytest.param('{"model":"gpt","input":[{"type":"item_reference","type":"x","id":"{item}"}]}', id="two types"),
+        pytest.param('{"model":"gpt","input":[[{"file_id":"{file}"}]]}', id="deep down"),
+        pytest.param('{"model":"gpt","file_ids":[["{file}"]]}', id="a list of lists"),
+        pytest.param('{"model":"gpt","a":"' + "x" * 200_000 + '","conversation":"{conversation}"}', id="large"),
+        pytest.param('{"model":"gpt","a":"' + "x" * 2_000_000 + '","conversation":"{conversation}"}', id="in a file"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_packed", [False, True])
+async def test_id_in_a_body_is_found_in_every_disguise(body: str, is_packed: bool, tmp_path: Path) -> None:
+    """C96."""
+    async with tenants(tmp_path) as both:
+        for name, value in both.ids.items():
+            body = body.replace(f"{{{name}}}", value)
+        body = body.replace("\\u0072r", "\\u0072")
+        data = gzip.compress(body.encode()) if is_packed else body.encode()
+        more = {"content-encoding": "gzip"} if is_packed else {}
+        for key, status in ((THEIRS, 404), (OURS, 200)):
+            headers = {"authorization": f"Bearer {key}", **more}
+            async with Connection(both.stand.url) as connection:
+                reply = await connection.ask(raw_request("/v1/responses", data, headers))
+            assert reply.status == status, reply
+        assert len(both.recorder.requests) == 1
+
+
+async def test_form_and_text_with_an_id_are_refused(tmp_path: Path) -> None:
+    """C96: what the gateway does not read may be read by a provider."""
+    async with tenants(tmp_path) as both:
+        form = f'--b\r\nContent-Disposition: form-data; name="file_id"\r\n\r\n{both.ids["file"]}\r\n--b--\r\n'
+        text = json.dumps({"file_id": both.ids["file"]})
+        for kind, data in (
+            ("multipart/form-data; boundary=b", form.encode()),
+            ("text/plain", b"\xef\xbb\xbf" + text.encode()),
+            ("text/plain", text.encode("utf-16")),
+            ("text/plain", text.encode("utf-16-be")),
+            ("application/x-www-form-urlencoded", b"file_id=" + both.ids["file"].encode()),
+        ):
+            headers = {"authorization": f"Bearer {THEIRS}", "content-type": kind}
+            async with Connection(both.stand.url) as connection:
+                reply = await connection.ask(raw_request("/v1/containers", data, headers))
+            assert reply.status == 400
+        assert not both.recorder.requests
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        o("GET", "/v1/organization/users"), o("GET", "/v1/evals"), o("GET", "/v1/responses"), o("PUT", "/v1/files"),
+        o("HEAD", "/v1/files"), o("GET", "/v1/files/"), o("DELETE", "/v1/models/gpt"), o("GET", "/v1/chat/completions"),
+        o("GET", "/v1/fine_tuning/checkpoints/x/permissions"), o("OPTIONS", "/v1/files/{file}"),
+        o("GET", "/v1/threads/runs"), a("GET", "/v1/organizations/api_keys"), o("GET", "/v1/files/{file}/"),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_path_of_no_known_kind_is_closed_to_every_key(case: Case, tmp_path: Path) -> None:
+    """C96: also where `allow` names it; whose such objects are is not known."""
+    async with tenants(tmp_path) as both:
+        for key in (OURS, THEIRS):
+            check_missing(case, await both.send(key, case))
+        assert not both.recorder.requests
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        a("POST", "/v1/messages", message({"type": "tool_use", "id": "t", "name": "f", "input": {"file_id": "mine"}})),
+        a("POST", "/v1/messages", message("x", tools=[{"name": "f", "input_schema": {"required": ["file_id"]}}])),
+        o("POST", "/v1/responses", asking(metadata={"conversation_id": "mine"})),
+        o("POST", "/v1/responses", asking(input=[{"type": "message", "id": "m", "role": "user", "content": "x"}])),
+        o("POST", "/v1/responses", asking(input=[{"type": "reasoning", "id": "r", "encrypted_content": "x"}])),
+        o("POST", "/v1/responses", asking(tools=[{"type": "code_interpreter", "container": {"type": "auto"}}])),
+        o("POST", "/v1/chat/completions", {"model": "gpt", "tools": [{"parameters": {"file_id": "x"}}]}),
+        o("POST", "/v1/chat/completions", chat("the file_id is file-1")),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_clients_own_data_is_no_id_of_a_provider(case: Case, tmp_path: Path) -> None:
+    async with tenants(tmp_path) as both:
+        assert (await both.send(THEIRS, case)).status == 200
+
+
+# what becomes of the index
+
+
+async def test_objects_are_still_their_makers_after_a_restart_and_at_another_gateway(tmp_path: Path) -> None:
+    """C96: the index is in `ops.store`; a second gateway on the same store knows an object within seconds."""
+    async with tenants(tmp_path) as both:
+        async with standing(config_for(both.recorder.url, tmp_path)) as another:
+            second = Tenants(another, both.recorder, both.provider)
+            second.ids = both.ids
+
+            async def is_known() -> bool:
+                return (await second.send(OURS, TABLE[0])).status == 200
+
+            for _ in range(50):
+                if await is_known():
+                    break
+                await asyncio.sleep(0.1)
+            assert await is_known()
+            check_missing(TABLE[0], await second.send(THEIRS, TABLE[0]))
+        made = dict(both.ids)
+    async with tenants(tmp_path, has_made=False) as again:
+        again.ids = made
+        again.provider.objects = both.provider.objects
+        for case in TABLE[:20]:
+            check_missing(case, await again.send(THEIRS, case))
+            assert (await again.send(OURS, case)).status == 200
+    assert (tmp_path / "owners.db").stat().st_mode & 0o777 == 0o600
+
+
+async def test_store_that_cannot_be_used_holds_up_no_call_and_opens_nothing(tmp_path: Path) -> None:
+    """C96: without a store the index is in memory alone."""
+    store = tmp_path / "no folder"
+    store.write_text("")
+    async with tenants(store) as both:
+        assert (await both.send(OURS, TABLE[0])).status == 200
+        check_missing(TABLE[0], await both.send(THEIRS, TABLE[0]))
+        await eventually(lambda: any("index of objects" in line["event"] for line in both.stand.log))
+
+
+async def test_objects_of_two_upstreams_with_one_id_are_two(tmp_path: Path) -> None:
+    """C96: ids are a provider's own."""
+    async with tenants(tmp_path) as both:
+        check_missing(TABLE[0], await both.send(OURS, o("GET", "/upstreams/three/v1/files/{file}")))
+
+
+async def test_isolation_without_client_keys_is_refused_at_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="isolate_objects"):
+        config_for("http://127.0.0.1:9", tmp_path, keys=[])

@@ -50,9 +50,9 @@ def planted(body: Any, inner: Any, draw: st.DataObject) -> Any:
     return {"content": [body, inner]} if not isinstance(body, dict) else {**body, "content": inner}
 
 
-@given(bodies, st.sampled_from(FIELDS), st.data())
-def test_id_is_found_wherever_it_stands(body: Any, field: str, data: st.DataObject) -> None:
-    whole = {"model": "gpt", "messages": planted(body, {field: "the-id"}, data)}
+@given(bodies, st.sampled_from(FIELDS), st.sampled_from(["the-id", ["the-id"], [["the-id"]]]), st.data())
+def test_id_is_found_wherever_it_stands(body: Any, field: str, value: Any, data: st.DataObject) -> None:
+    whole = {"model": "gpt", "messages": planted(body, {field: value}, data)}
     is_in_tool = '"type": "tool_use"' in json.dumps(whole)  # what a model has written for a client's tool
     assert "the-id" in list(references(read(whole))) or is_in_tool
     assert may_refer("json", "/v1/chat/completions", json.dumps(whole).encode())

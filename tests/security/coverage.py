@@ -416,6 +416,8 @@ SCOPES: Table = {
         _ISOLATION + "test_objects_are_still_their_makers_after_a_restart_and_at_another_gateway",
         _ISOLATION + "test_store_that_cannot_be_used_holds_up_no_call_and_opens_nothing",
         _ISOLATION + "test_objects_of_two_upstreams_with_one_id_are_two",
+        _ISOLATION + "test_official_sdks_see_their_own_objects_and_plain_errors",
+        _ISOLATION + "test_large_body_without_ids_is_sent_on_and_one_with_ids_is_refused",
     ),
     "C97": (
         _ISOLATION + "test_list_shows_the_caller_s_own_objects_whatever_page_they_are_on",

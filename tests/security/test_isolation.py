@@ -6,6 +6,7 @@ The provider answers whoever has its key, and so would give everything to both.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import json
 from collections.abc import AsyncIterator
@@ -13,7 +14,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import anthropic
 import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI, NotFoundError, PermissionDeniedError
 
 from llm_guard.config import ConfigError
 from tests.chaos.stand import Stand, config_of, standing
@@ -473,3 +477,77 @@ async def test_objects_of_two_upstreams_with_one_id_are_two(tmp_path: Path) -> N
 async def test_isolation_without_client_keys_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="isolate_objects"):
         config_for("http://127.0.0.1:9", tmp_path, keys=[])
+
+
+async def test_official_sdks_see_their_own_objects_and_plain_errors(tmp_path: Path) -> None:
+    """C96, C97: as their users write it."""
+    async with tenants(tmp_path) as both:
+        mine, theirs = (
+            AsyncOpenAI(base_url=f"{both.stand.url}/v1", api_key=key, max_retries=0) for key in (OURS, THEIRS)
+        )
+        claude = AsyncAnthropic(base_url=both.stand.url, api_key=THEIRS, max_retries=0)
+        async with mine, theirs, claude:
+            ids = [(await mine.batches.create(**BATCH, input_file_id=both.ids["file"])).id for _ in range(7)]
+            assert [each.id async for each in theirs.batches.list()] == []
+            assert [each.id async for each in mine.batches.list()] == [*ids[::-1], both.ids["batch"]]
+            with pytest.raises(NotFoundError, match="no such object"):
+                await theirs.files.retrieve(both.ids["file"])
+            with pytest.raises(NotFoundError, match=both.ids["response"]):
+                await theirs.responses.create(model="gpt", input="x", previous_response_id=both.ids["response"])
+            with pytest.raises(anthropic.NotFoundError, match="no such object"):
+                await claude.messages.batches.retrieve(both.ids["abatch"])
+            async with theirs.responses.stream(model="gpt", input="x") as stream:
+                started: Any = await anext(aiter(stream))
+                assert (await theirs.responses.retrieve(started.response.id)).id == started.response.id
+
+
+BATCH: Any = {"endpoint": "/v1/responses", "completion_window": "24h"}
+
+
+async def test_sdk_raises_what_it_raises_for_a_missing_permission(tmp_path: Path) -> None:
+    """C93."""
+    keys = [{"name": "a", "key": OURS}]
+    async with tenants(tmp_path, keys=keys, is_isolated=False, has_made=False) as both:
+        openai = AsyncOpenAI(base_url=f"{both.stand.url}/v1", api_key=OURS, max_retries=0)
+        claude = AsyncAnthropic(base_url=both.stand.url, api_key=OURS, max_retries=0)
+        async with openai, claude:
+            with pytest.raises(PermissionDeniedError, match="may not call GET /v1/files") as denied:
+                await openai.files.list()
+            assert denied.value.code == "permission_denied"
+            with pytest.raises(anthropic.PermissionDeniedError, match="may not call"):
+                await claude.messages.batches.list()
+            counted = await claude.messages.count_tokens(model="claude", messages=[{"role": "user", "content": "x"}])
+            assert counted.input_tokens == 1
+
+
+async def test_reload_brings_scopes_and_isolation_into_force(tmp_path: Path) -> None:
+    """C93, C96: from the next call on. What was made before belongs to no key."""
+    async with tenants(tmp_path, is_isolated=False) as both:
+        app = both.stand.app
+        assert (await both.send(THEIRS, TABLE[0])).status == 200
+        for keys, is_isolated, status in ((KEYS, True, 404), (KEYS[:1], True, 401), (KEYS, False, 200)):
+            config = config_for(both.recorder.url, tmp_path, keys=keys, is_isolated=is_isolated)
+            app._adopt(dataclasses.replace(app.reloads.current, config=config))
+            assert (await both.send(THEIRS, TABLE[0])).status == status
+        bare = [{"name": "b", "key": THEIRS}]
+        config = config_for(both.recorder.url, tmp_path, keys=bare, is_isolated=False)
+        app._adopt(dataclasses.replace(app.reloads.current, config=config))
+        assert (await both.send(THEIRS, TABLE[0])).status == 403
+
+
+async def test_large_body_without_ids_is_sent_on_and_one_with_ids_is_refused(tmp_path: Path) -> None:
+    """C96: images are large, and cost no more than a look."""
+    image = "data:image/png;base64," + "iVBORw0K" * 1_200_000
+    async with tenants(tmp_path) as both:
+        without = chat({"type": "image_url", "image_url": {"url": image}})
+        assert (await both.send(OURS, o("POST", "/v1/chat/completions", without))).status == 200
+        with_one = chat({"type": "image_url", "image_url": {"url": image}}, {"file": {"file_id": "{file}"}})
+        refused = await both.send(OURS, o("POST", "/v1/chat/completions", with_one))
+        assert (refused.status, refused.headers["x-llm-guard-refused-by"]) == (413, "scope")
+        nested = {"model": "gpt", "file_id": "{file}", "x": [[] for _ in range(150_000)]}
+        assert (await both.send(OURS, o("POST", "/v1/chat/completions", nested))).status == 413
+        deep = '{"model":"gpt","file_id":"x","x":' + "[" * 900 + "]" * 900 + "}"
+        headers = {"authorization": f"Bearer {OURS}"}
+        async with Connection(both.stand.url) as connection:
+            reply = await connection.ask(raw_request("/v1/chat/completions", deep.encode(), headers))
+        assert reply.status in (400, 404)

@@ -152,6 +152,22 @@ async def test_model_is_judged_by_the_name_that_the_client_asks_for(
             assert not front.provider.connections
 
 
+@pytest.mark.parametrize(
+    ("key", "path", "status"),
+    [
+        (CLIENT_KEY, "/v1/models/gpt", 200), (CLIENT_KEY, "/v1/models/gpt-5-pro", 403),
+        (CLIENT_KEY, "/upstreams/one/v1/models/gpt", 200), (CLIENT_KEY, "/upstreams/one/v1/models/gpt-4", 403),
+        (CHEAP_KEY, "/v1/models/cheap", 200), (CHEAP_KEY, "/v1/models/dear", 403),
+        (CHEAP_KEY, "/v1/models/d%65ar", 403),
+        (ALL_KEY, "/v1/models/gpt-5-pro", 200),
+    ],
+)  # fmt: skip
+async def test_model_is_looked_up_by_a_key_that_may_ask_for_it(key: str, path: str, status: int) -> None:
+    """C95."""
+    async with scoped() as front:
+        assert (await send(front, "GET", path, key)).status == status
+
+
 TEXT = {"content-type": "text/plain"}
 TWO_MODELS = b'{"model":"dear","model":"cheap","messages":[]}'
 ESCAPED = b'{"mod\\u0065l":"dear","model":"cheap","messages":[]}'

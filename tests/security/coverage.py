@@ -405,6 +405,8 @@ SCOPES: Table = {
         _SCOPES + "test_model_is_judged_by_the_name_that_the_client_asks_for",
         _SCOPES + "test_body_names_one_model_that_is_allowed_or_goes_nowhere",
         _SCOPES + "test_realtime_session_asks_for_a_model_that_is_allowed",
+        _SCOPES + "test_model_at_the_end_of_a_slow_form_decides_before_any_of_it_is_sent_on",
+        _SCOPES + "test_model_is_looked_up_by_a_key_that_may_ask_for_it",
         _ISOLATION + "test_list_of_models_shows_what_the_key_may_ask_for",
     ),
     "C96": (
@@ -412,6 +414,8 @@ SCOPES: Table = {
         _ISOLATION + "test_words_that_a_client_chooses_make_nothing_its_own",
         _ISOLATION + "test_id_in_a_body_is_found_in_every_disguise",
         _ISOLATION + "test_form_and_text_with_an_id_are_refused",
+        _ISOLATION + "test_form_is_read_to_its_end_before_any_of_it_is_sent_on",
+        _ISOLATION + "test_item_of_a_stream_that_is_still_coming_is_its_caller_s",
         _ISOLATION + "test_path_of_no_known_kind_is_closed_to_every_key",
         _ISOLATION + "test_objects_are_still_their_makers_after_a_restart_and_at_another_gateway",
         _ISOLATION + "test_store_that_cannot_be_used_holds_up_no_call_and_opens_nothing",

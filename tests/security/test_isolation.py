@@ -23,8 +23,8 @@ from llm_guard.config import ConfigError
 from tests.chaos.stand import Stand, config_of, standing
 from tests.chaos.wire import Connection, Reply
 from tests.fakes.client import raw_request
-from tests.fakes.object_provider import ObjectProvider
-from tests.fakes.provider import whole
+from tests.fakes.object_provider import ObjectProvider, event
+from tests.fakes.provider import END, Pause, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 from tests.security.grammar import Request
 from tests.security.keys import OPS_TOKEN, UPSTREAM_KEY
@@ -551,3 +551,36 @@ async def test_large_body_without_ids_is_sent_on_and_one_with_ids_is_refused(tmp
         async with Connection(both.stand.url) as connection:
             reply = await connection.ask(raw_request("/v1/chat/completions", deep.encode(), headers))
         assert reply.status in (400, 404)
+
+
+async def test_item_of_a_stream_that_is_still_coming_is_its_caller_s(tmp_path: Path) -> None:
+    """C96: ids in the middle of a stream are known before the client has them, wherever its bytes are cut."""
+    item = event("response.output_item.added", item={"type": "reasoning", "id": "rs_late", "summary": []})
+    token = event("response.output_text.delta", delta="x")
+    end = event("response.completed", response={"id": "resp_1", "status": "completed", "output": []})
+    made = {"id": "resp_1", "output": []}
+    steps: list[Step] = [stream_head(), chunk(event("response.created", response=made) + token), Pause(0.05)]
+    for piece in (item[:40], item[40:-1], item[-1:] + end):
+        steps += [chunk(piece), Pause(0.02)]
+    async with ScriptedProvider([*steps, END]) as provider, standing(config_for(provider.url, tmp_path)) as stand:
+        both = Tenants(stand, Recorder(), ObjectProvider())
+        streaming = o("POST", "/v1/responses", asking(stream=True))
+        assert (await both.send(OURS, streaming)).status == 200
+        later = o("POST", "/v1/responses", asking(stream=True, input=[{"type": "item_reference", "id": "rs_late"}]))
+        check_missing(later, await both.send(THEIRS, later))
+        assert (await both.send(OURS, later)).status == 200
+
+
+async def test_form_is_read_to_its_end_before_any_of_it_is_sent_on(tmp_path: Path) -> None:
+    """C96: its last field may be an id."""
+    field = '--b\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+    form = (field.format("file", "x" * 300_000) + field.format("file_id", "file-1") + "--b--\r\n").encode()
+    async with tenants(tmp_path) as both:
+        headers = {"authorization": f"Bearer {OURS}", "content-type": "multipart/form-data; boundary=b"}
+        async with Connection(both.stand.url) as connection:
+            request = raw_request("/v1/containers", form, headers)
+            connection.writer.write(request[:200_000])
+            await asyncio.sleep(0.05)
+            reply = await connection.ask(request[200_000:])
+        assert reply.status == 400
+        assert not both.recorder.connections or not both.recorder.requests

@@ -5,6 +5,7 @@ Every key here is good; the provider's key is the gateway's own, and would open 
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
@@ -15,8 +16,9 @@ import pytest
 
 from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.client import raw_request
+from tests.fakes.provider import whole
 from tests.security.keys import CLIENT_KEY, UPSTREAM_KEY, keyed
-from tests.security.stand import Front
+from tests.security.stand import Answer, Front, usual_answer
 
 FILES_KEY = "sk-CANARY-files-62aa10"
 CHEAP_KEY = "sk-CANARY-cheap-83bf01"
@@ -32,14 +34,14 @@ DENIED = (403, "permission_denied", "scope")
 
 
 @asynccontextmanager
-async def scoped(**server: Any) -> AsyncIterator[Front]:
+async def scoped(answer: Answer = usual_answer, **server: Any) -> AsyncIterator[Front]:
     """Aliases: `cheap` is served as `mini-1`; `gpt-4` as `mini-1` too, though the upstream knows a real gpt-4."""
     models = {
         "cheap": {"deployments": [{"upstream": "one", "model": "mini-1"}]},
         "gpt-4": {"deployments": [{"upstream": "one", "model": "mini-1"}]},
         "dear": {"deployments": [{"upstream": "one"}]},
     }
-    async with keyed(models=models, server={"client_keys": KEYS, **server}) as front:
+    async with keyed(answer, models=models, server={"client_keys": KEYS, **server}) as front:
         yield front
 
 
@@ -209,6 +211,21 @@ async def test_body_names_one_model_that_is_allowed_or_goes_nowhere(
         reply = await send(front, "POST", prefix + path, CHEAP_KEY, body, **{**kind, **headers})
         assert reply.status in (400, 403), reply
         assert not front.provider.requests
+
+
+@pytest.mark.parametrize("model", ["mini-1", "dear"])
+async def test_model_at_the_end_of_a_slow_form_decides_before_any_of_it_is_sent_on(model: str) -> None:
+    """C95: by an upstream's path no route waits for the model, and its key's scope does."""
+    body = form(model, size=300_000, is_late=True)
+    headers = {"authorization": f"Bearer {CHEAP_KEY}", "content-type": "multipart/form-data; boundary=b"}
+    request = raw_request("/upstreams/one/v1/audio/transcriptions", body, headers)
+    async with scoped(answer=lambda _: whole(200, b'{"text":"Hi"}').data) as front, Connection(front.url) as connection:
+        connection.writer.write(request[:200_000])
+        await asyncio.sleep(0.05)
+        assert not front.provider.connections
+        reply = await connection.ask(request[200_000:])
+        assert reply.status == (200 if model == "mini-1" else 403)
+        assert len(front.provider.requests) == (model == "mini-1")
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,11 @@ from llm_guard.gateway.connections import Connections
 from llm_guard.gateway.counters import CallCounters
 from llm_guard.gateway.listener import Listener, Serve
 from llm_guard.gateway.listening import address_of, bound, listen, listener_settings
+from llm_guard.gateway.ownership import OwnedObjects
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
+from llm_guard.gateway.screening import Screening
 from llm_guard.gateway.server import Gateway
 from llm_guard.gateway.serving import Serving
 from llm_guard.gateway.upstream import Upstreams
@@ -119,6 +121,8 @@ class App:
         self.errands = self._new_errands()
         self.cache = AnswerCache(self._new_cache_store(), self._clock)
         self.gateway.first_resort.cache = self.gateway.last_resort.cache = self.cache
+        objects = OwnedObjects(partial(state_folder, self.config.ops.store, os.environ), self._clock)
+        self.screening = self.gateway.screening = Screening(objects, lambda: self.gateway.table, self._clock)
         self.gateway.keeper = self.errands.keeper
         self.gateway.first_resort.keeper = self.gateway.last_resort.keeper = self.errands.keeper
         self.reloads = Reloads(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
@@ -147,6 +151,7 @@ class App:
                 await self._listen(self.ops.serve, ops.host, ops.port)
             self.files.adopt(self.config)
             await self.ops.start()
+            await self.screening.start(self.config)
             self.prober.adopt(self.config, table.upstreams)
             self.engines.adopt(self.config.engines)
             for server, _ in self._listeners:
@@ -210,6 +215,7 @@ class App:
         await self.errands.stop()
         await self.files.stop()
         await self.cache.store.close()
+        await self.screening.close()
         await self._webhook_client.close()
         await self.ops.stop()
         await self._connections.close()
@@ -228,6 +234,7 @@ class App:
         self.upstreams.memory.limit_bytes = config.server.max_buffered
         self.files.adopt(config)
         self.gateway.adopt(serving)
+        self.screening.adopt(config)
         self.prober.adopt(config, serving.table.upstreams)
         self.engines.adopt(config.engines)
         self.errands.adopt(config)

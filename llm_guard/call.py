@@ -20,6 +20,7 @@ from llm_guard.policy.answer_memory import MemoryLease
 from llm_guard.policy.itinerary import WaitedFor
 from llm_guard.policy.rate_hints import RateHint
 from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.policy.scope import Scope
 from llm_guard.policy.trace_context import TraceContext
 from llm_guard.policy.transition import BreakerState
 from llm_guard.request_body import StoredBody
@@ -214,6 +215,8 @@ class Call:
     """Tells apart the accounts that callers choose for one key; empty: the key's own."""
     client_key: str | None = None
     """Name of the client key that admitted the call: a key of ours, which goes no further."""
+    scope: Scope | None = None
+    """What that key may call; None: no client keys are configured."""
     deadline_at: float = float("inf")
     attempts: list[Attempt] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)

@@ -13,9 +13,10 @@ from typing import Literal
 Limit = Literal["connect", "first_token", "idle", "stall", "attempt", "total"]
 """The six timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
 
-RefusedBy = Literal["breaker", "limit", "cooldown", "deadline", "auth", "drain", "hold", "request", "route"]
-"""Value of the `x-llm-guard-refused-by` header. `cooldown`: the provider named a wait or refused the credential, and
-the answer is its stored error; `drain`: the gateway goes away; `hold`: an operator holds all that are left."""
+RefusedBy = Literal["breaker", "limit", "cooldown", "deadline", "auth", "scope", "drain", "hold", "request", "route"]
+"""Value of the `x-llm-guard-refused-by` header. `scope`: the client's key may not make this call; `cooldown`: the
+provider named a wait or refused the credential, and the answer is its stored error; `drain`: the gateway goes away;
+`hold`: an operator holds all that are left."""
 
 GATEWAYS_DOING: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "hold", "deadline")
 """Refusals that no other request would have avoided; the rest are callers' mistakes, and the gateway's shutdown."""

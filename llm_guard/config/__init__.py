@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat
 from llm_guard.config.api_keys import names_of as key_names
+from llm_guard.config.clients import ClientKey
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.lasting import CompletionWebhook, StoreConfig, sealing_keys
 from llm_guard.config.models import (
     Auth,
-    ClientKey,
     Config,
     DeploymentConfig,
     ModelConfig,

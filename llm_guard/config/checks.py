@@ -25,6 +25,9 @@ def check_listeners(document: Document, server: Server | None, ops: Ops | None) 
         return
     if ops is not None and ops.port == server.port != 0:
         document.report(("ops", "port"), "is the server's port; leave it out to serve both on one port")
+    if server.isolate_objects and not server.client_keys:
+        remedy = "add client_keys: without them objects belong to the callers' own accounts at the provider"
+        document.report(("server", "isolate_objects"), remedy)
     owners: dict[str, str] = {}
     for index, client in enumerate(server.client_keys):
         path: Path = ("server", "client_keys", index)

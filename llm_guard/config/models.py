@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from llm_guard.config.api_keys import ApiKeys
+from llm_guard.config.clients import ClientKey
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
-from llm_guard.config.fields import OptionalSecret, Port, Secret, Text, wrong
+from llm_guard.config.fields import OptionalSecret, Port, Text, wrong
 from llm_guard.config.lasting import StoreConfig
 from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.operator import Ops
@@ -37,13 +38,6 @@ from llm_guard.policy.units import Count, OptionalSize, Pause, Seconds, Size
 
 Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
-
-
-class ClientKey(Strict):
-    name: Text
-    key: Secret = Field(repr=False)
-    priority: Literal["high", "normal", "low"] = "high"
-    """The highest that its calls may ask for."""
 
 
 class Server(Strict):
@@ -76,6 +70,8 @@ class Server(Strict):
     drain_delay: Pause = 0.0
     """SIGTERM turns /readyz to 503; new connections are accepted for this long after."""
     client_keys: tuple[ClientKey, ...] = ()
+    isolate_objects: bool = False
+    """What a provider keeps (files, batches, responses, ...) belongs to the client key that made it."""
     repeat: dict[str, bool] = Field(default_factory=dict)
     """Whether a call may be sent again once it may have been executed, by path; over the built-in rules."""
 

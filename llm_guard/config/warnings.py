@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llm_guard.config.models import Config
+from llm_guard.config.names import did_you_mean, matching_key
 from llm_guard.config.reading import text_in
 from llm_guard.config.text import Interpolated, dotted, read_document
 
@@ -22,7 +23,8 @@ _SHORT = 16
 
 def warnings_of(config: Config, path: Path, state: Path | None) -> list[str]:
     """`path`: the config's file; `state`: the folder for what outlives the process, None where there is none."""
-    return [*_open_to_all(config), *_short_tokens(config), *_readable_secrets(path), *_shared_state(state)]
+    found = [*_open_to_all(config), *_unrouted_models(config), *_short_tokens(config)]
+    return [*found, *_readable_secrets(path), *_shared_state(state)]
 
 
 def _open_to_all(config: Config) -> Iterator[str]:
@@ -32,6 +34,16 @@ def _open_to_all(config: Config) -> Iterator[str]:
             f"server.host: {config.server.host} is open to other machines and there are no server.client_keys: any "
             f"client that reaches it spends the key of {', '.join(paid)}"
         )
+
+
+def _unrouted_models(config: Config) -> Iterator[str]:
+    for key in config.server.client_keys:
+        for name in key.allow.models or ():
+            if not name.endswith("*") and matching_key(config.models, name) is None:
+                yield (
+                    f"server.client_keys, {key.name}: allow.models has {name}, and no entry of models is for it: only "
+                    f"/upstreams/NAME can serve it{did_you_mean(name, config.models)}"
+                )
 
 
 def _short_tokens(config: Config) -> Iterator[str]:

@@ -63,7 +63,9 @@ async def receive_call(call: Call, request: Request, limit: BodyLimit, spool: Sp
 
 def _is_route_known(call: Call, body: ArrivingBody, asked: Asked) -> bool:
     """Whether no field that is still to arrive can change where the call goes."""
-    return call.upstream_name is not None or asked.model is not None or is_upload(call.path) or not body.is_form
+    if call.upstream_name is not None and call.scope is None:
+        return True
+    return asked.model is not None or is_upload(call.path) or not body.is_form
 
 
 def needs_whole_body(call: Call, reply: Reply) -> bool:

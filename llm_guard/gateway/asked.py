@@ -50,6 +50,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """`stream` is a value that some servers take for `true`: 1, "true"."""
     is_stateful: bool = False
     """It asks the provider to keep it, or goes on from what is kept."""
+    is_model_doubled: bool = False
+    """It names its model twice; of a JSON body that was there as a whole this is not known."""
 
 
 NOTHING = Asked()

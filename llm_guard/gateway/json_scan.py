@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from llm_guard.gateway.asked import Asked
+from llm_guard.gateway.doubled import names_model_twice
 from llm_guard.gateway.model_field import FIELDS, asked_of, invalid_json, read_json, span_of_model, uncollected
 
 _READ_BYTES = 1 << 14
@@ -48,6 +49,7 @@ class JsonScan:
         self._fields: dict[str, Any] = {}
         self._model_in: tuple[bytes, int] | None = None
         """The part that has the model, as a document, and where in the body that would begin."""
+        self._is_model_doubled = False
 
     def feed(self, piece: bytes) -> None:
         """The next piece; raises BadRequest."""
@@ -64,7 +66,7 @@ class JsonScan:
         asked = asked_of(self._fields)
         if type(self._fields.get("prompt")) is list:  # its first part only
             asked = replace(asked, prompts=0)
-        return asked
+        return replace(asked, is_model_doubled=True) if self._is_model_doubled else asked
 
     def span_of_model(self) -> tuple[int, int]:
         """Where in the body the model's value stands, of a document that has one; raises BadRequest when it cannot be
@@ -97,6 +99,7 @@ class JsonScan:
         if type(value) is dict:
             self._fields.update((name, value[name]) for name in FIELDS if name in value)
             if "model" in value:
+                self._is_model_doubled |= self._model_in is not None or names_model_twice(document)
                 self._model_in = document, begins_at
 
     def _before_part(self) -> bytes:

@@ -342,6 +342,7 @@ def asked_of_form(scan: FormScan) -> Asked:
     if raw is None:
         return Asked(is_stream=is_stream, response_format=response_format)
     try:
-        return Asked(checked_model(raw.decode()), is_stream, response_format=response_format)
+        is_doubled = len(scan.spans) > 1
+        return Asked(checked_model(raw.decode()), is_stream, 1, 1, False, response_format, is_model_doubled=is_doubled)
     except UnicodeDecodeError:
         raise BadRequest(400, "invalid_model", "`model` must be UTF-8 text", "model") from None

@@ -23,17 +23,21 @@ from llm_guard.gateway.arrival import Arrival, check_announced, needs_whole_body
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import ArrivingBody
+from llm_guard.gateway.clients import check_model
 from llm_guard.gateway.degraded import Degraded
+from llm_guard.gateway.digests import digest
 from llm_guard.gateway.first_resort import FirstResort
 from llm_guard.gateway.keeping import Keeper
 from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
-from llm_guard.gateway.model_field import inspect, model_in_query
+from llm_guard.gateway.model_field import inspect
+from llm_guard.gateway.noting import note_asked
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.refusals import DRAINED, refusal_of, unknown_model, wrong_dialect
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
 from llm_guard.gateway.reply import Reply, uncancel
 from llm_guard.gateway.request import Request, objection, without_upstream
-from llm_guard.gateway.serving import Serving, digest
+from llm_guard.gateway.screening import Screening
+from llm_guard.gateway.serving import Serving
 from llm_guard.gateway.spool import Spool, default_max_bytes
 from llm_guard.gateway.tracing import Tracer
 from llm_guard.gateway.upstream import Upstreams
@@ -68,6 +72,8 @@ class Gateway:
         """None: calls are not traced."""
         self.keeper: Keeper | None = None
         """None: no call is kept beyond its client."""
+        self.screening: Screening | None = None
+        """None: no call has a scope."""
         self.last_resort = LastResort(clock)
         self.degraded = Degraded(recorder.models, clock)
         self.first_resort = FirstResort(self, self.last_resort, self.degraded, clock)
@@ -81,7 +87,7 @@ class Gateway:
         """From the next call on, serve by this."""
         self.table = by.table
         self.repeatable = by.repeatable
-        self._client_keys = by.client_keys
+        self._clients = by.clients
         self._body_limits = by.body_limits
         self.spool.adopt(by.config.server.max_spool)
         by.table.take_over()
@@ -166,12 +172,13 @@ class Gateway:
 
     async def _serve_arriving(self, call: Call, body: ArrivingBody, refusal: Refusal | None, reply: Reply) -> None:
         """Sends the body on while it arrives, unless something needs all of it. Raises BadRequest."""
-        if refusal is not None or needs_whole_body(call, reply):
+        is_screened = self.screening is not None and self.screening.needs_whole_body(call)
+        if refusal is not None or is_screened or needs_whole_body(call, reply):
             call.body, asked = await body.receive_whole()
             self._note_arrived(call, reply, asked)
             await self._answer(call, self._identify(call), reply)
             return
-        body.follow(is_routed_by_model=call.upstream_name is None)
+        body.follow(is_routed_by_model=call.upstream_name is None or call.scope is not None)
         async with Arrival(call, body, partial(self._note_arrived, call, reply), self._clock):
             await self._answer(call, None, reply)
 
@@ -182,6 +189,11 @@ class Gateway:
         if call.route is None:
             await self._show(call, reply)
             return
+        if call.scope is not None and self.screening is not None:
+            refusal = await self.screening.check(call)
+            if refusal is not None:
+                await self._refuse(call, refusal, reply)
+                return
         self.recorder.begin(call)
         if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
             if await self.first_resort.has_answered(call, reply):
@@ -190,6 +202,8 @@ class Gateway:
         with Waiting(call, reply, call.route.stream.waiting, self._clock):
             result = await self._loop.run(call, call.route)
         reply.closes_connection |= self.is_leaving
+        if call.scope is not None and self.screening is not None:
+            result = await self.screening.screen(call, result, self._loop.run)
         if isinstance(result, Served):
             await relay(call, result, reply, self._clock, self.last_resort)
         else:
@@ -197,8 +211,8 @@ class Gateway:
 
     def take_up(self, call: Call, asked: Asked) -> Refusal | None:
         """A call that was kept, as if it had just come: finds its route as it is now, or says why there is none."""
-        self._note(call, asked)
-        return self._identify(call)
+        note_asked(call, asked, self.repeatable)
+        return self._clients.check_path(call) or self._identify(call)
 
     async def ask(self, call: Call, reply: Reply) -> GaveUp | None:
         """The way of a call that no client waits for, from its route on; None: it was answered, as far as
@@ -215,6 +229,8 @@ class Gateway:
         """As `ask`, for calls that run already."""
         assert call.route is not None  # noqa: S101  # whoever asks has found it
         result = await self._loop.run(call, call.route)
+        if call.scope is not None and self.screening is not None:
+            result = await self.screening.screen(call, result, self._loop.run)
         if isinstance(result, GaveUp):
             return result
         await relay(call, result, reply, self._clock)
@@ -272,19 +288,7 @@ class Gateway:
         call.priority = asked
         if account := header_rules.account(call.headers):
             call.account_digest = digest("\n".join(account)).hex()
-        if not self._client_keys:
-            call.key_digest = digest("\n".join(header_rules.caller_keys(call.headers))).hex()
-            return None
-        keys = header_rules.caller_keys(call.headers)
-        if len(keys) > 1 and header_rules.has_rival_keys(call.headers):
-            keys = []
-        for key in keys:
-            known = self._client_keys.get(digest(key))
-            if known is not None:
-                call.client_key = known.name
-                call.priority = max(call.priority, PRIORITIES[known.priority])
-                return None
-        return Refusal(401, "invalid_api_key", "this gateway does not know the API key that was sent", by="auth")
+        return self._clients.admit(call)
 
     # receive: the body, once, bounded
 
@@ -307,20 +311,7 @@ class Gateway:
         # SDKs begin to wait when they have sent it all, which for a slow upload is long after the head.
         if (patience := patience_s(reply.request.names)) is not None:
             call.decide_by = self._clock.now() + decide_within_s(patience)
-        self._note(call, asked)
-
-    def _note(self, call: Call, asked: Asked) -> None:
-        """What is asked for, as far as the path lets it mean something."""
-        call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream
-        call.choices = asked.choices * asked.prompts if call.path == "/v1/completions" else asked.choices
-        call.response_format = asked.response_format
-        is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
-        call.is_bound = is_responses and asked.is_bound
-        is_stateful = is_responses and asked.is_stateful
-        call.is_repeatable = self.repeatable.allows(call.method, call.path, is_stateful=is_stateful)
-        if call.path.startswith("/v1/realtime"):  # elsewhere `?model=` is a filter on a list
-            model = model_in_query(call.query)
-            call.model, call.is_model_in_query = model or call.model, model is not None
+        note_asked(call, asked, self.repeatable)
 
     # identify: the route
 
@@ -328,6 +319,8 @@ class Gateway:
         name = call.upstream_name
         if not call.path.startswith("/v1/"):
             return Refusal(404, "unknown_path", "the API is below /v1/, or /upstreams/NAME/v1/", by="route")
+        if (refusal := check_model(call, self.table)) is not None:
+            return refusal
         if name is not None:
             call.route = self.table.upstream_route(name)
             if call.route is None:

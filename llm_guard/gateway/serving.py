@@ -5,10 +5,9 @@ Owns that it belongs together. Does not own what is done with it (`gateway.serve
 
 from __future__ import annotations
 
-import hashlib
-
 from llm_guard.config import Config
 from llm_guard.gateway.body_limit import BodyLimits
+from llm_guard.gateway.clients import Clients
 from llm_guard.policy.repeat import Repeatable
 from llm_guard.routes import RouteTable
 
@@ -21,9 +20,4 @@ class Serving:
         self.table = table
         self.repeatable = Repeatable(config.server.repeat)
         self.body_limits = BodyLimits(config)
-        self.client_keys = {digest(key.key): key for key in config.server.client_keys}
-
-
-def digest(key: str) -> bytes:
-    """Tells keys apart without keeping them."""
-    return hashlib.sha256(key.encode()).digest()
+        self.clients = Clients(config)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llm_guard.config import Config
-from llm_guard.config.models import ClientKey
+from llm_guard.config.clients import ClientKey
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
 from tests.chaos.stand import Stand, config_text, facing
@@ -190,7 +190,7 @@ def running_by(stand: Stand) -> list[object]:
     app = stand.app
     (_, listener) = app._listeners[0]
     settings = [(each.breaker.settings, each.gates.settings) for each in app.gateway.deployments()]
-    parts = [app.config, app.gateway.table, app.gateway._body_limits, app.gateway._client_keys, app.ops._site.guard]
+    parts = [app.config, app.gateway.table, app.gateway._body_limits, app.gateway._clients._known, app.ops._site.guard]
     ops = [app.ops._traces._settings, app.ops._limits._wanted, app.gateway.tracer, app.ops.overview._models]
     return [*parts, *ops, settings, listener.settings]
 

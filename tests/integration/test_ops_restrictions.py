@@ -26,7 +26,7 @@ from tests.integration.keeping import ASYNC
 from tests.integration.operating import audit, change, get, post, running
 from tests.tokens import BEARER
 
-CALLERS_MISTAKES: set[RefusedBy] = {"auth", "request", "route"}
+CALLERS_MISTAKES: set[RefusedBy] = {"auth", "scope", "request", "route"}
 """What the caller alone can mend is in no list."""
 
 LIMITED = b'{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}'

@@ -193,7 +193,7 @@ async def test_client_that_could_be_anyone_sends_no_large_files() -> None:
 
 
 async def test_client_with_a_key_sends_large_files_from_anywhere() -> None:
-    keys = {"client_keys": [{"name": "app", "key": "ours"}]}
+    keys = {"client_keys": [{"name": "app", "key": "ours", "allow": {"paths": ["/v1/files"]}}]}
     async with facing([STORED], server={"max_body": str(MIB), **keys}) as (stand, _), Connection(stand.url) as client:
         assert (await client.ask(upload(2 * MIB, headers={**KEY, **PROXIED}))).status == 200
 

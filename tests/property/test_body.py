@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from llm_guard.gateway import json_scan
 from llm_guard.gateway.asked import Asked, BadRequest
@@ -82,7 +83,7 @@ def check_json(body: bytes, cuts: list[int], read_bytes: int) -> Asked | None:
     except BadRequest:
         assert isinstance(expected, str)
         return None
-    assert asked == expected
+    assert replace(asked, is_model_doubled=False) == expected, "of a whole document that is not known"
     if asked.model is not None:
         try:
             renamed = rename(body, JSON, "", "new")

@@ -1,4 +1,4 @@
-"""Where each of the attacks C01 to C92 is tested, or why it is not yet.
+"""Where each of the attacks C01 to C97 is tested, or why it is not yet.
 
 A group for each file of tests; a test holds that every attack stands in exactly one of them, and that what is named
 here exists and says whose it is.
@@ -30,6 +30,8 @@ _FRAMING = _HERE + "test_framing.py::"
 _HEADERS = _HERE + "test_headers.py::"
 _OPERATOR = _HERE + "test_operator.py::"
 _PARSING = _HERE + "test_parsing.py::"
+_ISOLATION = _HERE + "test_isolation.py::"
+_SCOPES = _HERE + "test_scopes.py::"
 _SECRETS = _HERE + "test_secrets.py::"
 _SMUGGLING = _HERE + "test_smuggling.py::"
 _SWEEP = _HERE + "test_sweep.py::"
@@ -392,6 +394,41 @@ ENGINES: Table = {
         "tests/unit/health/test_engines.py::test_engine_that_another_gateway_has_restarted_is_only_waited_for",
     ),
 }
+SCOPES: Table = {
+    "C93": (
+        _SCOPES + "test_key_without_more_calls_models_and_nothing_else",
+        _SCOPES + "test_key_for_files_alone_calls_no_model",
+        _SCOPES + "test_refusal_is_an_error_of_either_dialect_and_is_counted",
+    ),
+    "C94": (_SCOPES + "test_no_other_spelling_of_a_path_reaches_more",),
+    "C95": (
+        _SCOPES + "test_model_is_judged_by_the_name_that_the_client_asks_for",
+        _SCOPES + "test_body_names_one_model_that_is_allowed_or_goes_nowhere",
+        _SCOPES + "test_realtime_session_asks_for_a_model_that_is_allowed",
+        _SCOPES + "test_model_at_the_end_of_a_slow_form_decides_before_any_of_it_is_sent_on",
+        _SCOPES + "test_model_is_looked_up_by_a_key_that_may_ask_for_it",
+        _ISOLATION + "test_list_of_models_shows_what_the_key_may_ask_for",
+    ),
+    "C96": (
+        _ISOLATION + "test_object_exists_for_the_key_that_made_it_and_for_no_other",
+        _ISOLATION + "test_words_that_a_client_chooses_make_nothing_its_own",
+        _ISOLATION + "test_id_in_a_body_is_found_in_every_disguise",
+        _ISOLATION + "test_form_and_text_with_an_id_are_refused",
+        _ISOLATION + "test_form_is_read_to_its_end_before_any_of_it_is_sent_on",
+        _ISOLATION + "test_item_of_a_stream_that_is_still_coming_is_its_caller_s",
+        _ISOLATION + "test_path_of_no_known_kind_is_closed_to_every_key",
+        _ISOLATION + "test_objects_are_still_their_makers_after_a_restart_and_at_another_gateway",
+        _ISOLATION + "test_store_that_cannot_be_used_holds_up_no_call_and_opens_nothing",
+        _ISOLATION + "test_objects_of_two_upstreams_with_one_id_are_two",
+        _ISOLATION + "test_official_sdks_see_their_own_objects_and_plain_errors",
+        _ISOLATION + "test_large_body_without_ids_is_sent_on_and_one_with_ids_is_refused",
+    ),
+    "C97": (
+        _ISOLATION + "test_list_shows_the_caller_s_own_objects_whatever_page_they_are_on",
+        _ISOLATION + "test_list_of_the_other_dialect_is_filtered_as_well",
+        _ISOLATION + "test_list_that_cannot_be_filtered_is_not_shown",
+    ),
+}
 NOT_YET: Table = {
     "C42": _NO_ADMIN,
     "C69": _NO_ADMIN,
@@ -423,5 +460,6 @@ GROUPS: tuple[Table, ...] = (
     CONFIG,
     OPERATOR,
     ENGINES,
+    SCOPES,
     NOT_YET,
 )

@@ -129,7 +129,7 @@ async def test_keys_are_held_against_each_other_as_digests_of_the_whole() -> Non
     """C60 to C62: a table of SHA-256 digests. How long a look-up takes depends on a digest's hash, which is salted for
     each process, and says nothing about how much of a key was right."""
     async with keyed(is_open=False) as front:
-        known = front.stand.app.gateway._client_keys
+        known = front.stand.app.gateway._clients._known
         assert list(known) == [hashlib.sha256(KEY).digest()]
 
 

@@ -195,13 +195,13 @@ async def test_reload_that_fails_shows_no_key_and_changes_nothing(
     path = write(tmp_path / "config.yaml", UPSTREAMS + MODELS + door)
     async with standing(read(door, APP_KEY=CLIENT_KEY)) as stand:
         stand.app.reloads.path = path
-        known = dict(stand.app.gateway._client_keys)
+        known = dict(stand.app.gateway._clients._known)
         for broken in ("'${APP_KEY} x'", f"*{CLIENT_KEY}", f"!{CLIENT_KEY} x", "'${APP_KEY}${GONE}'"):
             path.write_text(UPSTREAMS + MODELS + door.replace("'${APP_KEY}'", broken) + f"# {CLIENT_KEY}\n")
             with pytest.raises(ConfigError) as refused:
                 await stand.app.reloads.reload("an operator")
             assert "CANARY" not in str(refused.value)
-            assert stand.app.gateway._client_keys == known
+            assert stand.app.gateway._clients._known == known
         refusals = [line for line in stand.log if line["event"].startswith("reload refused")]
         assert len(refusals) == 4
         assert "CANARY" not in str(refusals)

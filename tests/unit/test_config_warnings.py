@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from llm_guard.cli import main
+from llm_guard.config.warnings import _unrouted_models
+from tests.chaos.stand import config_of
 
 UPSTREAM = "{dialect: openai, base_url: 'https://api.example/v1', api_key: '${PROVIDER_KEY}'}"
 MODELS = "models: {'*': {deployments: [{upstream: paid}]}}\n"
@@ -54,6 +56,14 @@ def test_key_of_a_provider_behind_a_public_address_without_client_keys(tmp_path:
 )  # fmt: skip
 def test_key_of_a_provider_that_strangers_cannot_reach_is_none(tmp_path: Path, server: str) -> None:
     assert check(tmp_path, f"server: {server}") == []
+
+
+def test_model_that_a_key_may_ask_for_and_no_route_is_for() -> None:
+    keys = [{"name": "a", "key": "x", "allow": {"models": ["gpt", "gtp", "mini-*", "*"]}}]
+    config = config_of("http://127.0.0.1:9", server={"client_keys": keys})
+    (warning,) = _unrouted_models(config)
+    assert warning.startswith("server.client_keys, a: allow.models has gtp")
+    assert warning.endswith("did you mean gpt?")
 
 
 # secrets in a file

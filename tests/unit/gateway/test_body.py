@@ -152,7 +152,10 @@ async def test_large_body_is_what_it_was_and_renamed_as_in_memory(body: bytes, k
 
 
 async def test_what_a_large_body_asks_for_is_found() -> None:
-    for body, kind, asked in ((LARGE, JSON, Asked("a", is_stream=True)), (LARGE_FORM, FORM, Asked("b"))):
+    for body, kind, asked in (
+        (LARGE, JSON, Asked("a", is_stream=True)),
+        (LARGE_FORM, FORM, Asked("b", is_model_doubled=True)),
+    ):
         found, said = await received(body, kind)
         assert isinstance(found, StoredBody)
         assert said == asked

@@ -1,0 +1,52 @@
+"""The gateway's own client keys, and what each may call.
+
+Owns these keys, their ranges and their defaults. Does not own what they mean for a request (`policy.scope`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from llm_guard.config.fields import Secret, Text, wrong
+from llm_guard.config.strict import Strict
+from llm_guard.policy.scope import ALL, INFERENCE
+
+
+class Allow(Strict):
+    """What a client key may call; anything else is refused with 403."""
+
+    models: tuple[Text, ...] | None = None
+    """Names that its client asks for, or their beginnings followed by `*`. None: every model of the config; `*` also
+    those that only an upstream knows, by `/upstreams/NAME`."""
+    paths: tuple[Text, ...] = (INFERENCE,)
+    """Paths below /v1/, or their beginnings followed by `*`, for every upstream; `inference`: model calls, token counts
+    and the list of models."""
+
+    @field_validator("models")
+    @classmethod
+    def _check_models(cls, models: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in models or ():
+            if "*" in name[:-1]:
+                raise wrong(f"{name}: a * stands at the end only, for all names that begin so")
+        return models
+
+    @field_validator("paths")
+    @classmethod
+    def _check_paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if path not in (INFERENCE, ALL) and (not path.startswith("/v1/") or "*" in path[:-1]):
+                raise wrong(
+                    f"{path}: write `inference`, `*`, or a path below /v1/ (without /upstreams/NAME), with * at its "
+                    "end for all below it"
+                )
+        return paths
+
+
+class ClientKey(Strict):
+    name: Text
+    key: Secret = Field(repr=False)
+    priority: Literal["high", "normal", "low"] = "high"
+    """The highest that its calls may ask for."""
+    allow: Allow = Allow()

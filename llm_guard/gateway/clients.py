@@ -1,0 +1,102 @@
+"""Which client a request comes from, and whether its key may make this call.
+
+Owns the comparison of keys, and the words of both refusals. Does not own what a scope allows (`policy.scope`).
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote_plus
+
+from llm_guard.call import Call
+from llm_guard.config import Config
+from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.digests import digest
+from llm_guard.outcome import Refusal
+from llm_guard.policy.caller import PRIORITIES
+from llm_guard.policy.scope import Scope, Sent, model_in_path
+from llm_guard.routes import RouteTable
+
+_TWICE = Refusal(400, "invalid_model", "the query must name the model once", by="request", param="model")
+_UNKNOWN = Refusal(401, "invalid_api_key", "this gateway does not know the API key that was sent", by="auth")
+
+
+class Clients:
+    """`server.client_keys` of one config."""
+
+    def __init__(self, config: Config) -> None:
+        keys = config.server.client_keys
+        self._known = {digest(each.key): each for each in keys}
+        self._scopes = {each.name: Scope(each.allow.models, each.allow.paths) for each in keys}
+
+    def admit(self, call: Call) -> Refusal | None:
+        """Notes whose call it is; refuses an unknown key, and a path that the key may not call."""
+        keys = header_rules.caller_keys(call.headers)
+        if not self._known:
+            call.key_digest = digest("\n".join(keys)).hex()
+            return None
+        if len(keys) > 1 and header_rules.has_rival_keys(call.headers):
+            return _UNKNOWN
+        for key in keys:
+            known = self._known.get(digest(key))
+            if known is not None:
+                call.client_key = known.name
+                call.priority = max(call.priority, PRIORITIES[known.priority])
+                return self.check_path(call)
+        return _UNKNOWN
+
+    def check_path(self, call: Call) -> Refusal | None:
+        """For a call whose client key is known; it has a scope from now on."""
+        scope = call.scope = self._scopes.get(call.client_key or "")
+        if scope is None or scope.allows_path(call.method, call.path):
+            return None
+        return _denied(f"this API key may not call {call.method} {call.path}; an operator allows paths for it")
+
+
+def check_model(call: Call, table: RouteTable) -> Refusal | None:
+    """Refuses a model that the call's key may not ask for. Before a route is looked up: a name that only a pattern
+    stands for is then remembered for allowed calls alone."""
+    scope = call.scope
+    if scope is None:
+        return None
+    if call.is_model_in_query and _models_in_query(call.query) > 1:
+        return _TWICE
+    model = call.model or model_in_path(call.path)
+    if model is None:
+        if scope.needs_model(call.method, call.path, is_upstream_named=call.upstream_name is not None):
+            return _denied("this API key may ask for certain models only: name one in `model`", "model")
+        return None
+    if may_use(call, table, model):
+        return None
+    where = f" at the upstream {call.upstream_name}" if call.upstream_name is not None else ""
+    return _denied(
+        f"this API key may not ask for the model {model!r}{where}; an operator allows models for it", "model"
+    )
+
+
+def may_use(call: Call, table: RouteTable, model: str) -> bool:
+    """Whether the call's key may ask for a model, or see it in a list."""
+    scope, is_upstream_named = call.scope, call.upstream_name is not None
+    if scope is None or (scope.models is None and not is_upstream_named and model == call.model):
+        return True  # its route decides
+    if scope.models is None or is_upstream_named:
+        return scope.allows_model(model, _sent_to(table, model, call.upstream_name))
+    return scope.allows_model(model, None)
+
+
+def _sent_to(table: RouteTable, model: str, upstream: str | None) -> Sent:
+    """Where the config sends a model under this very name; `upstream` None: any upstream will do."""
+    route = table.preview(model)
+    if route is None:
+        return "nowhere"
+    if upstream is None:
+        return "here"
+    is_here = any(each.deployment.upstream.name == upstream and each.model == model for each in route.targets)
+    return "here" if is_here else "elsewhere"
+
+
+def _models_in_query(query: str) -> int:
+    return sum(unquote_plus(pair.partition("=")[0]) == "model" for pair in query.split("&"))
+
+
+def _denied(message: str, param: str | None = None) -> Refusal:
+    return Refusal(403, "permission_denied", message, by="scope", param=param)

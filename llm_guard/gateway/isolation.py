@@ -1,0 +1,268 @@
+"""`isolate_objects`: a client key uses the objects that it has made, and no others exist for it.
+
+Owns the checks of a request and what is learned from its answer. Does not own which ids stand where
+(`policy.objects`), nor the index (`gateway.ownership`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from llm_guard.call import Call, Served
+from llm_guard.clock import Clock
+from llm_guard.gateway.asked import BadRequest
+from llm_guard.gateway.body_limit import is_upload
+from llm_guard.gateway.coding import inflate, is_coded
+from llm_guard.gateway.model_field import Kind, kind_of, may_be_json
+from llm_guard.gateway.ownership import OwnedObjects
+from llm_guard.gateway.response_tap import EventReader, ResponseTap
+from llm_guard.gateway.whole_answer import ask_for_plain, object_in, unreadable, with_object
+from llm_guard.outcome import GaveUp, Refusal
+from llm_guard.policy.objects import (
+    OVERLAP_BYTES,
+    RESPONSES,
+    Pairs,
+    Place,
+    filtered,
+    known_by,
+    known_by_event,
+    may_refer,
+    place_of,
+    references,
+    references_in_query,
+)
+from llm_guard.policy.owners import ObjectKey
+from llm_guard.policy.scope import is_inference
+from llm_guard.routes import Route
+
+MOST_BYTES = 8 << 20
+"""A body that may refer to objects is read up to this size; a larger one is refused."""
+_AT_ONCE_BYTES = 1 << 16
+"""A larger body is read beside the loop: 8 MiB can take a second."""
+_MOST_PARTS = 100_000
+"""Lists and objects in a body: each takes some hundred bytes once it is read."""
+_MOST_PAGES = 20
+"""So many pages of a list are looked through for one entry of the caller's own."""
+_PAGE = "100"
+
+Run = Callable[[Call, Route], Awaitable[Served | GaveUp]]
+
+_TOO_LARGE = Refusal(
+    413, "body_too_large", f"a body that refers to objects may have {MOST_BYTES} bytes at most", by="scope"
+)
+_UNREADABLE = Refusal(
+    400, "invalid_body", "this body cannot be checked for the ids in it: send JSON, or a form without ids", by="scope"
+)
+
+
+class Isolation:
+    """For all calls of one gateway."""
+
+    def __init__(self, objects: OwnedObjects, clock: Clock) -> None:
+        self._objects = objects
+        self._clock = clock
+        self.is_on = False
+
+    def applies_to(self, call: Call) -> bool:
+        return self.is_on and call.client_key is not None
+
+    def needs_whole_body(self, call: Call) -> bool:
+        return self.applies_to(call) and not is_upload(call.path)
+
+    # before it is sent
+
+    async def check(self, call: Call) -> Refusal | None:
+        """Refuses a call that refers to an object that its key has not made, as a provider does that has none."""
+        place = _place(call)
+        if place is None and not is_inference(call.method, call.path):
+            return _missing(f"there is nothing at {call.path} for this API key")
+        if place is not None:
+            ask_for_plain(call)
+            if place.object_id and not self._is_own(call, place.object_id):
+                return _missing(f"no such object: {place.object_id!r}")
+        is_list = place is not None and place.action == "list"
+        refusal = self._check_all(call, references_in_query(call.query, is_list=is_list))
+        if refusal is not None or is_upload(call.path):
+            return refusal
+        try:
+            return await self._check_body(call)
+        except BadRequest as bad:
+            return Refusal(bad.status, bad.code, bad.message, by="request")
+
+    async def _check_body(self, call: Call) -> Refusal | None:
+        """Raises BadRequest."""
+        kind = kind_of(call.content_type)
+        is_in_file = not isinstance(call.body, bytes) and not is_coded(call.content_encoding)
+        if is_in_file and not await self._may_refer(call, kind):
+            return None
+        body = await _plain(call)
+        if body is None:
+            return _TOO_LARGE
+        if b"\0" in body[:4] and kind != "form":
+            return _UNREADABLE  # JSON in UTF-16, which some readers take
+        if not may_refer(kind, call.path, body):
+            return None
+        if kind == "form" or (kind == "other" and not may_be_json(body)):
+            return _UNREADABLE
+        if body.count(b"{") + body.count(b"[") > _MOST_PARTS:
+            return _TOO_LARGE
+        try:
+            found = await asyncio.to_thread(_ids_in, body) if len(body) > _AT_ONCE_BYTES else _ids_in(body)
+        except (ValueError, RecursionError):
+            return _UNREADABLE
+        return self._check_all(call, found)
+
+    async def _may_refer(self, call: Call, kind: Kind) -> bool:
+        """Looks through a body that is not in memory."""
+        assert not isinstance(call.body, bytes)  # noqa: S101  # the caller has looked
+        before = b""
+        for block in call.body.blocks():
+            if not isinstance(block, bytes):
+                await block
+                continue
+            if may_refer(kind, call.path, before + block):
+                return True
+            before = block[-OVERLAP_BYTES:]
+            await self._clock.sleep(0)
+        return False
+
+    def _check_all(self, call: Call, ids: Iterable[str]) -> Refusal | None:
+        for each in ids:
+            if not self._is_own(call, each):
+                return _missing(f"no such object: {each!r}")
+        return None
+
+    def _is_own(self, call: Call, object_id: str) -> bool:
+        """At any upstream that the call may go to; where another key has the same id at one of them, at none."""
+        owner, owners = call.client_key or "", self._objects.owners
+        keys = [ObjectKey(upstream, object_id) for upstream in _upstreams(call)]
+        is_others = any(owners.has_other(key, owner) for key in keys)
+        return not is_others and any(owners.is_own(key, owner) for key in keys)
+
+    # before its client gets the answer
+
+    async def screen(self, call: Call, served: Served, run: Run) -> Served | GaveUp:
+        """The answer as the call's key may see it; what it makes known is noted. `run` asks for more of a list."""
+        place, opened = _place(call), served.opened
+        if place is None or not 200 <= opened.status < 300:
+            return served
+        if place.action == "list":
+            return await self._screen_list(call, served, run)
+        note = partial(self._note, call, served.attempt.target.deployment.upstream.name)
+        if opened.view is not None:
+            reader = EventReader(lambda event: note(known_by_event(event)))
+            reader.feed(opened.held)
+            opened.exchange = opened.exchange and ResponseTap(opened.exchange, reader)
+        elif (answer := object_in(opened)) is not None:
+            note(known_by(place, answer))
+        return served
+
+    def _note(self, call: Call, upstream: str, known: Iterable[tuple[str, bool]]) -> None:
+        for object_id, is_answer in known:
+            self._objects.note(upstream, object_id, call.client_key or "", is_answer=is_answer)
+
+    async def _screen_list(self, call: Call, served: Served, run: Run) -> Served | GaveUp:
+        """Goes on through the provider's pages to the first with an entry of the caller's own: SDKs go on from an entry
+        of the last page, and stop at an empty one."""
+        asked, size, pages = call.query, None, 0
+        while True:
+            answer = object_in(served.opened)
+            entries = answer.get("data") if answer is not None else None
+            if answer is None or not isinstance(entries, list):
+                return unreadable(served, self._clock)
+            pages, size = pages + 1, len(entries) if size is None else size
+            kept = [each for each in entries if self._may_see(call, each)]
+            query = _next_query(call, asked, entries) if answer.get("has_more") is True else None
+            if kept or query is None or pages == _MOST_PAGES:
+                return self._shown(call, served, answer, kept, size)
+            result = await _ask_again(call, query, run)
+            if not isinstance(result, Served) or not 200 <= result.opened.status < 300:
+                return result
+            served = result
+
+    def _shown(
+        self, call: Call, served: Served, answer: dict[str, Any], kept: list[dict[str, Any]], size: int
+    ) -> Served:
+        """A page of the caller's own entries, no longer than the provider's first one."""
+        upstream = served.attempt.target.deployment.upstream.name
+        for each in kept[:size]:
+            self._note(call, upstream, known_by(Place("", "use"), each))
+        if "has_more" in answer:
+            answer["has_more"] = len(kept) > size or (answer["has_more"] is True and bool(kept))
+        return with_object(served, filtered(answer, kept[:size]))
+
+    def _may_see(self, call: Call, entry: object) -> bool:
+        object_id = entry.get("id") if isinstance(entry, dict) else None
+        return isinstance(object_id, str) and self._is_own(call, object_id)
+
+
+def _place(call: Call) -> Place | None:
+    if call.path != RESPONSES and is_inference(call.method, call.path):
+        return None
+    return place_of(call.method, call.path)
+
+
+def _upstreams(call: Call) -> set[str]:
+    assert call.route is not None  # noqa: S101  # a call without one is answered before
+    return {target.deployment.upstream.name for target in call.route.targets}
+
+
+def _next_query(call: Call, asked: str, entries: list[Any]) -> str | None:
+    """What asks for the page behind this one; None where the list is read backwards."""
+    query = dict(parse_qsl(asked, keep_blank_values=True))
+    last = entries[-1].get("id") if entries and isinstance(entries[-1], dict) else None
+    if not isinstance(last, str) or "before" in query or "before_id" in query:
+        return None
+    cursor = "after_id" if call.dialect == "anthropic" else "after"
+    return urlencode({**query, cursor: last, "limit": _PAGE})
+
+
+async def _ask_again(call: Call, query: str, run: Run) -> Served | GaveUp:
+    """The same call with another query."""
+    assert call.route is not None  # noqa: S101  # it has been answered
+    asked, call.query = call.query, query
+    try:
+        return await run(call, call.route)
+    finally:
+        call.query = asked
+
+
+async def _plain(call: Call) -> bytes | None:
+    """The whole body, decoded; None where it is too large to be read. Raises BadRequest."""
+    if isinstance(call.body, bytes):
+        body = call.body
+    else:
+        if call.body.size is None or call.body.size > MOST_BYTES:
+            return None
+        pieces = []
+        for block in call.body.blocks():
+            if isinstance(block, bytes):
+                pieces.append(block)
+            else:
+                await block
+        body = b"".join(pieces)
+    return inflate(body, call.content_encoding, MOST_BYTES)
+
+
+def _ids_in(body: bytes) -> list[str]:
+    """Raises ValueError and RecursionError."""
+    value = json.loads(body, object_pairs_hook=_pairs, parse_int=_short_int, parse_float=str)
+    return list(references(value))
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> Pairs:
+    return Pairs(tuple(pairs))
+
+
+def _short_int(digits: str) -> int | str:
+    """A number of thousands of digits is no id (CVE-2020-10735)."""
+    return int(digits) if len(digits) < 20 else digits
+
+
+def _missing(message: str) -> Refusal:
+    return Refusal(404, "not_found", message, by="scope")

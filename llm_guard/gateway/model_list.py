@@ -1,0 +1,36 @@
+"""A provider's list of models, without those that the caller's key may not ask for."""
+
+from __future__ import annotations
+
+from llm_guard.call import Call, Served
+from llm_guard.clock import Clock
+from llm_guard.gateway.clients import may_use
+from llm_guard.gateway.whole_answer import object_in, unreadable, with_object
+from llm_guard.outcome import GaveUp
+from llm_guard.policy.objects import filtered
+from llm_guard.routes import RouteTable
+
+_PATH = "/v1/models"
+
+
+def is_filtered(call: Call) -> bool:
+    """Whether this call's answer has to be filtered."""
+    is_list = call.path == _PATH and call.method == "GET"
+    return is_list and call.scope is not None and not call.scope.allows_all_models
+
+
+def filter_models(call: Call, served: Served, table: RouteTable, clock: Clock) -> Served | GaveUp:
+    """The answer as the call's key may see it; an error of the provider's as it is."""
+    if not 200 <= served.opened.status < 300:
+        return served
+    answer = object_in(served.opened)
+    entries = answer.get("data") if answer is not None else None
+    if answer is None or not isinstance(entries, list):
+        return unreadable(served, clock)
+    kept = [each for each in entries if _may_see(call, table, each)]
+    return with_object(served, filtered(answer, kept))
+
+
+def _may_see(call: Call, table: RouteTable, entry: object) -> bool:
+    name = entry.get("id") if isinstance(entry, dict) else None
+    return isinstance(name, str) and may_use(call, table, name)

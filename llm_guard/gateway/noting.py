@@ -1,0 +1,25 @@
+"""What a request asks for, noted on its call as far as the path lets it mean something."""
+
+from __future__ import annotations
+
+from llm_guard.call import Call
+from llm_guard.gateway.asked import Asked
+from llm_guard.gateway.doubled import check_single_model
+from llm_guard.gateway.model_field import model_in_query
+from llm_guard.policy.repeat import Repeatable
+
+
+def note_asked(call: Call, asked: Asked, repeatable: Repeatable) -> None:
+    """Raises BadRequest where a call whose key may ask for certain models only names two."""
+    if call.scope is not None:
+        check_single_model(call, asked)
+    call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream
+    call.choices = asked.choices * asked.prompts if call.path == "/v1/completions" else asked.choices
+    call.response_format = asked.response_format
+    is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
+    call.is_bound = is_responses and asked.is_bound
+    is_stateful = is_responses and asked.is_stateful
+    call.is_repeatable = repeatable.allows(call.method, call.path, is_stateful=is_stateful)
+    if call.path.startswith("/v1/realtime"):  # elsewhere `?model=` is a filter on a list
+        model = model_in_query(call.query)
+        call.model, call.is_model_in_query = model or call.model, model is not None

@@ -1,0 +1,111 @@
+"""The index of objects and its file, brought together in the background.
+
+Owns when that is done, and that no call waits for it: a call sees what is in memory. Does not own the index
+(`policy.owners`), nor the file (`store.owners`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from llm_guard.clock import Clock
+from llm_guard.policy.owners import ObjectKey, Owners, Ownership
+from llm_guard.store.errors import StoreError
+from llm_guard.store.owners import OwnersFile
+from llm_guard.store.worker import Worker
+
+_log = structlog.get_logger("llm_guard.gateway.ownership")
+
+EXCHANGE_S = 1.0
+"""Between two exchanges with the file: after as long at most, other gateways begin to know an object."""
+_START_S = 5.0
+_CLOSE_S = 5.0
+_MOST_UNSAVED = 100_000
+"""Entries that wait for a disk that does not take them; of more, the oldest are not saved."""
+
+
+class OwnedObjects:
+    """Of one event loop: `begin` it where objects are isolated, and `await close()` at its end."""
+
+    def __init__(self, folder: Callable[[], Path], clock: Clock) -> None:
+        """`folder` may raise OSError."""
+        self.owners = Owners()
+        self._file = OwnersFile(folder)
+        self._clock = clock
+        self._worker = Worker("owners")
+        self._unsaved: list[Ownership] = []
+        self._read_up_to = 0
+        self._is_failing = False
+        self._has_read = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """From now on the index is read and saved in the background. A second time does nothing."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._exchange_for_ever())
+
+    async def wait_read(self) -> None:
+        """Returns when what is in the file has been read, after 5 s at most: the rest follows."""
+        limit = self._clock.limit()
+        with contextlib.suppress(TimeoutError):
+            async with limit:
+                limit.set(self._clock.now() + _START_S, "start")
+                await self._has_read.wait()
+
+    def note(self, upstream: str, object_id: str, owner: str, *, is_answer: bool) -> None:
+        """An object that a key has just made."""
+        entry = Ownership(ObjectKey(upstream, object_id), owner, is_answer)
+        if self.owners.note(entry):
+            self._unsaved.append(entry)
+            if len(self._unsaved) > _MOST_UNSAVED:
+                del self._unsaved[: _MOST_UNSAVED // 10]
+
+    async def close(self) -> None:
+        """Saves what is new, if the disk takes it in time."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        loop = asyncio.get_running_loop()
+        closing = asyncio.gather(
+            loop.run_in_executor(self._worker, self._file.exchange, self._unsaved, self._read_up_to),
+            loop.run_in_executor(self._worker, self._file.close),
+            return_exceptions=True,
+        )
+        await asyncio.wait((closing,), timeout=_CLOSE_S)
+        self._worker.shutdown()
+
+    async def _exchange_for_ever(self) -> None:
+        while True:
+            if not await self._exchange():
+                self._has_read.set()
+                await self._clock.sleep(EXCHANGE_S)
+
+    async def _exchange(self) -> bool:
+        """Whether there is more to be read at once."""
+        new, self._unsaved = self._unsaved, []
+        exchanging = asyncio.get_running_loop().run_in_executor(
+            self._worker, self._file.exchange, new, self._read_up_to
+        )
+        try:
+            found, self._read_up_to = await asyncio.shield(exchanging)
+        except (StoreError, asyncio.CancelledError) as error:
+            self._unsaved = [*new, *self._unsaved]
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            self._note_failure(error)
+            return False
+        self._is_failing = False
+        for entry in found:
+            self.owners.note(entry)
+        return bool(found)
+
+    def _note_failure(self, error: StoreError) -> None:
+        if not self._is_failing:
+            _log.warning("the index of objects is not saved; it is kept in memory and tried again", problem=str(error))
+        self._is_failing = True

@@ -1,0 +1,238 @@
+"""Objects that a provider keeps, as they stand in requests and answers: files, batches, responses, vector stores, ...
+
+Owns which paths are about which object, which ids a request refers to, and which ids an answer makes known. Does not
+own whose they are (`policy.owners`), nor how a body is read (`gateway.isolation`).
+
+What is not known here is no way around: a path of another kind is refused, and an id under a name that is not known
+refers to nothing that any provider documents.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qsl
+
+Action = Literal["create", "list", "use", "copy"]
+"""copy: makes another object of the same kind from one."""
+
+
+class Pairs(NamedTuple):
+    """A JSON object whose fields are all there, doubles included: readers differ on which of them counts."""
+
+    pairs: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a path is about."""
+
+    collection: str
+    action: Action
+    object_id: str = ""
+    """Of the object that is used or copied."""
+    is_told: bool = True
+    """The answer is the object itself, and not a file or a list that its owner may have written."""
+
+    @property
+    def is_answer(self) -> bool:
+        """Responses are many, and each is used for a short time: they have a bound of their own."""
+        return self.collection == RESPONSES
+
+
+RESPONSES = "/v1/responses"
+_THREADS = "/v1/threads"
+_LISTED = frozenset({
+    "/v1/files", "/v1/uploads", "/v1/batches", "/v1/vector_stores", "/v1/fine_tuning/jobs", "/v1/videos",
+    "/v1/containers", "/v1/assistants", "/v1/messages/batches", "/v1/skills",
+})  # fmt: skip
+_UNLISTED = frozenset({RESPONSES, "/v1/conversations", _THREADS})
+_COLLECTIONS = sorted(_LISTED | _UNLISTED, key=len, reverse=True)
+_TELLING: tuple[list[str], ...] = ([], ["complete"], ["cancel"])
+"""What may stand behind an id so that the answer is the object itself."""
+_COPIES = {"/v1/videos": "remix"}
+_ID = re.compile(r"(?!\.+$)[A-Za-z0-9._:~-]{1,256}")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+
+_KINDS = "file|response|vector_store|conversation|container|assistant|thread|batch|upload|video|skill|fine_tuning_job"
+_REFERENCE = re.compile(
+    rf"(?:[a-z_]*_)?(?:{_KINDS})_ids?|training_file|validation_file|conversation|container", re.IGNORECASE
+)
+_CURSORS = frozenset({"after", "before", "after_id", "before_id"})
+_OPAQUE = frozenset({"metadata", "attributes", "input_schema", "parameters", "schema", "json_schema"})
+"""Callers' own data and schemas: no provider looks for an id of its own there."""
+_ITEMS = frozenset({"input", "items", "additional_items"})
+_CONTENT_OF = {"reasoning": "encrypted_content", "image_generation_call": "result"}
+"""Items of an earlier answer that mean what the provider has kept, unless they bring it along."""
+_FIELDS_OF_LISTS = frozenset({"object", "data", "has_more", "first_id", "last_id"})
+"""Some servers send the same entries again under another name."""
+_LEARNED = ("output_file_id", "error_file_id", "result_files", "thread_id", "container_id", "conversation")
+"""Fields by which an object names others that the provider has made with it."""
+
+_NAMES = (b"_id", b"_file", b"conversation", b"container", b"\\u00")
+"""One of them stands in every reference; a letter of a name may be written as an escape."""
+_FIELDS = (b'_id"', b'_ids"', b'_file"', b'conversation"', b'container"', b"\\u00")
+_BY_ITEM = (*_FIELDS, b'"id"')
+_MOST_NAMES = 10_000
+_NAME_BYTES = 100
+
+
+def may_refer(kind: Literal["json", "form", "other"], path: str, block: bytes) -> bool:
+    """Whether a part of a body may refer to an object; parts have to overlap by `OVERLAP_BYTES`. Plain searches: a
+    regular expression takes 37 ms a MiB."""
+    block = block.lower()
+    if kind == "form":
+        return _may_refer_in_form(block)
+    has_items = path.startswith((RESPONSES, "/v1/conversations"))
+    needles: tuple[bytes, ...] = _BY_ITEM if has_items else _FIELDS
+    return any(needle in block for needle in (_NAMES if kind == "other" else needles))
+
+
+OVERLAP_BYTES = 256
+"""Longer than what `may_refer` looks for."""
+
+
+def _may_refer_in_form(block: bytes) -> bool:
+    """Whether a field has such a name; so many names that it would take long count as one."""
+    if block.count(b"name=") > _MOST_NAMES:
+        return True
+    at = block.find(b"name=")
+    while at >= 0:
+        name = block[at : at + _NAME_BYTES].partition(b"\r\n")[0]
+        if any(needle in name for needle in _NAMES):
+            return True
+        at = block.find(b"name=", at + 1)
+    return False
+
+
+def place_of(method: str, path: str) -> Place | None:
+    """None: a path or a method that is about no kind of object that is known here."""
+    collection = next((each for each in _COLLECTIONS if path == each or path.startswith(f"{each}/")), None)
+    if collection is None or method not in _METHODS:
+        return None
+    if path == collection:
+        if method == "POST":
+            return Place(collection, "create")
+        return Place(collection, "list") if method == "GET" and collection in _LISTED else None
+    object_id, *rest = path[len(collection) + 1 :].split("/")
+    if collection == _THREADS and object_id == "runs":
+        return Place(collection, "create") if method == "POST" and not rest else None
+    if not all(_ID.fullmatch(each) for each in (object_id, *rest)):
+        return None
+    if method == "POST" and rest == [_COPIES.get(collection)]:
+        return Place(collection, "copy", object_id)
+    return Place(collection, "use", object_id, is_told=rest in _TELLING)
+
+
+def references_in_query(query: str, *, is_list: bool) -> Iterator[str]:
+    """Ids that a query refers to; `is_list`: of a list of objects, whose cursors are ids."""
+    for name, value in parse_qsl(query.replace(";", "&"), keep_blank_values=True):
+        plain = name.lower().removesuffix("[]")
+        if value and ((is_list and plain in _CURSORS) or _REFERENCE.fullmatch(plain)):
+            yield value
+
+
+def references(body: Any) -> Iterator[str]:
+    """Ids that a JSON body refers to, whose objects are `Pairs`."""
+    waiting: list[tuple[str, Any]] = [("", body)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, Pairs):
+            yield from _own_reference(name, value)
+            is_input_opaque = _is_tool_use(value)
+            waiting += [
+                pair for pair in value.pairs if pair[0] not in _OPAQUE and not (is_input_opaque and pair[0] == "input")
+            ]
+        elif isinstance(value, list):
+            waiting += [(name, each) for each in value]
+        elif _REFERENCE.fullmatch(name) and isinstance(value, str | int) and value != "" and value is not False:
+            yield str(value)
+
+
+def _own_reference(name: str, value: Pairs) -> Iterator[str]:
+    """An object that stands for another by its `id`: a conversation, a container, an item of an earlier answer."""
+    ids = [each for key, each in value.pairs if key == "id" and isinstance(each, str)]
+    if not ids:
+        return
+    fields = {key for key, each in value.pairs if each}
+    kinds = {each for key, each in value.pairs if key == "type"} or {None}
+    is_item = name in _ITEMS and "role" not in fields
+    if name in ("conversation", "container") or (is_item and any(_stands_for(kind, fields) for kind in kinds)):
+        yield from ids
+
+
+def _stands_for(kind: object, fields: set[str]) -> bool:
+    if kind in (None, "item_reference"):
+        return True
+    content = _CONTENT_OF.get(kind) if isinstance(kind, str) else None
+    return content is not None and content not in fields
+
+
+def _is_tool_use(value: Pairs) -> bool:
+    """Whether its `input` is what a model has written for a client's own tool."""
+    kinds = [each for key, each in value.pairs if key == "type"]
+    return bool(kinds) and all(isinstance(kind, str) and kind.endswith("tool_use") for kind in kinds)
+
+
+def known_by(place: Place, answer: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Ids that a good answer makes known as the caller's, each with whether it is of a response.
+
+    Only fields that a provider fills itself: what it merely repeats, such as `metadata`, is the caller's to choose.
+    """
+    if not place.is_told:
+        return
+    object_id = answer.get("id")
+    if place.action in ("create", "copy") and isinstance(object_id, str) and not _is_run(place, answer):
+        yield object_id, place.is_answer
+    for name in _LEARNED:
+        if name == "conversation" and place.collection != RESPONSES:
+            continue
+        for each in _texts(answer.get(name)):
+            yield each, False
+    if place.collection == "/v1/uploads":
+        for each in _texts(answer.get("file")):
+            yield each, False
+    if place.is_answer:
+        output = answer.get("output")
+        for item in output if isinstance(output, list) else ():
+            yield from known_by_item(item)
+
+
+def known_by_event(event: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """The same of one event of a streamed response."""
+    response = event.get("response")
+    if isinstance(response, dict):
+        yield from known_by(Place(RESPONSES, "create"), response)
+    yield from known_by_item(event.get("item"))
+
+
+def known_by_item(item: object) -> Iterator[tuple[str, bool]]:
+    """A response's own item, which a later request may refer to, and the container that it has run in."""
+    if isinstance(item, dict):
+        for name in ("id", "container_id"):
+            if isinstance(item.get(name), str):
+                yield item[name], name == "id"
+
+
+def filtered(answer: Mapping[str, Any], kept: Sequence[Any]) -> dict[str, Any]:
+    """A provider's list with these entries alone, as if there were no others."""
+    ids = [each["id"] for each in kept]
+    ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
+    known = {name: value for name, value in answer.items() if name in _FIELDS_OF_LISTS}
+    return {**known, "data": list(kept), **{name: value for name, value in ends.items() if name in known}}
+
+
+def _is_run(place: Place, answer: Mapping[str, Any]) -> bool:
+    """The answer to `/v1/threads/runs` is a run; its thread is the object."""
+    return place.collection == _THREADS and isinstance(answer.get("thread_id"), str)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict) and isinstance(value.get("id"), str):
+        yield value["id"]
+    elif isinstance(value, list):
+        yield from (each for each in value if isinstance(each, str))

@@ -1,0 +1,57 @@
+"""Which client key has made which of a provider's objects, in a SQLite file that several gateways can share.
+
+Owns what lies in the file, and its bound. It blocks, and is one thread's. Does not own the index that calls look into
+(`policy.owners`), nor when the two are brought together (`gateway.ownership`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from llm_guard.policy.owners import MOST_ANSWERS, MOST_OBJECTS, ObjectKey, Ownership
+from llm_guard.store.database import Database, Form
+
+FILE = "owners.db"
+
+_FIRST = """
+CREATE TABLE owners (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    upstream TEXT NOT NULL, id TEXT NOT NULL, owner TEXT NOT NULL, is_answer INTEGER NOT NULL,
+    UNIQUE (upstream, id)
+);
+CREATE INDEX owners_by_owner ON owners (owner, is_answer, number);
+"""
+_FORM = Form(FILE, "the index of objects", (_FIRST,), is_durable=False)
+_INSERT = "INSERT OR IGNORE INTO owners (upstream, id, owner, is_answer) VALUES (?, ?, ?, ?)"
+_SELECT = "SELECT number, upstream, id, owner, is_answer FROM owners WHERE number > ? ORDER BY number LIMIT ?"
+_TRIM = """
+DELETE FROM owners WHERE owner = ?1 AND is_answer = ?2 AND number <= (
+    SELECT number FROM owners WHERE owner = ?1 AND is_answer = ?2 ORDER BY number DESC LIMIT 1 OFFSET ?3
+)
+"""
+_AT_ONCE = 10_000
+
+
+class OwnersFile:
+    """Opened when it is first needed. After a StoreError the next call tries anew."""
+
+    def __init__(self, folder: Callable[[], Path]) -> None:
+        """`folder` may raise OSError."""
+        self._database = Database(folder, _FORM)
+
+    def exchange(self, new: Sequence[Ownership], after: int) -> tuple[list[Ownership], int]:
+        """Adds what is new here; returns up to 10,000 entries with a number above `after`, and the last number that was
+        read. Raises StoreError; then nothing was added."""
+        if new:
+            with self._database.writing() as connection:
+                connection.executemany(_INSERT, [(*each.key, each.owner, each.is_answer) for each in new])
+                for owner, is_answer in {(each.owner, each.is_answer) for each in new}:
+                    connection.execute(_TRIM, (owner, is_answer, MOST_ANSWERS if is_answer else MOST_OBJECTS))
+        with self._database.reading() as connection:
+            rows = [] if connection is None else connection.execute(_SELECT, (after, _AT_ONCE)).fetchall()
+        found = [Ownership(ObjectKey(upstream, name), owner, bool(kind)) for _, upstream, name, owner, kind in rows]
+        return found, rows[-1][0] if rows else after
+
+    def close(self) -> None:
+        self._database.close()

@@ -222,6 +222,8 @@ class Call:
     """How often the client has sent it before."""
     priority: int = 1
     """0 goes first where calls wait for their turn, 2 last."""
+    weight: float = 1.0
+    """Its caller's share of the turns within a priority."""
     decide_by: float = float("inf")
     """The instant until which the client waits for a first byte."""
     key_digest: str = ""

@@ -40,8 +40,10 @@ Auth = Literal["bearer", "x-api-key", "api-key", "none"]
 class ClientKey(Strict):
     name: Text
     key: Secret = Field(repr=False)
-    priority: Literal["high", "normal", "low"] = "high"
+    priority: Literal["high", "normal", "low"] = "normal"
     """The highest that its calls may ask for."""
+    weight: Weight = 1.0
+    """Its share of the turns where calls of one priority wait, relative to other callers'."""
 
 
 class Server(Strict):

@@ -15,7 +15,7 @@ from llm_guard.deployment import Hold
 from llm_guard.outcome import Failure, Signal
 from llm_guard.policy.bench import Bench, Benched, Key, as_of, deployment_key, quota_key
 from llm_guard.policy.gate import Gate
-from llm_guard.policy.line import Slot, Ticket
+from llm_guard.policy.line import Caller, Slot, Ticket
 from llm_guard.routes import Target
 
 OUR_OWN = " "
@@ -89,7 +89,7 @@ class Entrance:
             deployment.hold is None
             and cooldown_of(self._bench, call, target, 0.0, now) is None
             and max(deployment.breaker.retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
-            and gate_of(call, target, now).wait_s(now, call.priority) == 0.0
+            and gate_of(call, target, now).wait_s(now, call.priority, caller_of(call)) == 0.0
         )
 
     async def wait_turn(self, call: Call, target: Target, until: float) -> Turn | Full:
@@ -97,9 +97,10 @@ class Entrance:
         now. Cancelled, it leaves nothing behind."""
         gate = gate_of(call, target, self._clock.now())
         turn = asyncio.Event()
-        ticket = gate.join(call.priority, turn.set)
+        caller = caller_of(call)
+        ticket = gate.join(call.priority, turn.set, caller)
         if ticket is None:
-            return Full(gate.drain_s(self._clock.now(), call.priority), has_place=False)
+            return Full(gate.drain_s(self._clock.now(), call.priority, caller), has_place=False)
         taken: Turn | None = None
         limit = self._clock.limit()
         try:
@@ -114,7 +115,9 @@ class Entrance:
         finally:
             if taken is None:
                 self.give_back(Turn(gate, ticket))
-        return taken or Full(gate.drain_s(self._clock.now(), call.priority), has_place=not ticket.is_evicted)
+        if taken is not None:
+            return taken
+        return Full(gate.drain_s(self._clock.now(), call.priority, caller), has_place=not ticket.is_evicted)
 
     def give_back(self, turn: Turn) -> None:
         """It is not used, or not waited for any more."""
@@ -162,12 +165,19 @@ class Entrance:
         if slot is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
             deployment.breaker.settle(permit, Signal.NO_EVIDENCE, now)
-            has_place = gate.wait_s(now, call.priority) is not None
-            return Full(gate.drain_s(now, call.priority), has_place=has_place)
+            caller = caller_of(call)
+            has_place = gate.wait_s(now, call.priority, caller) is not None
+            return Full(gate.drain_s(now, call.priority, caller), has_place=has_place)
         deployment.gates.in_flight += 1
         if not self._bench.is_empty(now) and target.model is not None:
             self._bench.note_sent(cooldown_keys(call, target), now)
         return Leave(permit, host, gate, slot, deployment.breaker.state, self.advance)
+
+
+def caller_of(call: Call) -> Caller:
+    """Whose turn it takes where calls wait: the client key's, or without client keys the one of the key it was sent
+    with."""
+    return Caller(call.client_key or call.key_digest, call.weight)
 
 
 def cooldown_keys(call: Call, target: Target) -> tuple[Key, Key, Key]:

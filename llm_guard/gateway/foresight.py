@@ -12,7 +12,7 @@ from typing import Literal
 
 from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, cooldown_of, shut_by
+from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, caller_of, cooldown_of, shut_by
 from llm_guard.gateway.way import hint_patience_s, order_of
 from llm_guard.policy.bench import Bench, as_of
 from llm_guard.policy.gate import Forecast
@@ -73,14 +73,14 @@ def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patie
         return Shut("its host fails", host_s)
     if breaker_s > 0:
         return Shut(f"breaker {deployment.breaker.state}", breaker_s)
-    forecast = forecast_of(target, now, call.priority)
+    forecast = forecast_of(target, now, call)
     return None if forecast.is_free else Full(forecast.wait_s, has_place=forecast.has_place)
 
 
-def forecast_of(target: Target, now: float, priority: int) -> Forecast:
+def forecast_of(target: Target, now: float, call: Call) -> Forecast:
     """At the gate of the upstream's own key; whoever brings a key of his own finds a gate where nobody is."""
     gate = target.deployment.gates.find(OUR_OWN)
-    return _FREE if gate is None else gate.forecast(now, priority)
+    return _FREE if gate is None else gate.forecast(now, call.priority, caller_of(call))
 
 
 def _hint_patience_s(call: Call, target: Target, others: list[Target], now: float) -> float:

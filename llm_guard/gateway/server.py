@@ -17,12 +17,12 @@ from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.deployment import Deployment
 from llm_guard.dialect import DIALECTS, dialect_of
-from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.answers import refuse
 from llm_guard.gateway.arrival import Arrival, check_announced, needs_whole_body, receive_call
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import ArrivingBody
+from llm_guard.gateway.client_auth import authenticate
 from llm_guard.gateway.degraded import Degraded
 from llm_guard.gateway.first_resort import FirstResort
 from llm_guard.gateway.keeping import Keeper
@@ -33,14 +33,14 @@ from llm_guard.gateway.refusals import DRAINED, refusal_of, unknown_model, wrong
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
 from llm_guard.gateway.reply import Reply, uncancel
 from llm_guard.gateway.request import Request, objection, without_upstream
-from llm_guard.gateway.serving import Serving, digest
+from llm_guard.gateway.serving import Serving
 from llm_guard.gateway.spool import Spool, default_max_bytes
 from llm_guard.gateway.tracing import Tracer
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal
 from llm_guard.policy.bench import Bench
-from llm_guard.policy.caller import PRIORITIES, decide_within_s, patience_s, priority, retry_count
+from llm_guard.policy.caller import decide_within_s, patience_s, retry_count
 from llm_guard.policy.deadline import deadline_at
 from llm_guard.routes import RouteTable
 
@@ -265,26 +265,7 @@ class Gateway:
         if (bad := objection(reply.request)) is not None:
             reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
             return refusal_of(bad)
-        asked = priority(reply.request.names.get("x-llm-guard-priority") or None)
-        if asked is None:
-            message = f"x-llm-guard-priority must be one of {', '.join(PRIORITIES)}"
-            return Refusal(400, "invalid_priority", message, by="request")
-        call.priority = asked
-        if account := header_rules.account(call.headers):
-            call.account_digest = digest("\n".join(account)).hex()
-        if not self._client_keys:
-            call.key_digest = digest("\n".join(header_rules.caller_keys(call.headers))).hex()
-            return None
-        keys = header_rules.caller_keys(call.headers)
-        if len(keys) > 1 and header_rules.has_rival_keys(call.headers):
-            keys = []
-        for key in keys:
-            known = self._client_keys.get(digest(key))
-            if known is not None:
-                call.client_key = known.name
-                call.priority = max(call.priority, PRIORITIES[known.priority])
-                return None
-        return Refusal(401, "invalid_api_key", "this gateway does not know the API key that was sent", by="auth")
+        return authenticate(call, reply.request.names, self._client_keys)
 
     # receive: the body, once, bounded
 

@@ -16,6 +16,7 @@ from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.outcome import Beyond, Failure, GaveUp, Refusal, RefusedBy
 from llm_guard.policy.answer_memory import MemoryLease
 from llm_guard.policy.breaker import Permit
+from llm_guard.policy.client_limits import Reservation
 from llm_guard.policy.gate import Gate
 from llm_guard.policy.itinerary import WaitedFor
 from llm_guard.policy.line import Slot
@@ -211,6 +212,7 @@ class Call:
     """The client asked for a stream; the upstream's answer has the last word."""
     may_stream: bool = False  # `stream` is 1 or "true", which some servers (vLLM) take for true
     is_upgrade: bool = False
+    max_tokens: int = 0  # of output, as the body limits it; 0: not known
     choices: int = 1  # of all prompts together; 0: not known
     response_format: str = ""  # as a form requests it
     route: Route | None = None
@@ -232,6 +234,7 @@ class Call:
     """Tells apart the accounts that callers choose for one key; empty: the key's own."""
     client_key: str | None = None
     """Name of the client key that admitted the call: a key of ours, which goes no further."""
+    reservation: Reservation | None = None  # of its client key's limits
     deadline_at: float = float("inf")
     attempts: list[Attempt] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)

@@ -23,6 +23,7 @@ from llm_guard.dialect.continuation import Prefill
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.balance import Balance, Priority, Weight
 from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.policy.client_limits import ClientLimitSettings
 from llm_guard.policy.deadline import TimeoutSettings
 from llm_guard.policy.degraded import DegradedSettings
 from llm_guard.policy.freshness import CacheSettings
@@ -44,6 +45,7 @@ class ClientKey(Strict):
     """The highest that its calls may ask for."""
     weight: Weight = 1.0
     """Its share of the turns where calls of one priority wait, relative to other callers'."""
+    limits: ClientLimitSettings = ClientLimitSettings()
 
 
 class Server(Strict):

@@ -251,6 +251,16 @@ def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:
     }
 
 
+def limit_headers(what: str, allowed: str, left: str, reset_s: float, wall: float) -> tuple[tuple[str, str], ...]:
+    """What is left of a limit, under the names that OpenAI has for it; `wall` is of no interest to it."""
+    del wall
+    return (
+        (f"x-ratelimit-limit-{what}", allowed),
+        (f"x-ratelimit-remaining-{what}", left),
+        (f"x-ratelimit-reset-{what}", f"{reset_s:.3f}s"),
+    )
+
+
 def error_event(refusal: Refusal, request_id: str) -> bytes:
     """An error event that makes the official SDKs raise, in a chat as in a Responses stream.
 

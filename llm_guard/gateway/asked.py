@@ -5,9 +5,18 @@ Owns no reading: that is done in `gateway.model_field` and `gateway.body`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 MAX_MODEL_CHARS = 256
+_MAX_TOKENS_FIELDS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
+RARE = frozenset({"n", "previous_response_id", "conversation", "background", "store", "prompt"})
+"""Fields that few JSON bodies have."""
+FIELDS = ("model", "stream", *sorted(_MAX_TOKENS_FIELDS), *sorted(RARE))
+"""All that is read of a JSON body."""
+_MOST_TOKENS = 1 << 31
 
 
 class BadRequest(Exception):
@@ -48,11 +57,21 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """Of a form."""
     may_stream: bool = False
     """`stream` is a value that some servers take for `true`: 1, "true"."""
+    max_tokens: int = 0
+    """The most tokens of output that it asks for; 0: it does not say."""
     is_stateful: bool = False
     """It asks the provider to keep it, or goes on from what is kept."""
 
 
 NOTHING = Asked()
+
+
+def token_limit(fields: Mapping[str, Any]) -> int:
+    """The most tokens of output that a JSON object asks for; 0: it does not say, or not as a number."""
+    if _MAX_TOKENS_FIELDS.isdisjoint(fields):
+        return 0
+    numbers = (fields.get(name) for name in _MAX_TOKENS_FIELDS)
+    return max((number for number in numbers if type(number) is int and 0 < number < _MOST_TOKENS), default=0)
 
 
 def checked_model(model: str) -> str:

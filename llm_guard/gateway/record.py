@@ -24,7 +24,7 @@ _log = structlog.get_logger(_NAME)
 _INFO = 20
 
 _FROM_BEFORE = ("hit", "stale")
-_CLIENTS_REFUSALS = frozenset({"auth", "request", "route", "drain"})
+_CLIENTS_REFUSALS = frozenset({"auth", "client_limit", "request", "route", "drain"})
 _CLIENTS_FAILURES: frozenset[Category] = frozenset(
     {
         "client_cancelled", "conflict", "content_policy", "context_length", "invalid_request", "not_found",

@@ -23,6 +23,7 @@ from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import ArrivingBody
 from llm_guard.gateway.client_auth import authenticate
+from llm_guard.gateway.client_quotas import ClientQuotas
 from llm_guard.gateway.degraded import Degraded
 from llm_guard.gateway.first_resort import FirstResort
 from llm_guard.gateway.keeping import Keeper
@@ -71,6 +72,7 @@ class Gateway:
         self.last_resort = LastResort(clock)
         self.degraded = Degraded(recorder.models, clock)
         self.first_resort = FirstResort(self, self.last_resort, self.degraded, clock)
+        self.quotas = ClientQuotas(clock)
         self.is_leaving = False
         """Asked to stop: clients are told to close their connections."""
         self.is_closed = False
@@ -82,6 +84,7 @@ class Gateway:
         self.table = by.table
         self.repeatable = by.repeatable
         self._client_keys = by.client_keys
+        self.quotas.adopt(by.config.server.client_keys)
         self._body_limits = by.body_limits
         self.spool.adopt(by.config.server.max_spool)
         by.table.take_over()
@@ -117,6 +120,8 @@ class Gateway:
             if not isinstance(call.body, bytes):
                 call.body.close()
             del self._running[task]
+            if call.reservation is not None:
+                self.quotas.settle(call, call.reservation)
             self.recorder.end(call)
 
     def deployments(self) -> tuple[Deployment, ...]:
@@ -181,6 +186,9 @@ class Gateway:
             return
         if call.route is None:
             await self._show(call, reply)
+            return
+        if call.client_key is not None and (exceeded := self.quotas.reserve(call)) is not None:
+            await self._refuse(call, exceeded, reply)
             return
         self.recorder.begin(call)
         if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
@@ -294,7 +302,7 @@ class Gateway:
         """What is asked for, as far as the path lets it mean something."""
         call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream
         call.choices = asked.choices * asked.prompts if call.path == "/v1/completions" else asked.choices
-        call.response_format = asked.response_format
+        call.response_format, call.max_tokens = asked.response_format, asked.max_tokens
         is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
         call.is_bound = is_responses and asked.is_bound
         is_stateful = is_responses and asked.is_stateful

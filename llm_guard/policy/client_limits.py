@@ -1,0 +1,208 @@
+"""What one client key may use: calls a second, calls at once, tokens a minute and tokens a day.
+
+Owns the sums, what a call reserves when it enters, and what of that it gets back. Does not own which call belongs to
+which key (`gateway.client_auth`), nor what a call has used (`gateway.client_usage`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Literal
+
+from llm_guard.policy.gcra import BURST_S, Bucket
+from llm_guard.policy.units import OptionalCount, Unit, at_least, or_none
+
+LimitName = Literal["rate", "concurrency", "tokens_per_minute", "tokens_per_day"]
+
+DAY_S = 86_400.0
+_LOWEST_RATE = 0.001
+# When another call of the key ends is not known.
+_SLOT_WAIT_S = 1.0
+_PER_MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimitSettings:
+    """null: no limit."""
+
+    rate: Annotated[float | None, Unit(or_none(at_least(_LOWEST_RATE)))] = None
+    """Calls a second, on average; a second's worth of them may come at once."""
+    concurrency: OptionalCount = None
+    """Calls at once."""
+    tokens_per_minute: OptionalCount = None
+    """Tokens of input and output; a minute's worth of them may be used at once."""
+    tokens_per_day: OptionalCount = None
+    """The same, in a day of UTC."""
+
+
+NO_LIMITS = ClientLimitSettings()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reservation:
+    """What a call that was let in holds; given back once, to its owner."""
+
+    owner: ClientLimits
+    tokens: int
+    """As estimated."""
+    day: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A call that is not let in."""
+
+    limit: LimitName
+    retry_after_s: float | None
+    """Until the same call would be let in, if nothing else happens; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitLeft:
+    """One limit, as it stands."""
+
+    limit: LimitName
+    allowed: float
+    left: float
+    """Not below 0."""
+    reset_s: float
+    """Seconds until all of it is free again, if nothing is used meanwhile."""
+
+
+class ClientLimits:
+    """The limits of one key. `now` is monotonic, `wall` in seconds since the epoch."""
+
+    __slots__ = ("_bucket", "_day", "_day_tokens", "_in_flight", "_minute_at", "_minute_tokens", "_refused_since",
+                 "settings")  # fmt: skip
+
+    def __init__(self, settings: ClientLimitSettings, now: float, wall: float) -> None:
+        self.settings = settings
+        """May be replaced at any moment: what was used stays used."""
+        self._bucket = Bucket()
+        self._in_flight = 0
+        self._minute_tokens = 0.0
+        """Used, less what has flowed back by `_minute_at`; below 0 where a call got more back than it was."""
+        self._minute_at = now
+        self._day = _day_of(wall)
+        self._day_tokens = 0
+        self._refused_since: dict[LimitName, float] = {}
+
+    @property
+    def day(self) -> tuple[int, int]:
+        """The day since the epoch, and the tokens used in it."""
+        return self._day, self._day_tokens
+
+    def restore_day(self, day: int, tokens: int, wall: float) -> None:
+        """Takes up the sum of an earlier process, if it is of this day."""
+        self._roll(wall)
+        if day == self._day:
+            self._day_tokens += max(0, tokens)
+
+    def try_enter(self, tokens: int, now: float, wall: float) -> Reservation | Exceeded:
+        """Lets in a call of so many tokens, as estimated, or says which limit it exceeds: the one that lasts longest.
+        What is refused uses nothing."""
+        self._roll(wall)
+        self._flow_back(now)
+        exceeded = [each for each in self._exceeded(tokens, now, wall) if each is not None]
+        for name in {*self._refused_since} - {each.limit for each in exceeded}:
+            del self._refused_since[name]
+        if exceeded:
+            for each in exceeded:
+                self._refused_since.setdefault(each.limit, now)
+            return max(exceeded, key=lambda each: inf if each.retry_after_s is None else each.retry_after_s)
+        if self.settings.rate is not None:
+            self._bucket.take(self.settings.rate, now)
+        self._in_flight += 1
+        if self.settings.tokens_per_minute is not None:
+            self._minute_tokens += tokens
+        self._day_tokens += tokens
+        return Reservation(self, tokens, self._day)
+
+    def leave(self, reservation: Reservation, tokens: int, now: float, wall: float) -> None:
+        """The call is over, and has used so many tokens."""
+        self._roll(wall)
+        self._flow_back(now)
+        self._in_flight -= 1
+        correction = tokens - reservation.tokens
+        self._minute_tokens = max(0.0, self._minute_tokens + correction)
+        if reservation.day == self._day:
+            self._day_tokens = max(0, self._day_tokens + correction)
+
+    def reset(self, now: float, wall: float) -> None:
+        """Forgets what was used, but not the calls that are running: an operator's reset."""
+        self._roll(wall)
+        self._bucket = Bucket()
+        self._minute_tokens, self._minute_at = 0.0, now
+        self._day_tokens = 0
+        self._refused_since.clear()
+
+    def left(self, now: float, wall: float) -> tuple[LimitLeft, ...]:
+        """Each limit that is set. Changes nothing."""
+        settings, found = self.settings, list[LimitLeft]()
+        if (rate := settings.rate) is not None:
+            wait_s = max(0.0, self._bucket.opens_at() + BURST_S - now)
+            burst = max(1.0, rate)
+            found.append(LimitLeft("rate", rate, max(0.0, burst - wait_s * rate), wait_s))
+        if (most := settings.concurrency) is not None:
+            found.append(LimitLeft("concurrency", most, max(0, most - self._in_flight), 0.0))
+        if (per_minute := settings.tokens_per_minute) is not None:
+            used = self._minute_used(now)
+            found.append(
+                LimitLeft("tokens_per_minute", per_minute, max(0.0, per_minute - used), used * 60 / per_minute)
+            )
+        if (per_day := settings.tokens_per_day) is not None:
+            used_today = self._day_tokens if _day_of(wall) == self._day else 0
+            found.append(LimitLeft("tokens_per_day", per_day, max(0, per_day - used_today), DAY_S - wall % DAY_S))
+        return tuple(found)
+
+    def refused_since(self, limit: LimitName) -> float | None:
+        """When the first of a row of refusals by this limit was; None: the last call was not refused by it."""
+        return self._refused_since.get(limit)
+
+    def _exceeded(self, tokens: int, now: float, wall: float) -> tuple[Exceeded | None, ...]:
+        settings = self.settings
+        return (
+            _exceeded_by("rate", self._rate_wait_s(settings.rate, now)) if settings.rate is not None else None,
+            _exceeded_by("concurrency", self._slot_wait_s()) if settings.concurrency is not None else None,
+            self._by_minute(tokens, settings.tokens_per_minute) if settings.tokens_per_minute is not None else None,
+            self._by_day(tokens, settings.tokens_per_day, wall) if settings.tokens_per_day is not None else None,
+        )
+
+    def _rate_wait_s(self, rate: float, now: float) -> float:
+        early_s = max(0.0, 1 - 1 / rate)  # a second's worth of calls may come at once
+        return self._bucket.opens_at() + BURST_S - early_s - now
+
+    def _slot_wait_s(self) -> float:
+        return _SLOT_WAIT_S if self._in_flight >= (self.settings.concurrency or inf) else 0.0
+
+    def _by_minute(self, tokens: int, allowed: int) -> Exceeded | None:
+        # A call larger than a minute's tokens goes when nothing is used, and the calls after it wait for longer.
+        over = self._minute_tokens + min(tokens, allowed) - allowed
+        return _exceeded_by("tokens_per_minute", over * _PER_MINUTE_S / allowed)
+
+    def _by_day(self, tokens: int, allowed: int, wall: float) -> Exceeded | None:
+        if tokens > allowed:
+            return Exceeded("tokens_per_day", None)
+        is_over = self._day_tokens + tokens > allowed or self._day_tokens >= allowed
+        return _exceeded_by("tokens_per_day", DAY_S - wall % DAY_S if is_over else 0.0)
+
+    def _roll(self, wall: float) -> None:
+        day = _day_of(wall)
+        if day != self._day:
+            self._day, self._day_tokens = day, 0
+
+    def _flow_back(self, now: float) -> None:
+        self._minute_tokens, self._minute_at = self._minute_used(now), now
+
+    def _minute_used(self, now: float) -> float:
+        allowed = self.settings.tokens_per_minute or 0
+        return max(0.0, self._minute_tokens - (now - self._minute_at) * allowed / _PER_MINUTE_S)
+
+
+def _exceeded_by(limit: LimitName, wait_s: float) -> Exceeded | None:
+    return Exceeded(limit, wait_s) if wait_s > 1e-9 else None
+
+
+def _day_of(wall: float) -> int:
+    return int(wall // DAY_S)

@@ -133,7 +133,11 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
     usage = body.get("usage")
     if not isinstance(usage, dict):
         return None
-    return Usage(_count(usage.get("input_tokens")), _count(usage.get("output_tokens")))
+    return Usage(
+        _count(usage.get("input_tokens")),
+        _count(usage.get("output_tokens")),
+        _count(usage.get("cache_read_input_tokens")),
+    )
 
 
 def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:

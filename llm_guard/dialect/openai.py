@@ -232,9 +232,11 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
     usage = body.get("usage")
     if not isinstance(usage, dict):
         return None
+    details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
     return Usage(
         _count(usage.get("prompt_tokens", usage.get("input_tokens"))),
         _count(usage.get("completion_tokens", usage.get("output_tokens"))),
+        _count(details.get("cached_tokens")) if isinstance(details, dict) else None,
     )
 
 

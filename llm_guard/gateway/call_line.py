@@ -58,6 +58,7 @@ class CallLine(Struct):
     ttft_s: float | UnsetType = UNSET
     skipped: list[SkippedLine] | UnsetType = UNSET
     client: str | UnsetType = UNSET
+    tokens: dict[str, int] | UnsetType = UNSET
     refused_by: str | UnsetType | None = UNSET
     why: str | UnsetType = UNSET
     gave_up: str | UnsetType | None = UNSET
@@ -93,6 +94,7 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
         line.skipped = [SkippedLine(each.deployment, each.why) for each in call.skipped]
     if call.client_key is not None:
         line.client = call.client_key
+        line.tokens = tokens_of(call) or UNSET
     if call.refusal is not None:
         line.refused_by = call.refusal.by
         line.why = call.refusal.message
@@ -104,6 +106,21 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
     if call.beyond is not None:
         _add_beyond(line, call.beyond)
     return line
+
+
+def tokens_of(call: Call) -> dict[str, int]:
+    """The tokens of a call: input and output as the provider has counted them, cached ones of the input, and wasted
+    ones, which were generated and which the client did not get. Those of which there are none are left out."""
+    usage = call.usage
+    unseen = sum(
+        attempt.watch.tokens
+        for attempt in call.attempts
+        if attempt.watch is not None and attempt.failure is not None and attempt.answered_at is None
+    )
+    found = {
+        "input": usage.input, "output": usage.output, "cached": usage.cached, "wasted": call.thrown_away + unseen,
+    }  # fmt: skip
+    return {name: count for name, count in found.items() if count}
 
 
 def _add_beyond(line: CallLine, beyond: Beyond) -> None:

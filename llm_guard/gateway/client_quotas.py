@@ -51,6 +51,21 @@ class ClientQuotas:
             limits.settings = key.limits
         self.refusals = {of: count for of, count in self.refusals.items() if of[0] in self.by_name}
 
+    def days(self) -> list[tuple[str, int, int]]:
+        """Name, day and the tokens used in it, of the keys with a limit of a day."""
+        return [
+            (name, *limits.day)
+            for name, limits in self.by_name.items()
+            if limits.settings.tokens_per_day is not None and limits.day[1]
+        ]
+
+    def restore_days(self, days: Iterable[tuple[str, int, int]]) -> None:
+        """Takes up the sums of an earlier process, as `days` has had them."""
+        wall = self._clock.wall()
+        for name, day, tokens in days:
+            if (limits := self.by_name.get(name)) is not None:
+                limits.restore_day(day, tokens, wall)
+
     def reserve(self, call: Call) -> Refusal | None:
         """Reserves what the call may use; returns a refusal if that exceeds a limit of its key."""
         name = call.client_key or ""

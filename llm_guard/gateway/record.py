@@ -13,8 +13,8 @@ import structlog
 
 from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.call_line import Timestamps, call_line
-from llm_guard.gateway.counters import CallCounters, ModelCounts
+from llm_guard.gateway.call_line import Timestamps, call_line, tokens_of
+from llm_guard.gateway.counters import CallCounters, ClientCounts, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
 from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, Scope
@@ -42,6 +42,8 @@ class Recorder:
         self.models = counters.models
         """By label."""
         self._deployments = counters.deployments
+        self._clients = counters.clients
+        self.adopt_clients = counters.adopt_clients
         self._recent = counters.recent
         self._writer = direct_writer()
         self._threshold = LEVELS.threshold(_NAME)
@@ -72,6 +74,8 @@ class Recorder:
             self.on_end(call, now)
 
     def _count(self, call: Call, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
+        if call.client_key is not None and (client := self._clients.get(call.client_key)) is not None:
+            _count_client(call, client)
         if call.beyond is not None:
             _count_beyond(call, call.beyond, model)
             if call.beyond.errand:
@@ -183,6 +187,13 @@ def overhead_s(call: Call, now: float) -> float:
 
 def _model(call: Call) -> str:
     return call.route.alias if call.route is not None else "other"
+
+
+def _count_client(call: Call, client: ClientCounts) -> None:
+    if call.beyond is None or not call.beyond.errand:
+        client.client_calls[call.outcome] += 1
+    for direction, count in tokens_of(call).items():
+        client.client_tokens[direction] += count
 
 
 def _count_beyond(call: Call, beyond: Beyond, model: ModelCounts) -> None:

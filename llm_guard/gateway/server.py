@@ -85,6 +85,7 @@ class Gateway:
         self.repeatable = by.repeatable
         self._client_keys = by.client_keys
         self.quotas.adopt(by.config.server.client_keys)
+        self.recorder.adopt_clients(key.name for key in by.config.server.client_keys)
         self._body_limits = by.body_limits
         self.spool.adopt(by.config.server.max_spool)
         by.table.take_over()

@@ -59,6 +59,17 @@ class Exceeded:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusing:
+    """A limit that refuses calls now."""
+
+    limit: LimitName
+    since: float
+    """The first of these refusals."""
+    until: float
+    """When the latest call that was refused would be let in; inf: never."""
+
+
+@dataclass(frozen=True, slots=True)
 class LimitLeft:
     """One limit, as it stands."""
 
@@ -73,8 +84,9 @@ class LimitLeft:
 class ClientLimits:
     """The limits of one key. `now` is monotonic, `wall` in seconds since the epoch."""
 
-    __slots__ = ("_bucket", "_day", "_day_tokens", "_in_flight", "_minute_at", "_minute_tokens", "_refused_since",
-                 "settings")  # fmt: skip
+    __slots__ = (
+        "_bucket", "_day", "_day_tokens", "_in_flight", "_minute_at", "_minute_tokens", "_refusing", "settings",
+    )  # fmt: skip
 
     def __init__(self, settings: ClientLimitSettings, now: float, wall: float) -> None:
         self.settings = settings
@@ -86,7 +98,7 @@ class ClientLimits:
         self._minute_at = now
         self._day = _day_of(wall)
         self._day_tokens = 0
-        self._refused_since: dict[LimitName, float] = {}
+        self._refusing: dict[LimitName, Refusing] = {}
 
     @property
     def day(self) -> tuple[int, int]:
@@ -105,12 +117,10 @@ class ClientLimits:
         self._roll(wall)
         self._flow_back(now)
         exceeded = [each for each in self._exceeded(tokens, now, wall) if each is not None]
-        for name in {*self._refused_since} - {each.limit for each in exceeded}:
-            del self._refused_since[name]
         if exceeded:
-            for each in exceeded:
-                self._refused_since.setdefault(each.limit, now)
-            return max(exceeded, key=lambda each: inf if each.retry_after_s is None else each.retry_after_s)
+            self._note_refused(exceeded, now)
+            return max(exceeded, key=_wait_s)
+        self._refusing.clear()
         if self.settings.rate is not None:
             self._bucket.take(self.settings.rate, now)
         self._in_flight += 1
@@ -135,7 +145,7 @@ class ClientLimits:
         self._bucket = Bucket()
         self._minute_tokens, self._minute_at = 0.0, now
         self._day_tokens = 0
-        self._refused_since.clear()
+        self._refusing.clear()
 
     def left(self, now: float, wall: float) -> tuple[LimitLeft, ...]:
         """Each limit that is set. Changes nothing."""
@@ -156,9 +166,15 @@ class ClientLimits:
             found.append(LimitLeft("tokens_per_day", per_day, max(0, per_day - used_today), DAY_S - wall % DAY_S))
         return tuple(found)
 
-    def refused_since(self, limit: LimitName) -> float | None:
-        """When the first of a row of refusals by this limit was; None: the last call was not refused by it."""
-        return self._refused_since.get(limit)
+    def refusing(self, now: float) -> tuple[Refusing, ...]:
+        """The limits by which calls are refused now."""
+        return tuple(each for each in self._refusing.values() if each.until > now)
+
+    def _note_refused(self, exceeded: list[Exceeded], now: float) -> None:
+        before = {each.limit: each for each in self.refusing(now)}
+        for each in exceeded:
+            since = before[each.limit].since if each.limit in before else now
+            self._refusing[each.limit] = Refusing(each.limit, since, now + _wait_s(each))
 
     def _exceeded(self, tokens: int, now: float, wall: float) -> tuple[Exceeded | None, ...]:
         settings = self.settings
@@ -202,6 +218,10 @@ class ClientLimits:
 
 def _exceeded_by(limit: LimitName, wait_s: float) -> Exceeded | None:
     return Exceeded(limit, wait_s) if wait_s > 1e-9 else None
+
+
+def _wait_s(exceeded: Exceeded) -> float:
+    return inf if exceeded.retry_after_s is None else exceeded.retry_after_s
 
 
 def _day_of(wall: float) -> int:

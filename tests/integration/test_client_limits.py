@@ -14,9 +14,9 @@ import pytest
 from tests.chaos.forms import BOTH, CHAT, MESSAGES, Form, name_of
 from tests.chaos.stand import Stand, config_text, facing
 from tests.chaos.wire import Connection, Reply, ask
+from tests.fakes.client import raw_request
 from tests.fakes.provider import Hold, ScriptedProvider, Step, chunk, stream_head, whole
-from tests.fakes.waiting import eventually
-from tests.integration.operating import change, running
+from tests.integration.operating import change, get, post, running
 
 
 def keys(**limits: float) -> dict[str, Any]:
@@ -37,7 +37,7 @@ async def send(stand: Stand, form: Form = CHAT, key: str = "k-app", *, stream: b
 def left(stand: Stand, limit: str) -> float:
     app = stand.app
     found = app.gateway.quotas.by_name["app"].left(app._clock.now(), app._clock.wall())
-    return {each.limit: each.left for each in found}[limit]
+    return next(each.left for each in found if each.limit == limit)
 
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=str)
@@ -78,8 +78,8 @@ async def test_estimate_is_corrected_by_the_usage_of_the_answer(form: Form, is_s
         reply = await send(stand, form, stream=is_stream, max_tokens=5000)
         assert reply.status == 200
         await stand.idle()
-        used = 3 if form is MESSAGES and is_stream else 4
-        assert left(stand, "tokens_per_day") in (100_000 - used, 100_000 - 4)
+        used = {"embeddings": 3}.get(str(form), 4)
+        assert left(stand, "tokens_per_day") == 100_000 - used
 
 
 async def test_call_that_fails_gives_its_estimate_back() -> None:
@@ -99,19 +99,15 @@ async def test_answer_without_usage_is_charged_as_estimated() -> None:
 
 
 async def test_client_that_leaves_is_charged_its_estimate_and_gives_back_its_place() -> None:
-    begun = [stream_head(), chunk(CHAT.token), Hold()]
+    begun: list[Step] = [stream_head(), chunk(CHAT.token), Hold()]
     async with limited(begun, CHAT.ok, concurrency=1, tokens_per_day=10_000) as (stand, _):
-        connection = await Connection.open(stand.url)
         body = CHAT.body(stream=True, max_tokens=500)
-        head = (
-            f"POST {CHAT.path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer k-app\r\ncontent-type: application/json\r\n"
-        )
-        connection.writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        await eventually(lambda: stand.app.gateway.running == 1 and left(stand, "concurrency") == 0)
-        refused = await send(stand)
-        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
-        await asyncio.sleep(0.05)
-        connection.writer.close()
+        async with Connection(stand.url) as connection:
+            connection.writer.write(raw_request(CHAT.path, body, {"authorization": "Bearer k-app"}))
+            await connection.reader.readuntil(CHAT.token)
+            assert left(stand, "concurrency") == 0
+            refused = await send(stand)
+            assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         await stand.idle()
         assert left(stand, "concurrency") == 1
         assert left(stand, "tokens_per_day") == 9500 - len(body) // 4
@@ -158,3 +154,37 @@ async def test_sum_of_the_day_survives_a_restart(tmp_path: Path, unused_tcp_port
             assert left(stand, "tokens_per_day") == 96
         async with running(path) as stand:
             assert left(stand, "tokens_per_day") == 96
+
+
+async def test_operator_sees_what_is_left_and_resets_it() -> None:
+    async with limited(CHAT.ok, tokens_per_day=40) as (stand, _):
+        await send(stand)
+        refused = await send(stand, max_tokens=35)
+        assert refused.status == 429
+        app, other = await get(stand.url, "clients")
+        assert app["calls"] == {"ok": 1, "refused": 1}
+        assert app["tokens"] == {"input": 3, "output": 1}
+        (limit,) = app["limits"]
+        assert (limit["limit"], limit["allowed"], limit["left"], limit["refused"]) == ("tokens_per_day", 40, 36, 1)
+        assert limit["is_refusing"]
+        assert (other["client"], other["limits"]) == ("other", [])
+        assert (await get(stand.url, "metrics"))["clients"][0]["client"] == "app"
+        now = (await change(stand.url, "clients/reset", client="app"))["now"]
+        assert now["limits"][0]["left"] == 40
+        assert (await post(stand.url, "clients/reset", client="nobody")).status == 404
+
+
+async def test_usage_is_counted_by_key_and_names_no_caller() -> None:
+    answer = {**json.loads(CHAT.answer), "usage": {
+        "prompt_tokens": 30, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 20},
+    }}  # fmt: skip
+    async with limited([whole(200, json.dumps(answer).encode())], [whole(500)]) as (stand, _):
+        assert [(await send(stand, key=key)).status for key in ("k-app", "k-other", "k-unknown")] == [200, 500, 401]
+        for direction, count in {"input": 30, "output": 7, "cached": 20}.items():
+            assert await stand.metric("llm_guard_client_tokens_total", client="app", direction=direction) == count
+        assert await stand.metric("llm_guard_client_calls_total", client="app", outcome="ok") == 1
+        assert await stand.metric("llm_guard_client_calls_total", client="other", outcome="server_error") == 1
+        assert await stand.metric("llm_guard_client_calls_total") == 2
+        assert [line.get("tokens") for line in await stand.calls()] == [
+            {"input": 30, "output": 7, "cached": 20}, None, None,
+        ]  # fmt: skip

@@ -52,7 +52,10 @@ def test_config_is_shown_whole_and_without_its_secrets() -> None:
     assert not [secret for secret in SECRETS if secret in text]
     assert view["upstreams"]["a"]["api_key"] == "***"
     assert view["upstreams"]["b"]["api_key"] is None
-    assert view["server"]["client_keys"] == [{"name": "app", "key": "***", "priority": "normal", "weight": 1.0}]
+    limits = dict.fromkeys(("rate", "concurrency", "tokens_per_minute", "tokens_per_day"))
+    assert view["server"]["client_keys"] == [
+        {"name": "app", "key": "***", "priority": "normal", "weight": 1.0, "limits": limits}
+    ]
     assert view["ops"]["webhooks"][0]["headers"] == {"authorization": "***"}
     assert view["models"]["gpt"]["timeout"]["idle"] == 20.0
     assert view["upstreams"]["a"]["errors"][0]["means"] == "overloaded"

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from llm_guard.policy.client_limits import DAY_S, ClientLimits, ClientLimitSettings, Exceeded, Reservation
+from llm_guard.policy.client_limits import DAY_S, ClientLimits, ClientLimitSettings, Exceeded, Refusing, Reservation
 
 NOON = 20_000 * DAY_S + DAY_S / 2
 
@@ -167,10 +167,12 @@ def test_reset_forgets_all_but_the_calls_that_run() -> None:
     key = Key(rate=1, concurrency=1, tokens_per_minute=60, tokens_per_day=60)
     reservation = key.enter(60)
     key.refused(1)
-    assert key.limits.refused_since("tokens_per_day") == key.now
+    assert {each.limit for each in key.limits.refusing(key.now)} == {
+        "rate", "concurrency", "tokens_per_minute", "tokens_per_day",
+    }  # fmt: skip
     key.limits.reset(key.now, key.wall)
     assert key.left() == {"rate": 1, "concurrency": 0, "tokens_per_minute": 60, "tokens_per_day": 60}
-    assert key.limits.refused_since("tokens_per_day") is None
+    assert key.limits.refusing(key.now) == ()
     key.leave(reservation, 60)
     key.enter(60)
 
@@ -183,10 +185,22 @@ def test_refused_since_the_first_refusal_of_a_row() -> None:
     key.refused()
     key.wait(0.5)
     key.refused()
-    assert key.limits.refused_since("rate") == began
+    assert key.limits.refusing(key.now) == (Refusing("rate", began, began + 1.5),)
     key.wait(1)
+    assert key.limits.refusing(key.now) == ()
     key.enter()
-    assert key.limits.refused_since("rate") is None
+    key.wait(1)
+    key.refused()
+    assert key.limits.refusing(key.now) == (Refusing("rate", key.now, key.now + 1),)
+
+
+def test_refusal_of_long_ago_is_of_another_row() -> None:
+    key = Key(concurrency=1)
+    key.enter()
+    key.refused()
+    key.wait(5)
+    key.refused()
+    assert key.limits.refusing(key.now) == (Refusing("concurrency", key.now, key.now + 1),)
 
 
 def test_random_calls_never_exceed_a_limit() -> None:

@@ -43,8 +43,7 @@ class Usage:
 
     input: int | None = None
     output: int | None = None
-    cached: int | None = None
-    """Of input, read from the provider's cache. OpenAI counts these in `input`, Anthropic beside it."""
+    cached: int | None = None  # read from the provider's cache; OpenAI counts it in `input`, Anthropic beside it
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,16 +111,19 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
 def tokens_of(call: Call) -> dict[str, int]:
     """The tokens of a call: input and output as the provider has counted them, cached ones of the input, and wasted
     ones, which were generated and which the client did not get. Those of which there are none are left out."""
-    usage = call.usage
-    unseen = sum(
-        attempt.watch.tokens
-        for attempt in call.attempts
-        if attempt.watch is not None and attempt.failure is not None and attempt.answered_at is None
-    )
-    found = {
-        "input": usage.input, "output": usage.output, "cached": usage.cached, "wasted": call.thrown_away + unseen,
-    }  # fmt: skip
-    return {name: count for name, count in found.items() if count}
+    usage, wasted, found = call.usage, call.thrown_away, dict[str, int]()
+    for attempt in call.attempts:
+        if attempt.failure is not None and attempt.watch is not None and attempt.answered_at is None:
+            wasted += attempt.watch.tokens  # it died while it was held back
+    if usage.input:
+        found["input"] = usage.input
+    if usage.output:
+        found["output"] = usage.output
+    if usage.cached:
+        found["cached"] = usage.cached
+    if wasted:
+        found["wasted"] = wasted
+    return found
 
 
 def _add_beyond(line: CallLine, beyond: Beyond) -> None:

@@ -20,6 +20,7 @@ _LOWEST_RATE = 0.001
 # When another call of the key ends is not known.
 _SLOT_WAIT_S = 1.0
 _PER_MINUTE_S = 60.0
+_ROUNDING_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +117,12 @@ class ClientLimits:
         What is refused uses nothing."""
         self._roll(wall)
         self._flow_back(now)
-        exceeded = [each for each in self._exceeded(tokens, now, wall) if each is not None]
+        exceeded = self._exceeded(tokens, now, wall)
         if exceeded:
             self._note_refused(exceeded, now)
             return max(exceeded, key=_wait_s)
-        self._refusing.clear()
+        if self._refusing:
+            self._refusing.clear()
         if self.settings.rate is not None:
             self._bucket.take(self.settings.rate, now)
         self._in_flight += 1
@@ -176,32 +178,26 @@ class ClientLimits:
             since = before[each.limit].since if each.limit in before else now
             self._refusing[each.limit] = Refusing(each.limit, since, now + _wait_s(each))
 
-    def _exceeded(self, tokens: int, now: float, wall: float) -> tuple[Exceeded | None, ...]:
-        settings = self.settings
-        return (
-            _exceeded_by("rate", self._rate_wait_s(settings.rate, now)) if settings.rate is not None else None,
-            _exceeded_by("concurrency", self._slot_wait_s()) if settings.concurrency is not None else None,
-            self._by_minute(tokens, settings.tokens_per_minute) if settings.tokens_per_minute is not None else None,
-            self._by_day(tokens, settings.tokens_per_day, wall) if settings.tokens_per_day is not None else None,
-        )
-
-    def _rate_wait_s(self, rate: float, now: float) -> float:
-        early_s = max(0.0, 1 - 1 / rate)  # a second's worth of calls may come at once
-        return self._bucket.opens_at() + BURST_S - early_s - now
-
-    def _slot_wait_s(self) -> float:
-        return _SLOT_WAIT_S if self._in_flight >= (self.settings.concurrency or inf) else 0.0
-
-    def _by_minute(self, tokens: int, allowed: int) -> Exceeded | None:
-        # A call larger than a minute's tokens goes when nothing is used, and the calls after it wait for longer.
-        over = self._minute_tokens + min(tokens, allowed) - allowed
-        return _exceeded_by("tokens_per_minute", over * _PER_MINUTE_S / allowed)
-
-    def _by_day(self, tokens: int, allowed: int, wall: float) -> Exceeded | None:
-        if tokens > allowed:
-            return Exceeded("tokens_per_day", None)
-        is_over = self._day_tokens + tokens > allowed or self._day_tokens >= allowed
-        return _exceeded_by("tokens_per_day", DAY_S - wall % DAY_S if is_over else 0.0)
+    def _exceeded(self, tokens: int, now: float, wall: float) -> list[Exceeded]:
+        settings, found = self.settings, list[Exceeded]()
+        if (rate := settings.rate) is not None:
+            early_s = max(0.0, 1 - 1 / rate)  # a second's worth of calls may come at once
+            wait_s = self._bucket.opens_at() + BURST_S - early_s - now
+            if wait_s > _ROUNDING_S:
+                found.append(Exceeded("rate", wait_s))
+        if (most := settings.concurrency) is not None and self._in_flight >= most:
+            found.append(Exceeded("concurrency", _SLOT_WAIT_S))
+        if (allowed := settings.tokens_per_minute) is not None:
+            # A call larger than a minute's tokens goes when nothing is used, and the calls after it wait for longer.
+            wait_s = (self._minute_tokens + min(tokens, allowed) - allowed) * _PER_MINUTE_S / allowed
+            if wait_s > _ROUNDING_S:
+                found.append(Exceeded("tokens_per_minute", wait_s))
+        if (allowed := settings.tokens_per_day) is not None:
+            if tokens > allowed:
+                found.append(Exceeded("tokens_per_day", None))
+            elif self._day_tokens + tokens > allowed or self._day_tokens >= allowed:
+                found.append(Exceeded("tokens_per_day", DAY_S - wall % DAY_S))
+        return found
 
     def _roll(self, wall: float) -> None:
         day = _day_of(wall)
@@ -214,10 +210,6 @@ class ClientLimits:
     def _minute_used(self, now: float) -> float:
         allowed = self.settings.tokens_per_minute or 0
         return max(0.0, self._minute_tokens - (now - self._minute_at) * allowed / _PER_MINUTE_S)
-
-
-def _exceeded_by(limit: LimitName, wait_s: float) -> Exceeded | None:
-    return Exceeded(limit, wait_s) if wait_s > 1e-9 else None
 
 
 def _wait_s(exceeded: Exceeded) -> float:

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 
 MAX_MODEL_CHARS = 256
-_MAX_TOKENS_FIELDS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 RARE = frozenset({"n", "previous_response_id", "conversation", "background", "store", "prompt"})
 """Fields that few JSON bodies have."""
-FIELDS = ("model", "stream", *sorted(_MAX_TOKENS_FIELDS), *sorted(RARE))
+FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", *sorted(RARE))
 """All that is read of a JSON body."""
 _MOST_TOKENS = 1 << 31
 
@@ -68,10 +67,8 @@ NOTHING = Asked()
 
 def token_limit(fields: Mapping[str, Any]) -> int:
     """The most tokens of output that a JSON object asks for; 0: it does not say, or not as a number."""
-    if _MAX_TOKENS_FIELDS.isdisjoint(fields):
-        return 0
-    numbers = (fields.get(name) for name in _MAX_TOKENS_FIELDS)
-    return max((number for number in numbers if type(number) is int and 0 < number < _MOST_TOKENS), default=0)
+    number = fields.get("max_tokens") or fields.get("max_completion_tokens") or fields.get("max_output_tokens")
+    return number if type(number) is int and 0 < number < _MOST_TOKENS else 0
 
 
 def checked_model(model: str) -> str:

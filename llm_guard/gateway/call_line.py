@@ -111,19 +111,25 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
 def tokens_of(call: Call) -> dict[str, int]:
     """The tokens of a call: input and output as the provider has counted them, cached ones of the input, and wasted
     ones, which were generated and which the client did not get. Those of which there are none are left out."""
-    usage, wasted, found = call.usage, call.thrown_away, dict[str, int]()
+    found: dict[str, int] = {}
+    add_tokens(call, found)
+    return found
+
+
+def add_tokens(call: Call, found: dict[str, int]) -> None:
+    """As `tokens_of`, added to sums that there are."""
+    usage, wasted = call.usage, call.thrown_away
     for attempt in call.attempts:
         if attempt.failure is not None and attempt.watch is not None and attempt.answered_at is None:
             wasted += attempt.watch.tokens  # it died while it was held back
     if usage.input:
-        found["input"] = usage.input
+        found["input"] = found.get("input", 0) + usage.input
     if usage.output:
-        found["output"] = usage.output
+        found["output"] = found.get("output", 0) + usage.output
     if usage.cached:
-        found["cached"] = usage.cached
+        found["cached"] = found.get("cached", 0) + usage.cached
     if wasted:
-        found["wasted"] = wasted
-    return found
+        found["wasted"] = found.get("wasted", 0) + wasted
 
 
 def _add_beyond(line: CallLine, beyond: Beyond) -> None:

@@ -13,7 +13,7 @@ import structlog
 
 from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.call_line import Timestamps, call_line, tokens_of
+from llm_guard.gateway.call_line import Timestamps, add_tokens, call_line
 from llm_guard.gateway.counters import CallCounters, ClientCounts, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
@@ -192,8 +192,7 @@ def _model(call: Call) -> str:
 def _count_client(call: Call, client: ClientCounts) -> None:
     if call.beyond is None or not call.beyond.errand:
         client.client_calls[call.outcome] += 1
-    for direction, count in tokens_of(call).items():
-        client.client_tokens[direction] += count
+    add_tokens(call, client.client_tokens)
 
 
 def _count_beyond(call: Call, beyond: Beyond, model: ModelCounts) -> None:

@@ -40,7 +40,7 @@ class ClientLimitSettings:
 NO_LIMITS = ClientLimitSettings()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Reservation:
     """What a call that was let in holds; given back once, to its owner."""
 
@@ -115,7 +115,8 @@ class ClientLimits:
     def try_enter(self, tokens: int, now: float, wall: float) -> Reservation | Exceeded:
         """Lets in a call of so many tokens, as estimated, or says which limit it exceeds: the one that lasts longest.
         What is refused uses nothing."""
-        self._roll(wall)
+        if wall // DAY_S != self._day:
+            self._roll(wall)
         self._flow_back(now)
         exceeded = self._exceeded(tokens, now, wall)
         if exceeded:
@@ -133,7 +134,8 @@ class ClientLimits:
 
     def leave(self, reservation: Reservation, tokens: int, now: float, wall: float) -> None:
         """The call is over, and has used so many tokens."""
-        self._roll(wall)
+        if wall // DAY_S != self._day:
+            self._roll(wall)
         self._flow_back(now)
         self._in_flight -= 1
         correction = tokens - reservation.tokens
@@ -205,7 +207,9 @@ class ClientLimits:
             self._day, self._day_tokens = day, 0
 
     def _flow_back(self, now: float) -> None:
-        self._minute_tokens, self._minute_at = self._minute_used(now), now
+        if self._minute_tokens:
+            self._minute_tokens = self._minute_used(now)
+        self._minute_at = now
 
     def _minute_used(self, now: float) -> float:
         allowed = self.settings.tokens_per_minute or 0

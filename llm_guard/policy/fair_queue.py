@@ -11,7 +11,7 @@ Owns that order. Does not own the order among priorities (`policy.line`).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -59,6 +59,7 @@ class _Flow:
 
 _Turn = tuple[float, int, _Flow]
 """A finish tag, a number that makes it unique (the earlier first), and whose it is."""
+_NO_FLOW = _Flow()
 
 
 class FairQueue:
@@ -81,7 +82,10 @@ class FairQueue:
         flow = self._flows.setdefault(ticket.caller.name, _Flow())
         self._count += 1
         turn = (turn_tag, self._count, flow)
-        insort(self._turns, turn)
+        if not self._turns or turn > self._turns[-1]:  # always, for a single caller
+            self._turns.append(turn)
+        else:
+            insort(self._turns, turn)
         flow.turns.append(turn)
         flow.tickets[ticket] = None
 
@@ -114,7 +118,10 @@ class FairQueue:
 
     def count_ahead(self, caller: Caller) -> int:
         """How many of those that wait are served before a new call of this caller."""
-        return bisect_right(self._turns, self._next_tag(caller), key=_tag)
+        if not self._turns:
+            return 0
+        newcomer: _Turn = (self._next_tag(caller), self._count + 1, _NO_FLOW)
+        return len(self._turns) if newcomer > self._turns[-1] else bisect_left(self._turns, newcomer)
 
     def _next_tag(self, caller: Caller) -> float:
         flow = self._flows.get(caller.name)
@@ -124,7 +131,3 @@ class FairQueue:
     def _drop_if_empty(self, caller: Caller, flow: _Flow) -> None:
         if not flow.tickets:
             del self._flows[caller.name]
-
-
-def _tag(turn: _Turn) -> float:
-    return turn[0]

@@ -17,6 +17,7 @@ from llm_guard.dialect.sse import StreamWatch, Usage
 from llm_guard.leave import Leave
 from llm_guard.outcome import Beyond, Failure, GaveUp, Refusal, RefusedBy
 from llm_guard.policy.answer_memory import MemoryLease
+from llm_guard.policy.client_limits import Reservation
 from llm_guard.policy.itinerary import WaitedFor
 from llm_guard.policy.rate_hints import RateHint
 from llm_guard.policy.retry_budget import RetryBudget
@@ -196,6 +197,7 @@ class Call:
     """The client asked for a stream; the upstream's answer has the last word."""
     may_stream: bool = False  # `stream` is 1 or "true", which some servers (vLLM) take for true
     is_upgrade: bool = False
+    max_tokens: int = 0  # of output, as the body limits it; 0: not known
     choices: int = 1  # of all prompts together; 0: not known
     response_format: str = ""  # as a form requests it
     route: Route | None = None
@@ -207,6 +209,8 @@ class Call:
     """How often the client has sent it before."""
     priority: int = 1
     """0 goes first where calls wait for their turn, 2 last."""
+    weight: float = 1.0
+    """Its caller's share of the turns within a priority."""
     decide_by: float = float("inf")
     """The instant until which the client waits for a first byte."""
     key_digest: str = ""
@@ -217,6 +221,7 @@ class Call:
     """Name of the client key that admitted the call: a key of ours, which goes no further."""
     scope: Scope | None = None
     """What that key may call; None: no client keys are configured."""
+    reservation: Reservation | None = None  # of its client key's limits
     deadline_at: float = float("inf")
     attempts: list[Attempt] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)

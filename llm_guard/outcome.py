@@ -13,10 +13,12 @@ from typing import Literal
 Limit = Literal["connect", "first_token", "idle", "stall", "attempt", "total"]
 """The six timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
 
-RefusedBy = Literal["breaker", "limit", "cooldown", "deadline", "auth", "scope", "drain", "hold", "request", "route"]
-"""Value of the `x-llm-guard-refused-by` header. `scope`: the client's key may not make this call; `cooldown`: the
-provider named a wait or refused the credential, and the answer is its stored error; `drain`: the gateway goes away;
-`hold`: an operator holds all that are left."""
+RefusedBy = Literal[
+    "breaker", "limit", "client_limit", "cooldown", "deadline", "auth", "scope", "drain", "hold", "request", "route"
+]
+"""Value of the `x-llm-guard-refused-by` header. `scope`: the client's key may not make this call; `client_limit`: it
+has used up what it may; `cooldown`: the provider named a wait or refused the credential, and the answer is its stored
+error; `drain`: the gateway goes away; `hold`: an operator holds all that are left."""
 
 GATEWAYS_DOING: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "hold", "deadline")
 """Refusals that no other request would have avoided; the rest are callers' mistakes, and the gateway's shutdown."""
@@ -256,6 +258,8 @@ class Refusal:
     """Value of `x-should-retry`, which both official SDKs obey before the status."""
     param: str | None = None
     """The request field at fault, where there is one."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """More headers of the answer."""
 
 
 @dataclass(slots=True)

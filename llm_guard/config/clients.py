@@ -11,6 +11,8 @@ from pydantic import Field, field_validator
 
 from llm_guard.config.fields import Secret, Text, wrong
 from llm_guard.config.strict import Strict
+from llm_guard.policy.balance import Weight
+from llm_guard.policy.client_limits import ClientLimitSettings
 from llm_guard.policy.scope import ALL, INFERENCE
 
 
@@ -47,6 +49,9 @@ class Allow(Strict):
 class ClientKey(Strict):
     name: Text
     key: Secret = Field(repr=False)
-    priority: Literal["high", "normal", "low"] = "high"
+    priority: Literal["high", "normal", "low"] = "normal"
     """The highest that its calls may ask for."""
+    weight: Weight = 1.0
+    """Its share of the turns where calls of one priority wait, relative to other callers'."""
+    limits: ClientLimitSettings = ClientLimitSettings()
     allow: Allow = Allow()

@@ -6,6 +6,7 @@ Owns the Messages event format and the shape of errors (Anthropic API descriptio
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
@@ -132,13 +133,27 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
     usage = body.get("usage")
     if not isinstance(usage, dict):
         return None
-    return Usage(_count(usage.get("input_tokens")), _count(usage.get("output_tokens")))
+    return Usage(
+        _count(usage.get("input_tokens")),
+        _count(usage.get("output_tokens")),
+        _count(usage.get("cache_read_input_tokens")),
+    )
 
 
 def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:
     """An error as Anthropic writes it, so that the official SDKs raise the matching exception."""
     error = {"type": _TYPE_OF_STATUS.get(refusal.status, "invalid_request_error"), "message": refusal.message}
     return {"type": "error", "error": error, "request_id": request_id}
+
+
+def limit_headers(what: str, allowed: str, left: str, reset_s: float, wall: float) -> tuple[tuple[str, str], ...]:
+    """What is left of a limit, under the names that Anthropic has for it. `wall`: now, in seconds since the epoch."""
+    reset = datetime.fromtimestamp(wall + reset_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return (
+        (f"anthropic-ratelimit-{what}-limit", allowed),
+        (f"anthropic-ratelimit-{what}-remaining", left),
+        (f"anthropic-ratelimit-{what}-reset", reset),
+    )
 
 
 def error_event(refusal: Refusal, request_id: str) -> bytes:

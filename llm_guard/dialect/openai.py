@@ -232,9 +232,11 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
     usage = body.get("usage")
     if not isinstance(usage, dict):
         return None
+    details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
     return Usage(
         _count(usage.get("prompt_tokens", usage.get("input_tokens"))),
         _count(usage.get("completion_tokens", usage.get("output_tokens"))),
+        _count(details.get("cached_tokens")) if isinstance(details, dict) else None,
     )
 
 
@@ -249,6 +251,16 @@ def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:
         },
         "request_id": request_id,
     }
+
+
+def limit_headers(what: str, allowed: str, left: str, reset_s: float, wall: float) -> tuple[tuple[str, str], ...]:
+    """What is left of a limit, under the names that OpenAI has for it; `wall` is of no interest to it."""
+    del wall
+    return (
+        (f"x-ratelimit-limit-{what}", allowed),
+        (f"x-ratelimit-remaining-{what}", left),
+        (f"x-ratelimit-reset-{what}", f"{reset_s:.3f}s"),
+    )
 
 
 def error_event(refusal: Refusal, request_id: str) -> bytes:

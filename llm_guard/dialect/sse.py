@@ -43,6 +43,7 @@ class Usage:
 
     input: int | None = None
     output: int | None = None
+    cached: int | None = None  # read from the provider's cache; OpenAI counts it in `input`, Anthropic beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +287,10 @@ class StreamWatch:
         if mark.error is not None and self.error is None:
             self.error = mark.error
             self.is_error_heard = mark.is_heard
-        if mark.usage is not None:
-            self.usage = Usage(
-                self.usage.input if mark.usage.input is None else mark.usage.input,
-                self.usage.output if mark.usage.output is None else mark.usage.output,
-            )
+        if (new := mark.usage) is not None:
+            old = self.usage
+            pairs = ((new.input, old.input), (new.output, old.output), (new.cached, old.cached))
+            self.usage = Usage(*(before if now is None else now for now, before in pairs))
 
 
 def events_in(block: bytes) -> Iterator[Event]:

@@ -38,6 +38,7 @@ async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
         headers.append(("x-llm-guard-refused-by", refusal.by))
     if refusal.retry_after_s is not None:
         headers += header_rules.retry_after(refusal.retry_after_s)
+    headers += refusal.headers
     if refusal.status == 405:
         headers.append(("Allow", ", ".join(METHODS)))
     await reply.send(refusal.status, "", headers, body)

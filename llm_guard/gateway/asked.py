@@ -5,9 +5,17 @@ Owns no reading: that is done in `gateway.model_field` and `gateway.body`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 MAX_MODEL_CHARS = 256
+RARE = frozenset({"n", "previous_response_id", "conversation", "background", "store", "prompt"})
+"""Fields that few JSON bodies have."""
+FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", *sorted(RARE))
+"""All that is read of a JSON body."""
+_MOST_TOKENS = 1 << 31
 
 
 class BadRequest(Exception):
@@ -48,6 +56,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """Of a form."""
     may_stream: bool = False
     """`stream` is a value that some servers take for `true`: 1, "true"."""
+    max_tokens: int = 0
+    """The most tokens of output that it asks for; 0: it does not say."""
     is_stateful: bool = False
     """It asks the provider to keep it, or goes on from what is kept."""
     is_model_doubled: bool = False
@@ -55,6 +65,12 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING = Asked()
+
+
+def token_limit(fields: Mapping[str, Any]) -> int:
+    """The most tokens of output that a JSON object asks for; 0: it does not say, or not as a number."""
+    number = fields.get("max_tokens") or fields.get("max_completion_tokens") or fields.get("max_output_tokens")
+    return number if type(number) is int and 0 < number < _MOST_TOKENS else 0
 
 
 def checked_model(model: str) -> str:

@@ -60,6 +60,7 @@ class CallLine(Struct):
     ttft_s: float | UnsetType = UNSET
     skipped: list[SkippedLine] | UnsetType = UNSET
     client: str | UnsetType = UNSET
+    tokens: dict[str, int] | UnsetType = UNSET
     refused_by: str | UnsetType | None = UNSET
     why: str | UnsetType = UNSET
     gave_up: str | UnsetType | None = UNSET
@@ -95,6 +96,7 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
         line.skipped = [SkippedLine(each.deployment, each.why) for each in call.skipped]
     if call.client_key is not None:
         line.client = call.client_key
+        line.tokens = tokens_of(call) or UNSET
     if call.refusal is not None:
         line.refused_by = call.refusal.by
         line.why = call.refusal.message
@@ -106,6 +108,30 @@ def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
     if call.beyond is not None:
         _add_beyond(line, call.beyond)
     return line
+
+
+def tokens_of(call: Call) -> dict[str, int]:
+    """The tokens of a call: input and output as the provider has counted them, cached ones of the input, and wasted
+    ones, which were generated and which the client did not get. Those of which there are none are left out."""
+    found: dict[str, int] = {}
+    add_tokens(call, found)
+    return found
+
+
+def add_tokens(call: Call, found: dict[str, int]) -> None:
+    """As `tokens_of`, added to sums that there are."""
+    usage, wasted = call.usage, call.thrown_away
+    for attempt in call.attempts:
+        if attempt.failure is not None and attempt.watch is not None and attempt.answered_at is None:
+            wasted += attempt.watch.tokens  # it died while it was held back
+    if usage.input:
+        found["input"] = found.get("input", 0) + usage.input
+    if usage.output:
+        found["output"] = found.get("output", 0) + usage.output
+    if usage.cached:
+        found["cached"] = found.get("cached", 0) + usage.cached
+    if wasted:
+        found["wasted"] = found.get("wasted", 0) + wasted
 
 
 def _add_beyond(line: CallLine, beyond: Beyond) -> None:

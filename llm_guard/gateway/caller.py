@@ -1,6 +1,6 @@
-"""Whose call it is, and by whom that caller is judged.
+"""Whose call it is: who is one caller before a deployment's breaker, and who is where calls wait.
 
-Owns who counts as one caller. Does not own which callers are judged by themselves (`policy.callers`).
+Does not own which callers are judged by themselves (`policy.callers`), nor whose turn it is (`policy.line`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from llm_guard.call import Call
 from llm_guard.deployment import Deployment
 from llm_guard.policy.breaker import Breaker
 from llm_guard.policy.callers import Suspect
+from llm_guard.policy.line import Caller
 
 
 def caller_of(call: Call, deployment: Deployment, now: float) -> str:
@@ -18,6 +19,12 @@ def caller_of(call: Call, deployment: Deployment, now: float) -> str:
         return call.client_key
     is_known = deployment.credential is None and deployment.callers.is_accepted(call.key_digest, now)
     return f"key {call.key_digest[:12]}" if is_known else ""
+
+
+def share_of(call: Call) -> Caller:
+    """Whose turn it takes where calls wait: the client key's, or without client keys the one of the key it was sent
+    with."""
+    return Caller(call.client_key or call.key_digest, call.weight)
 
 
 def suspect_of(call: Call, deployment: Deployment, now: float) -> Suspect | None:

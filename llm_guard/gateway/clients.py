@@ -5,6 +5,7 @@ Owns the comparison of keys, and the words of both refusals. Does not own what a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import unquote_plus
 
 from llm_guard.call import Call
@@ -12,11 +13,14 @@ from llm_guard.config import Config
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.digests import digest
 from llm_guard.outcome import Refusal
-from llm_guard.policy.caller import PRIORITIES
+from llm_guard.policy.caller import PRIORITIES, priority
 from llm_guard.policy.scope import Scope, Sent, model_in_path
 from llm_guard.routes import RouteTable
 
 _TWICE = Refusal(400, "invalid_model", "the query must name the model once", by="request", param="model")
+_INVALID_PRIORITY = Refusal(
+    400, "invalid_priority", f"x-llm-guard-priority must be one of {', '.join(PRIORITIES)}", by="request"
+)
 _UNKNOWN = Refusal(401, "invalid_api_key", "this gateway does not know the API key that was sent", by="auth")
 
 
@@ -28,11 +32,20 @@ class Clients:
         self._known = {digest(each.key): each for each in keys}
         self._scopes = {each.name: Scope(each.allow.models, each.allow.paths) for each in keys}
 
-    def admit(self, call: Call) -> Refusal | None:
-        """Notes whose call it is; refuses an unknown key, and a path that the key may not call."""
+    def admit(self, call: Call, names: Mapping[str, str]) -> Refusal | None:
+        """Notes whose call it is, and its priority; refuses an unknown key, and a path that the key may not call.
+
+        `names`: the headers by lower-case name. Without client keys anybody may call, and nobody ask for `high`.
+        """
+        requested = priority(names.get("x-llm-guard-priority") or None)
+        if requested is None:
+            return _INVALID_PRIORITY
+        if account := header_rules.account(call.headers):
+            call.account_digest = digest("\n".join(account)).hex()
         keys = header_rules.caller_keys(call.headers)
         if not self._known:
             call.key_digest = digest("\n".join(keys)).hex()
+            call.priority = max(requested, PRIORITIES["normal"])
             return None
         if len(keys) > 1 and header_rules.has_rival_keys(call.headers):
             return _UNKNOWN
@@ -40,7 +53,8 @@ class Clients:
             known = self._known.get(digest(key))
             if known is not None:
                 call.client_key = known.name
-                call.priority = max(call.priority, PRIORITIES[known.priority])
+                call.priority = max(requested, PRIORITIES[known.priority])
+                call.weight = known.weight
                 return self.check_path(call)
         return _UNKNOWN
 

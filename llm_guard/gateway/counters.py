@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict, deque
+from collections.abc import Iterable
 
 RECENT = 100
 
@@ -125,11 +126,30 @@ class DeploymentCounts:
         self.retry_delay = Distribution(_DELAY_S)
 
 
+class ClientCounts:
+    """Of the calls with one `client` label."""
+
+    __slots__ = ("client_calls", "client_tokens")
+
+    def __init__(self) -> None:
+        self.client_calls: dict[str, int] = defaultdict(int)
+        self.client_tokens: dict[str, int] = defaultdict(int)
+        """input, output, cached (of the input), wasted (output that the client did not get)."""
+
+
 class CallCounters:
     """All that is counted of calls, by its first label."""
 
     def __init__(self) -> None:
+        self.clients: dict[str, ClientCounts] = {}
+        """Those of the config alone."""
         self.models: dict[str, ModelCounts] = defaultdict(ModelCounts)
         self.deployments: dict[str, DeploymentCounts] = defaultdict(DeploymentCounts)
         self.recent = recent_outcomes()
         """Of all models' calls together."""
+
+    def adopt_clients(self, names: Iterable[str]) -> None:
+        """From now on these client keys are counted; of others what was counted is forgotten."""
+        counted = {name: self.clients.get(name) or ClientCounts() for name in names}
+        self.clients.clear()
+        self.clients.update(counted)

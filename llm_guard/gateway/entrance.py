@@ -14,7 +14,7 @@ from llm_guard.api_keys import ApiKey
 from llm_guard.call import Call
 from llm_guard.clock import Alarm, Clock
 from llm_guard.deployment import Deployment, Hold
-from llm_guard.gateway.caller import breaker_of, caller_of
+from llm_guard.gateway.caller import breaker_of, caller_of, share_of
 from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, Signal
 from llm_guard.policy.bench import Bench, Benched, Key, as_of, deployment_key, quota_key
@@ -107,7 +107,7 @@ class Entrance:
             deployment.hold is None
             and cooldown_of(self._bench, call, target, key, 0.0, now) is None
             and max(breaker_of(call, deployment, now).retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
-            and gate_of(call, target, key, now).wait_s(now, call.priority) == 0.0
+            and gate_of(call, target, key, now).wait_s(now, call.priority, share_of(call)) == 0.0
         )
 
     def has_free_key(self, call: Call, target: Target) -> bool:
@@ -121,9 +121,10 @@ class Entrance:
         key = key_for(self._bench, call, target, self._clock.now())
         gate = gate_of(call, target, key, self._clock.now())
         turn = asyncio.Event()
-        ticket = gate.join(call.priority, turn.set)
+        share = share_of(call)
+        ticket = gate.join(call.priority, turn.set, share)
         if ticket is None:
-            return Full(gate.drain_s(self._clock.now(), call.priority), has_place=False)
+            return Full(gate.drain_s(self._clock.now(), call.priority, share), has_place=False)
         taken: Turn | None = None
         limit = self._clock.limit()
         try:
@@ -138,7 +139,9 @@ class Entrance:
         finally:
             if taken is None:
                 self.give_back(Turn(gate, ticket))
-        return taken or Full(gate.drain_s(self._clock.now(), call.priority), has_place=not ticket.is_evicted)
+        if taken is not None:
+            return taken
+        return Full(gate.drain_s(self._clock.now(), call.priority, share), has_place=not ticket.is_evicted)
 
     def give_back(self, turn: Turn) -> None:
         """It is not used, or not waited for any more."""
@@ -197,8 +200,9 @@ class Entrance:
         if slot is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
             breaker.settle(permit, Signal.NO_EVIDENCE, now)
-            has_place = gate.wait_s(now, call.priority) is not None
-            return Full(gate.drain_s(now, call.priority), has_place=has_place)
+            share = share_of(call)
+            has_place = gate.wait_s(now, call.priority, share) is not None
+            return Full(gate.drain_s(now, call.priority, share), has_place=has_place)
         deployment.gates.in_flight += 1
         if target.model is not None and not self._bench.is_empty(now):
             self._bench.note_sent(cooldown_keys(call, target, key), now)
@@ -236,7 +240,7 @@ def key_states(bench: Bench, call: Call, target: Target, now: float) -> list[Key
     states = []
     for key in pool.keys:
         rest = cooldown_of(bench, call, target, key, 0.0, now)
-        wait_s = gate_of(call, target, key, now).wait_s(now, call.priority)
+        wait_s = gate_of(call, target, key, now).wait_s(now, call.priority, share_of(call))
         rests_until = 0.0 if rest is None else rest.until
         states.append(
             KeyState(key in failed, rests_until, inf if wait_s is None else wait_s, key.in_flight, key.last_use)

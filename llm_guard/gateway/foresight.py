@@ -12,7 +12,7 @@ from typing import Literal
 
 from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.caller import breaker_of
+from llm_guard.gateway.caller import breaker_of, share_of
 from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, account_of, cooldown_of, key_for, shut_by
 from llm_guard.gateway.way import hint_patience_s, order_of
 from llm_guard.policy.bench import Bench, as_of
@@ -76,17 +76,17 @@ def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patie
         return Shut("its host fails", host_s)
     if breaker_s > 0:
         return Shut(f"breaker {breaker.state}", breaker_s)
-    forecast = forecast_of(target, now, call.priority)
+    forecast = forecast_of(target, now, call)
     return None if forecast.is_free else Full(forecast.wait_s, has_place=forecast.has_place)
 
 
-def forecast_of(target: Target, now: float, priority: int) -> Forecast:
+def forecast_of(target: Target, now: float, call: Call) -> Forecast:
     """At the gate of the upstream's own key, or of the one in its pool that lets a call in first. Callers who bring a
     key have gates of their own, which are taken to be free."""
     gates, pool = target.deployment.gates, target.deployment.upstream.keys
     accounts = [OUR_OWN] if pool is None else [account_of(key, "") for key in pool.keys]
     found = [gates.find(account) for account in accounts]
-    forecasts = [_FREE if gate is None else gate.forecast(now, priority) for gate in found]
+    forecasts = [_FREE if gate is None else gate.forecast(now, call.priority, share_of(call)) for gate in found]
     return min(forecasts, key=lambda each: (not each.is_free, not each.has_place, each.wait_s))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llm_guard.gateway.asked import Asked
+from llm_guard.gateway.asked import FIELDS, Asked
 from llm_guard.gateway.doubled import names_model_twice
-from llm_guard.gateway.model_field import FIELDS, asked_of, invalid_json, read_json, span_of_model, uncollected
+from llm_guard.gateway.model_field import asked_of, invalid_json, read_json, span_of_model, uncollected
 
 _READ_BYTES = 1 << 14
 """So much must have come for the next part: what has to be read twice is then a small share."""

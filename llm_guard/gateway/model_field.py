@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote_plus
 
 import msgspec
 
-from llm_guard.gateway.asked import MAX_MODEL_CHARS, NOTHING, Asked, BadRequest, checked_model
+from llm_guard.gateway.asked import MAX_MODEL_CHARS, NOTHING, RARE, Asked, BadRequest, checked_model, token_limit
 from llm_guard.gateway.coding import deflater, inflate, is_coded
 from llm_guard.gateway.form_scan import FormScan, boundary
 
@@ -23,11 +23,7 @@ __all__ = [
     "MAX_MODEL_CHARS", "Asked", "BadRequest", "inflate", "inspect", "model_in_query", "rename", "rename_in_query",
 ]  # fmt: skip
 
-FIELDS = ("model", "stream", "n", "previous_response_id", "conversation", "background", "store", "prompt")
-"""All that is read of a JSON body."""
-
 _POSITION = re.compile(r"\(byte (\d+)\)")
-_RARE_FIELDS = frozenset(FIELDS) - {"model", "stream"}
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*")')
 _MODEL_FIELD = re.compile(rb'("model"\s*:\s*)("(?:[^"\\]|\\.)*")')
 _TOKEN = re.compile(
@@ -193,8 +189,9 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
     stream = fields.get("stream")
     is_stream = stream is True
     may_stream = type(stream) in (int, float, str) and bool(stream)
-    if _RARE_FIELDS.isdisjoint(fields):
-        return Asked(model, is_stream, may_stream=may_stream)
+    max_tokens = token_limit(fields)
+    if RARE.isdisjoint(fields):
+        return Asked(model, is_stream, may_stream=may_stream, max_tokens=max_tokens)
     n = fields.get("n")
     is_bound = _says(fields, "previous_response_id") or _says(fields, "conversation")
     return Asked(
@@ -204,6 +201,7 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
         prompts=_prompts_in(fields.get("prompt")),
         is_bound=is_bound,
         may_stream=may_stream,
+        max_tokens=max_tokens,
         is_stateful=is_bound or _says(fields, "background") or _says(fields, "store"),
     )
 

@@ -13,8 +13,8 @@ import structlog
 
 from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.call_line import Timestamps, call_line
-from llm_guard.gateway.counters import CallCounters, ModelCounts
+from llm_guard.gateway.call_line import Timestamps, add_tokens, call_line
+from llm_guard.gateway.counters import CallCounters, ClientCounts, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
 from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, Scope
@@ -24,7 +24,7 @@ _log = structlog.get_logger(_NAME)
 _INFO = 20
 
 _FROM_BEFORE = ("hit", "stale")
-_CLIENTS_REFUSALS = frozenset({"auth", "request", "route", "drain"})
+_CLIENTS_REFUSALS = frozenset({"auth", "client_limit", "request", "route", "drain"})
 _CLIENTS_FAILURES: frozenset[Category] = frozenset(
     {
         "client_cancelled", "conflict", "content_policy", "context_length", "invalid_request", "not_found",
@@ -42,6 +42,8 @@ class Recorder:
         self.models = counters.models
         """By label."""
         self._deployments = counters.deployments
+        self._clients = counters.clients
+        self.adopt_clients = counters.adopt_clients
         self._recent = counters.recent
         self._writer = direct_writer()
         self._threshold = LEVELS.threshold(_NAME)
@@ -72,6 +74,8 @@ class Recorder:
             self.on_end(call, now)
 
     def _count(self, call: Call, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
+        if call.client_key is not None and (client := self._clients.get(call.client_key)) is not None:
+            _count_client(call, client)
         if call.beyond is not None:
             _count_beyond(call, call.beyond, model)
             if call.beyond.errand:
@@ -183,6 +187,12 @@ def overhead_s(call: Call, now: float) -> float:
 
 def _model(call: Call) -> str:
     return call.route.alias if call.route is not None else "other"
+
+
+def _count_client(call: Call, client: ClientCounts) -> None:
+    if call.beyond is None or not call.beyond.errand:
+        client.client_calls[call.outcome] += 1
+    add_tokens(call, client.client_tokens)
 
 
 def _count_beyond(call: Call, beyond: Beyond, model: ModelCounts) -> None:

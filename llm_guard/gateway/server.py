@@ -17,15 +17,14 @@ from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.deployment import Deployment
 from llm_guard.dialect import DIALECTS, dialect_of
-from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.answers import refuse
 from llm_guard.gateway.arrival import Arrival, check_announced, needs_whole_body, receive_call
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import ArrivingBody
+from llm_guard.gateway.client_quotas import ClientQuotas
 from llm_guard.gateway.clients import check_model
 from llm_guard.gateway.degraded import Degraded
-from llm_guard.gateway.digests import digest
 from llm_guard.gateway.first_resort import FirstResort
 from llm_guard.gateway.keeping import Keeper
 from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
@@ -44,7 +43,7 @@ from llm_guard.gateway.upstream import Upstreams
 from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal
 from llm_guard.policy.bench import Bench
-from llm_guard.policy.caller import PRIORITIES, decide_within_s, patience_s, priority, retry_count
+from llm_guard.policy.caller import decide_within_s, patience_s, retry_count
 from llm_guard.policy.deadline import deadline_at
 from llm_guard.routes import RouteTable
 
@@ -77,6 +76,7 @@ class Gateway:
         self.last_resort = LastResort(clock)
         self.degraded = Degraded(recorder.models, clock)
         self.first_resort = FirstResort(self, self.last_resort, self.degraded, clock)
+        self.quotas = ClientQuotas(clock)
         self.is_leaving = False
         """Asked to stop: clients are told to close their connections."""
         self.is_closed = False
@@ -88,6 +88,8 @@ class Gateway:
         self.table = by.table
         self.repeatable = by.repeatable
         self._clients = by.clients
+        self.quotas.adopt(by.config.server.client_keys)
+        self.recorder.adopt_clients(key.name for key in by.config.server.client_keys)
         self._body_limits = by.body_limits
         self.spool.adopt(by.config.server.max_spool)
         by.table.take_over()
@@ -123,6 +125,8 @@ class Gateway:
             if not isinstance(call.body, bytes):
                 call.body.close()
             del self._running[task]
+            if call.reservation is not None:
+                self.quotas.settle(call, call.reservation)
             self.recorder.end(call)
 
     def deployments(self) -> tuple[Deployment, ...]:
@@ -189,11 +193,9 @@ class Gateway:
         if call.route is None:
             await self._show(call, reply)
             return
-        if call.scope is not None and self.screening is not None:
-            refusal = await self.screening.check(call)
-            if refusal is not None:
-                await self._refuse(call, refusal, reply)
-                return
+        if call.client_key is not None and (refusal := await self._check_client(call)) is not None:
+            await self._refuse(call, refusal, reply)
+            return
         self.recorder.begin(call)
         if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
             if await self.first_resort.has_answered(call, reply):
@@ -208,6 +210,12 @@ class Gateway:
             await relay(call, result, reply, self._clock, self.last_resort)
         else:
             await self.last_resort.give(call, result, reply)
+
+    async def _check_client(self, call: Call) -> Refusal | None:
+        """Whether its key's limits are used up, or the objects that it names belong to another key."""
+        if self.screening is not None and (refusal := await self.screening.check(call)) is not None:
+            return refusal
+        return self.quotas.reserve(call)
 
     def take_up(self, call: Call, asked: Asked) -> Refusal | None:
         """A call that was kept, as if it had just come: finds its route as it is now, or says why there is none."""
@@ -281,14 +289,7 @@ class Gateway:
         if (bad := objection(reply.request)) is not None:
             reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
             return refusal_of(bad)
-        asked = priority(reply.request.names.get("x-llm-guard-priority") or None)
-        if asked is None:
-            message = f"x-llm-guard-priority must be one of {', '.join(PRIORITIES)}"
-            return Refusal(400, "invalid_priority", message, by="request")
-        call.priority = asked
-        if account := header_rules.account(call.headers):
-            call.account_digest = digest("\n".join(account)).hex()
-        return self._clients.admit(call)
+        return self._clients.admit(call, reply.request.names)
 
     # receive: the body, once, bounded
 

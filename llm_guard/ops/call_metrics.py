@@ -15,7 +15,7 @@ from llm_guard.ops.exposition import Family, Histogram, Row
 
 def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
     """In the order of a call's life. What was never counted has no sample."""
-    models, deployments = counters.models, counters.deployments
+    models, deployments, clients = counters.models, counters.deployments, counters.clients
     return (
         _counter(models, "calls", "Client calls by how they ended.", "model", "outcome"),
         Family(
@@ -47,6 +47,14 @@ def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
         ),
         _counter(models, "tokens", "Tokens as counted by the provider.", "model", "direction"),
         _counter(models, "tokens_thrown_away", "Tokens of output that no client got, one per event.", "model"),
+        _counter(clients, "client_calls", "Calls with a client key by how they ended.", "client", "outcome"),
+        _counter(
+            clients,
+            "client_tokens",
+            "Tokens by client key: input, output, cached (of the input), wasted (output that the client did not get).",
+            "client",
+            "direction",
+        ),
         _counter(
             deployments,
             "malformed_events",

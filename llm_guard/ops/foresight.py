@@ -197,7 +197,7 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
         breaker_retry_s=deployment.breaker.retry_after_s(now),
         host=deployment.host.state,
         host_retry_s=deployment.host.retry_after_s(now),
-        queue_wait_s=forecast_of(target, now, call.priority).wait_s,
+        queue_wait_s=forecast_of(target, now, call).wait_s,
         queue_wait_limit_s=target.queue_wait_s,
         connect_s=timeouts.connect,
         first_token_s=first_token_s(timeouts, deployment.first_tokens, now),

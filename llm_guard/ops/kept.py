@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from llm_guard.clock import Clock
 from llm_guard.deployment import Hold
+from llm_guard.gateway.server import Gateway
 from llm_guard.health.engines import Engines
 from llm_guard.log import LEVELS
 from llm_guard.ops.alerts import Alerts, KeptAlert
@@ -29,6 +30,7 @@ from llm_guard.reloads import Reloads
 _log = structlog.get_logger("llm_guard.ops.kept")
 
 _STEP_S = 1.0
+_CLIENTS_EVERY_S = 5.0
 
 
 class KeptForce(Struct, frozen=True):
@@ -76,6 +78,14 @@ class KeptLimits(Struct, frozen=True):
     said: dict[str, Any]
 
 
+class KeptClient(Struct, frozen=True):
+    name: str
+    day: int
+    """Since the epoch, of UTC."""
+    tokens: int
+    """Used in it."""
+
+
 class Kept(Struct, frozen=True):
     """All of it; one that is like a new one need not be written."""
 
@@ -92,6 +102,7 @@ class Kept(Struct, frozen=True):
     config: str | None = None
     """The digest of what ran, where something depends on it."""
     is_rolled_back: bool = False
+    clients: list[KeptClient] = []
 
 
 class Known:
@@ -106,6 +117,7 @@ class Known:
         engines: Engines,
         reloads: Reloads,
         changes: Changes,
+        gateway: Gateway,
         clock: Clock,
     ) -> None:
         self._alerts = alerts
@@ -115,7 +127,10 @@ class Known:
         self._engines = engines
         self._reloads = reloads
         self._changes = changes
+        self._gateway = gateway
         self._clock = clock
+        self._clients: list[KeptClient] = []
+        self._clients_at = float("-inf")
         self._offset_s = clock.wall() - clock.now()
 
     def gather(self) -> Kept:
@@ -136,6 +151,7 @@ class Known:
             log_levels=sorted(LEVELS.overrides()),
             config=current.digest if words or is_rolled_back else None,
             is_rolled_back=is_rolled_back,
+            clients=self._clients_lately(),
         )
 
     def recall(self, kept: Kept) -> None:
@@ -151,10 +167,19 @@ class Known:
         )
         self._degraded.recall([_mode(each, offset_s) for each in kept.modes])
         self._engines.recall(kept.stopped)
+        self._gateway.quotas.restore_days((each.name, each.day, each.tokens) for each in kept.clients)
         self._recall_config(kept)
         for name in kept.log_levels:
             self._changes.note("start", "log-levels.reset", name or "all", "the process began anew", {})
         _log.info("what was said before the restart", **_counts(kept))
+
+    def _clients_lately(self) -> list[KeptClient]:
+        """As they were a few seconds ago, so that not every call has the file written; at the end as they are."""
+        now = self._clock.now()
+        if now - self._clients_at >= _CLIENTS_EVERY_S or self._gateway.is_closed:
+            self._clients_at = now
+            self._clients = [KeptClient(*each) for each in self._gateway.quotas.days()]
+        return self._clients
 
     def _recall_config(self, kept: Kept) -> None:
         """Limits are over when another config is read, by a restart as by a reload."""
@@ -219,4 +244,5 @@ def _counts(kept: Kept) -> dict[str, int]:
         "limits": len(kept.limits),
         "modes": len(kept.modes),
         "stopped": len(kept.stopped),
+        "clients": len(kept.clients),
     }

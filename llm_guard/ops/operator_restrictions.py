@@ -6,6 +6,7 @@ Owns the words for each. Does not own what deployments do by themselves (`ops.de
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from llm_guard.deployment import Deployment, Hold
 from llm_guard.ops.changes import iso
@@ -13,6 +14,7 @@ from llm_guard.ops.deployment_restrictions import Moment
 from llm_guard.ops.forces import Force
 from llm_guard.ops.lasting_views import DegradedView, ModeView
 from llm_guard.ops.restriction_views import Lift, LiftBody, Restriction
+from llm_guard.policy.client_limits import LimitLeft, Refusing
 
 _RELOAD = "/admin/config/reload"
 
@@ -88,6 +90,28 @@ def of_modes(view: DegradedView) -> Iterator[Restriction]:
     for each in view.models:
         if each.is_degraded and each.by != "gateway":
             yield _mode(each, each.model)
+
+
+def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Moment) -> Restriction:
+    """A client key that has used up one of its limits."""
+    end = "It ends when so much has flowed back that the call that was refused last would be let in."
+    if refusing.until == inf:
+        end = "It ends with the next call that is small enough: the one that was refused last is larger than the limit."
+    return Restriction(
+        "client_limit",
+        None,
+        None,
+        None,
+        f"the client key {client} has {left.left:.0f} of {left.allowed:g} left of its limit {left.limit} "
+        "(server.client_keys[].limits)",
+        moment.iso(refusing.since),
+        moment.iso(None if refusing.until == inf else refusing.until),
+        end,
+        0,
+        True,
+        Lift("POST", "/admin/clients/reset", {"client": client}, "What the key has used is forgotten, of all limits."),
+        None,
+    )
 
 
 def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Moment) -> Restriction:

@@ -15,6 +15,7 @@ from llm_guard.config import Config
 from llm_guard.gateway.call_line import Timestamps
 from llm_guard.gateway.counters import DeploymentCounts, ModelCounts
 from llm_guard.ops import deployment_view, tally
+from llm_guard.ops.client_pages import ClientView
 from llm_guard.ops.health import Group, Health, worst
 from llm_guard.ops.history import History, Lately
 from llm_guard.ops.lasting_views import CacheView, DegradedView, EngineView, KeptView, ProbedView
@@ -53,6 +54,7 @@ class Others:
     """May be a thousand: each is made when it is taken."""
     cache: Callable[[], CacheView | None]
     kept: Callable[[], KeptView | None]
+    clients: Callable[[], list[ClientView]]
 
 
 class Overview:
@@ -126,6 +128,7 @@ class Overview:
             sum(listener.count for listener in listeners),
             listeners[0].settings.max_connections if listeners else 0,
             round(self._max_lag_s(), 4),
+            others.clients(),
         )
 
     def deployment(self, label: str) -> DeploymentView | None:

@@ -16,6 +16,7 @@ Resettable = Literal["breaker", "host_breaker", "cooldown", "credential_cooldown
 Kind = Literal[
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "pace", "provider_pause",
     "throttle", "slow_start", "concurrency", "hold", "degraded_mode", "deadline", "deferred_queue", "drain",
+    "client_limit",
 ]  # fmt: skip
 
 
@@ -40,7 +41,7 @@ class Restriction(Struct, frozen=True):
     """pace: fewer calls a second, because of rate limits; throttle: fewer, because they fail at a higher rate;
     provider_pause: its provider has named a wait for all calls; cooldown: of one model;
     credential_cooldown: of every model of a credential; hold: drained or benched by an operator; drain: of the gateway
-    as a whole."""
+    as a whole; client_limit: of the calls of one client key, which `cause` names."""
     deployment: str | None
     """Its label; null: it is not restricted alone."""
     model: str | None

@@ -105,11 +105,19 @@ class Restrictions:
             waiting = self._running.errands.counts.waiting
             yield of_operators.of_deferred_queue(waiting, self._most_deferred, self._full_since, moment)
         yield from of_operators.of_modes(self._degraded.view())
+        yield from self._of_clients(moment)
         for model in tuple(self._running.counters.models):
             calls, refused = self._history.refusals(model)
             if timed_out := refused.get("deadline", 0):
                 since = self._history.refused_since(model, "deadline")
                 yield of_operators.of_deadline(model, calls, timed_out, since, moment)
+
+    def _of_clients(self, moment: Moment) -> Iterator[Restriction]:
+        for name, limits in self._gateway.quotas.by_name.items():
+            left = {each.limit: each for each in limits.left(moment.now, moment.wall)}
+            for refusing in limits.refusing(moment.now):
+                if refusing.limit in left:
+                    yield of_operators.of_client_limit(name, left[refusing.limit], refusing, moment)
 
     def _said(self, moment: Moment) -> Iterator[Restriction]:
         """What operators have decided."""

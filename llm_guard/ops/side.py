@@ -22,6 +22,7 @@ from llm_guard.ops.cache_metrics import cache_metrics
 from llm_guard.ops.cache_pages import CachePages
 from llm_guard.ops.calls import CallPages
 from llm_guard.ops.changes import Changes
+from llm_guard.ops.client_pages import ClientPages
 from llm_guard.ops.config_pages import ConfigPages, detail_of
 from llm_guard.ops.controls import Controls
 from llm_guard.ops.credentials import credentials_of
@@ -109,9 +110,10 @@ class OperatorSide:
         )
         self._probes = ProbePages(running.prober, self.changes, self.journal)
         self._engines = EnginePages(running.engines, self.changes, self.journal, running.clock)
+        self._clients = ClientPages(config, running, self.changes)
         lasting = Others(
             self._degraded.view, self._engines.views, self._probes.views, self._cache.view_if_used,
-            self._letters.view_if_used,
+            self._letters.view_if_used, self._clients.views,
         )  # fmt: skip
         self.overview = Overview(
             config, running, self._history, self._health, self._controls.forces.forced, lambda: self._watch.max_lag_s,
@@ -123,6 +125,7 @@ class OperatorSide:
             *engine_metrics(running.engines),
             *kept_metrics(running.errands.counts),
             *cache_metrics(running.cache),
+            *self._clients.metrics(),
         )
         self._metrics = Metrics(running, self._watch, self._health.states, self._alerts.counts, others)
         self.state = self._metrics.state
@@ -156,6 +159,7 @@ class OperatorSide:
         self._calls.adopt(config.ops.timelines)
         self._letters.adopt(config)
         self._cache.adopt(config)
+        self._clients.adopt(config)
         self._log_levels.adopt(config.ops.log)
         self._health.adopt(config)
         self.overview.adopt(config)
@@ -202,7 +206,7 @@ class OperatorSide:
             return None
         known = Known(
             self._alerts, self._controls, self._limits, self._degraded, running.engines, running.reloads, self.changes,
-            running.clock,
+            running.gateway, running.clock,
         )  # fmt: skip
         file = KeptFile(folder, file_name(server.host, server.port))
         return Keeping(file, known.gather, known.recall, running.clock)
@@ -242,6 +246,7 @@ class OperatorSide:
             *Admissions(self._running.gateway, self._running.engines, self.changes, self._running.clock).pages(),
             *self._letters.pages(),
             *self._cache.pages(),
+            *self._clients.pages(),
             *ConfigPages(self._running.reloads, self.changes).pages(),
             *self.changes.pages(),
             *Dashboard().pages(),

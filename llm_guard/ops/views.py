@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from llm_guard.ops.client_pages import ClientView
 from llm_guard.ops.lasting_views import CacheView, DegradedView, EngineView, KeptView, ProbedView
 from llm_guard.policy.health import HealthState
 from llm_guard.policy.transition import BreakerState
@@ -253,6 +254,8 @@ class Snapshot(Struct, frozen=True):
     """As many may be open at once."""
     loop_lag_s: float
     """The longest of the last minute: so late the event loop was."""
+    clients: list[ClientView]
+    """Client keys, in the order of the config."""
 
 
 class Counted(Struct, frozen=True):

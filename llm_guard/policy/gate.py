@@ -13,7 +13,7 @@ from math import inf
 from llm_guard.policy.arrivals import DeniedCalls
 from llm_guard.policy.hold import Hold, RetryAfterEvidence
 from llm_guard.policy.limiter import Ending, Limiter, LimiterSettings
-from llm_guard.policy.line import Line, Slot, Ticket
+from llm_guard.policy.line import ANONYMOUS, Caller, Line, Slot, Ticket
 from llm_guard.policy.pacer import Cause, Pacer
 from llm_guard.policy.rate_hints import RateHint
 from llm_guard.policy.throttle import Throttle, ThrottleSnapshot
@@ -126,28 +126,28 @@ class Gate:
         return self._line.length
 
     def try_enter(self, now: float, priority: int = NORMAL) -> Slot | None:
-        """A slot at once, unless there is no room, or somebody of the same or higher priority waits for it."""
-        if (self._line.length and self._line.count_ahead(priority)) or self._opens_at(now) > now:
+        """A slot at once, unless there is no room, or the next turn is a waiting call's (`Line.may_pass`)."""
+        if (self._line.length and not self._line.may_pass(priority)) or self._opens_at(now) > now:
             self._denied.note(now)
             return None
+        if self._line.length:
+            self._line.note_turn(priority)
         return self._grant(now)
 
-    def wait_s(self, now: float, priority: int = NORMAL) -> float | None:
+    def wait_s(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS) -> float | None:
         """About how long a newcomer would wait, 0 when not at all; None: it would not be let into the line."""
-        ahead = self._line.count_ahead(priority)
-        opens_at = self._opens_at(now)
-        if opens_at <= now and not ahead:
+        if self._opens_at(now) <= now and self._line.may_pass(priority):
             return 0.0
-        return self.drain_s(now, priority) if self._has_place(priority) else None
+        return self.drain_s(now, priority, caller) if self._has_place(priority, caller) else None
 
-    def drain_s(self, now: float, priority: int = NORMAL) -> float:
+    def drain_s(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS) -> float:
         """About how long until all before a newcomer have passed, whether it would be let into the line or not."""
-        ahead = self._line.count_ahead(priority)
+        ahead = self._line.count_ahead(priority, caller)
         return max(self._pace_wait_s(ahead, now), self._limit_wait_s(ahead, now))
 
-    def forecast(self, now: float, priority: int = NORMAL) -> Forecast:
-        """For whoever only looks: asking is wanting, and may have the pace grow."""
-        is_free = not self._line.count_ahead(priority) and (
+    def forecast(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS) -> Forecast:
+        """Read-only: unlike `wait_s` it does not count as demand, which may have the pace grow."""
+        is_free = self._line.may_pass(priority) and (
             max(
                 self._limiter.opens_at(self._in_flight, now),
                 self._hold.opens_at(),
@@ -156,18 +156,19 @@ class Gate:
             )
             <= now
         )
-        return Forecast(is_free, 0.0 if is_free else self.drain_s(now, priority), self._has_place(priority))
+        wait_s = 0.0 if is_free else self.drain_s(now, priority, caller)
+        return Forecast(is_free, wait_s, self._has_place(priority, caller))
 
-    def join(self, priority: int, notify: Callable[[], None]) -> Ticket | None:
-        """A place behind those of the same priority; None: the line is full. Who is evicted to make room is the
-        newest of the lowest priority, if that is lower than this one."""
-        if not self._has_place(priority):
-            return None
-        if self._line.length >= self._settings.queue and (evicted := self._line.last()) is not None:
+    def join(self, priority: int, notify: Callable[[], None], caller: Caller = ANONYMOUS) -> Ticket | None:
+        """A place in the line; None: it is full, and no call in it gives way (`Line.displaced_by`)."""
+        if self._line.length >= self._settings.queue:
+            evicted = self._line.displaced_by(priority, caller, self._settings.queue)
+            if evicted is None:
+                return None
             self._line.remove(evicted)
             evicted.is_evicted = True
             evicted.notify()
-        ticket = Ticket(priority, notify)
+        ticket = Ticket(priority, notify, caller)
         self._line.add(ticket)
         return ticket
 
@@ -185,11 +186,11 @@ class Gate:
     def advance(self, now: float) -> float | None:
         """Lets in whose turn it is (sets their `slot`, then calls `notify`); from when on it is worth calling again
         though nothing else happens, > `now`; None: only if something does."""
-        while (ticket := self._line.first()) is not None:
+        while self._line.length:
             opens_at = self._opens_at(now)
             if opens_at > now:
                 return None if opens_at == inf else opens_at
-            self._line.remove(ticket)
+            ticket = self._line.take()
             ticket.slot = self._grant(now)
             ticket.notify()
         return None
@@ -326,11 +327,9 @@ class Gate:
             ceiling = inf if count + 1 >= self._settings.queue else _CATCH_UP * came_per_s
             self._pacer.open_slowly(now, ceiling, calls)
 
-    def _has_place(self, priority: int) -> bool:
-        if self._line.length < self._settings.queue:
-            return True
-        last = self._line.last()
-        return last is not None and last.priority > priority
+    def _has_place(self, priority: int, caller: Caller) -> bool:
+        places = self._settings.queue
+        return self._line.length < places or self._line.displaced_by(priority, caller, places) is not None
 
     def _pace_wait_s(self, ahead: int, now: float) -> float:
         return max(self._hold.opens_at() - now, self._pacer.wait_s(ahead, now), self._throttle.wait_s(ahead, now))

@@ -1,70 +1,120 @@
-"""Who waits at a gate, and in which order: lower numbers first, and within a number who came first.
+"""Which calls wait at a gate, and in which order they are served: by priority, and within one fairly by caller.
 
-Owns the order. Does not own when somebody may pass (`policy.gate`).
+Owns the order among priorities, the share that is left to the lower ones, and which call is evicted. Does not own the
+order within one (`policy.fair_queue`), nor when a call may pass (`policy.gate`).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
 
+from llm_guard.policy.fair_queue import ANONYMOUS, Caller, FairQueue, Slot, Ticket
 
-@dataclass(slots=True, eq=False)
-class Slot:
-    """Leave for one attempt; every slot is given back, once."""
+__all__ = ["ANONYMOUS", "Caller", "Line", "Slot", "Ticket"]
 
-    entered_at: float
-    is_back: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """A place in the line; `notify` is called once, when there is a slot or when it was evicted."""
-
-    priority: int
-    notify: Callable[[], None]
-    slot: Slot | None = None
-    is_evicted: bool = False
+MOST_PASSED = 3
+"""After so many turns of other priorities in a row the next is of a priority that waits. So each gets a quarter of the
+turns at least, which leaves some of the promised fifth for the gaps between a caller's calls."""
+# Of a line's places each priority may take so many from the others. A line of one or two has none to share out.
+_PLACES_SHARE = 5
+_SHORTEST_SHARED = 3
 
 
 class Line:
-    """Tickets by priority; each operation takes constant time but for the number of priorities in use."""
+    """Tickets by priority, lower numbers first."""
 
-    __slots__ = ("_by_priority", "length")
+    __slots__ = ("_passed", "_queues", "length")
 
     def __init__(self) -> None:
-        self._by_priority: dict[int, OrderedDict[Ticket, None]] = {}
+        self._queues: dict[int, FairQueue] = {}
+        """Only those in which calls wait."""
+        self._passed: dict[int, int] = {}
+        """How many turns of others came since the last one of a priority; it need not have waited all the time."""
         self.length = 0
 
     def add(self, ticket: Ticket) -> None:
-        self._by_priority.setdefault(ticket.priority, OrderedDict())[ticket] = None
+        queue = self._queues.get(ticket.priority)
+        if queue is None:
+            queue = self._queues[ticket.priority] = FairQueue()
+            self._passed.setdefault(ticket.priority, 0)
+        queue.add(ticket)
         self.length += 1
 
     def remove(self, ticket: Ticket) -> bool:
-        """False: it was not in the line."""
-        queue = self._by_priority.get(ticket.priority)
-        if queue is None or ticket not in queue:
+        """Takes out a call that waits no longer. False: it was not in the line."""
+        queue = self._queues.get(ticket.priority)
+        if queue is None or not queue.remove(ticket):
             return False
-        del queue[ticket]
-        if not queue:
-            del self._by_priority[ticket.priority]
-        self.length -= 1
+        self._note_shorter(ticket.priority, queue)
         return True
 
-    def first(self) -> Ticket | None:
-        """Whose turn it is."""
-        return next(iter(self._by_priority[min(self._by_priority)])) if self.length else None
+    def take(self) -> Ticket:
+        """Removes and returns the next call. Raises ValueError if none waits."""
+        overdue = self._overdue() if len(self._queues) > 1 else None
+        priority = min(self._queues) if overdue is None else overdue
+        queue = self._queues[priority]
+        ticket = queue.take()
+        self._note_shorter(priority, queue)
+        self.note_turn(priority)
+        return ticket
 
-    def last(self) -> Ticket | None:
-        """Who would be missed least: the newest of the lowest priority."""
-        return next(reversed(self._by_priority[max(self._by_priority)])) if self.length else None
+    def may_pass(self, priority: int) -> bool:
+        """Whether a newcomer has the next turn, although it has not waited."""
+        if not self.length:
+            return True
+        return priority < min(self._queues) and self._overdue() is None
 
-    def count_ahead(self, priority: int) -> int:
-        """How many a newcomer of `priority` would wait for."""
-        return sum(len(queue) for of, queue in self._by_priority.items() if of <= priority)
+    def note_turn(self, priority: int) -> None:
+        """A call of this priority is served."""
+        passed = self._passed
+        for other in passed:
+            passed[other] += 1
+        passed[priority] = 0
+
+    def count_ahead(self, priority: int, caller: Caller = ANONYMOUS) -> int:
+        """How many calls of those that wait are served before a newcomer."""
+        if not self.length:
+            return 0
+        own = self._queues.get(priority)
+        ahead = own.count_ahead(caller) if own is not None else 0
+        if higher := sum(len(queue) for other, queue in self._queues.items() if other < priority):
+            first = max(0, MOST_PASSED - self._passed.get(priority, 0))
+            ahead = min(ahead + higher, first + ahead * (MOST_PASSED + 1))
+        return ahead + sum(
+            min(len(queue), (ahead + min(MOST_PASSED, self._passed[other])) // MOST_PASSED)
+            for other, queue in self._queues.items()
+            if other > priority
+        )
+
+    def displaced_by(self, priority: int, caller: Caller, places: int) -> Ticket | None:
+        """The call that gives up its place in a full line of so many places to a newcomer; None: none does.
+
+        It is the newest call of the caller that waits with most calls per weight, of the lowest priority that can be
+        displaced. Each priority keeps a fifth of the places. A caller displaces its equals only if it would be served
+        before them.
+        """
+        kept = max(1, places // _PLACES_SHARE) if places >= _SHORTEST_SHARED else 0
+        displaceable = [other for other, queue in self._queues.items() if len(queue) > kept]
+        lowest = max(displaceable, default=priority)
+        if lowest > priority:
+            return self._queues[lowest].last()
+        own = self._queues.get(priority)
+        if own is not None and own.is_before_last(caller):
+            return own.last()
+        has_its_share = (len(own) if own is not None else 0) >= kept
+        return None if has_its_share or not displaceable else self._queues[lowest].last()
 
     def counts(self) -> Mapping[int, int]:
         """How many wait, by priority."""
-        return MappingProxyType({of: len(queue) for of, queue in sorted(self._by_priority.items())})
+        return MappingProxyType({of: len(queue) for of, queue in sorted(self._queues.items())})
+
+    def _overdue(self) -> int | None:
+        """The waiting priority that others have passed over most, if that was too often."""
+        priority = max(self._queues, key=self._passed.__getitem__)
+        return priority if self._passed[priority] >= MOST_PASSED else None
+
+    def _note_shorter(self, priority: int, queue: FairQueue) -> None:
+        self.length -= 1
+        if not queue:
+            del self._queues[priority]

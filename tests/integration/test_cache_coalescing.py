@@ -297,10 +297,11 @@ async def test_call_of_high_priority_waits_behind_no_call_of_a_low_one() -> None
     go_on = [asyncio.Event() for _ in range(4)]
     alone = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 1}}}
     scripts: list[list[Step]] = [[Pause(each), *CHAT.ok] for each in go_on]
-    async with cached(*scripts, models=alone) as (stand, provider):
+    door = {"client_keys": [{"name": "app", "key": "k-app", "priority": "high"}]}
+    async with cached(*scripts, models=alone, server=door) as (stand, provider):
 
         def begin(question: str, priority: str) -> asyncio.Task[Reply]:
-            headers = {"connection": "close", "x-llm-guard-priority": priority}
+            headers = {"connection": "close", "x-llm-guard-priority": priority, "authorization": "Bearer k-app"}
             return asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(user=question), headers))
 
         calls = []

@@ -167,19 +167,26 @@ async def test_limit_holds_for_all_callers_together() -> None:
 
 
 async def test_calls_are_served_in_their_order_and_those_in_a_hurry_first() -> None:
-    async with before(concurrency=1) as (stand, provider):
-        calls = [await first(stand, provider)]
-        calls += await queued(stand, "low-1", "low-2", priority="low")
-        calls += await queued(stand, "normal-1")
-        calls += await queued(stand, "normal-2", priority="normal")
-        calls += await queued(stand, "high-1", "high-2", priority=" High")
-        order = ["first", "high-1", "high-2", "normal-1", "normal-2", "low-1", "low-2"]
+    keys = [{"name": "app", "key": "k-app", "priority": "high"}]
+    app = {"authorization": "Bearer k-app"}
+    async with (
+        ManualProvider() as provider,
+        standing(config_of(provider.url, models=models(concurrency=1), server={"client_keys": keys})) as stand,
+    ):
+        calls = [begin(stand, "first", headers=app)]
+        await eventually(lambda: provider.open)
+        calls += await queued(stand, "low-1", "low-2", priority="low", headers=app)
+        calls += await queued(stand, "normal-1", headers=app)
+        calls += await queued(stand, "normal-2", priority="normal", headers=app)
+        calls += await queued(stand, "high-1", "high-2", priority=" High", headers=app)
+        # After three turns of others the lower priorities have one each.
+        order = ["first", "high-1", "high-2", "normal-1", "low-1", "normal-2", "low-2"]
         assert await answer_one_by_one(provider, 7) == order
         assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
 
 
 async def test_client_key_says_how_high_its_calls_may_aim() -> None:
-    keys = [{"name": "batch", "key": "k-batch", "priority": "low"}, {"name": "app", "key": "k-app"}]
+    keys = [{"name": "batch", "key": "k-batch", "priority": "low"}, {"name": "app", "key": "k-app", "priority": "high"}]
     batch, app = ({"authorization": f"Bearer k-{name}"} for name in ("batch", "app"))
     async with (
         ManualProvider() as provider,

@@ -38,6 +38,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "/admin/breakers/force-open": {"deployment": "one/gpt", "for": "1m"},
     "/admin/breakers/reset": {"deployment": "one/gpt"},
     "/admin/cache/purge": {"all": True},
+    "/admin/clients/reset": {"client": "app"},
     "/admin/config/reload": {},
     "/admin/config/roll-back": {},
     "/admin/dead-letters/requeue": {"all": True},
@@ -62,6 +63,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 """One that can be made, for every page: in this order."""
 ENGINES = {"e": {"upstreams": ["own"], "docker": {"container": "e", "socket": "/no/such"}, "spare": True}}
 OWN = {"own": {"dialect": "openai", "base_url": "http://127.0.0.1:9/v1"}}
+CLIENTS = {"client_keys": [{"name": "app", "key": "k-app", "limits": {"rate": 100}}]}
 WEBHOOK = {"name": "nobody", "url": "http://127.0.0.1:9/hook"}
 
 
@@ -75,7 +77,10 @@ async def changed(stand: Stand) -> list[dict[str, Any]]:
 
 async def test_every_page_that_changes_anything_wants_a_reason_and_leaves_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
-    path.write_text(config_text("http://127.0.0.1:9", ops={"webhooks": [WEBHOOK]}, upstreams=OWN, engines=ENGINES))
+    text = config_text(
+        "http://127.0.0.1:9", ops={"webhooks": [WEBHOOK]}, upstreams=OWN, engines=ENGINES, server=CLIENTS
+    )
+    path.write_text(text)
     async with running(path) as stand:
         changing = {page.path: page for page in pages(stand) if page.method != "GET" and page.path not in QUESTIONS}
         assert changing.keys() == CHANGES.keys(), "a page that changes something is missing in CHANGES"
@@ -86,9 +91,11 @@ async def test_every_page_that_changes_anything_wants_a_reason_and_leaves_a_trac
             ops={"webhooks": [WEBHOOK]},
             upstreams=OWN,
             engines=ENGINES,
+            server=CLIENTS,
         )
         path.write_text(changed_text)
-        failed = await ask(stand.url, CHAT.path, CHAT.body(), {"x-llm-guard-dead-letter": "true"})
+        headers = {"x-llm-guard-dead-letter": "true", "authorization": "Bearer k-app"}
+        failed = await ask(stand.url, CHAT.path, CHAT.body(), headers)
         letter = failed.headers["x-llm-guard-dead-letter"]
         for name, body in CHANGES.items():
             method, target = changing[name].method, name.replace("{id}", letter)
@@ -317,10 +324,10 @@ async def test_answers_are_what_the_description_says(monkeypatch: pytest.MonkeyP
         document = with_real_names(await document_of(stand))
         seen = await asyncio.to_thread(try_all, stand.url, document, GenerationMode.POSITIVE)
         never = {label for label, statuses in seen.items() if 200 not in statuses}
-        # Nothing was adopted before, no call has such a name, and nobody was silenced.
+        # Nothing was adopted before, no call and no client key has such a name, and nobody was silenced.
         assert never <= {
             "POST /admin/config/roll-back", "GET /admin/calls/{id}", "POST /admin/alerts/unsilence",
-            "GET /admin/dead-letters/{id}", "DELETE /admin/dead-letters/{id}",
+            "GET /admin/dead-letters/{id}", "DELETE /admin/dead-letters/{id}", "POST /admin/clients/reset",
         }  # fmt: skip
         assert not [line for line in stand.log if line["event"] == "a page failed"]
 

@@ -249,6 +249,18 @@ def deferring(url: str, folder: Path, waiting: int) -> str:
     return json.dumps(text)
 
 
+@asynccontextmanager
+async def client_limit(_folder: Path) -> AsyncIterator[Scene]:
+    keys = {"client_keys": [{"name": "app", "key": "k-app", "limits": {"tokens_per_day": 15}}]}
+    async with facing(CHAT.ok, server=keys) as (stand, _):
+
+        def call() -> Awaitable[Reply]:
+            return ask(stand.url, CHAT.path, CHAT.body(), {"authorization": "Bearer k-app"})
+
+        assert [(await call()).status for _ in range(2)] == [200, 200]
+        yield Scene(stand, stand.url, call)
+
+
 CASES: Mapping[Kind, Case] = {
     "breaker": Case("breaker", breaker),
     "host_breaker": Case("breaker", host_breaker),
@@ -263,12 +275,13 @@ CASES: Mapping[Kind, Case] = {
     "hold": Case("hold", hold),
     "degraded_mode": Case("deadline", degraded_mode),
     "deadline": Case("deadline", deadline),
+    "client_limit": Case("client_limit", client_limit),
     "deferred_queue": Case("limit", deferred_queue),
     "drain": Case("drain", drain),
 }
 HAVE_AN_END: set[Kind] = {
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "provider_pause", "slow_start",
-    "hold", "degraded_mode",
+    "hold", "degraded_mode", "client_limit",
 }  # fmt: skip
 
 
@@ -324,8 +337,9 @@ async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:
 
 # health, and the alert
 
-LASTING: set[Kind] = set(CASES) - {"degraded_mode", "deferred_queue", "drain"}
-"""They refuse every call; the mode gives lesser answers, a promise is one kind of call, and a shutdown is announced."""
+LASTING: set[Kind] = set(CASES) - {"degraded_mode", "deferred_queue", "drain", "client_limit"}
+"""They refuse every call; a limit is one client's, the mode gives lesser answers, a promise is one kind of call, and a
+shutdown is announced."""
 
 
 @pytest.mark.parametrize("kind", sorted(LASTING))

@@ -16,10 +16,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from llm_guard.policy.fair_queue import Caller
 from llm_guard.policy.gate import CapacitySettings, Ending, Gate, GateSnapshot, Slot, Ticket
+from llm_guard.policy.line import MOST_PASSED
 
 picks = st.integers(0, 10**6)
 priorities = st.integers(0, 2)
+callers = st.sampled_from([Caller("a"), Caller("b"), Caller("heavy", 3.0)])
 endings = st.sampled_from(get_args(Ending))
 capacity_settings = st.builds(
     CapacitySettings,
@@ -44,6 +47,8 @@ class GateWalk(RuleBasedStateMachine):
         self.unused: list[Ticket] = []
         self.gone: list[Slot] = []
         self.told: list[Ticket] = []
+        self.passed: Counter[int] = Counter()
+        """Turns of other priorities since the last one of each, or since it was first seen."""
         self.again_at: float | None = None
 
     def seen(self) -> GateSnapshot:
@@ -54,8 +59,10 @@ class GateWalk(RuleBasedStateMachine):
         self.told.clear()
         again_at = self.gate.advance(self.now)
         for ticket in list(self.told):
-            turn = min(self.line, key=lambda waiting: waiting.priority)
-            assert ticket is turn, "min keeps the first of equals: first come, first served"
+            assert ticket.priority == self.whose_turn()
+            mine = [one for one in self.line if (one.priority, one.caller) == (ticket.priority, ticket.caller)]
+            assert ticket is mine[0], "the calls of one caller are served in their order"
+            self.note_turn(ticket.priority)
             assert ticket.slot is not None
             assert not ticket.is_evicted
             self.line.remove(ticket)
@@ -67,6 +74,16 @@ class GateWalk(RuleBasedStateMachine):
         self.check_that_nobody_waits_for_nothing(again_at, after)
         self.again_at = again_at
         return again_at
+
+    def whose_turn(self) -> int:
+        waiting = {ticket.priority for ticket in self.line}
+        overdue = [priority for priority in waiting if self.passed[priority] >= MOST_PASSED]
+        return max(overdue, key=self.passed.__getitem__) if overdue else min(waiting)
+
+    def note_turn(self, turn: int) -> None:
+        for priority in self.passed:
+            self.passed[priority] += 1
+        self.passed[turn] = 0
 
     def check_that_nobody_waits_for_nothing(self, again_at: float | None, after: GateSnapshot) -> None:
         is_full = after.limit is not None and after.in_flight >= after.limit
@@ -86,62 +103,87 @@ class GateWalk(RuleBasedStateMachine):
         self.advance()
 
     @precondition(lambda self: self.again_at is not None)
-    @rule(priority=priorities)
-    def someone_arrives_just_before_the_line_is_let_in(self, priority: int) -> None:
+    @rule(priority=priorities, caller=callers)
+    def someone_arrives_just_before_the_line_is_let_in(self, priority: int, caller: Caller) -> None:
         assert self.again_at is not None
         self.now = self.again_at
-        self.someone_arrives(priority)
+        self.someone_arrives(priority, caller)
 
-    @rule(arrivals=st.lists(priorities, min_size=2, max_size=4))
-    def some_arrive_at_once(self, arrivals: list[int]) -> None:
-        for priority in arrivals:
-            self.someone_arrives(priority)
+    @rule(arrivals=st.lists(st.tuples(priorities, callers), min_size=2, max_size=4))
+    def some_arrive_at_once(self, arrivals: list[tuple[int, Caller]]) -> None:
+        for priority, caller in arrivals:
+            self.someone_arrives(priority, caller)
 
-    @rule(priority=priorities)
-    def someone_arrives(self, priority: int) -> None:
-        before, wait_s = self.seen(), self.gate.wait_s(self.now, priority)
-        ahead = sum(ticket.priority <= priority for ticket in self.line)
+    @rule(priority=priorities, caller=callers)
+    def someone_arrives(self, priority: int, caller: Caller) -> None:
+        before, wait_s = self.seen(), self.gate.wait_s(self.now, priority, caller)
+        waiting = {ticket.priority for ticket in self.line}
+        is_next = all(priority < other and self.passed[other] < MOST_PASSED for other in waiting)
         slot = self.gate.try_enter(self.now, priority)
-        assert (slot is not None) == (wait_s == 0.0 and not ahead)
+        assert (slot is not None) == (wait_s == 0.0 and is_next)
         if slot is not None:
-            assert not ahead
+            if self.line:
+                self.note_turn(priority)
+                self.met["passed"] += 1
             assert before.limit is None or before.in_flight < before.limit
             assert before.held_until is None
             self.out.append(slot)
             self.advance()
             return
-        self.join(priority, wait_s)
+        self.join(priority, caller, wait_s)
 
-    def join(self, priority: int, wait_s: float | None) -> None:
+    def join(self, priority: int, caller: Caller, wait_s: float | None) -> None:
         tickets: list[Ticket] = []
-        worst = max(self.line, key=lambda ticket: ticket.priority, default=None)
         is_full = len(self.line) >= self.gate.settings.queue
         self.told.clear()
-        ticket = self.gate.join(priority, lambda: self.told.append(tickets[0]))
+        ticket = self.gate.join(priority, lambda: self.told.append(tickets[0]), caller)
         assert (ticket is None) == (wait_s is None)
         if ticket is None:
             assert is_full
-            assert worst is not None
-            assert worst.priority <= priority
+            self.check_that_it_has_its_share(priority, caller)
             self.met["turned away"] += 1
             return
         tickets.append(ticket)
+        self.passed.setdefault(priority, 0)
         if is_full:
-            self.note_eviction(priority)
+            self.note_eviction(priority, caller)
         assert self.told == [] or is_full
         self.line.append(ticket)
         self.advance()
 
-    def note_eviction(self, priority: int) -> None:
-        lowest = max(ticket.priority for ticket in self.line)
-        newest = [ticket for ticket in self.line if ticket.priority == lowest][-1]
-        assert lowest > priority
-        assert self.told == [newest]
-        assert newest.is_evicted
-        assert newest.slot is None
-        self.line.remove(newest)
-        self.gate.leave(newest, self.now)
+    def kept(self) -> int:
+        return 1 if self.gate.settings.queue >= 3 else 0
+
+    def waiting_of(self, priority: int) -> int:
+        return sum(ticket.priority == priority for ticket in self.line)
+
+    def check_that_it_has_its_share(self, priority: int, caller: Caller) -> None:
+        """A call that is turned away has none of a lower priority before it, but for their share, and not many more
+        calls of another caller than of its own."""
+        for lower in range(priority + 1, 3):
+            assert self.waiting_of(lower) <= self.kept()
+        calls = Counter(ticket.caller for ticket in self.line if ticket.priority == priority)
+        assert calls.total() >= self.kept()
+        most = max((count / owner.weight for owner, count in calls.items()), default=0.0)
+        assert most <= (calls[caller] + 1) / caller.weight + 2, "virtual time is exact to a unit of each"
+
+    def note_eviction(self, priority: int, caller: Caller) -> None:
+        (evicted,) = self.told
+        same = [one for one in self.line if (one.priority, one.caller) == (evicted.priority, evicted.caller)]
+        assert evicted is same[-1], "the newest of its caller"
+        if evicted.priority > priority:
+            assert self.waiting_of(evicted.priority) > self.kept()
+        elif evicted.priority == priority:
+            assert evicted.caller != caller
+        else:
+            assert self.waiting_of(priority) < self.kept() < self.waiting_of(evicted.priority)
+        assert evicted.is_evicted
+        assert evicted.slot is None
+        self.line.remove(evicted)
+        self.gate.leave(evicted, self.now)
         self.met["evicted"] += 1
+        self.met["gave way to a caller with less"] += evicted.priority == priority
+        self.met["gave way to a lower priority"] += evicted.priority < priority
 
     @precondition(lambda self: self.unused)
     @rule(pick=picks)
@@ -243,5 +285,6 @@ def test_gate_holds_on_every_walk() -> None:
     )
     # A walk that never gets anywhere proves nothing. How far it gets depends on the modules that are loaded (hypothesis
     # draws their constants too).
-    for event in ("granted", "full", "paced or ramping", "turned away", "evicted", "unused", "drained"):
+    for event in ("granted", "full", "paced or ramping", "turned away", "evicted", "unused", "drained",
+        "passed", "gave way to a caller with less", "gave way to a lower priority"):  # fmt: skip
         assert GateWalk.met[event] > 3, event

@@ -52,8 +52,10 @@ def test_config_is_shown_whole_and_without_its_secrets() -> None:
     assert not [secret for secret in SECRETS if secret in text]
     assert view["upstreams"]["a"]["api_key"] == "***"
     assert view["upstreams"]["b"]["api_key"] is None
+    limits = dict.fromkeys(("rate", "concurrency", "tokens_per_minute", "tokens_per_day"))
+    allow = {"models": None, "paths": ["inference"]}
     assert view["server"]["client_keys"] == [
-        {"name": "app", "key": "***", "priority": "high", "allow": {"models": None, "paths": ["inference"]}}
+        {"name": "app", "key": "***", "priority": "normal", "weight": 1.0, "limits": limits, "allow": allow}
     ]
     assert view["ops"]["webhooks"][0]["headers"] == {"authorization": "***"}
     assert view["models"]["gpt"]["timeout"]["idle"] == 20.0

@@ -29,7 +29,7 @@ KEY = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="  # of this test
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) == 11
+    assert len(BLOCKS) == 14
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=map(str, range(1, len(BLOCKS) + 1)))

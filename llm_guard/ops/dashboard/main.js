@@ -5,6 +5,7 @@ import { showBreakers } from "./breakers.js";
 import { showCache } from "./cache.js";
 import { prepareCalls, showCalls } from "./calls.js";
 import { showCharts } from "./charts.js";
+import { showClients } from "./clients.js";
 import { byId, el, setHidden, setText } from "./dom.js";
 import { showEngines } from "./engines.js";
 import { forgetEvents, noteEvent, showListening } from "./events.js";
@@ -37,6 +38,7 @@ const feed = new Feed({
     showModes(snapshot);
     showCache(snapshot);
     showKept(snapshot);
+    showClients(snapshot);
     showLoad(snapshot);
     showHolds(snapshot);
   },

@@ -488,3 +488,11 @@ def test_error_event_is_one_event_that_our_own_readers_take_for_an_error(text: s
         error = watch(reader, b'data: {"a": 1}\n\n' + written).error
         assert error is not None
         assert json.loads(error)["error"]["message"] == json.loads(error)["message"] == text
+
+
+@pytest.mark.parametrize("names", [("prompt", "completion"), ("input", "output")])
+def test_tokens_read_from_the_cache_are_counted(names: tuple[str, str]) -> None:
+    given, made = names
+    usage = {f"{given}_tokens": 9, f"{made}_tokens": 1, f"{given}_tokens_details": {"cached_tokens": 8}}
+    assert openai.usage_in({"usage": usage}) == Usage(9, 1, 8)
+    assert openai.usage_in({"usage": {**usage, f"{given}_tokens_details": None}}) == Usage(9, 1, None)

@@ -17,7 +17,8 @@ def known(world: World) -> Known:
         forces=nothing, holds=nothing, words=dict[str, Any], is_rolled_back=False, current=None,
         stopped=list[str],
     )  # fmt: skip
-    return Known(world.alerts, parts, parts, parts, parts, parts, cast("Any", None), world.clock)
+    gateway: Any = SimpleNamespace(is_closed=False, quotas=SimpleNamespace(days=list[object]))
+    return Known(world.alerts, parts, parts, parts, parts, parts, cast("Any", None), gateway, world.clock)
 
 
 def test_end_is_the_same_at_each_look_until_the_clock_is_set() -> None:

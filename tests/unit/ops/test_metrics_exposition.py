@@ -211,6 +211,8 @@ def test_gateway_without_calls_names_every_metric_and_shows_no_value() -> None:
         "recoveries_total",
         "tokens_total",
         "tokens_thrown_away_total",
+        "client_calls_total",
+        "client_tokens_total",
         "malformed_events_total",
     ]
 

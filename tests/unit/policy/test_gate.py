@@ -102,12 +102,12 @@ def test_line_is_served_by_priority_and_then_in_order() -> None:
     slot = enter(of)
     for name, priority in (("a", 1), ("b", 2), ("c", 0), ("d", 1), ("e", 0)):
         assert told.join(name, priority)
-    for name in "ceadb":
+    for name in "ceabd":  # after three turns of others the lowest priority has one
         of.exit(slot, 1.0, "ok", 1.0)
         assert of.advance(1.0) is None
         assert told.order[-1] == name
         slot = told.slot(name)
-    assert told.order == list("ceadb")
+    assert told.order == list("ceabd")
     assert of.snapshot(1.0).waiting == {}
 
 
@@ -120,6 +120,18 @@ def test_newcomer_does_not_pass_those_who_wait() -> None:
     assert of.try_enter(1.0, 1) is None
     assert of.try_enter(1.0, 2) is None
     assert of.try_enter(1.0, 0) is not None
+
+
+def test_newcomers_of_high_priority_pass_a_lower_one_three_times_in_a_row() -> None:
+    of = gate(concurrency=4)
+    told = Told(of)
+    slots = [enter(of) for _ in range(4)]
+    told.join("waiting", 1)
+    for slot in slots:
+        of.exit(slot, 1.0, "ok", 1.0)
+    assert [of.try_enter(1.0, 0) is not None for _ in range(4)] == [True, True, True, False]
+    of.advance(1.0)
+    assert told.order == ["waiting"]
 
 
 def test_full_line_takes_nobody_of_the_same_priority() -> None:

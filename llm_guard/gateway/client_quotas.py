@@ -1,0 +1,135 @@
+"""The limits of all client keys: what a call reserves before it is sent, and what it has used when it is over.
+
+Owns the estimate, the correction, and the answer to a call that exceeds a limit. Does not own the sums
+(`policy.client_limits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from llm_guard.call import Call
+from llm_guard.clock import Clock
+from llm_guard.config import ClientKey
+from llm_guard.dialect import DIALECTS
+from llm_guard.outcome import Refusal, Source
+from llm_guard.policy.client_limits import NO_LIMITS, ClientLimits, Exceeded, LimitLeft, LimitName, Reservation
+
+# Of English text, JSON included.
+_BYTES_PER_TOKEN = 4
+_HEADER_NAMES: Mapping[LimitName, str] = {
+    "rate": "requests",
+    "concurrency": "concurrency",
+    "tokens_per_minute": "tokens",
+    "tokens_per_day": "tokens-day",
+}
+_NAMES_IN_TEXT: Mapping[LimitName, str] = {
+    "rate": "calls a second",
+    "concurrency": "calls at once",
+    "tokens_per_minute": "tokens a minute",
+    "tokens_per_day": "tokens a day",
+}
+
+
+class ClientQuotas:
+    """By name of the client key; keys without limits are not among them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.by_name: dict[str, ClientLimits] = {}
+        self.refusals: dict[tuple[str, LimitName], int] = {}
+        """Calls refused, by key and limit."""
+
+    def adopt(self, keys: Iterable[ClientKey]) -> None:
+        """From the next call on these limits hold. What was used under a name stays used."""
+        now, wall = self._clock.now(), self._clock.wall()
+        before, self.by_name = self.by_name, {}
+        for key in keys:
+            if key.limits == NO_LIMITS:
+                continue
+            limits = self.by_name[key.name] = before.get(key.name) or ClientLimits(key.limits, now, wall)
+            limits.settings = key.limits
+        self.refusals = {of: count for of, count in self.refusals.items() if of[0] in self.by_name}
+
+    def days(self) -> list[tuple[str, int, int]]:
+        """Name, day and the tokens used in it, of the keys with a limit of a day."""
+        return [
+            (name, *limits.day)
+            for name, limits in self.by_name.items()
+            if limits.settings.tokens_per_day is not None and limits.day[1]
+        ]
+
+    def restore_days(self, days: Iterable[tuple[str, int, int]]) -> None:
+        """Takes up the sums of an earlier process, as `days` has had them."""
+        wall = self._clock.wall()
+        for name, day, tokens in days:
+            if (limits := self.by_name.get(name)) is not None:
+                limits.restore_day(day, tokens, wall)
+
+    def reserve(self, call: Call) -> Refusal | None:
+        """Reserves what the call may use; returns a refusal if that exceeds a limit of its key."""
+        name = call.client_key or ""
+        limits = self.by_name.get(name)
+        if limits is None:
+            return None
+        now, wall = self._clock.now(), self._clock.wall()
+        result = limits.try_enter(estimated_tokens(call), now, wall)
+        if isinstance(result, Reservation):
+            call.reservation = result
+            return None
+        of = (name, result.limit)
+        self.refusals[of] = self.refusals.get(of, 0) + 1
+        return _refusal(call, name, result, limits.left(now, wall), wall)
+
+    def settle(self, call: Call, reservation: Reservation) -> None:
+        """The call is over: corrects its estimate by what it has used."""
+        call.reservation = None
+        used = used_tokens(call, reservation.tokens)
+        reservation.owner.leave(reservation, used, self._clock.now(), self._clock.wall())
+
+
+def estimated_tokens(call: Call) -> int:
+    """The tokens of the request by its size, and the most that it asks for."""
+    if call.model is None or call.content_type.startswith("multipart/"):
+        return 0  # files, audio and the like
+    body = call.body
+    size = len(body) if isinstance(body, bytes) else body.size or 0
+    return size // _BYTES_PER_TOKEN + call.max_tokens * max(1, call.choices)
+
+
+def used_tokens(call: Call, estimate: int) -> int:
+    """The tokens of a call that is over: as the provider has counted them, else as estimated. A call that failed
+    without a count has used none. One that its client left has used its estimate at least: what its provider went on to
+    generate is not known, and leaving early must not be a way around the limits."""
+    usage = call.usage
+    has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
+    if not call.attempts:
+        return 0
+    if usage.input is None and usage.output is None:
+        return estimate if has_left or call.failure is None else 0
+    counted = (usage.input or 0) + (usage.output or 0)
+    return max(counted, estimate) if has_left else counted
+
+
+def _refusal(call: Call, name: str, exceeded: Exceeded, left: Iterable[LimitLeft], wall: float) -> Refusal:
+    dialect = DIALECTS[call.dialect]
+    headers: list[tuple[str, str]] = []
+    for each in left:
+        headers += dialect.limit_headers(
+            _HEADER_NAMES[each.limit], f"{each.allowed:g}", str(int(each.left)), each.reset_s, wall
+        )
+    said = ", ".join(f"{int(each.left)} of {each.allowed:g} {_NAMES_IN_TEXT[each.limit]} left" for each in left)
+    wait_s = exceeded.retry_after_s
+    if wait_s is None:
+        then = f"this call needs about {estimated_tokens(call)} tokens, which is more than a whole day's"
+    else:
+        then = f"try again in {wait_s:.3f} s"
+    return Refusal(
+        429,
+        "client_limit_exceeded",
+        f"client key {name!r} exceeds its limit {exceeded.limit} ({said}); {then}",
+        by="client_limit",
+        retry_after_s=wait_s,
+        should_retry=wait_s is not None,
+        headers=tuple(headers),
+    )

@@ -1,0 +1,149 @@
+"""/admin/clients: what each client key has used, what is left of its limits, and the reset of these.
+
+Owns how that is shown and asked for. Does not own the limits (`policy.client_limits`), nor what is counted
+(`gateway.counters`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from llm_guard.clock import Clock
+from llm_guard.config import Config
+from llm_guard.gateway.counters import ClientCounts
+from llm_guard.ops.changes import Changed, Changes, Done
+from llm_guard.ops.exposition import Family, Row
+from llm_guard.ops.labels import check_known
+from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
+from llm_guard.ops.running import Running
+from llm_guard.policy.client_limits import LimitName
+
+RESET = "/admin/clients/reset"
+
+
+class ClientLimitView(Struct, frozen=True):
+    """One limit of a client key."""
+
+    limit: LimitName
+    """rate: calls a second; concurrency: calls at once; the others in tokens, of a minute and of a day of UTC."""
+    allowed: float
+    left: float
+    reset_s: float
+    """Seconds until all of it is free again, if nothing is used meanwhile."""
+    refused: int
+    """Calls that it has refused since the start."""
+    is_refusing: bool
+    """It refuses calls now."""
+
+
+class ClientView(Struct, frozen=True):
+    """One client key."""
+
+    client: str
+    """Its name."""
+    priority: str
+    """The highest that its calls may ask for."""
+    weight: float
+    """Its share of the turns within a priority."""
+    calls: dict[str, int]
+    """Since the start, by how they ended."""
+    tokens: dict[str, int]
+    """Since the start: input, output, cached (of the input), wasted (output that the client did not get)."""
+    limits: list[ClientLimitView]
+
+
+class ResetClient(Change):
+    """Whose sums are forgotten."""
+
+    client: Annotated[str, Meta(min_length=1, max_length=600)]
+
+
+class ClientPages:
+    """By the current config, which a reload replaces."""
+
+    def __init__(self, config: Config, running: Running, changes: Changes) -> None:
+        self._quotas = running.gateway.quotas
+        self._counts = running.counters.clients
+        self._clock: Clock = running.clock
+        self._changes = changes
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """From now on these are the keys."""
+        self._keys = {key.name: key for key in config.server.client_keys}
+
+    def pages(self) -> list[Page]:
+        reset = "Forgets what a client key has used of its rate and its tokens; running calls still count."
+        return [
+            Page("GET", "/admin/clients", "What each client key has used and may use.", self._give,
+                 gives=list[ClientView]),
+            Page("POST", RESET, reset, self._reset, takes=ResetClient, gives=Changed[ClientView]),
+        ]  # fmt: skip
+
+    def views(self) -> list[ClientView]:
+        """All of them, in the order of the config."""
+        return [self._view(name) for name in self._keys]
+
+    def metrics(self) -> tuple[Family, ...]:
+        """Of the limits; calls and tokens are in `ops.call_metrics`."""
+
+        def refusals() -> list[Row]:
+            return [(of, count) for of, count in self._quotas.refusals.items()]
+
+        def left() -> list[Row]:
+            now, wall = self._clock.now(), self._clock.wall()
+            return [
+                ((name, each.limit), each.left)
+                for name, limits in self._quotas.by_name.items()
+                for each in limits.left(now, wall)
+            ]
+
+        labels = ("client", "limit")
+        return (
+            Family("llm_guard_client_refusals", "counter", "Calls refused by a client key's limit.", labels, refusals),
+            Family("llm_guard_client_limit_left", "gauge", "What is left of a client key's limit.", labels, left),
+        )
+
+    async def _give(self, _asked: Asked) -> Answer:
+        return answer(self.views())
+
+    async def _reset(self, asked: Asked) -> Answer:
+        name = asked.body.client
+        check_known(name, self._keys.keys(), "client")
+
+        def do() -> Done:
+            limits = self._quotas.by_name.get(name)
+            if limits is None:
+                return Done(self._view(name), {}, [f"{name} has no limits"])
+            now, wall = self._clock.now(), self._clock.wall()
+            used = {each.limit: each.allowed - each.left for each in limits.left(now, wall)}
+            limits.reset(now, wall)
+            return Done(self._view(name), {"used": used})
+
+        return await self._changes.make(asked, "clients.reset", name, do)
+
+    def _view(self, name: str) -> ClientView:
+        key, counts = self._keys[name], self._counts.get(name) or ClientCounts()
+        return ClientView(
+            name, key.priority, key.weight, dict(counts.client_calls), dict(counts.client_tokens), self._limits(name)
+        )
+
+    def _limits(self, name: str) -> list[ClientLimitView]:
+        limits = self._quotas.by_name.get(name)
+        if limits is None:
+            return []
+        now, wall = self._clock.now(), self._clock.wall()
+        refusing = {each.limit for each in limits.refusing(now)}
+        return [
+            ClientLimitView(
+                each.limit,
+                each.allowed,
+                round(each.left, 3),
+                round(each.reset_s, 3),
+                self._quotas.refusals.get((name, each.limit), 0),
+                each.limit in refusing,
+            )
+            for each in limits.left(now, wall)
+        ]

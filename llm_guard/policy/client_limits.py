@@ -1,0 +1,224 @@
+"""What one client key may use: calls a second, calls at once, tokens a minute and tokens a day.
+
+Owns the sums, what a call reserves when it enters, and what of that it gets back. Does not own which call belongs to
+which key (`gateway.clients`), nor what a call has used (`gateway.client_usage`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Literal
+
+from llm_guard.policy.gcra import BURST_S, Bucket
+from llm_guard.policy.units import OptionalCount, Unit, at_least, or_none
+
+LimitName = Literal["rate", "concurrency", "tokens_per_minute", "tokens_per_day"]
+
+DAY_S = 86_400.0
+_LOWEST_RATE = 0.001
+# When another call of the key ends is not known.
+_SLOT_WAIT_S = 1.0
+_PER_MINUTE_S = 60.0
+_ROUNDING_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimitSettings:
+    """null: no limit."""
+
+    rate: Annotated[float | None, Unit(or_none(at_least(_LOWEST_RATE)))] = None
+    """Calls a second, on average; a second's worth of them may come at once."""
+    concurrency: OptionalCount = None
+    """Calls at once."""
+    tokens_per_minute: OptionalCount = None
+    """Tokens of input and output; a minute's worth of them may be used at once."""
+    tokens_per_day: OptionalCount = None
+    """The same, in a day of UTC."""
+
+
+NO_LIMITS = ClientLimitSettings()
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """What a call that was let in holds; given back once, to its owner."""
+
+    owner: ClientLimits
+    tokens: int
+    """As estimated."""
+    day: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A call that is not let in."""
+
+    limit: LimitName
+    retry_after_s: float | None
+    """Until the same call would be let in, if nothing else happens; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """A limit that refuses calls now."""
+
+    limit: LimitName
+    since: float
+    """The first of these refusals."""
+    until: float
+    """When the latest call that was refused would be let in; inf: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitLeft:
+    """One limit, as it stands."""
+
+    limit: LimitName
+    allowed: float
+    left: float
+    """Not below 0."""
+    reset_s: float
+    """Seconds until all of it is free again, if nothing is used meanwhile."""
+
+
+class ClientLimits:
+    """The limits of one key. `now` is monotonic, `wall` in seconds since the epoch."""
+
+    __slots__ = (
+        "_bucket", "_day", "_day_tokens", "_in_flight", "_minute_at", "_minute_tokens", "_refusing", "settings",
+    )  # fmt: skip
+
+    def __init__(self, settings: ClientLimitSettings, now: float, wall: float) -> None:
+        self.settings = settings
+        """May be replaced at any moment: what was used stays used."""
+        self._bucket = Bucket()
+        self._in_flight = 0
+        self._minute_tokens = 0.0
+        """Used, less what has flowed back by `_minute_at`; below 0 where a call got more back than it was."""
+        self._minute_at = now
+        self._day = _day_of(wall)
+        self._day_tokens = 0
+        self._refusing: dict[LimitName, Refusing] = {}
+
+    @property
+    def day(self) -> tuple[int, int]:
+        """The day since the epoch, and the tokens used in it."""
+        return self._day, self._day_tokens
+
+    def restore_day(self, day: int, tokens: int, wall: float) -> None:
+        """Takes up the sum of an earlier process, if it is of this day."""
+        self._roll(wall)
+        if day == self._day:
+            self._day_tokens += max(0, tokens)
+
+    def try_enter(self, tokens: int, now: float, wall: float) -> Reservation | Exceeded:
+        """Lets in a call of so many tokens, as estimated, or says which limit it exceeds: the one that lasts longest.
+        What is refused uses nothing."""
+        if wall // DAY_S != self._day:
+            self._roll(wall)
+        self._flow_back(now)
+        exceeded = self._exceeded(tokens, now, wall)
+        if exceeded:
+            self._note_refused(exceeded, now)
+            return max(exceeded, key=_wait_s)
+        if self._refusing:
+            self._refusing.clear()
+        if self.settings.rate is not None:
+            self._bucket.take(self.settings.rate, now)
+        self._in_flight += 1
+        if self.settings.tokens_per_minute is not None:
+            self._minute_tokens += tokens
+        self._day_tokens += tokens
+        return Reservation(self, tokens, self._day)
+
+    def leave(self, reservation: Reservation, tokens: int, now: float, wall: float) -> None:
+        """The call is over, and has used so many tokens."""
+        if wall // DAY_S != self._day:
+            self._roll(wall)
+        self._flow_back(now)
+        self._in_flight -= 1
+        correction = tokens - reservation.tokens
+        self._minute_tokens = max(0.0, self._minute_tokens + correction)
+        if reservation.day == self._day:
+            self._day_tokens = max(0, self._day_tokens + correction)
+
+    def reset(self, now: float, wall: float) -> None:
+        """Forgets what was used, but not the calls that are running: an operator's reset."""
+        self._roll(wall)
+        self._bucket = Bucket()
+        self._minute_tokens, self._minute_at = 0.0, now
+        self._day_tokens = 0
+        self._refusing.clear()
+
+    def left(self, now: float, wall: float) -> tuple[LimitLeft, ...]:
+        """Each limit that is set. Changes nothing."""
+        settings, found = self.settings, list[LimitLeft]()
+        if (rate := settings.rate) is not None:
+            wait_s = max(0.0, self._bucket.opens_at() + BURST_S - now)
+            burst = max(1.0, rate)
+            found.append(LimitLeft("rate", rate, max(0.0, burst - wait_s * rate), wait_s))
+        if (most := settings.concurrency) is not None:
+            found.append(LimitLeft("concurrency", most, max(0, most - self._in_flight), 0.0))
+        if (per_minute := settings.tokens_per_minute) is not None:
+            used = self._minute_used(now)
+            found.append(
+                LimitLeft("tokens_per_minute", per_minute, max(0.0, per_minute - used), used * 60 / per_minute)
+            )
+        if (per_day := settings.tokens_per_day) is not None:
+            used_today = self._day_tokens if _day_of(wall) == self._day else 0
+            found.append(LimitLeft("tokens_per_day", per_day, max(0, per_day - used_today), DAY_S - wall % DAY_S))
+        return tuple(found)
+
+    def refusing(self, now: float) -> tuple[Refusing, ...]:
+        """The limits by which calls are refused now."""
+        return tuple(each for each in self._refusing.values() if each.until > now)
+
+    def _note_refused(self, exceeded: list[Exceeded], now: float) -> None:
+        before = {each.limit: each for each in self.refusing(now)}
+        for each in exceeded:
+            since = before[each.limit].since if each.limit in before else now
+            self._refusing[each.limit] = Refusing(each.limit, since, now + _wait_s(each))
+
+    def _exceeded(self, tokens: int, now: float, wall: float) -> list[Exceeded]:
+        settings, found = self.settings, list[Exceeded]()
+        if (rate := settings.rate) is not None:
+            early_s = max(0.0, 1 - 1 / rate)  # a second's worth of calls may come at once
+            wait_s = self._bucket.opens_at() + BURST_S - early_s - now
+            if wait_s > _ROUNDING_S:
+                found.append(Exceeded("rate", wait_s))
+        if (most := settings.concurrency) is not None and self._in_flight >= most:
+            found.append(Exceeded("concurrency", _SLOT_WAIT_S))
+        if (allowed := settings.tokens_per_minute) is not None:
+            # A call larger than a minute's tokens goes when nothing is used, and the calls after it wait for longer.
+            wait_s = (self._minute_tokens + min(tokens, allowed) - allowed) * _PER_MINUTE_S / allowed
+            if wait_s > _ROUNDING_S:
+                found.append(Exceeded("tokens_per_minute", wait_s))
+        if (allowed := settings.tokens_per_day) is not None:
+            if tokens > allowed:
+                found.append(Exceeded("tokens_per_day", None))
+            elif self._day_tokens + tokens > allowed or self._day_tokens >= allowed:
+                found.append(Exceeded("tokens_per_day", DAY_S - wall % DAY_S))
+        return found
+
+    def _roll(self, wall: float) -> None:
+        day = _day_of(wall)
+        if day != self._day:
+            self._day, self._day_tokens = day, 0
+
+    def _flow_back(self, now: float) -> None:
+        if self._minute_tokens:
+            self._minute_tokens = self._minute_used(now)
+        self._minute_at = now
+
+    def _minute_used(self, now: float) -> float:
+        allowed = self.settings.tokens_per_minute or 0
+        return max(0.0, self._minute_tokens - (now - self._minute_at) * allowed / _PER_MINUTE_S)
+
+
+def _wait_s(exceeded: Exceeded) -> float:
+    return inf if exceeded.retry_after_s is None else exceeded.retry_after_s
+
+
+def _day_of(wall: float) -> int:
+    return int(wall // DAY_S)

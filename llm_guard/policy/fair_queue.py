@@ -1,0 +1,133 @@
+"""The order in which the waiting calls of one priority are served: weighted fair queueing by caller.
+
+Self-clocked fair queueing (S. J. Golestani, INFOCOM 1994) with one slot as the unit of service. Each waiting call has
+a finish tag: the caller's previous tag plus 1 / weight. The lowest tag is served first, and becomes the virtual time,
+from which a caller that begins to wait starts. So callers are served in proportion to their weights while they wait,
+one that was idle gains no credit, and nothing has to be remembered of a caller that waits no more. The calls of one
+caller are served first come, first served.
+
+Owns that order. Does not own the order among priorities (`policy.line`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The owner of a share."""
+
+    name: str = ""
+    weight: float = 1.0
+    """> 0."""
+
+
+ANONYMOUS = Caller()
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """Leave for one attempt; every slot is given back, once."""
+
+    entered_at: float
+    is_back: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A place in the line; `notify` is called once, when there is a slot or when it was evicted."""
+
+    priority: int
+    notify: Callable[[], None]
+    caller: Caller = ANONYMOUS
+    slot: Slot | None = None
+    is_evicted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    """The waiting calls of one caller. Tags belong to its places, not to its calls: when one leaves, the calls behind
+    it move up, and the last tag goes."""
+
+    tickets: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)
+    turns: deque[_Turn] = field(default_factory=deque)
+
+
+_Turn = tuple[float, int, _Flow]
+"""A finish tag, a number that makes it unique (the earlier first), and whose it is."""
+_NO_FLOW = _Flow()
+
+
+class FairQueue:
+    """Tickets of one priority. Each operation takes O(log tickets) comparisons."""
+
+    __slots__ = ("_count", "_flows", "_turns", "_virtual_time")
+
+    def __init__(self) -> None:
+        self._flows: dict[str, _Flow] = {}
+        self._turns: list[_Turn] = []
+        """All of them, in order."""
+        self._virtual_time = 0.0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def add(self, ticket: Ticket) -> None:
+        turn_tag = self._next_tag(ticket.caller)
+        flow = self._flows.setdefault(ticket.caller.name, _Flow())
+        self._count += 1
+        turn = (turn_tag, self._count, flow)
+        if not self._turns or turn > self._turns[-1]:  # always, for a single caller
+            self._turns.append(turn)
+        else:
+            insort(self._turns, turn)
+        flow.turns.append(turn)
+        flow.tickets[ticket] = None
+
+    def remove(self, ticket: Ticket) -> bool:
+        """Takes out a call that waits no longer. False: it was not there."""
+        flow = self._flows.get(ticket.caller.name)
+        if flow is None or ticket not in flow.tickets:
+            return False
+        del flow.tickets[ticket]
+        del self._turns[bisect_left(self._turns, flow.turns.pop())]
+        self._drop_if_empty(ticket.caller, flow)
+        return True
+
+    def take(self) -> Ticket:
+        """Removes and returns the next call. Raises IndexError if there is none."""
+        tag, _, flow = self._turns.pop(0)
+        self._virtual_time = tag
+        flow.turns.popleft()
+        ticket, _ = flow.tickets.popitem(last=False)
+        self._drop_if_empty(ticket.caller, flow)
+        return ticket
+
+    def last(self) -> Ticket:
+        """The newest call of the caller with most waiting calls per weight. Raises IndexError if there is none."""
+        return next(reversed(self._turns[-1][2].tickets))
+
+    def is_before_last(self, caller: Caller) -> bool:
+        """Whether a new call of this caller would be served before the last one that waits."""
+        return bool(self._turns) and self._next_tag(caller) < self._turns[-1][0]
+
+    def count_ahead(self, caller: Caller) -> int:
+        """How many of those that wait are served before a new call of this caller."""
+        if not self._turns:
+            return 0
+        newcomer: _Turn = (self._next_tag(caller), self._count + 1, _NO_FLOW)
+        return len(self._turns) if newcomer > self._turns[-1] else bisect_left(self._turns, newcomer)
+
+    def _next_tag(self, caller: Caller) -> float:
+        flow = self._flows.get(caller.name)
+        begin = self._virtual_time if flow is None else flow.turns[-1][0]
+        return begin + 1 / caller.weight
+
+    def _drop_if_empty(self, caller: Caller, flow: _Flow) -> None:
+        if not flow.tickets:
+            del self._flows[caller.name]

@@ -1,0 +1,190 @@
+"""What a client key may use, over real sockets: who is refused, what the answer says, and what is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.forms import BOTH, CHAT, MESSAGES, Form, name_of
+from tests.chaos.stand import Stand, config_text, facing
+from tests.chaos.wire import Connection, Reply, ask
+from tests.fakes.client import raw_request
+from tests.fakes.provider import Hold, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.integration.operating import change, get, post, running
+
+
+def keys(**limits: float) -> dict[str, Any]:
+    return {"client_keys": [{"name": "app", "key": "k-app", "limits": limits}, {"name": "other", "key": "k-other"}]}
+
+
+@asynccontextmanager
+async def limited(*scripts: Sequence[Step], **limits: float) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
+    async with facing(*scripts, server=keys(**limits)) as (stand, provider):
+        yield stand, provider
+
+
+async def send(stand: Stand, form: Form = CHAT, key: str = "k-app", *, stream: bool = False, **more: Any) -> Reply:
+    headers = {"x-api-key": key} if form is MESSAGES else {"authorization": f"Bearer {key}"}
+    return await ask(stand.url, form.path, form.body(stream=stream, **more), headers)
+
+
+def left(stand: Stand, limit: str) -> float:
+    app = stand.app
+    found = app.gateway.quotas.by_name["app"].left(app._clock.now(), app._clock.wall())
+    return next(each.left for each in found if each.limit == limit)
+
+
+@pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=str)
+async def test_refusal_says_in_the_dialect_what_is_left_and_when_to_come_back(form: Form) -> None:
+    async with limited(form.ok, form.ok, form.ok, rate=2, tokens_per_day=1000) as (stand, provider):
+        assert [(await send(stand, form)).status for _ in range(2)] == [200, 200]
+        reply = await send(stand, form)
+        assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (429, "client_limit")
+        assert reply.headers["x-should-retry"] == "true"
+        wait_ms = int(reply.headers["retry-after-ms"])
+        assert 0 < wait_ms <= 500
+        assert reply.headers["retry-after"] == "1"
+        message = form.error_of(reply)["message"]
+        assert "'app'" in message
+        assert "0 of 2 calls a second left" in message
+        assert "992 of 1000 tokens a day left" in message
+        if form is MESSAGES:
+            assert form.error_of(reply)["type"] == "rate_limit_error"
+            names = [f"anthropic-ratelimit-{what}-{{}}" for what in ("requests", "tokens-day")]
+            assert reply.headers["anthropic-ratelimit-requests-reset"].endswith("Z")
+        else:
+            assert form.error_of(reply)["code"] == "client_limit_exceeded"
+            names = [f"x-ratelimit-{{}}-{what}" for what in ("requests", "tokens-day")]
+            assert reply.headers["x-ratelimit-reset-requests"].endswith("s")
+        values = [[reply.headers[name.format(part)] for part in ("limit", "remaining")] for name in names]
+        assert values == [["2", "0"], ["1000", "992"]]
+        assert len(provider.requests) == 2
+        assert (await send(stand, form, "k-other")).status == 200, "a limit is one key's"
+        await asyncio.sleep(wait_ms / 1000 + 0.01)
+        assert (await send(stand, form)).status == 200
+
+
+@pytest.mark.parametrize(("form", "is_stream"), BOTH, ids=name_of)
+async def test_estimate_is_corrected_by_the_usage_of_the_answer(form: Form, is_stream: bool) -> None:
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n'
+    stream = [*form.good_stream[:-2], chunk(usage), *form.good_stream[-2:]] if form is CHAT else form.good_stream
+    async with limited(stream if is_stream else form.ok, tokens_per_minute=60, tokens_per_day=100_000) as (stand, _):
+        reply = await send(stand, form, stream=is_stream, max_tokens=5000)
+        assert reply.status == 200
+        await stand.idle()
+        used = {"embeddings": 3}.get(str(form), 4)
+        assert left(stand, "tokens_per_day") == 100_000 - used
+
+
+async def test_call_that_fails_gives_its_estimate_back() -> None:
+    async with limited([whole(500)], tokens_per_day=10_000) as (stand, _):
+        assert (await send(stand, max_tokens=5000)).status == 500
+        await stand.idle()
+        assert left(stand, "tokens_per_day") == 10_000
+
+
+async def test_answer_without_usage_is_charged_as_estimated() -> None:
+    answer = json.loads(CHAT.answer)
+    del answer["usage"]
+    async with limited([whole(200, json.dumps(answer).encode())], tokens_per_day=10_000) as (stand, _):
+        assert (await send(stand, max_tokens=5000)).status == 200
+        await stand.idle()
+        assert left(stand, "tokens_per_day") == 5000 - len(CHAT.body(max_tokens=5000)) // 4
+
+
+async def test_client_that_leaves_is_charged_its_estimate_and_gives_back_its_place() -> None:
+    begun: list[Step] = [stream_head(), chunk(CHAT.token), Hold()]
+    async with limited(begun, CHAT.ok, concurrency=1, tokens_per_day=10_000) as (stand, _):
+        body = CHAT.body(stream=True, max_tokens=500)
+        async with Connection(stand.url) as connection:
+            connection.writer.write(raw_request(CHAT.path, body, {"authorization": "Bearer k-app"}))
+            await connection.reader.readuntil(CHAT.token)
+            assert left(stand, "concurrency") == 0
+            refused = await send(stand)
+            assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+        await stand.idle()
+        assert left(stand, "concurrency") == 1
+        assert left(stand, "tokens_per_day") == 9500 - len(body) // 4
+        assert (await send(stand)).status == 200
+
+
+async def test_refused_calls_are_counted_by_key_and_limit() -> None:
+    async with limited(CHAT.ok, rate=0.1) as (stand, _):
+        for _ in range(3):
+            await send(stand)
+        assert await stand.metric("llm_guard_client_refusals_total", client="app", limit="rate") == 2
+        assert await stand.metric("llm_guard_refusals_total", by="client_limit") == 2
+        (line,) = [line for line in await stand.calls() if line["outcome"] == "ok"]
+        assert line["client"] == "app"
+
+
+async def test_call_larger_than_a_day_is_not_told_to_come_back() -> None:
+    async with limited(CHAT.ok, tokens_per_day=100) as (stand, _):
+        reply = await send(stand, max_tokens=101)
+        assert (reply.status, reply.headers["x-should-retry"]) == (429, "false")
+        assert "retry-after" not in reply.headers
+
+
+async def test_reload_keeps_what_a_key_has_used(tmp_path: Path) -> None:
+    path = tmp_path / "guard.yaml"
+    async with ScriptedProvider(CHAT.ok) as provider:
+        path.write_text(config_text(provider.url, server=keys(tokens_per_day=100)))
+        async with running(path) as stand:
+            assert (await send(stand)).status == 200
+            path.write_text(config_text(provider.url, server=keys(tokens_per_day=1000)))
+            await change(stand.url, "config/reload")
+            await stand.idle()
+            assert left(stand, "tokens_per_day") == 996
+
+
+async def test_sum_of_the_day_survives_a_restart(tmp_path: Path, unused_tcp_port: int) -> None:
+    path, ops = tmp_path / "guard.yaml", {"store": str(tmp_path / "store")}
+    async with ScriptedProvider(CHAT.ok) as provider:
+        server = {**keys(tokens_per_day=100), "port": unused_tcp_port}
+        path.write_text(config_text(provider.url, server=server, ops=ops))
+        async with running(path) as stand:
+            assert (await send(stand)).status == 200
+            await stand.idle()
+            assert left(stand, "tokens_per_day") == 96
+        async with running(path) as stand:
+            assert left(stand, "tokens_per_day") == 96
+
+
+async def test_operator_sees_what_is_left_and_resets_it() -> None:
+    async with limited(CHAT.ok, tokens_per_day=40) as (stand, _):
+        await send(stand)
+        refused = await send(stand, max_tokens=35)
+        assert refused.status == 429
+        app, other = await get(stand.url, "clients")
+        assert app["calls"] == {"ok": 1, "refused": 1}
+        assert app["tokens"] == {"input": 3, "output": 1}
+        (limit,) = app["limits"]
+        assert (limit["limit"], limit["allowed"], limit["left"], limit["refused"]) == ("tokens_per_day", 40, 36, 1)
+        assert limit["is_refusing"]
+        assert (other["client"], other["limits"]) == ("other", [])
+        assert (await get(stand.url, "metrics"))["clients"][0]["client"] == "app"
+        now = (await change(stand.url, "clients/reset", client="app"))["now"]
+        assert now["limits"][0]["left"] == 40
+        assert (await post(stand.url, "clients/reset", client="nobody")).status == 404
+
+
+async def test_usage_is_counted_by_key_and_names_no_caller() -> None:
+    answer = {**json.loads(CHAT.answer), "usage": {
+        "prompt_tokens": 30, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 20},
+    }}  # fmt: skip
+    async with limited([whole(200, json.dumps(answer).encode())], [whole(500)]) as (stand, _):
+        assert [(await send(stand, key=key)).status for key in ("k-app", "k-other", "k-unknown")] == [200, 500, 401]
+        for direction, count in {"input": 30, "output": 7, "cached": 20}.items():
+            assert await stand.metric("llm_guard_client_tokens_total", client="app", direction=direction) == count
+        assert await stand.metric("llm_guard_client_calls_total", client="app", outcome="ok") == 1
+        assert await stand.metric("llm_guard_client_calls_total", client="other", outcome="server_error") == 1
+        assert await stand.metric("llm_guard_client_calls_total") == 2
+        assert [line.get("tokens") for line in await stand.calls()] == [
+            {"input": 30, "output": 7, "cached": 20}, None, None,
+        ]  # fmt: skip

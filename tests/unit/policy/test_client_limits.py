@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import random
+from math import inf
+
+import pytest
+
+from llm_guard.policy.client_limits import DAY_S, ClientLimits, ClientLimitSettings, Exceeded, Refusing, Reservation
+
+NOON = 20_000 * DAY_S + DAY_S / 2
+
+
+class Key:
+    """One key's limits by a clock of its own."""
+
+    def __init__(self, **limits: float) -> None:
+        self.now, self.wall = 1000.0, NOON
+        self.limits = ClientLimits(ClientLimitSettings(**limits), self.now, self.wall)  # type: ignore[arg-type]
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.wall += seconds
+
+    def ask(self, tokens: int = 0) -> Reservation | Exceeded:
+        return self.limits.try_enter(tokens, self.now, self.wall)
+
+    def enter(self, tokens: int = 0) -> Reservation:
+        found = self.ask(tokens)
+        assert isinstance(found, Reservation), found
+        return found
+
+    def refused(self, tokens: int = 0) -> Exceeded:
+        found = self.ask(tokens)
+        assert isinstance(found, Exceeded)
+        return found
+
+    def leave(self, reservation: Reservation, tokens: int = 0) -> None:
+        self.limits.leave(reservation, tokens, self.now, self.wall)
+
+    def left(self) -> dict[str, float]:
+        return {each.limit: each.left for each in self.limits.left(self.now, self.wall)}
+
+
+def check_is_exact(key: Key, tokens: int = 0) -> float:
+    """A refused call is let in after its wait, and not a moment before; how long that was."""
+    wait_s = key.refused(tokens).retry_after_s
+    assert wait_s is not None
+    key.wait(wait_s - 0.001)
+    assert isinstance(key.ask(tokens), Exceeded)
+    key.wait(0.001 + 1e-6)
+    key.enter(tokens)
+    return wait_s
+
+
+def test_key_without_limits_is_never_refused() -> None:
+    key = Key()
+    for _ in range(1000):
+        key.enter(10**9)
+    assert key.limits.left(key.now, key.wall) == ()
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0.1, 1), (1, 1), (2.5, 2), (10, 10), (1000, 1000)])
+def test_a_seconds_worth_of_calls_may_come_at_once(rate: float, burst: int) -> None:
+    key = Key(rate=rate)
+    for _ in range(burst):
+        key.enter()
+    assert key.refused().limit == "rate"
+    assert check_is_exact(key) <= 1 / rate + 1e-6
+
+
+def test_rate_is_kept_in_the_long_run() -> None:
+    key, count = Key(rate=5), 0
+    for _ in range(10_000):
+        count += isinstance(key.ask(), Reservation)
+        key.wait(0.01)
+    assert 500 <= count <= 505
+
+
+def test_refused_calls_use_nothing() -> None:
+    key = Key(rate=1, tokens_per_day=100)
+    key.enter(10)
+    for _ in range(100):
+        key.refused(10)
+    assert key.left() == {"rate": 0, "tokens_per_day": 90}
+    key.wait(1)
+    key.enter(10)
+
+
+def test_calls_at_once() -> None:
+    key = Key(concurrency=2)
+    first, _ = key.enter(), key.enter()
+    assert key.refused() == Exceeded("concurrency", 1.0)
+    assert key.left() == {"concurrency": 0}
+    key.leave(first)
+    key.enter()
+    assert isinstance(key.ask(), Exceeded)
+
+
+def test_tokens_flow_back_within_a_minute() -> None:
+    key = Key(tokens_per_minute=600)
+    key.enter(600)
+    assert key.left() == {"tokens_per_minute": 0}
+    assert check_is_exact(key, 100) == pytest.approx(10)
+    key.wait(60)
+    assert key.left() == {"tokens_per_minute": 600}
+
+
+def test_call_larger_than_a_minutes_tokens_goes_when_none_are_used() -> None:
+    key = Key(tokens_per_minute=600)
+    key.enter(1)
+    assert check_is_exact(key, 6000) == pytest.approx(0.1)
+    assert key.refused(1).retry_after_s == pytest.approx(540.1)
+
+
+@pytest.mark.parametrize("used", [0, 50, 100, 300])
+def test_estimate_is_corrected_by_what_was_used(used: int) -> None:
+    key = Key(tokens_per_minute=600, tokens_per_day=1000)
+    key.leave(key.enter(100), used)
+    assert key.left() == {"tokens_per_minute": 600 - used, "tokens_per_day": 1000 - used}
+
+
+def test_tokens_of_a_day_come_back_at_midnight_utc() -> None:
+    key = Key(tokens_per_day=100)
+    key.leave(key.enter(60), 100)
+    assert check_is_exact(key, 1) == pytest.approx(DAY_S / 2)
+    assert key.left() == {"tokens_per_day": 99}
+
+
+def test_call_over_midnight_is_of_the_day_on_which_it_began() -> None:
+    key = Key(tokens_per_day=100)
+    reservation = key.enter(60)
+    key.wait(DAY_S)
+    key.leave(reservation, 90)
+    assert key.left() == {"tokens_per_day": 100}
+
+
+def test_call_larger_than_a_days_tokens_is_never_let_in() -> None:
+    assert Key(tokens_per_day=100).refused(101) == Exceeded("tokens_per_day", None)
+
+
+def test_limit_that_lasts_longest_is_named() -> None:
+    key = Key(rate=1, tokens_per_minute=60, tokens_per_day=60)
+    key.enter(60)
+    assert key.refused(1).limit == "tokens_per_day"
+
+
+def test_sum_of_the_day_survives_a_restart_and_no_other_day_does() -> None:
+    key = Key(tokens_per_day=100)
+    key.enter(70)
+    day, tokens = key.limits.day
+    again, later = Key(tokens_per_day=100), Key(tokens_per_day=100)
+    again.limits.restore_day(day, tokens, again.wall)
+    assert again.left() == {"tokens_per_day": 30}
+    later.wait(DAY_S)
+    later.limits.restore_day(day, tokens, later.wall)
+    assert later.left() == {"tokens_per_day": 100}
+
+
+def test_changed_settings_keep_what_was_used() -> None:
+    key = Key(tokens_per_day=100)
+    key.enter(70)
+    key.limits.settings = ClientLimitSettings(tokens_per_day=200, tokens_per_minute=10)
+    assert key.left() == {"tokens_per_minute": 10, "tokens_per_day": 130}
+
+
+def test_reset_forgets_all_but_the_calls_that_run() -> None:
+    key = Key(rate=1, concurrency=1, tokens_per_minute=60, tokens_per_day=60)
+    reservation = key.enter(60)
+    key.refused(1)
+    assert {each.limit for each in key.limits.refusing(key.now)} == {
+        "rate", "concurrency", "tokens_per_minute", "tokens_per_day",
+    }  # fmt: skip
+    key.limits.reset(key.now, key.wall)
+    assert key.left() == {"rate": 1, "concurrency": 0, "tokens_per_minute": 60, "tokens_per_day": 60}
+    assert key.limits.refusing(key.now) == ()
+    key.leave(reservation, 60)
+    key.enter(60)
+
+
+def test_refused_since_the_first_refusal_of_a_row() -> None:
+    key = Key(rate=0.5)
+    key.enter()
+    key.wait(0.5)
+    began = key.now
+    key.refused()
+    key.wait(0.5)
+    key.refused()
+    assert key.limits.refusing(key.now) == (Refusing("rate", began, began + 1.5),)
+    key.wait(1)
+    assert key.limits.refusing(key.now) == ()
+    key.enter()
+    key.wait(1)
+    key.refused()
+    assert key.limits.refusing(key.now) == (Refusing("rate", key.now, key.now + 1),)
+
+
+def test_refusal_of_long_ago_is_of_another_row() -> None:
+    key = Key(concurrency=1)
+    key.enter()
+    key.refused()
+    key.wait(5)
+    key.refused()
+    assert key.limits.refusing(key.now) == (Refusing("concurrency", key.now, key.now + 1),)
+
+
+def test_random_calls_never_exceed_a_limit() -> None:
+    dice = random.Random(1)
+    for _ in range(30):
+        key = Key(rate=5, concurrency=3, tokens_per_minute=600, tokens_per_day=3000)
+        running: list[Reservation] = []
+        used = 0
+        for _ in range(400):
+            key.wait(dice.random() / 5)
+            if running and dice.random() < 0.5:
+                one = running.pop(dice.randrange(len(running)))
+                key.leave(one, one.tokens)
+            tokens = dice.randrange(200)
+            before = key.left()
+            found = key.ask(tokens)
+            if isinstance(found, Exceeded):
+                assert key.left() == before
+                continue
+            running.append(found)
+            used += tokens
+            assert before["concurrency"] >= 1
+            assert before["tokens_per_minute"] >= tokens - 1e-6
+            assert before["tokens_per_day"] >= tokens
+        assert used <= 3000
+        assert len(running) <= 3
+        for one in running:
+            key.leave(one, one.tokens)
+        assert key.left()["concurrency"] == 3
+        assert all(0 <= value < inf for value in key.left().values())

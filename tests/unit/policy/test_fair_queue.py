@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from llm_guard.policy.fair_queue import Caller, FairQueue, Ticket
+from llm_guard.policy.line import Line
+
+HOG, VICTIM = Caller("hog"), Caller("victim")
+
+
+def ticket(caller: Caller, priority: int = 1) -> Ticket:
+    return Ticket(priority, lambda: None, caller)
+
+
+def queue_of(*callers: Caller) -> FairQueue:
+    queue = FairQueue()
+    for caller in callers:
+        queue.add(ticket(caller))
+    return queue
+
+
+def order(queue: FairQueue) -> list[str]:
+    return [queue.take().caller.name for _ in range(len(queue))]
+
+
+def test_one_caller_is_served_in_its_order() -> None:
+    queue, tickets = FairQueue(), [ticket(HOG) for _ in range(100)]
+    for one in tickets:
+        queue.add(one)
+    assert [queue.take() for _ in tickets] == tickets
+    assert len(queue) == 0
+
+
+def test_caller_of_one_call_does_not_wait_for_all_of_a_hog() -> None:
+    assert order(queue_of(*[HOG] * 5, VICTIM)) == ["hog", "victim", "hog", "hog", "hog", "hog"]
+
+
+def test_turns_follow_the_weights() -> None:
+    light, heavy = Caller("light", 1.0), Caller("heavy", 3.0)
+    queue = queue_of(*[light] * 1000, *[heavy] * 1000)
+    taken = Counter(queue.take().caller.name for _ in range(400))
+    assert taken == {"light": 100, "heavy": 300}
+
+
+def test_caller_that_was_idle_has_no_credit() -> None:
+    queue = queue_of(*[HOG] * 100)
+    for _ in range(50):
+        queue.take()
+    for _ in range(20):
+        queue.add(ticket(VICTIM))
+    assert Counter(queue.take().caller.name for _ in range(20)) == {"hog": 10, "victim": 10}
+
+
+def test_caller_that_comes_back_after_each_turn_has_no_more_than_its_share() -> None:
+    """It waits with one call at a time, so that nothing is remembered of it in between."""
+    queue = queue_of(*[HOG] * 1000)
+    queue.add(ticket(VICTIM))
+    taken: Counter[str] = Counter()
+    for _ in range(400):
+        caller = queue.take().caller
+        taken[caller.name] += 1
+        if caller is VICTIM:
+            queue.add(ticket(VICTIM))
+    assert 199 <= taken["victim"] <= 201
+
+
+def test_calls_that_leave_cost_the_caller_no_turn() -> None:
+    """Clients with short timeouts leave and come back; the calls behind them move up."""
+    queue = queue_of(*[HOG] * 100)
+    for _ in range(500):
+        gone, kept = ticket(VICTIM), ticket(VICTIM)
+        queue.add(gone)
+        queue.add(kept)
+        assert queue.remove(gone)
+        assert not queue.remove(gone)
+        assert queue.remove(kept)
+    queue.add(ticket(VICTIM))
+    assert queue.count_ahead(VICTIM) <= 4
+    assert "victim" in [queue.take().caller.name for _ in range(2)]
+
+
+def test_calls_move_up_when_one_leaves() -> None:
+    queue = queue_of(*[HOG] * 4)
+    gone, *others = [ticket(VICTIM) for _ in range(3)]
+    for one in (gone, *others):
+        queue.add(one)
+    assert queue.remove(gone)
+    assert order(queue) == ["hog", "victim", "hog", "victim", "hog", "hog"]
+
+
+def test_count_ahead_is_what_is_served_before() -> None:
+    dice = random.Random(1)
+    callers = [Caller(name, weight) for name, weight in zip("abcde", (1.0, 1.0, 0.5, 3.0, 2.0), strict=True)]
+    for _ in range(200):
+        queue = queue_of(*dice.choices(callers, k=dice.randrange(60)))
+        for _ in range(dice.randrange(len(queue) + 1)):
+            queue.take()
+        newcomer = ticket(dice.choice(callers))
+        ahead = queue.count_ahead(newcomer.caller)
+        queue.add(newcomer)
+        assert [queue.take() for _ in range(len(queue))].index(newcomer) == ahead
+
+
+def test_thousand_callers_wait_for_one_turn_of_each() -> None:
+    callers = [Caller(str(number)) for number in range(1000)]
+    queue = queue_of(*(caller for caller in callers for _ in range(3)))
+    for _ in range(3):
+        assert len({queue.take().caller.name for _ in callers}) == 1000
+    assert queue._flows == {}, "nothing is remembered of those that wait no more"
+
+
+# priorities
+
+
+def line_of(*waiting: tuple[Caller, int]) -> Line:
+    line = Line()
+    for caller, priority in waiting:
+        line.add(ticket(caller, priority))
+    return line
+
+
+def test_hog_of_high_priority_leaves_a_quarter_of_the_turns() -> None:
+    line = line_of(*[(HOG, 0)] * 1000, *[(VICTIM, 1)] * 1000)
+    assert Counter(line.take().caller.name for _ in range(400)) == {"hog": 300, "victim": 100}
+
+
+def test_every_priority_that_waits_has_its_share() -> None:
+    line = line_of(*[(HOG, 0)] * 1000, *[(VICTIM, 1)] * 1000, *[(VICTIM, 2)] * 1000)
+    assert Counter(line.take().priority for _ in range(402)) == {0: 202, 1: 100, 2: 100}
+
+
+def test_lower_priority_that_comes_back_after_each_turn_has_its_share() -> None:
+    """One call at a time beside a hog: it need not wait for three turns each time, if they were passed meanwhile."""
+    line = line_of(*[(HOG, 0)] * 1000)
+    taken: Counter[int] = Counter()
+    for turn in range(1000):
+        if turn % 4 == 0:
+            line.add(ticket(VICTIM, 1))
+        taken[line.take().priority] += 1
+    assert taken == {0: 750, 1: 250}
+
+
+def test_newcomer_of_high_priority_may_not_pass_one_that_was_passed_too_often() -> None:
+    line = line_of((VICTIM, 1))
+    for _ in range(3):
+        assert line.may_pass(0)
+        line.note_turn(0)
+    assert not line.may_pass(0)
+    assert not line.may_pass(1)
+    line.take()
+    assert line.may_pass(0)
+    assert line.may_pass(2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_count_ahead_over_two_priorities_is_what_is_served_before(seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(100):
+        waiting = [(dice.choice((HOG, VICTIM)), dice.choice((0, 1))) for _ in range(dice.randrange(40))]
+        line = line_of(*waiting)
+        for _ in range(dice.randrange(line.length + 1)):
+            line.take()
+        newcomer = ticket(dice.choice((HOG, VICTIM)), dice.choice((0, 1)))
+        ahead = line.count_ahead(newcomer.priority, newcomer.caller)
+        line.add(newcomer)
+        assert [line.take() for _ in range(line.length)].index(newcomer) == ahead
+
+
+def test_victim_behind_a_hog_expects_its_own_wait() -> None:
+    line = line_of(*[(HOG, 1)] * 900)
+    assert (line.count_ahead(1, VICTIM), line.count_ahead(1, HOG)) == (1, 900)
+    line = line_of(*[(HOG, 0)] * 900)
+    assert (line.count_ahead(1, VICTIM), line.count_ahead(0, HOG)) == (3, 900)
+
+
+# a full line
+
+
+def test_hog_that_fills_the_line_gives_its_newest_place_to_a_victim() -> None:
+    line = Line()
+    tickets = [ticket(HOG) for _ in range(10)]
+    for one in tickets:
+        line.add(one)
+    assert line.displaced_by(1, VICTIM, 10) is tickets[-1]
+    assert line.displaced_by(1, HOG, 10) is None
+
+
+def test_two_callers_do_not_displace_each_other_in_turn() -> None:
+    line = line_of(*[(HOG, 1)] * 10)
+    swaps = 0
+    for _ in range(100):
+        for caller in (VICTIM, HOG):
+            displaced = line.displaced_by(1, caller, 10)
+            if displaced is not None:
+                assert line.remove(displaced)
+                line.add(ticket(caller))
+                swaps += 1
+    assert swaps <= 5
+
+
+def test_hog_of_high_priority_leaves_a_fifth_of_the_places() -> None:
+    line = line_of(*[(HOG, 0)] * 10)
+    for _ in range(2):
+        displaced = line.displaced_by(1, VICTIM, 10)
+        assert displaced is not None
+        assert displaced.priority == 0
+        line.remove(displaced)
+        line.add(ticket(VICTIM))
+    assert line.displaced_by(1, VICTIM, 10) is None
+    assert line.displaced_by(0, HOG, 10) is None
+
+
+def test_high_priority_displaces_what_is_above_the_lower_ones_fifth() -> None:
+    line = line_of(*[(HOG, 1)] * 10)
+    for left in range(9, 1, -1):
+        displaced = line.displaced_by(0, VICTIM, 10)
+        assert displaced is not None
+        assert displaced.priority == 1
+        line.remove(displaced)
+        line.add(ticket(VICTIM, 0))
+        assert line.counts()[1] == left
+    assert line.displaced_by(0, VICTIM, 10) is None

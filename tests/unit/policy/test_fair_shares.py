@@ -1,0 +1,128 @@
+"""What callers get of a gate's capacity, over a virtual clock: a hog, victims, weights, and a thousand callers."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from itertools import count
+
+import pytest
+
+from llm_guard.policy.fair_queue import Caller
+from llm_guard.policy.gate import CapacitySettings, Gate, Slot, Ticket
+
+ANSWER_S = 1.0
+
+
+class Crowd:
+    """Callers that each keep a number of calls open, and send the next one as soon as one is answered."""
+
+    def __init__(self, capacity: int, queue: int = 1_000_000) -> None:
+        self.gate = Gate(replace(CapacitySettings(), concurrency=capacity, pacing=False, queue=queue), 0.0)
+        self.now = 0.0
+        self.served: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self._events: list[tuple[float, int, Caller, int, Slot]] = []
+        self._numbers = count()
+        self._granted: list[tuple[Caller, int]] = []
+        self._tickets: dict[int, Ticket] = {}
+
+    def open(self, caller: Caller, calls: int, priority: int = 1) -> None:
+        for _ in range(calls):
+            self._send(caller, priority)
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self._events and self._events[0][0] <= until:
+            self.now, _, caller, priority, slot = heapq.heappop(self._events)
+            self.served[caller.name] += 1
+            self.gate.exit(slot, self.now, "ok", ANSWER_S)
+            self.gate.advance(self.now)
+            self._send(caller, priority)
+
+    def share(self, name: str) -> float:
+        return self.served[name] / self.served.total()
+
+    def _send(self, caller: Caller, priority: int) -> None:
+        slot = self.gate.try_enter(self.now, priority)
+        if slot is not None:
+            self._begin(caller, priority, slot)
+            return
+        number = next(self._numbers)
+        ticket = self.gate.join(priority, partial(self._told, number, caller, priority), caller)
+        if ticket is None:
+            self.refused[caller.name] += 1
+        else:
+            self._tickets[number] = ticket
+
+    def _told(self, number: int, caller: Caller, priority: int) -> None:
+        ticket = self._tickets.pop(number)
+        if ticket.slot is None:
+            self.refused[caller.name] += 1
+        else:
+            self._begin(caller, priority, ticket.slot)
+
+    def _begin(self, caller: Caller, priority: int, slot: Slot) -> None:
+        # Answers do not all come at the same instant.
+        ends_at = self.now + ANSWER_S * (1 + next(self._numbers) % 7 / 1000)
+        heapq.heappush(self._events, (ends_at, next(self._numbers), caller, priority, slot))
+
+
+@pytest.mark.parametrize("capacity", [1, 4, 20])
+@pytest.mark.parametrize(("hog_priority", "least"), [(0, 0.2), (1, 0.49)])
+def test_victim_beside_a_hog(capacity: int, hog_priority: int, least: float) -> None:
+    crowd = Crowd(capacity)
+    crowd.open(Caller("hog"), 50 * capacity, hog_priority)
+    crowd.open(Caller("victim"), 2 * capacity)
+    crowd.run(2000 / capacity)
+    assert crowd.share("victim") >= least
+
+
+def test_victim_of_one_call_at_a_time_has_nearly_a_fifth_beside_a_hog_of_high_priority() -> None:
+    crowd = Crowd(4)
+    crowd.open(Caller("hog"), 200, priority=0)
+    crowd.open(Caller("victim"), 1)
+    crowd.run(500)
+    assert crowd.share("victim") >= 0.19
+
+
+def test_weights_decide_among_callers_that_ask_for_more_than_there_is() -> None:
+    crowd = Crowd(4)
+    crowd.open(Caller("light", 1.0), 100)
+    crowd.open(Caller("heavy", 3.0), 100)
+    crowd.run(500)
+    assert crowd.share("heavy") == pytest.approx(0.75, abs=0.01)
+
+
+def test_capacity_that_one_caller_does_not_use_is_the_others() -> None:
+    crowd = Crowd(10)
+    crowd.open(Caller("hog"), 100)
+    crowd.open(Caller("modest"), 1)
+    crowd.run(200)
+    assert crowd.served.total() >= 1960
+    assert crowd.share("hog") > 0.85
+
+
+def test_thousand_callers_have_a_thousandth_each() -> None:
+    crowd = Crowd(10)
+    crowd.open(Caller("hog"), 5000)
+    for number in range(1000):
+        crowd.open(Caller(str(number)), 2)
+    crowd.run(502)
+    served = [crowd.served[str(number)] for number in range(1000)]
+    assert min(served) >= 3
+    assert max(served) <= 6
+    assert crowd.served["hog"] <= 20
+
+
+def test_full_line_is_shared_as_well() -> None:
+    crowd = Crowd(4, queue=20)
+    crowd.open(Caller("hog"), 24, priority=0)
+    for _ in range(100):
+        crowd.open(Caller("hog"), 5, priority=0)
+        crowd.open(Caller("victim"), 1)
+        crowd.run(1.0)
+    assert crowd.share("victim") >= 0.2
+    assert crowd.refused["hog"] > 400

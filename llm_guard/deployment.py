@@ -61,20 +61,18 @@ class Upstream:
     """Where its connections go: `https://host[:port]`."""
     link: str = field(init=False, repr=False)
     """Which connections are its: the origin, and its name where they are for it alone."""
+    has_own_key: bool = field(init=False, repr=False)
+    """Calls are sent with the gateway's key, not with the caller's."""
     base_path: str = field(init=False, repr=False)
     """What stands before the path of each call; no slash at its end."""
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.base_url)
+        object.__setattr__(self, "has_own_key", self.api_key is not None or self.keys is not None)
         object.__setattr__(self, "origin", f"{parts.scheme}://{parts.netloc}")
         object.__setattr__(self, "link", link_of(self.origin, self.name if self.has_own_tls else None))
         object.__setattr__(self, "base_path", urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~"))
         object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
-
-    @property
-    def has_own_key(self) -> bool:
-        """Calls are sent with the gateway's key, not with the caller's."""
-        return self.api_key is not None or self.keys is not None
 
     @property
     def secret(self) -> str | None:

@@ -17,7 +17,7 @@ def caller_of(call: Call, deployment: Deployment, now: float) -> str:
     others are one caller."""
     if call.client_key is not None:
         return call.client_key
-    is_known = deployment.credential is None and deployment.callers.is_accepted(call.key_digest, now)
+    is_known = not deployment.upstream.has_own_key and deployment.callers.is_accepted(call.key_digest, now)
     return f"key {call.key_digest[:12]}" if is_known else ""
 
 

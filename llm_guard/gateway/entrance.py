@@ -210,7 +210,7 @@ class Entrance:
             deployment.upstream.keys.begin(key)
         if breaker is deployment.breaker:
             suspect = None
-        own_key = call.key_digest if deployment.credential is None else ""
+        own_key = "" if deployment.upstream.has_own_key else call.key_digest
         return Leave(permit, host, gate, slot, breaker.state, caller, own_key, suspect, self.advance, key)
 
 

@@ -338,10 +338,18 @@ async def test_provider_that_cannot_show_who_it_is_gets_no_call(tmp_path: Path) 
         assert total(counted, "llm_guard_attempts_total", outcome="certificate") == len(providers) - 1
 
 
-@pytest.mark.parametrize("key", ["verify", "verify_ssl", "ssl_verify", "insecure", "tls"])
+TRUSTING = ["verify", "verify_ssl", "ssl_verify", "insecure"]
+
+
+@pytest.mark.parametrize("key", [*TRUSTING, *[f"tls.{key}" for key in TRUSTING]])
 def test_config_has_no_word_for_trusting_anybody(key: str) -> None:
     """C89."""
-    upstream = {"dialect": "openai", "base_url": "https://h/v1", key: False}
+    section, _, last = key.rpartition(".")
+    upstream = {
+        "dialect": "openai",
+        "base_url": "https://h/v1",
+        **({section: {last: False}} if section else {key: False}),
+    }
     text = json.dumps({"upstreams": {"one": upstream}, "models": {"gpt": {"deployments": [{"upstream": "one"}]}}})
     with pytest.raises(ConfigError, match=f"upstreams.one.{key}: unknown key"):
         parse_config(text, env={})

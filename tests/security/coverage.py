@@ -1,4 +1,4 @@
-"""Where each of the attacks C01 to C97 is tested, or why it is not yet.
+"""Where each of the attacks C01 to C99 is tested, or why it is not yet.
 
 A group for each file of tests; a test holds that every attack stands in exactly one of them, and that what is named
 here exists and says whose it is.
@@ -37,6 +37,7 @@ _SMUGGLING = _HERE + "test_smuggling.py::"
 _SWEEP = _HERE + "test_sweep.py::"
 _TARGETS = _HERE + "test_targets.py::"
 _UPSTREAMS = _HERE + "test_upstreams.py::"
+_CLIENT_LIMITS = "tests/integration/test_client_limits.py::"
 _CONFIG = _HERE + "test_config.py::"
 _LABELS = _HERE + "test_labels.py::"
 _STREAMS = _HERE + "test_streams.py::"
@@ -44,7 +45,6 @@ _STREAMS = _HERE + "test_streams.py::"
 _NO_ADMIN = Absent("there is no admin side yet: nothing to protect")
 _NO_CACHE = Absent("there is no cache yet")
 _NO_REDIS = Absent("there is no shared state yet")
-_NO_BUDGETS = Absent("there are no budgets per key yet")
 _NO_DEAD_LETTERS = Absent("there are no dead letters yet")
 
 SMUGGLING: Table = {
@@ -429,6 +429,26 @@ SCOPES: Table = {
         _ISOLATION + "test_list_that_cannot_be_filtered_is_not_shown",
     ),
 }
+TENANTS: Table = {
+    "C84": (
+        _CLIENT_LIMITS + "test_refusal_says_in_the_dialect_what_is_left_and_when_to_come_back",
+        _CLIENT_LIMITS + "test_client_that_leaves_is_charged_its_estimate_and_gives_back_its_place",
+        _CLIENT_LIMITS + "test_sum_of_the_day_survives_a_restart",
+    ),
+    "C98": (
+        "tests/unit/gateway/test_callers.py::test_poisoner_does_not_take_the_service_from_a_victim",
+        "tests/unit/gateway/test_callers.py::test_poisoner_does_not_take_the_retries_of_a_victim",
+        "tests/unit/gateway/test_caller.py::test_key_that_the_provider_never_sees_is_no_caller",
+        "tests/integration/test_callers.py::test_caller_whose_calls_alone_fail_is_refused_by_itself",
+        "tests/integration/test_fair_shares.py::test_hog_leaves_a_victim_its_share_of_the_capacity",
+        "tests/integration/test_fair_shares.py::test_hog_that_fills_the_queue_does_not_keep_a_victim_out",
+    ),
+    "C99": (
+        "tests/integration/test_server_tls.py::test_client_without_a_certificate_is_turned_away_where_one_is_demanded",
+        "tests/integration/test_server_tls.py::test_plain_client_and_slow_handshakes_hurt_no_others",
+        "tests/integration/test_upstream_tls.py::test_certificate_of_a_stranger_or_for_another_host_is_refused",
+    ),
+}
 NOT_YET: Table = {
     "C42": _NO_ADMIN,
     "C69": _NO_ADMIN,
@@ -439,7 +459,6 @@ NOT_YET: Table = {
     "C79": _NO_REDIS,
     "C80": _NO_REDIS,
     "C81": _NO_REDIS,
-    "C84": _NO_BUDGETS,
     "C86": _NO_DEAD_LETTERS,
     "C87": _NO_DEAD_LETTERS,
     "C88": _NO_DEAD_LETTERS,
@@ -461,5 +480,6 @@ GROUPS: tuple[Table, ...] = (
     OPERATOR,
     ENGINES,
     SCOPES,
+    TENANTS,
     NOT_YET,
 )

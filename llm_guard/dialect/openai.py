@@ -253,9 +253,14 @@ def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:
     }
 
 
-def limit_headers(what: str, allowed: str, left: str, reset_s: float, wall: float) -> tuple[tuple[str, str], ...]:
-    """What is left of a limit, under the names that OpenAI has for it; `wall` is of no interest to it."""
-    del wall
+def limit_headers(
+    what: str,
+    allowed: str,
+    left: str,
+    reset_s: float,
+    wall: float,  # noqa: ARG001  # the other dialect names the instant of the reset
+) -> tuple[tuple[str, str], ...]:
+    """What is left of a limit, under the names that OpenAI has for it."""
     return (
         (f"x-ratelimit-limit-{what}", allowed),
         (f"x-ratelimit-remaining-{what}", left),

@@ -5,6 +5,7 @@ Owns its keys and their order. Does not own when it is written (`gateway.record`
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from datetime import UTC, datetime
 
 from msgspec import UNSET, Struct, UnsetType
@@ -118,7 +119,7 @@ def tokens_of(call: Call) -> dict[str, int]:
     return found
 
 
-def add_tokens(call: Call, found: dict[str, int]) -> None:
+def add_tokens(call: Call, found: MutableMapping[str, int]) -> None:
     """As `tokens_of`, added to sums that there are."""
     usage, wasted = call.usage, call.thrown_away
     for attempt in call.attempts:

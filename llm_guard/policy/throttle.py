@@ -110,7 +110,7 @@ class Throttle:
 
     __slots__ = (
         "_before", "_bucket", "_epoch", "_failures_take_s", "_has_helped", "_is_second", "_next_trial_at",
-        "_phase", "_random_share", "_share", "_step", "_too_fast", "_waited_at", "rate", "since",
+        "_phase", "_random_share", "_reset_at", "_share", "_step", "_too_fast", "_waited_at", "rate", "since",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -137,6 +137,8 @@ class Throttle:
         """Calls a second that were answered well when calls went too fast last; 0: not known."""
         self._step = _FIRST_STEP
         self._waited_at = now
+        self._reset_at = -inf
+        """Calls that went before show nothing: after an outage those that have hung time out while others succeed."""
 
     def opens_at(self, now: float) -> float:
         """Earliest instant of the next call; one in the past means now. Counts as demand: the rate grows only where
@@ -171,6 +173,8 @@ class Throttle:
 
     def note_ok(self, entered_at: float, now: float) -> None:
         """The call that went at `entered_at` was answered well."""
+        if entered_at < self._reset_at:
+            return
         epoch, phase = self._epoch, self._phase
         if phase == "watching":
             epoch.ok += 1
@@ -180,6 +184,8 @@ class Throttle:
 
     def note_failure(self, entered_at: float, now: float) -> None:
         """The call that went at `entered_at` failed in a way that tells of its deployment."""
+        if entered_at < self._reset_at:
+            return
         self._failures_take_s += _SMOOTHING * (now - entered_at - self._failures_take_s)
         if self._phase == "watching":
             self._watch(now)
@@ -191,6 +197,7 @@ class Throttle:
         """Forgets the rate, and whatever was found out."""
         self._end(now)
         self._next_trial_at, self._random_share = -inf, 0.0
+        self._reset_at = now
 
     def wait_s(self, ahead: int, now: float) -> float:
         """Estimated seconds until `ahead` calls have gone, and one more may."""

@@ -243,3 +243,15 @@ def test_small_differences_of_few_calls_are_none() -> None:
     assert differs(0.6, 100, 0.3)
     assert not differs(0.6, 20, 0.3)
     assert not differs(0.3, 10_000, 0.2)
+
+
+def test_calls_that_hung_in_an_outage_do_not_count_after_it() -> None:
+    """They time out while others succeed, which looks like an overload."""
+    throttle = Throttle(0.0)
+    throttle.reset(10.0)
+    for number in range(400):
+        at = 10.0 + number * 0.01
+        throttle.note_failure(5.0, at)
+        if number % 4 == 0:
+            throttle.note_ok(at - 0.005, at)
+    assert throttle.rate is None

@@ -43,6 +43,10 @@ class Screening:
         """At the end of the process."""
         await self._objects.close()
 
+    def applies_to(self, call: Call) -> bool:
+        """Whether a call has anything to pass: `check` before it is sent, and `screen` before it is answered."""
+        return is_filtered(call) or self._isolation.applies_to(call)
+
     def needs_whole_body(self, call: Call) -> bool:
         return self._isolation.needs_whole_body(call)
 

@@ -126,7 +126,7 @@ class Attempt:
     breaker: BreakerState = "closed"
     """When it began."""
     first_token_s: float = 0.0
-    """Its limit, as configured or as learned."""
+    """Its limit, as configured or as learned; 0: no stream is expected, and none has come."""
     ends_by: float = float("inf")
     """It has to be decided by then, so that one more attempt still fits."""
     waited_s: float = 0.0

@@ -111,8 +111,11 @@ class AttemptLoop:
         """An attempt that begins now, with its limits."""
         call, target, now = way.call, way.route.targets[stop.place], self._clock.now()
         timeouts, commit_by = target.timeouts, call.commit_by
-        first_s = first_token_s(timeouts, target.deployment.first_tokens, now)
-        limit_s = first_s if call.is_stream else timeouts.attempt_s(is_client_timeout_known=call.decide_by < inf)
+        first_s = limit_s = 0.0
+        if call.is_stream or call.may_stream or call.is_upgrade:
+            first_s = limit_s = first_token_s(timeouts, target.deployment.first_tokens, now)
+        if not call.is_stream:
+            limit_s = timeouts.attempt_s(is_client_timeout_known=call.decide_by < inf)
         left_s = commit_by - now
         ends_by = commit_by
         if left_s < 2 * limit_s:  # else this attempt leaves the next one time enough by itself

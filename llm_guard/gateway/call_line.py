@@ -76,15 +76,15 @@ class CallLine(Struct):
     timestamp: str | UnsetType = UNSET
 
 
-def call_line(call: Call, now: float, overhead_s: float) -> CallLine:
-    """All but the last three."""
+def call_line(call: Call, outcome: str, now: float, overhead_s: float) -> CallLine:
+    """All but the last three. `outcome`: the call's."""
     line = CallLine(
         request_id=call.id,
         method=call.method,
         path=call.path,
         model=call.model,
         route=call.route.alias if call.route is not None else None,
-        outcome=call.outcome,
+        outcome=outcome,
         status=call.sent_status,
         stream=call.is_stream,
         duration_s=_rounded(now - call.started_at),

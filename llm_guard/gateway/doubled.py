@@ -28,7 +28,7 @@ def check_single_model(call: Call, asked: Asked) -> None:
 def names_model_twice(document: bytes) -> bool:
     """Whether a JSON object has two fields `model`. A document that Python's parser does not read counts as one that
     has, where there is a reason to look."""
-    is_escaped = b"\\u006" in document and _ESCAPED.search(document) is not None
+    is_escaped = b"\\" in document and _ESCAPED.search(document) is not None
     if not is_escaped and document.count(b'"model"') < 2:
         return False
     try:

@@ -68,12 +68,13 @@ class Recorder:
             if attempt.buffer is not None:
                 attempt.buffer.release()
         spent_s = overhead_s(call, now)
-        self._count(call, model, now, wall, spent_s)
-        self._write(call, now, wall, spent_s)
+        outcome = call.outcome
+        self._count(call, outcome, model, now, wall, spent_s)
+        self._write(call, outcome, now, wall, spent_s)
         if self.on_end is not None:
             self.on_end(call, now)
 
-    def _count(self, call: Call, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
+    def _count(self, call: Call, outcome: str, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
         if call.client_key is not None and (client := self._clients.get(call.client_key)) is not None:
             _count_client(call, client)
         if call.beyond is not None:
@@ -81,7 +82,6 @@ class Recorder:
             if call.beyond.errand:
                 self._count_errand(call, model, now)
                 return
-        outcome = call.outcome
         model.calls[outcome] += 1
         if outcome == "ok" or not is_clients_doing(call):
             model.judged += 1
@@ -158,8 +158,8 @@ class Recorder:
             if watch.tokens and attempt.failure is not None and attempt.answered_at is None:
                 model.tokens_thrown_away[()] += watch.tokens  # it died while it was held back
 
-    def _write(self, call: Call, now: float, wall: float, spent_s: float) -> None:
-        line = call_line(call, now, spent_s)
+    def _write(self, call: Call, outcome: str, now: float, wall: float, spent_s: float) -> None:
+        line = call_line(call, outcome, now, spent_s)
         writer, is_logged = self._writer, self._threshold.level <= _INFO
         if writer is None and is_logged:
             _log.info("call", **msgspec.to_builtins(line))
@@ -170,7 +170,7 @@ class Recorder:
             writer.write(written)
         if call.beyond is not None and call.beyond.errand == "fetch":
             return  # those who look every second would push out what they look for
-        self.timelines.keep(written, now, "well" if call.outcome == "ok" else _fate(call))
+        self.timelines.keep(written, now, "well" if outcome == "ok" else _fate(call))
 
 
 def overhead_s(call: Call, now: float) -> float:

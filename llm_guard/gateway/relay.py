@@ -83,7 +83,7 @@ async def _relay_rest(call: Call, served: Served, reply: Reply, clock: Clock, la
 async def _send(call: Call, served: Served, reply: Reply, last_resort: LastResort | None) -> None:
     """An answer that is there as a whole."""
     opened = served.opened
-    if _is_out_of_place(call, served, reply):
+    if reply.is_early and _is_out_of_place(call, served):
         call.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
         if last_resort is not None:
             await last_resort.bury(call, reply)
@@ -108,15 +108,13 @@ def _length(opened: Opened) -> int | None:
 def _headers(call: Call, served: Served) -> list[tuple[str, str]]:
     opened = served.opened
     call.sent_status = call.sent_status or opened.status
-    is_inflated = _is_encoded(opened) and opened.view is not None and opened.view.takes_events
+    is_inflated = opened.view is not None and opened.view.takes_events and _is_encoded(opened)
     headers = header_rules.to_client(opened.headers, is_upgraded=opened.status == 101, is_inflated=is_inflated)
     return headers + header_rules.ours(call, served.attempt.target.deployment.label)
 
 
-def _is_out_of_place(call: Call, served: Served, reply: Reply) -> bool:
+def _is_out_of_place(call: Call, served: Served) -> bool:
     """A whole answer cannot stand behind the early head of a stream, nor a compressed one behind any."""
-    if not reply.is_early:
-        return False
     view = served.opened.view
     is_compressed = _is_encoded(served.opened) and (view is None or not view.takes_events)
     return is_compressed or (call.is_stream and view is None)
@@ -166,7 +164,7 @@ def _has_ended(opened: Opened) -> bool:
 
 def _begin(call: Call, served: Served, reply: Reply) -> None:
     opened = served.opened
-    if _is_out_of_place(call, served, reply):
+    if reply.is_early and _is_out_of_place(call, served):
         raise UpstreamError(FailureKind.MALFORMED, _OUT_OF_PLACE)
     length = _length(opened) if opened.view is None else None
     reply.begin(opened.status, opened.reason, _headers(call, served), length)
@@ -335,7 +333,7 @@ async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply)
         with contextlib.suppress(ConnectionError):
             await reply.end()
         return
-    takes_events = view.takes_events if view is not None else _is_out_of_place(call, served, reply)
+    takes_events = view.takes_events if view is not None else (reply.is_early and _is_out_of_place(call, served))
     if not is_told and takes_events:
         last_words += _last_words(call, served, failure)
     await reply.break_off(last_words)

@@ -34,8 +34,8 @@ class Request:
     """The head of a request, and its body as it comes."""
 
     __slots__ = (
-        "_error", "_is_complete", "_pieces", "_pieces_count", "_resume", "_size", "_unread", "_waiter",
-        "content_length", "headers", "is_keep_alive", "method", "names", "path", "query", "version",
+        "_error", "_pieces", "_pieces_count", "_resume", "_unread", "_waiter", "content_length", "has_arrived",
+        "headers", "is_keep_alive", "method", "names", "path", "query", "received_bytes", "version",
     )  # fmt: skip
 
     def __init__(
@@ -51,8 +51,11 @@ class Request:
         self.is_keep_alive = True
         """Whether another request may follow on this connection."""
         self._pieces: list[bytes] = []
-        self._pieces_count = self._size = self._unread = 0
-        self._is_complete = False
+        self._pieces_count = self._unread = 0
+        self.received_bytes = 0
+        """Of the body, so far."""
+        self.has_arrived = False
+        """Whether all of it is here, its body included."""
         self._error: BadRequest | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._resume: Callable[[], None] | None = None
@@ -60,19 +63,9 @@ class Request:
     @property
     def is_for_websocket(self) -> bool:
         """Whether it asks to be answered by one (RFC 6455, section 4.1)."""
-        names = self.names
-        has_body = self.content_length > 0 or "transfer-encoding" in names
-        return self.method == "GET" and not has_body and names.get("upgrade", "").lower() == "websocket"
-
-    @property
-    def has_arrived(self) -> bool:
-        """Whether all of it is here, its body included."""
-        return self._is_complete
-
-    @property
-    def received_bytes(self) -> int:
-        """Of the body, so far."""
-        return self._size
+        if self.method != "GET" or self.content_length > 0 or "transfer-encoding" in self.names:
+            return False
+        return self.names.get("upgrade", "").lower() == "websocket"
 
     async def read(self) -> bytes:
         """What has come of the body; b"" at its end. Raises BadRequest when it is not framed as its head says, or too
@@ -80,7 +73,7 @@ class Request:
         while not self._pieces:
             if self._error is not None:
                 raise self._error
-            if self._is_complete:
+            if self.has_arrived:
                 return b""
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -103,9 +96,9 @@ class Request:
         """Takes a piece of the body; returns whether no more should be read for now."""
         self._pieces.append(piece)
         self._pieces_count += 1
-        self._size += len(piece)
+        self.received_bytes += len(piece)
         self._unread += len(piece)
-        if self._pieces_count > _TINY_PIECES and self._size < _TINY_BYTES * self._pieces_count:
+        if self._pieces_count > _TINY_PIECES and self.received_bytes < _TINY_BYTES * self._pieces_count:
             self.fail(BadRequest(413, "too_many_chunks", "the body comes in too many tiny chunks"))
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -117,13 +110,13 @@ class Request:
 
     def complete(self) -> None:
         """All of it has come."""
-        self._is_complete = True
+        self.has_arrived = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def fail(self, error: BadRequest) -> None:
         """The rest of the body will not come."""
-        if self._error is None and not self._is_complete:
+        if self._error is None and not self.has_arrived:
             self._error = error
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)

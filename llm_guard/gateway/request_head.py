@@ -31,24 +31,22 @@ def request_head(
     if method not in _METHODS or target[:1] != "/" or " " in target:
         raise unsendable("its method or its target is not valid")
     is_upgrade = False
-    lines = [f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n"]
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
     for name, value in headers:
         if name not in _sound_names:
             is_upgrade |= _check_name(name)
-        lines.append(f"{name}: {value}\r\n")
-    line_count = len(headers) + 2
+        lines.append(f"{name}: {value}")
     if body_size is None:
-        lines.append("Transfer-Encoding: chunked\r\n")
-        line_count += 1
+        lines.append("Transfer-Encoding: chunked")
     elif body_size or method in _METHODS_WITH_BODY:
-        lines.append(f"Content-Length: {body_size}\r\n")
-        line_count += 1
-    head = "".join(lines)
-    # Counted over the whole head, so that nothing that stands in it can be forgotten: 0.5 us.
-    if head.count("\r") != line_count or head.count("\n") != line_count or "\0" in head:
+        lines.append(f"Content-Length: {body_size}")
+    # All lines at once, so that nothing that stands in one can be forgotten: 0.2 us.
+    text = "".join(lines)
+    if "\r" in text or "\n" in text or "\0" in text:
         raise unsendable("a header or its target has a control character")
+    lines.append("\r\n")
     try:
-        return f"{head}\r\n".encode("latin-1"), is_upgrade
+        return "\r\n".join(lines).encode("latin-1"), is_upgrade
     except UnicodeEncodeError:
         raise unsendable("a header or its target has a character beyond latin-1") from None
 

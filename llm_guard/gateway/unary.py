@@ -155,7 +155,7 @@ def _judge_fields(
     if shape is not None and not reader.is_json:
         return _wrong(exchange, body, plain, shape, "shape")
     usage = DIALECTS[call.dialect].usage_in({"usage": fields.usage}) if fields.usage is not None else None
-    if _is_stream_required(call, shape):
+    if call.is_stream and _is_stream_required(call, shape):
         return _as_stream(call, attempt, exchange, plain, usage) or _wrong(exchange, body, plain, shape, "unary")
     return Opened(exchange.status, exchange.reason, exchange.headers, body, None, None, usage)
 

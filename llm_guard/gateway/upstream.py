@@ -20,7 +20,7 @@ from llm_guard.gateway.sending import Sending
 from llm_guard.gateway.tracing import pass_on
 from llm_guard.outcome import Failure, FailureKind, Limit
 from llm_guard.policy.answer_memory import AnswerMemory
-from llm_guard.policy.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings, earlier
+from llm_guard.policy.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings, earlier, first_token_s
 from llm_guard.request_body import FileBody
 
 _CLIENT_SLOW_S = 5.0
@@ -126,7 +126,12 @@ class _Limits:
             self.on_unary()
 
     def on_stream(self) -> None:
-        self._set(self._connected_at + self._attempt.first_token_s, "first_token")
+        attempt = self._attempt
+        if not attempt.first_token_s:  # nobody expected a stream
+            attempt.first_token_s = first_token_s(
+                self._timeouts, attempt.target.deployment.first_tokens, self.clock.now()
+            )
+        self._set(self._connected_at + attempt.first_token_s, "first_token")
 
     def on_first_token(self) -> None:
         """What is held back after it has a limit of its own."""

@@ -92,7 +92,7 @@ class CallPages:
 
     def _running_line(self, call: Call) -> bytes:
         now = self._clock.now()
-        line = call_line(call, now, overhead_s(call, now))
+        line = call_line(call, call.outcome, now, overhead_s(call, now))
         line.outcome = "running"
         for attempt, its_line in zip(call.attempts, line.attempts, strict=True):
             if attempt.ended_at is None:

@@ -112,7 +112,7 @@ async def test_answer_without_a_body_has_no_framing(status: int) -> None:
 
 
 async def test_answer_before_the_request_is_whole_ends_the_connection() -> None:
-    reply, connection = reply_to(_is_complete=False)
+    reply, connection = reply_to(has_arrived=False)
     await reply.send(400, "", [], b"no")
     assert b"\r\nConnection: close\r\n" in connection.writes[0]
     assert reply.closes_connection

@@ -120,7 +120,7 @@ class Throttle:
         """When the rate was limited first."""
         self._phase: Phase = "watching"
         self._bucket = Bucket()
-        self._epoch = _Epoch(now)
+        self._epoch = _Epoch(-inf)
         self._failures_take_s = 0.0
         """How long a call takes to fail, on average."""
         self._next_trial_at = -inf
@@ -140,6 +140,13 @@ class Throttle:
         self._reset_at = -inf
         """Calls that went before show nothing: after an outage those that have hung time out while others succeed."""
 
+    @property
+    def is_throttling(self) -> bool:
+        """More calls come than are answered well, and sending less has helped. Then the newest that waits goes first:
+        in the order of their arrival all would wait as long as they can afford to, and when the load falls those that
+        come then would wait behind those of before (B. Maurer, "Fail at Scale", ACM Queue 13(8), 2015)."""
+        return self._has_helped
+
     def opens_at(self, now: float) -> float:
         """Earliest instant of the next call; one in the past means now. Counts as demand: the rate grows only where
         calls wait for it."""
@@ -156,7 +163,7 @@ class Throttle:
         elif self._phase == "throttling" and now - self._waited_at > _UNUSED_S:
             self.reset(now)
         elif self._phase == "releasing" and now - self._waited_at > _RELEASED_S:
-            self._end(now)
+            self._end()
         return at
 
     def take(self, now: float) -> None:
@@ -195,7 +202,7 @@ class Throttle:
 
     def reset(self, now: float) -> None:
         """Forgets the rate, and whatever was found out."""
-        self._end(now)
+        self._end()
         self._next_trial_at, self._random_share = -inf, 0.0
         self._reset_at = now
 
@@ -213,9 +220,11 @@ class Throttle:
     # Watching
 
     def _watch(self, now: float) -> None:
-        """A call has failed: begins a trial where that is worth one."""
+        """A call has failed: begins a trial where that is worth one. The first failure begins an epoch, and does not
+        count in it: slow failures come long after the good answers to calls that were sent with them."""
         if now - self._epoch.began_at > _LONGEST_EPOCH_S:
             self._epoch = _Epoch(now)
+            return
         epoch = self._epoch
         epoch.failures += 1
         passed_s, ended = now - epoch.began_at, epoch.ok + epoch.failures
@@ -327,11 +336,11 @@ class Throttle:
         self._set_rate(rate, now)
         self._epoch = _Epoch(now)
 
-    def _end(self, now: float) -> None:
+    def _end(self) -> None:
         self.rate = None
         self._phase = "watching"
         self._has_helped = False
-        self._epoch = _Epoch(now)
+        self._epoch = _Epoch(-inf)
 
     def _set_rate(self, rate: float, now: float) -> None:
         self.rate = rate

@@ -39,9 +39,9 @@ def overloaded(per_s: float) -> Provider:
 class World:
     """Calls that come evenly, wait for the throttle, and end."""
 
-    def __init__(self, provider: Provider, seed: int = 7, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, provider: Provider, seed: int = 7, answer_s: float = ANSWER_S, error_s: float = ERROR_S) -> None:
         self.provider = provider
-        self._answer_s = answer_s
+        self._answer_s, self._error_s = answer_s, error_s
         self.throttle = Throttle(0.0)
         self.sent: list[float] = []
         self.failed = 0
@@ -73,7 +73,7 @@ class World:
         is_failure = self.provider(now, self._dice)
         self.sent.append(now)
         self.failed += is_failure
-        heapq.heappush(self._ends, (now + (ERROR_S if is_failure else self._answer_s), now, is_failure))
+        heapq.heappush(self._ends, (now + (self._error_s if is_failure else self._answer_s), now, is_failure))
 
     @property
     def sent_per_s(self) -> float:
@@ -255,3 +255,14 @@ def test_calls_that_hung_in_an_outage_do_not_count_after_it() -> None:
         if number % 4 == 0:
             throttle.note_ok(at - 0.005, at)
     assert throttle.rate is None
+
+
+@pytest.mark.parametrize("times", [1.5, 2.0])
+def test_slow_failures_are_counted_from_the_first_on(times: float) -> None:
+    """They come 2 s after the good answers to calls that were sent with them."""
+    world = World(overloaded(20.0), error_s=2.0)
+    world.run(20.0 * times, 0.0, 10.0)
+    assert world.throttle._before.share == pytest.approx(1 - 1 / times, abs=0.12)
+    world.run(20.0 * times, 10.0, 60.0)
+    assert (len(world.sent) - world.failed) / 50 >= 0.95 * 20
+    assert len(world.sent) / 50 <= 1.15 * 20

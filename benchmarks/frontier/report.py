@@ -30,6 +30,7 @@ PARTS = {
     "stand-in": "A second, healthy deployment of the same model",
     "fallback": "A fallback to another model",
     "overload": "A provider that serves so much, and fails the rest",
+    "recovery": "The load falls below what the provider serves: from 3 s later on",
     "shard": "Requests that always fail, by their content",
     "outage": "Nothing is answered for a while",
     "change": "A brown-out that becomes an outage, and the other way round",

@@ -49,6 +49,8 @@ _CLEAN_EPOCH_S = 1.0
 _TOLERATED = 0.03
 # A rate at which so many fewer calls are answered well than without one does harm.
 _LEAST_LEFT_OK = 0.5
+# A rate is in use where so large a part of it is sent.
+_IN_USE = 0.8
 # The rate grows by 2 % an epoch near what it was when calls went too fast last, elsewhere faster and faster.
 _FIRST_STEP = 0.02
 _LONGEST_STEP = 0.25
@@ -315,11 +317,22 @@ class Throttle:
             self._grow(now)
             self._epoch = _Epoch(now)
         elif epoch.failures > 1:
-            self._too_fast = epoch.ok / (now - epoch.began_at)
+            self._too_fast = self._answered_well_per_s(now)
             if self._too_fast < _LEAST_LEFT_OK * self._before.ok_per_s:
                 self._pause(now)
             else:
                 self._try(at_least(share, sent), self._too_fast, now)
+
+    def _answered_well_per_s(self, now: float) -> float:
+        """Where fewer calls came than the rate allows, a burst has failed, and the good answers are no measure of what
+        the provider takes: that is what was known before."""
+        epoch, rate = self._epoch, self.rate or 0.0
+        passed_s = now - epoch.began_at
+        ok_per_s = epoch.ok / passed_s
+        if epoch.sent >= _IN_USE * rate * passed_s:
+            return ok_per_s
+        known = self._too_fast if self._too_fast > 0 else self._before.ok_per_s
+        return max(ok_per_s, min(known, rate))
 
     def _grow(self, now: float) -> None:
         rate = self.rate or 0.0

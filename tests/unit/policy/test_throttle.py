@@ -266,3 +266,19 @@ def test_slow_failures_are_counted_from_the_first_on(times: float) -> None:
     world.run(20.0 * times, 10.0, 60.0)
     assert (len(world.sent) - world.failed) / 50 >= 0.95 * 20
     assert len(world.sent) / 50 <= 1.15 * 20
+
+
+def test_burst_at_a_small_load_does_not_lower_the_rate_to_that_load() -> None:
+    """24 calls a second are allowed and 10 come; two of them fail."""
+    throttle = Throttle(0.0)
+    throttle._before = _Before(50.0, 0.6)
+    throttle._try(0.5, 24.0, 0.0)
+    throttle._keep(0.0)
+    for number in range(10):
+        throttle.take(number / 10)
+        if number < 8:
+            throttle.note_ok(number / 10, number / 10 + 0.05)
+    throttle.note_failure(0.8, 1.0)
+    throttle.note_failure(0.9, 1.1)
+    assert throttle.snapshot(1.1).phase == "trying"
+    assert throttle.rate == pytest.approx(0.95 * 20.0)

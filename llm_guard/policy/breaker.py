@@ -14,7 +14,6 @@ failures are more than chance (`policy.evidence`), nor what a refused call does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -22,7 +21,7 @@ from llm_guard.outcome import Signal
 from llm_guard.policy.breaker_settings import BreakerSettings, Sensitivity
 from llm_guard.policy.evidence import Run, Window, is_run_evidence, is_share_significant
 from llm_guard.policy.opening import Opening
-from llm_guard.policy.transition import BreakerMode, BreakerState, History, Transition
+from llm_guard.policy.transition import BreakerMode, BreakerSnapshot, BreakerState, History, Transition
 
 __all__ = ["Breaker", "BreakerSettings", "BreakerSnapshot", "Permit", "Sensitivity"]
 
@@ -54,38 +53,11 @@ class Permit:
     settled_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerSnapshot:
-    state: BreakerState
-    is_forced: bool
-    """The state is an operator's word."""
-    consecutive_failures: int
-    calls: int
-    failures: int
-    slow_calls: int
-    """All three within the window."""
-    failure_share: float
-    """Of the window's calls, 0 to 1; 0 when there are none."""
-    outage_at: float | None
-    """When it opened first since it was last closed; None while it is not open or half-open."""
-    opened_at: float | None
-    """When it opened last; None likewise."""
-    why: str | None
-    """What opened or forced it, e.g. `5 failures in a row`; None while it is closed, or as the config sets it."""
-    probe_at: float | None
-    """From when on the next call is let through, a light probe apart; None likewise."""
-    generation: int
-    leases: int
-    transitions: Mapping[BreakerState, int]
-    """How often each state was entered since the start."""
-    latest: tuple[Transition, ...]
-    """The last sixteen, the newest last."""
-
-
 class Breaker:
     """A circuit breaker on monotonic time; `settings` may be replaced at any moment.
 
-    Every change of state begins a new generation; what permits of an earlier one report is ignored. A probe
+    Every change of state begins a new generation; what permits of an earlier one report is ignored, unless a call of
+    the outage has succeeded. A probe
     is a lease of 1 s to 3.5 s (`Opening.lease_s`): one that is never settled frees its place when the lease
     ends (a real router sat half-open for six days on one lost probe). A probe that outlives its lease can
     still close the circuit, so that slow answers can. Its failure counts only if no newer probe is in flight:

@@ -82,11 +82,9 @@ class Forecast:
 
 
 class Gate:
-    """The way in to one deployment. A call enters at once (`try_enter`), or joins the line and is let in by
-    `advance`; it gives its slot back with `exit`, or with `leave` if it goes without having used it.
-
-    Whoever changes something (join, exit, leave, a hint, a hold, a ramp, settings) calls `advance` afterwards, and
-    calls it again at the instant that it returns: nobody else lets the line in.
+    """The way in to one deployment. A call enters at once (`try_enter`), or joins the line and is let in by `advance`; it
+    gives its slot back with `exit`, or with `leave` unused. `advance` must be called after each join, exit, leave, hint,
+    hold, ramp or change of the settings, and at the instant that it returns.
     """
 
     __slots__ = (
@@ -331,8 +329,8 @@ class Gate:
         return self._line.length < self._settings.queue or self._displaced_by(priority, caller) is not None
 
     def _displaced_by(self, priority: int, caller: Caller) -> Ticket | None:
-        newest_first = self._throttle.is_throttling
-        return self._line.displaced_by(priority, caller, self._settings.queue, newest_first=newest_first)
+        places, newest_first = self._settings.queue, self._throttle.is_throttling
+        return self._line.displaced_by(priority, caller, places, newest_first=newest_first)
 
     def _pace_wait_s(self, ahead: int, now: float) -> float:
         return max(self._hold.opens_at() - now, self._pacer.wait_s(ahead, now), self._throttle.wait_s(ahead, now))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from llm_guard.policy.epoch import Before, Epoch
 from llm_guard.policy.gcra import Bucket
 from llm_guard.policy.trial import at_least, differs, judge
 
@@ -76,31 +77,6 @@ class ThrottleSnapshot:
     """Earliest instant of the next call; one in the past means now."""
 
 
-@dataclass(slots=True)
-class _Epoch:
-    """What became of the calls since an instant."""
-
-    began_at: float
-    sent: int = 0
-    ok: int = 0
-    failures: int = 0
-    has_waited: bool = False
-    """A call had to wait for the rate."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """How calls fared before a trial."""
-
-    per_s: float
-    share: float
-    """Of failures."""
-
-    @property
-    def ok_per_s(self) -> float:
-        return self.per_s * (1 - self.share)
-
-
 class Throttle:
     """Asks by experiment whether failures grow with the load.
 
@@ -122,11 +98,11 @@ class Throttle:
         """When the rate was limited first."""
         self._phase: Phase = "watching"
         self._bucket = Bucket()
-        self._epoch = _Epoch(-inf)
+        self._epoch = Epoch(-inf)
         self._failures_take_s = 0.0
         """How long a call takes to fail, on average."""
         self._next_trial_at = -inf
-        self._before = _Before(0.0, 0.0)
+        self._before = Before(0.0, 0.0)
         self._share = 0.0
         """Share of failures that a trial has to make smaller."""
         self._random_share = 0.0
@@ -225,7 +201,7 @@ class Throttle:
         """A call has failed: begins a trial where that is worth one. The first failure begins an epoch, and does not
         count in it: slow failures come long after the good answers to calls that were sent with them."""
         if now - self._epoch.began_at > _LONGEST_EPOCH_S:
-            self._epoch = _Epoch(now)
+            self._epoch = Epoch(now)
             return
         epoch = self._epoch
         epoch.failures += 1
@@ -238,10 +214,10 @@ class Throttle:
         is_due = now >= self._next_trial_at or differs(share, ended, self._random_share)
         if is_due and share >= _LEAST_SHARE and ok_per_s >= _LEAST_OK_PER_S:
             self.since = now
-            self._before, self._too_fast = _Before(ended / passed_s, share), 0.0
+            self._before, self._too_fast = Before(ended / passed_s, share), 0.0
             self._try(at_least(share, ended), ok_per_s, now)
         else:
-            self._epoch = _Epoch(now)
+            self._epoch = Epoch(now)
 
     # Trying
 
@@ -249,7 +225,7 @@ class Throttle:
         """`share`: of the failures that are to become fewer."""
         self._phase, self._share = "trying", share
         self._set_rate(max(_LEAST_OK_PER_S, ok_per_s * _TRIAL), now)
-        self._epoch = _Epoch(now)
+        self._epoch = Epoch(now)
 
     def _conclude(self, now: float) -> None:
         """Whether what became of the calls so far is enough to go on."""
@@ -276,7 +252,7 @@ class Throttle:
         self._has_helped = True
         self._is_second = False
         self._step = _FIRST_STEP
-        self._epoch = _Epoch(now)
+        self._epoch = Epoch(now)
 
     def _doubt(self, decided: float, now: float, *, is_certain: bool) -> None:
         """The trial did not make fewer of its `decided` calls fail."""
@@ -315,7 +291,7 @@ class Throttle:
         share = epoch.failures / sent
         if share <= _TOLERATED:
             self._grow(now)
-            self._epoch = _Epoch(now)
+            self._epoch = Epoch(now)
         elif epoch.failures > 1:
             self._too_fast = self._answered_well_per_s(now)
             if self._too_fast < _LEAST_LEFT_OK * self._before.ok_per_s:
@@ -347,13 +323,13 @@ class Throttle:
     def _release(self, rate: float, now: float) -> None:
         self._phase = "releasing"
         self._set_rate(rate, now)
-        self._epoch = _Epoch(now)
+        self._epoch = Epoch(now)
 
     def _end(self) -> None:
         self.rate = None
         self._phase = "watching"
         self._has_helped = False
-        self._epoch = _Epoch(-inf)
+        self._epoch = Epoch(-inf)
 
     def _set_rate(self, rate: float, now: float) -> None:
         self.rate = rate

@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from llm_guard.policy.throttle import Throttle, _Before
+from llm_guard.policy.epoch import Before
+from llm_guard.policy.throttle import Throttle
 from llm_guard.policy.trial import at_least, differs, judge
 
 ANSWER_S, ERROR_S = 0.2, 0.05
@@ -115,7 +116,7 @@ def test_overload_that_becomes_random_failures_is_let_through_again() -> None:
 def test_rate_that_loses_good_answers_is_given_up(seed: int) -> None:
     """A throttle that chance has begun."""
     world = World(at_random(0.9), seed)
-    world.throttle._before = _Before(100.0, 0.9)
+    world.throttle._before = Before(100.0, 0.9)
     world.throttle._try(0.9, 10.0, 0.0)
     world.throttle._keep(0.0)
     world.run(100.0, 0.0, 1.5)
@@ -124,7 +125,7 @@ def test_rate_that_loses_good_answers_is_given_up(seed: int) -> None:
 
 def test_rate_that_is_a_little_too_high_is_lowered_once_more() -> None:
     world = World(overloaded(20.0))
-    world.throttle._before = _Before(100.0, 0.8)
+    world.throttle._before = Before(100.0, 0.8)
     world.throttle._keep(0.0)
     world.throttle._try(0.03, 22.0, 0.0)
     world.run(100.0, 0.0, 12.0)
@@ -271,7 +272,7 @@ def test_slow_failures_are_counted_from_the_first_on(times: float) -> None:
 def test_burst_at_a_small_load_does_not_lower_the_rate_to_that_load() -> None:
     """24 calls a second are allowed and 10 come; two of them fail."""
     throttle = Throttle(0.0)
-    throttle._before = _Before(50.0, 0.6)
+    throttle._before = Before(50.0, 0.6)
     throttle._try(0.5, 24.0, 0.0)
     throttle._keep(0.0)
     for number in range(10):

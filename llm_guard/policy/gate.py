@@ -82,9 +82,9 @@ class Forecast:
 
 
 class Gate:
-    """The way in to one deployment. A call enters at once (`try_enter`), or joins the line and is let in by `advance`; it
-    gives its slot back with `exit`, or with `leave` unused. `advance` must be called after each join, exit, leave, hint,
-    hold, ramp or change of the settings, and at the instant that it returns.
+    """The way in to one deployment. A call enters at once (`try_enter`), or joins the line and is let in by `advance`.
+    It gives its slot back with `exit`, or with `leave` unused. `advance` must be called after each join, exit, leave,
+    hint, hold, ramp or change of the settings, and at the instant that it returns.
     """
 
     __slots__ = (

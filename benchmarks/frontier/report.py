@@ -33,6 +33,7 @@ PARTS = {
     "recovery": "The load falls below what the provider serves: from 3 s later on",
     "shard": "Requests that always fail, by their content",
     "outage": "Nothing is answered for a while",
+    "herd": "A herd of clients that ask until they are answered",
     "change": "A brown-out that becomes an outage, and the other way round",
     "drawn": "Regimes that follow each other by lot, two a minute",
     "chance": "Openings of the breaker by chance",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
+from benchmarks.frontier.limits import Returning
 from benchmarks.frontier.measure import ALONE, MODEL, WITH_FALLBACK, WITH_STAND_IN, Fared, fared, is_served, run
 from benchmarks.frontier.providers import (
     DOWN,
@@ -92,6 +93,8 @@ def _outages() -> Iterator[Cell]:
     for down_s in (8.0, 60.0, 600.0):
         yield _cell("outage", f"down for {down_s:g} s, a call in 4 s", _quiet_outage, down_s)
     yield _cell("outage", "5 s up, 5 s down, 50/s", _flapping)
+    for per_s, back_at in product((100.0, 200.0, 400.0), (4.0, 8.0)):
+        yield _cell("herd", f"1,000 clients, {per_s:g}/s served after {back_at:g} s", _herd, per_s, back_at)
     for share in (0.4, 0.6, 0.8):
         yield _cell("change", f"{share:.0%} random, then down, 50/s", _into_outage, share)
         yield _cell("change", f"down, then {share:.0%} random, 50/s", _out_of_outage, share)
@@ -204,6 +207,20 @@ def _flapping() -> tuple[str, list[str]]:
     up = sum(call.arrived_at % 10.0 < 5.0 for call in played.calls)
     share = sum(map(is_served, played.calls)) / up
     return f"{share:.2f} of what the up-time allows", _at_least("of the up-time", share, 0.85)
+
+
+def _herd(per_s: float, back_at: float) -> tuple[str, list[str]]:
+    """Clients that come within a second, and ask until they are answered."""
+    answer_s, calls = 0.1, 1000
+    provider = Returning(back_at, round(per_s * answer_s), answer_s)
+    played = play(ALONE, provider, [Load(MODEL, calls, 1.0, arrivals="even", asks_for_s=60.0)])
+    last_at = max(call.ended_at for call in played.calls)
+    per_call = len(played.requests) / len(played.calls)
+    broken = [] if all(map(is_served, played.calls)) else ["not all are answered"]
+    broken += _at_most("s to the last answer", last_at, 1.1 * (back_at + calls / per_s))
+    return f"the last is answered after {last_at:.2f} s, {per_call:.2f} requests per call", broken + _at_most(
+        "requests per call", per_call, 1.3
+    )
 
 
 def _into_outage(share: float) -> tuple[str, list[str]]:

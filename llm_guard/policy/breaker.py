@@ -31,6 +31,8 @@ _UNHEALTHY = Signal.UNHEALTHY
 
 # Share of failures that is expected after an outage, until calls show a better one.
 _AFTER_OUTAGE = 0.9
+# A probe takes so long at least, as far as refused calls are concerned.
+_PROBE_S = 0.1
 # Weight of the latest success in the average of how long one takes.
 _SMOOTHING = 0.1
 
@@ -208,6 +210,16 @@ class Breaker:
         ends = sorted(ends_at for ends_at in self._leases.values() if ends_at > now)
         too_many = len(ends) - self._settings.half_open_calls
         return 0.0 if too_many < 0 else ends[too_many] - now
+
+    def come_back_s(self, now: float) -> float:
+        """Seconds after which a refused call had better come back. While a probe is in flight these are as long as a
+        success takes, or as the probe has taken, and not until its lease ends: after an outage all clients that wait
+        would come a second late."""
+        wait_s = self.retry_after_s(now)
+        if wait_s <= 0 or self._state != "half_open":
+            return wait_s
+        probe_s = now - min(permit.sent_at for permit in self._leases)
+        return min(wait_s, max(_PROBE_S, self._ok_takes_s, probe_s))
 
     def snapshot(self, now: float) -> BreakerSnapshot:
         window, opening = self._window, self._opening

@@ -154,9 +154,9 @@ class Breaker:
             self._run.add_failure(now, permit.sent_at, permit.place)
         else:
             permit.end, permit.settled_at = self._run.end(), now
-            if duration_s is not None:
-                weight = _SMOOTHING if self._ok_takes_s > 0 else 1.0
-                self._ok_takes_s += weight * (duration_s - self._ok_takes_s)
+            took_s = now - permit.sent_at if duration_s is None else duration_s
+            weight = _SMOOTHING if self._ok_takes_s > 0 else 1.0
+            self._ok_takes_s += weight * (took_s - self._ok_takes_s)
         # `min_calls` may be reached by a success. The statistical rules need a new failure: no success adds evidence.
         is_worth_a_look = is_failure or is_slow or settings.sensitivity == "literal"
         return self._conclude(now) if is_worth_a_look else None

@@ -118,8 +118,8 @@ class Run:
     """
 
     __slots__ = (
-        "_failed", "_first_place", "_length_before", "_rate_before", "_sent_at", "began_at", "ends", "first_sent_at",
-        "length", "recent_rate", "takes_s",
+        "_failed", "_first_place", "_last_place", "_length_before", "_rate_before", "_sent_at", "began_at", "ends",
+        "first_sent_at", "length", "recent_rate", "takes_s",
     )  # fmt: skip
 
     def __init__(self, recent_rate: float = 0.0) -> None:
@@ -135,8 +135,9 @@ class Run:
         """Successes so far."""
         self._sent_at: deque[float] = deque(maxlen=_REMEMBERED)
         """When the calls of its last failures were sent."""
-        self._first_place = self._failed = 0
-        """Place of the call that failed first, in the order in which calls were sent; failures of later calls."""
+        self._first_place = self._last_place = self._failed = 0
+        """Places of the calls that failed first and last, in the order in which calls were sent; failures of calls that
+        were sent after the first."""
         self._length_before = 0
         self._rate_before = recent_rate
 
@@ -150,17 +151,18 @@ class Run:
         self.length += 1
         self.takes_s += (now - sent_at - self.takes_s) / self.length
         self._sent_at.append(sent_at)
+        self._last_place = place
         self._failed += place >= self._first_place
 
     def is_survived(self, now: float, sent: int) -> bool:
         """Whether calls that were sent since the one that failed first have not failed, though failures come sooner.
-        `sent`: calls that were sent so far. How many of them are too young to have failed is estimated."""
+        `sent`: calls that were sent so far. Old enough to have failed are those before the call that failed last, but
+        no more than an even pace leaves: failures may take more or less time."""
         passed_s = now - self.began_at
         if passed_s <= 0:
             return False
-        sent_since = sent - self._first_place + 1
-        young = sent_since * self.takes_s / (passed_s + self.takes_s)
-        return sent_since - self._failed >= 1 + young
+        evenly = (sent - self._first_place + 1) * passed_s / (passed_s + self.takes_s)
+        return min(evenly, self._last_place - self._first_place + 1) - self._failed >= 1
 
     def count_sent_by(self, at: float) -> int:
         """Failures of calls that were sent by then."""

@@ -1,3 +1,18 @@
+"""The breaker's evidence and states, by the promises that the tests protect (benchmarks/results/frontier.md):
+
+an outage costs at most 20 requests and those in flight    runs: `test_quiet_deployment_...`, `test_outage_after_...`,
+                                                           `test_outage_that_ends_a_brownout_...`
+no opening by chance at 10 to 60 % random failures         `test_random_failures_...`, `test_brownout_...`,
+                                                           `test_share_of_failures_alone_...`
+an outage that ends as a brown-out is over with the first  `test_outage_may_end_...`, `test_outage_is_forgotten_...`,
+probe that succeeds                                        `test_call_of_the_outage_...`
+one probe at a time, and the next in bounded time          `test_open_refuses_...`, leases, stragglers, permits;
+                                                           the intervals are in test_opening.py
+a slow deployment counts as a failing one where asked for  `test_slow_...`
+an operator's word holds, a reload changes what it says    `test_forced_...`, `test_operators_...`, reloads
+`literal` opens by its numbers alone, at 60 % failures     `test_literal_...`
+"""
+
 from __future__ import annotations
 
 import random

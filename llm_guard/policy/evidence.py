@@ -37,6 +37,8 @@ _CHANCE = 1e-4
 # Weight of the last call in the moving average of failures: its memory is some twenty calls.
 _RECENT_SHARE = 1 / 20
 _KEPT = 1 - _RECENT_SHARE
+# Another one remembers some hundred calls: the first is too low by chance now and then.
+_LASTING_KEPT = 1 - 1 / 100
 _SLOTS = 10
 
 
@@ -118,8 +120,8 @@ class Run:
     """
 
     __slots__ = (
-        "_failed", "_first_place", "_last_place", "_length_before", "_rate_before", "_sent_at", "began_at", "ends",
-        "first_sent_at", "length", "recent_rate", "takes_s",
+        "_failed", "_first_place", "_last_place", "_lasting", "_lasting_end", "_length_before", "_rate_before",
+        "_sent_at", "began_at", "ends", "first_sent_at", "length", "recent_rate", "takes_s",
     )  # fmt: skip
 
     def __init__(self, recent_rate: float = 0.0) -> None:
@@ -140,6 +142,9 @@ class Run:
         were sent after the first."""
         self._length_before = 0
         self._rate_before = recent_rate
+        self._lasting = 0.0
+        self._lasting_end = 0
+        """The slower average, as it was when so many calls had succeeded."""
 
     def add_failure(self, now: float, sent_at: float, place: int = 0) -> None:
         """`place`: the call's number in the order in which calls were sent."""
@@ -164,6 +169,10 @@ class Run:
         evenly = (sent - self._first_place + 1) * passed_s / (passed_s + self.takes_s)
         return min(evenly, self._last_place - self._first_place + 1) - self._failed >= 1
 
+    def lately(self) -> float:
+        """Share of failures before the run, as the worse of both averages has it."""
+        return max(self.recent_rate, self._lasting * _LASTING_KEPT ** (self.ends - self._lasting_end))
+
     def count_sent_by(self, at: float) -> int:
         """Failures of calls that were sent by then."""
         later = 0
@@ -180,6 +189,9 @@ class Run:
         rate = self._rate_before = self.recent_rate
         if length:
             rate = 1 - (1 - rate) * _KEPT**length
+            lasting = self._lasting * _LASTING_KEPT ** (self.ends - 1 - self._lasting_end)
+            self._lasting = 1 - (1 - lasting) * _LASTING_KEPT**length
+            self._lasting_end = self.ends - 1
             self.length = 0
         self.recent_rate = rate * _KEPT
         return self.ends
@@ -227,7 +239,7 @@ def is_run_evidence(
         return False
     calls = _PRIOR_CALLS + max(0, window.calls - run.length)
     failures = _PRIOR_CALLS * _PRIOR_RATE + max(0, window.failures - run.length)
-    rate = min(max(failures / calls, run.recent_rate), _WORST_RATE)
+    rate = min(max(failures / calls, run.lately()), _WORST_RATE)
     if threshold >= _PATIENT_FROM and _is_survived(run, now, ok_takes_s, sent):
         return False
     counted: float = run.length

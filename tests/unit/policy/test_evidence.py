@@ -121,6 +121,20 @@ def test_worse_of_the_window_and_lately_is_taken_and_at_most_nine_in_ten() -> No
     assert needed(5, 600, 0, recent_rate=0.9) == needed(5, 600, 0, recent_rate=0.99)
 
 
+def test_recent_share_that_is_low_by_chance_is_not_taken_at_its_word() -> None:
+    """90 % of 1,000 calls have failed, and of the last ten five."""
+    run = Run()
+    for _ in range(100):
+        for _ in range(9):
+            run.add_failure(0.0, 0.0)
+        run.end()
+    for _ in range(5):
+        run.add_failure(0.0, 0.0)
+        run.end()
+    assert run.recent_rate < 0.75
+    assert 0.85 < run.lately() < 0.9
+
+
 def test_recent_rate_remembers_some_twenty_calls() -> None:
     run = Run()
     run.add_failure(0.0, 0.0)

@@ -1,7 +1,8 @@
-"""A limit of calls at once that is learned, before a provider that refuses more than it can hold."""
+"""Providers that hold so many calls at once, and refuse the others or let them wait."""
 
 from __future__ import annotations
 
+import heapq
 from random import Random
 
 from benchmarks.virtual import answers
@@ -25,3 +26,18 @@ class Crowded:
         self._ends.append(request.at + took_s)
         self.peaks.append((request.at, len(self._ends)))
         return answers.right("openai", request.model, took_s)
+
+
+class Returning:
+    """Fails until an instant, and then serves so many at once; the others wait their turn."""
+
+    def __init__(self, back_at: float, places: int, answer_s: float) -> None:
+        self._back_at, self._answer_s = back_at, answer_s
+        self._free_at = [0.0] * places
+
+    def answer(self, request: Request) -> Answer:
+        if request.at < self._back_at:
+            return answers.error("openai", "503", request.model, None, 0.05)
+        began_at = max(request.at, heapq.heappop(self._free_at))
+        heapq.heappush(self._free_at, began_at + self._answer_s)
+        return answers.right("openai", request.model, began_at + self._answer_s - request.at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,8 +31,10 @@ class Fared:
     served: float
     """Share of the calls, 0 to 1."""
     requests_per_call: float
+    median_s: float
+    p95_s: float
     p99_s: float
-    """Of the served calls."""
+    """All three of the served calls."""
     ok_per_s: float
     requests_per_s: float
 
@@ -44,18 +47,21 @@ def run(
 
 
 def fared(played: Played, begin_s: float, end_s: float) -> Fared:
-    """Of the calls that arrived, and the requests that were sent, between both."""
+    """Of the calls that arrived between both, and of all requests that were sent for them."""
     calls = [call for call in played.calls if begin_s <= call.arrived_at < end_s]
-    requests = sum(begin_s <= request.at < end_s for request in played.requests)
+    sent_for = Counter(request.call for request in played.requests)
     served = [call for call in calls if is_served(call)]
+    took_s = [call.took_s for call in served]
     ended = sum(is_served(call) and begin_s <= call.ended_at < end_s for call in played.calls)
     return Fared(
         len(calls),
         len(served) / max(1, len(calls)),
-        requests / max(1, len(calls)),
-        percentile([call.took_s for call in served], 0.99) or 0.0,
+        sum(sent_for[call.number] for call in calls) / max(1, len(calls)),
+        percentile(took_s, 0.5) or 0.0,
+        percentile(took_s, 0.95) or 0.0,
+        percentile(took_s, 0.99) or 0.0,
         ended / (end_s - begin_s),
-        requests / (end_s - begin_s),
+        sum(begin_s <= request.at < end_s for request in played.requests) / (end_s - begin_s),
     )
 
 

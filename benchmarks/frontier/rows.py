@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
-from benchmarks.frontier.measure import ALONE, WITH_FALLBACK, WITH_STAND_IN, Fared, fared, is_served, run
+from benchmarks.frontier.limits import Returning
+from benchmarks.frontier.measure import ALONE, MODEL, WITH_FALLBACK, WITH_STAND_IN, Fared, fared, is_served, run
 from benchmarks.frontier.providers import (
     DOWN,
     ERROR_S,
     SLOW_ERROR_S,
     WELL,
     BadShard,
+    Course,
     Overload,
     RandomFailures,
     Regime,
 )
-from benchmarks.virtual.world import Played
+from benchmarks.virtual.clients import Load
+from benchmarks.virtual.world import Played, play
 
 RANDOM = {
     0.1: (0.999, 1.13, None),
@@ -36,6 +39,12 @@ SLOW_START_S = 10.0
 _MORE_PROBES = 5
 _SEGMENT_S = 30.0
 _SETTLED_S = 5.0
+# What is retried in the last seconds of a segment meets the next one.
+_RETRIED_S = 3.0
+_DRAWN = range(1, 11)
+# Of so many segments some would miss a promise by chance.
+_DRAWN_DEVIATIONS = 3.0
+_FALLS_S, _BACK_S, _ENDS_S = 40.0, 43.0, 80.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +76,14 @@ def cells() -> Iterator[Cell]:
     for capacity, times, failure_s in product((20.0, 100.0), (1.2, 2.0, 5.0), (ERROR_S, SLOW_ERROR_S)):
         name = f"serves {capacity:g}/s of {capacity * times:g}/s, and fails the rest after {failure_s:g} s"
         yield _cell("overload", name, _overload, capacity, times, failure_s)
+    for capacity, times, failure_s, left in product((20.0, 100.0), (1.2, 5.0), (ERROR_S, SLOW_ERROR_S), (0.5, 0.8)):
+        loads = f"{capacity * times:g}/s and then {capacity * left:g}/s"
+        name = f"serves {capacity:g}/s of {loads}, and fails the rest after {failure_s:g} s"
+        yield _cell("recovery", name, _recovery, capacity, times, failure_s, left)
     for rate in (5.0, 14.0, 50.0, 100.0):
         yield _cell("shard", f"30 % by content always fail, {rate:g}/s", _shard, rate)
     yield from _outages()
-    for seed in (1, 2, 3):
+    for seed in _DRAWN:
         yield _cell("drawn", f"regimes drawn, seed {seed}, 50/s", _drawn, seed)
 
 
@@ -80,6 +93,8 @@ def _outages() -> Iterator[Cell]:
     for down_s in (8.0, 60.0, 600.0):
         yield _cell("outage", f"down for {down_s:g} s, a call in 4 s", _quiet_outage, down_s)
     yield _cell("outage", "5 s up, 5 s down, 50/s", _flapping)
+    for per_s, back_at in product((100.0, 200.0, 400.0), (4.0, 8.0)):
+        yield _cell("herd", f"1,000 clients, {per_s:g}/s served after {back_at:g} s", _herd, per_s, back_at)
     for share in (0.4, 0.6, 0.8):
         yield _cell("change", f"{share:.0%} random, then down, 50/s", _into_outage, share)
         yield _cell("change", f"down, then {share:.0%} random, 50/s", _out_of_outage, share)
@@ -98,14 +113,14 @@ def _random(share: float, rate: float, seconds: float) -> tuple[str, list[str]]:
     return in_words(seen), random_promises(share, seen)
 
 
-def random_promises(share: float, seen: Fared) -> list[str]:
-    """Those that do not hold. What few calls show is known to one standard deviation and a half."""
+def random_promises(share: float, seen: Fared, deviations: float = 1.5) -> list[str]:
+    """Those that do not hold. What few calls show is known to so many standard deviations."""
     least, most, p99_s = RANDOM[share]
-    chance = 1.5 * (least * (1 - least) / max(1, seen.calls)) ** 0.5
+    chance = deviations * (least * (1 - least) / max(1, seen.calls)) ** 0.5
     broken = []
     if seen.served < least - chance:
         broken.append(f"{seen.served:.2%} served, promised {least:.1%}")
-    if seen.requests_per_call > most + 1.5 * ((most - 1) / max(1, seen.calls)) ** 0.5:
+    if seen.requests_per_call > most + deviations * ((most - 1) / max(1, seen.calls)) ** 0.5:
         broken.append(f"{seen.requests_per_call:.2f} requests per call, promised {most}")
     if p99_s is not None and seen.p99_s > p99_s:
         broken.append(f"p99 {seen.p99_s:.2f} s, promised {p99_s:g} s")
@@ -133,6 +148,17 @@ def _overload(capacity: float, times: float, failure_s: float) -> tuple[str, lis
     found = f"{seen.ok_per_s / capacity:.2f} C served, {seen.requests_per_s / capacity:.2f} C sent"
     broken = _at_least("of C served", seen.ok_per_s / capacity, 0.95)
     return found, broken + _at_most("of C sent", seen.requests_per_s / capacity, 1.15)
+
+
+def _recovery(capacity: float, times: float, failure_s: float, left: float) -> tuple[str, list[str]]:
+    """From 3 s after the load has fallen, beside the same load without an overload before it. Calls that come in a
+    burst wait or fail once there, too."""
+    before, after = Load(MODEL, capacity * times, _FALLS_S), Load(MODEL, capacity * left, _ENDS_S, begins_at=_FALLS_S)
+    seen = fared(play(ALONE, Course([(0.0, Overload(capacity, failure_s))]), [before, after]), _BACK_S, _ENDS_S)
+    never = fared(run([(0.0, Overload(capacity, failure_s))], capacity * left, _ENDS_S), _BACK_S, _ENDS_S)
+    found = f"{seen.served:.2%} served, half within {seen.median_s:.2f} s and 95 % within {seen.p95_s:.2f} s"
+    broken = _at_least("served", seen.served, 0.999) + _at_most("s for half", seen.median_s, never.median_s + 0.1)
+    return found, broken + _at_most("s for 95 %", seen.p95_s, never.p95_s + 1.0)
 
 
 def _shard(rate: float) -> tuple[str, list[str]]:
@@ -183,6 +209,20 @@ def _flapping() -> tuple[str, list[str]]:
     return f"{share:.2f} of what the up-time allows", _at_least("of the up-time", share, 0.85)
 
 
+def _herd(per_s: float, back_at: float) -> tuple[str, list[str]]:
+    """Clients that come within a second, and ask until they are answered."""
+    answer_s, calls = 0.1, 1000
+    provider = Returning(back_at, round(per_s * answer_s), answer_s)
+    played = play(ALONE, provider, [Load(MODEL, calls, 1.0, arrivals="even", asks_for_s=60.0)])
+    last_at = max(call.ended_at for call in played.calls)
+    per_call = len(played.requests) / len(played.calls)
+    broken = [] if all(map(is_served, played.calls)) else ["not all are answered"]
+    broken += _at_most("s to the last answer", last_at, 1.1 * (back_at + calls / per_s))
+    return f"the last is answered after {last_at:.2f} s, {per_call:.2f} requests per call", broken + _at_most(
+        "requests per call", per_call, 1.3
+    )
+
+
 def _into_outage(share: float) -> tuple[str, list[str]]:
     played = run([(0.0, RandomFailures(share)), (30.0, DOWN)], 50.0, 60.0)
     requests = sum(31.0 <= request.at < 60.0 for request in played.requests)
@@ -198,18 +238,21 @@ def _out_of_outage(share: float) -> tuple[str, list[str]]:
 
 
 def _drawn(seed: int) -> tuple[str, list[str]]:
-    """Regimes follow each other, two a minute; each promise counts from 5 s after the change."""
+    """Regimes follow each other, two a minute; each promise counts from 5 s after the change. After an outage it counts
+    from 1 s after the first request that succeeds, for every probe may be one of those that fail."""
     dice = Random(f"drawn {seed}")
     kinds: list[Regime] = [*map(RandomFailures, RANDOM), Overload(25.0), BadShard(0.3), DOWN, WELL]
     chosen = [dice.choice(kinds) for _ in range(10)]
     played = run([(place * _SEGMENT_S, each) for place, each in enumerate(chosen)], 50.0, _SEGMENT_S * len(chosen))
-    broken = []
+    broken, back_at = [], 0.0
     for place, each in enumerate(chosen):
-        begin_s, end_s = place * _SEGMENT_S, (place + 1) * _SEGMENT_S
-        settled_at = begin_s + _SETTLED_S
-        if place and chosen[place - 1] is DOWN and each is not DOWN:  # a promise of an outage begins with its end
-            settled_at = max(settled_at, _first_success(played, begin_s) + 1.0)
-        seen = fared(played, min(settled_at, end_s - 1.0), end_s)
+        begin_s, end_s = place * _SEGMENT_S, (place + 1) * _SEGMENT_S - _RETRIED_S
+        if place and chosen[place - 1] is DOWN and each is not DOWN:
+            back_at = _first_success(played, begin_s) + 1.0
+        settled_at = begin_s + _SETTLED_S if each is DOWN else max(begin_s + _SETTLED_S, back_at)
+        if settled_at >= end_s - _RETRIED_S:
+            continue
+        seen = fared(played, settled_at, end_s)
         broken += [f"segment {place + 1} ({each}): {promise}" for promise in _drawn_promises(each, seen)]
     return f"{len(chosen) - len({each.partition(':')[0] for each in broken})} of {len(chosen)} segments hold", broken
 
@@ -217,7 +260,7 @@ def _drawn(seed: int) -> tuple[str, list[str]]:
 def _drawn_promises(regime: Regime, seen: Fared) -> list[str]:
     match regime:
         case RandomFailures(share) if share:
-            return random_promises(share, seen)
+            return random_promises(share, seen, _DRAWN_DEVIATIONS)
         case RandomFailures():
             return _at_least("served", seen.served, 0.95)
         case Overload(capacity):

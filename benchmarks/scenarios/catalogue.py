@@ -28,10 +28,6 @@ models:
   gpt-4.1-mini: {deployments: [{upstream: provider}]}
 """
 
-OPEN_FOR_S = 2.0
-"""Of the breaker, in the outages."""
-_FOUR = "retry: {max_attempts: 4}"
-_OPEN_FOR = f"breaker: {{open_for: {OPEN_FOR_S:g}s}}"
 _HEDGE = "hedge: {after: 150ms, max_extra: 0.06}"
 _CONTINUE = "stream: {recover: continue}"
 _ALL_AT_ONCE = "silence@5%, cut:4@10%, status:503@10%"
@@ -51,7 +47,8 @@ class Promise:
     median_failure_s: float | None = None
     outage_requests_per_call: float | None = None
     first_success_s: float | None = None
-    """From the provider's recovery."""
+    last_success_s: float | None = None
+    """Both from the provider's recovery."""
     after: float | None = None
     """Share of success in the ten seconds from the first success on, at least: no collapse."""
     retry_after_off_s: float | None = None
@@ -121,14 +118,31 @@ def _steady(key: str, name: str, faults: str, promise: Promise = Promise(), **mo
 
 
 def _brownout(percent: int, promise: Promise = Promise(), **more: Any) -> Scenario:
-    return _steady(f"brownout-{percent}", f"{percent} % answer 503", f"status:503@{percent}%", promise, **more)
+    return _steady(
+        f"brownout-{percent}", f"{percent} % answer 503", f"status:503@{percent}%", promise, seconds=30.0, **more
+    )
 
 
-def _course(key: str, name: str, faults: str, promise: Promise = Promise(), **more: Any) -> Scenario:
-    """Three quiet seconds, eight of outage, fourteen of recovery, at 50 calls a second."""
-    acts = (Act(0, ""), Act(3, faults), Act(11, ""))
-    fixed: dict[str, Any] = {"rate_per_s": 50.0, "outage": (3.0, 11.0), "rules": _OPEN_FOR}
-    return Scenario(key, name, acts, promise, 25.0, False, **(fixed | more))
+def _course(
+    key: str, name: str, faults: str, promise: Promise = Promise(), down_s: float = 8.0, **more: Any
+) -> Scenario:  # fmt: skip
+    """Three quiet seconds, an outage, fourteen of recovery, at 50 calls a second."""
+    back_s = 3 + down_s
+    acts = (Act(0, ""), Act(3, faults), Act(back_s, ""))
+    fixed: dict[str, Any] = {"rate_per_s": 50.0, "outage": (3.0, back_s)}
+    return Scenario(key, name, acts, promise, back_s + 14.0, False, **(fixed | more))
+
+
+def _outage(key: str, down_s: float, requests_per_call: float) -> Scenario:
+    """The first success comes within 1 s and a twentieth of the outage."""
+    promise = Promise(
+        median_failure_s=0.005,
+        outage_requests_per_call=requests_per_call,
+        first_success_s=1 + 0.05 * down_s,
+        after=0.95,
+        retry_after_off_s=0.1,
+    )  # fmt: skip
+    return _course(key, f"down for {down_s:g} s", "status:503", promise, down_s)
 
 
 def _midway(key: str, name: str, faults: str, promise: Promise = Promise(0.99, silent=0), **more: Any) -> Scenario:
@@ -137,7 +151,15 @@ def _midway(key: str, name: str, faults: str, promise: Promise = Promise(0.99, s
     return Scenario(key, name, (Act(0, faults, fixed["model"]),), promise, **fixed)
 
 
-_BACK = Promise(None, None, None, 0.01, 0.06, OPEN_FOR_S + 1, 0.95, 0.1)
+# 20 requests, those in flight, and 1.5 probes a second, of 100 calls.
+_REQUESTS_IN_2_S = 0.25
+# 1.1 times the ideal: 4 s, and 1,000 calls at 200 a second.
+_LAST_OF_HERD_S = 1.1 * 9 - 4
+_HERD_PROMISE = Promise(1.0, 1.3, last_success_s=_LAST_OF_HERD_S)
+_FLAPPING = Scenario(
+    "flapping", "5 s up, 5 s down", tuple(Act(at_s, "status:503" if at_s % 10 else "") for at_s in range(0, 40, 5)),
+    Promise(success=0.85 / 2), 40.0, False, rate_per_s=50.0,
+)  # fmt: skip
 _HERD = (Act(0, "status:503"), Act(4, "latency:80ms, capacity:20"))
 
 SCENARIOS = (
@@ -147,13 +169,14 @@ SCENARIOS = (
         tuple(act for at_s in range(1, 19, 2) for act in (Act(at_s, "status:503"), Act(at_s + 0.2, ""))),
         seconds=20.0, is_scaled=False,
     ),
-    _brownout(10, Promise(0.998, 1.15), seconds=30.0),
-    _brownout(20, rules=_FOUR),
-    _brownout(40, Promise(0.95, 1.75, 2.5), seconds=30.0, rules=_FOUR),
-    _brownout(60, rules=_FOUR),
-    _brownout(80, rules=_FOUR),
+    _brownout(10, Promise(0.999, 1.13)),
+    _brownout(20, Promise(0.995, 1.27)),
+    _brownout(40, Promise(0.97, 1.7, 2.5)),
+    _brownout(60, Promise(0.8, 2.2, 4.0)),
+    _brownout(80, Promise(0.5, 3.0)),
+    _brownout(90, Promise(0.28, 3.5)),
     Scenario("brownout-fallback", "40 % answer 503, with a fallback", (Act(0, "status:503@40%", SPARED),),
-             Promise(0.999), 20.0, model=SPARED, rules=_FOUR),
+             Promise(0.999), 20.0, model=SPARED),
     _steady("reset", "10 % reset the connection", "reset@10%", Promise(0.998, 1.15), seconds=30.0),
     _steady("cut", "20 % of streams cut before a token", "cut:0@20%", Promise(0.99, silent=0), seconds=40.0,
             is_stream=True),
@@ -171,11 +194,14 @@ SCENARIOS = (
     Scenario("recommended", "recommended config: 5 % of streams hang, 10 % are cut, 10 % answer 503",
              (Act(0, _ALL_AT_ONCE), Act(0, _ALL_AT_ONCE, RENAMED)), Promise(0.995, 1.35, 11.0, silent=0), 20.0,
              is_stream=True, limit_s=10.0, patience_s=40.0, is_recommended=True),
-    _course("outage", "down for 8 s", "status:503", _BACK),
+    _outage("outage-2", 2.0, _REQUESTS_IN_2_S),
+    _outage("outage", 8.0, 0.06),
+    _outage("outage-60", 60.0, 0.06),
     _course("outage-hang", "silent for 8 s, limit 1 s", "silence"),
     Scenario("outage-fallback", "down for 8 s, with a fallback",
              (Act(0, "", SPARED), Act(3, "status:503", SPARED), Act(11, "", SPARED)), Promise(1.0), 15.0, False,
-             model=SPARED, outage=(3.0, 11.0), rules=_OPEN_FOR),
+             model=SPARED, outage=(3.0, 11.0)),
+    _FLAPPING,
     _steady("down", "the model is down", "status:500", Promise(None, 0.06, None, 0.01)),
     _steady("quota", "the quota is spent", "quota", Promise(None, 0.06, None, 0.01), seconds=10.0),
     Scenario("neighbour", "another model of the upstream is down", (Act(0, "status:500", NEIGHBOUR),),
@@ -185,5 +211,5 @@ SCENARIOS = (
     _steady("limit-bare", "the same, without retry-after", "limit:40/s:bare", Promise(0.98, 1.25), seconds=20.0,
             is_scaled=False, rate_per_s=60.0),
     Scenario("herd", "1,000 clients, 200/s served after 4 s", _HERD, seconds=1.0, is_scaled=False, rate_per_s=1000.0,
-             promise=Promise(0.99), rules=_OPEN_FOR, limit_s=2.0, outage=(0.0, 4.0), clients_ask_for_s=40.0),
+             promise=_HERD_PROMISE, limit_s=2.0, outage=(0.0, 4.0), clients_ask_for_s=40.0),
 )  # fmt: skip

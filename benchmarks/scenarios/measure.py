@@ -116,6 +116,7 @@ def broken(promise: Promise, measured: Measured) -> tuple[str, ...]:
         bounds += [
             ("requests per call in the outage", promise.outage_requests_per_call, 1, outage.requests_per_call),
             ("first success after", promise.first_success_s, 1, outage.first_success_s),
+            ("last success after", promise.last_success_s, 1, outage.last_success_s),
             ("success since then", promise.after, -1, outage.share_since_success),
             ("retry-after off by", promise.retry_after_off_s, 1, outage.retry_after_off_s),
         ]

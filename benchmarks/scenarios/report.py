@@ -20,8 +20,8 @@ way. `make bench` measures it again; `python -m benchmarks scenarios --only outa
 - **no gateway**: one request, no retries.
 - **the SDK's retries**: two, as the official SDKs make them by default: 0.5 s, then 1 s, less up to a quarter, or what
   retry-after says (openai-python 3.52, `_base_client.py`).
-- **llm_guard**: a client without retries, through the gateway with its defaults; brownouts from 20 % on with
-  `max_attempts: 4`, outages with `open_for: 2s`.
+- **llm_guard**: a client without retries, through the gateway with its defaults, but for the limits of an attempt and
+  of a call, and for what a row's name says (a fallback, hedging, streams that go on).
 
 Of a stream the whole text must have come, each word once. A stream that dies *midway* has said half of it; where
 llm_guard does not recover it, the client must at least be told by an error event, never by a clean end (*silent*).
@@ -169,6 +169,7 @@ def _promised(promise: Promise) -> str:
         (promise.median_failure_s and promise.median_failure_s * 1e3, "fails in {:g} ms"),
         (promise.retry_after_off_s and promise.retry_after_off_s * 1e3, "retry-after right to {:g} ms"),
         (promise.first_success_s, "back after {:g} s"),
+        (promise.last_success_s, "last answer after {:g} s"),
         (promise.after, "then ≥ {:.0%}"),
         (promise.silent, "{:g} silent ends"),
     )

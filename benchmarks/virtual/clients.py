@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Literal, cast
 
@@ -14,6 +15,7 @@ from llm_guard.dialect import DialectName
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
 from llm_guard.gateway.server import Gateway
+from llm_guard.mock.load_retries import SdkRetries
 
 Outcome = Literal["served", "refused", "broken", "left"]
 """refused: an error status; broken: status 200 but cut, or no answer; left: the client disconnected."""
@@ -37,6 +39,8 @@ class Load:
     patience_s: float | None = None
     """Client timeout: stated in the headers as the SDKs do, and a silence of this length makes the client disconnect.
     None: not stated, and the client waits for ever."""
+    asks_for_s: float | None = None
+    """The client asks until it is answered, for so long, and waits in between as the SDKs do. None: it asks once."""
     caller: str = "client"
     """The client's key is `sk-` and this, and the body names it as its user."""
 
@@ -66,6 +70,8 @@ class ClientCall:
     code: str = ""
     """Beginning of an error's body."""
     caller: str = "client"
+    retry_after_ms: str = ""
+    """When a failure says to come back; "" where it does not."""
 
     @property
     def took_s(self) -> float:
@@ -103,6 +109,23 @@ def body_of(load: Load) -> bytes:
     )
 
 
+async def call_until_answered(
+    gateway: Gateway, load: Load, body: bytes, call: ClientCall, since: Callable[[], float]
+) -> None:  # fmt: skip
+    """Serves one call, again and again where its client asks until it is answered. `since` gives the time in seconds
+    from the beginning of the run."""
+    retries = SdkRetries(0, seed=call.number, patience_s=load.asks_for_s)
+    for taken in count():
+        await call_once(gateway, load, body, call)
+        if load.asks_for_s is None or call.outcome == "served":
+            return
+        hint = {"retry-after-ms": call.retry_after_ms} if call.retry_after_ms else {}
+        wait_s = retries.try_wait_s(taken, call.status or None, hint, since() - call.arrived_at)
+        if wait_s is None:
+            return
+        await asyncio.sleep(wait_s)
+
+
 async def call_once(gateway: Gateway, load: Load, body: bytes, call: ClientCall) -> None:
     """Serves one call; fills in `call`, except its times."""
     request = Request("POST", _PATHS[load.dialect], "1.1", fields_of(load, call.number, len(body)))
@@ -129,6 +152,7 @@ def _note(wire: _Wire, reply: Reply, load: Load, call: ClientCall) -> None:
     call.status = wire.status
     call.deployment = wire.header(b"x-llm-guard-deployment")
     call.attempts = int(wire.header(b"x-llm-guard-attempts") or 0)
+    call.retry_after_ms = wire.header(b"retry-after-ms")
     is_whole = reply.is_over and not wire.is_closed
     if wire.has_left:
         call.outcome = "left"

@@ -10,7 +10,7 @@ from random import Random
 
 import structlog
 
-from benchmarks.virtual.clients import ClientCall, Load, body_of, call_once
+from benchmarks.virtual.clients import ClientCall, Load, body_of, call_until_answered
 from benchmarks.virtual.loop import VirtualClock, run_virtual
 from benchmarks.virtual.provider import Log, Provider, Request, ScriptedConnections
 from llm_guard.config import parse_config
@@ -67,7 +67,7 @@ async def _play(
 
     async def serve(load: Load, body: bytes, call: ClientCall) -> None:
         try:
-            await call_once(gateway, load, body, call)
+            await call_until_answered(gateway, load, body, call, lambda: clock.now() - began_at)
         finally:
             call.ended_at = clock.now() - began_at
 

@@ -44,10 +44,10 @@ async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
     await reply.send(refusal.status, "", headers, body)
 
 
-async def pass_on(call: Call, failure: Failure, answer: Answer, reply: Reply) -> None:
-    """The upstream's own error, unmodified but for the headers on retrying, which the gateway has done. A 4xx keeps its
-    retry-after where that is no hint that the gateway reads. It is another call's error where a cooldown refused this
-    one."""
+async def pass_on(call: Call, failure: Failure, answer: Answer, wait_s: float | None, reply: Reply) -> None:
+    """The upstream's own error, unmodified but for the headers on retrying, which the gateway has done. `wait_s`: when
+    to come back, if that is known. A 4xx keeps its retry-after where that is no hint that the gateway reads. It is
+    another call's error where a cooldown refused this one."""
     if reply.is_early:
         await reply.break_off(last_words(call, answer.body))
         return
@@ -59,8 +59,8 @@ async def pass_on(call: Call, failure: Failure, answer: Answer, reply: Reply) ->
     kept += [*header_rules.ours(call, next(said_by, None)), ("x-should-retry", "false")]
     if call.refused_by is not None:
         kept.append(("x-llm-guard-refused-by", call.refused_by))
-    if failure.retry_after_s is not None:
-        kept += header_rules.retry_after(failure.retry_after_s)
+    if wait_s is not None:
+        kept += header_rules.retry_after(wait_s)
     await reply.send(answer.status, answer.reason, kept, answer.body)
 
 

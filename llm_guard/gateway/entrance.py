@@ -195,7 +195,7 @@ class Entrance:
         permit = breaker.try_acquire(now) or _look_out_of_turn(deployment, breaker, caller, now)
         if permit is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
-            return Shut(f"breaker {breaker.state}", breaker.retry_after_s(now))
+            return Shut(f"breaker {breaker.state}", breaker.come_back_s(now))
         slot = slot or gate.try_enter(now, call.priority)
         if slot is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)

@@ -8,6 +8,8 @@ client has got in place of an answer is said and counted beside it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.gateway import headers as header_rules
@@ -18,7 +20,7 @@ from llm_guard.gateway.lesser import static_body
 from llm_guard.gateway.record import is_clients_doing
 from llm_guard.gateway.refusals import own_words
 from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Beyond, GaveUp, Refusal
+from llm_guard.outcome import Beyond, Failure, GaveUp, Refusal
 
 ASYNC_HEADER = "x-llm-guard-async"
 LETTER_HEADER = "x-llm-guard-dead-letter"
@@ -41,7 +43,7 @@ class LastResort:
         """Answers the client."""
         call.give_up(result)
         if not _is_worth_it(call):
-            await _say(call, result, reply)
+            await _say(call, result, reply, self._clock.now())
             return
         _note_hurry(call, result)
         old = await self.cache.find_stand_in(call) if self.cache is not None else None
@@ -53,7 +55,7 @@ class LastResort:
         elif (static := static_body(call, self._clock.wall())) is not None:
             await _give_static(call, static, reply)
         else:
-            await _say(call, result, reply)
+            await _say(call, result, reply, self._clock.now())
 
     async def bury(self, call: Call, reply: Reply) -> None:
         """Keeps a call that has failed, where that is wanted."""
@@ -113,13 +115,26 @@ def _beyond(call: Call) -> Beyond:
     return call.beyond
 
 
-async def _say(call: Call, result: GaveUp, reply: Reply) -> None:
-    """The failure itself."""
+async def _say(call: Call, result: GaveUp, reply: Reply, now: float) -> None:
+    """The failure itself, and when its deployment takes calls again where the breaker is open."""
     if result.refusal is not None:
         await refuse(call, result.refusal, reply)
         return
     assert result.failure is not None  # noqa: S101  # one of the two is set
+    wait_s = result.failure.retry_after_s
+    if wait_s is None:
+        wait_s = _open_for_s(call, result.failure, now)
     if result.failure.answer is not None:
-        await pass_on(call, result.failure, result.failure.answer, reply)
-    else:
-        await refuse(call, own_words(call, result.failure), reply)
+        await pass_on(call, result.failure, result.failure.answer, wait_s, reply)
+        return
+    refusal = own_words(call, result.failure)
+    await refuse(call, replace(refusal, retry_after_s=wait_s) if refusal.retry_after_s is None else refusal, reply)
+
+
+def _open_for_s(call: Call, failure: Failure, now: float) -> float | None:
+    """How long the breaker of the deployment that failed refuses calls; None: it does not, or is not what failed."""
+    attempt = next((attempt for attempt in call.attempts if attempt.failure is failure), None)
+    if attempt is None or failure.kind.is_final:
+        return None
+    wait_s = attempt.target.deployment.breaker.come_back_s(now)
+    return wait_s if wait_s > 0 else None

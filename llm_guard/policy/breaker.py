@@ -14,7 +14,6 @@ failures are more than chance (`policy.evidence`), nor what a refused call does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -22,7 +21,7 @@ from llm_guard.outcome import Signal
 from llm_guard.policy.breaker_settings import BreakerSettings, Sensitivity
 from llm_guard.policy.evidence import Run, Window, is_run_evidence, is_share_significant
 from llm_guard.policy.opening import Opening
-from llm_guard.policy.transition import BreakerMode, BreakerState, History, Transition
+from llm_guard.policy.transition import BreakerMode, BreakerSnapshot, BreakerState, History, Transition
 
 __all__ = ["Breaker", "BreakerSettings", "BreakerSnapshot", "Permit", "Sensitivity"]
 
@@ -31,7 +30,9 @@ _NO_EVIDENCE = Signal.NO_EVIDENCE
 _UNHEALTHY = Signal.UNHEALTHY
 
 # Share of failures that is expected after an outage, until calls show a better one.
-_AFTER_OUTAGE = 0.6
+_AFTER_OUTAGE = 0.9
+# A probe takes so long at least, as far as refused calls are concerned.
+_PROBE_S = 0.1
 # Weight of the latest success in the average of how long one takes.
 _SMOOTHING = 0.1
 
@@ -45,44 +46,20 @@ class Permit:
 
     generation: int
     is_probe: bool
+    sent_at: float
+    place: int = 0
+    """In the order in which calls were let through."""
     is_settled: bool = False
     end: int = 0
     """Which success of the generation it was settled as."""
     settled_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerSnapshot:
-    state: BreakerState
-    is_forced: bool
-    """The state is an operator's word."""
-    consecutive_failures: int
-    calls: int
-    failures: int
-    slow_calls: int
-    """All three within the window."""
-    failure_share: float
-    """Of the window's calls, 0 to 1; 0 when there are none."""
-    outage_at: float | None
-    """When it opened first since it was last closed; None while it is not open or half-open."""
-    opened_at: float | None
-    """When it opened last; None likewise."""
-    why: str | None
-    """What opened or forced it, e.g. `5 failures in a row`; None while it is closed, or as the config sets it."""
-    probe_at: float | None
-    """From when on the next call is let through, a light probe apart; None likewise."""
-    generation: int
-    leases: int
-    transitions: Mapping[BreakerState, int]
-    """How often each state was entered since the start."""
-    latest: tuple[Transition, ...]
-    """The last sixteen, the newest last."""
-
-
 class Breaker:
     """A circuit breaker on monotonic time; `settings` may be replaced at any moment.
 
-    Every change of state begins a new generation; what permits of an earlier one report is ignored. A probe
+    Every change of state begins a new generation; what permits of an earlier one report is ignored, unless a call of
+    the outage has succeeded. A probe
     is a lease of 1 s to 3.5 s (`Opening.lease_s`): one that is never settled frees its place when the lease
     ends (a real router sat half-open for six days on one lost probe). A probe that outlives its lease can
     still close the circuit, so that slow answers can. Its failure counts only if no newer probe is in flight:
@@ -90,8 +67,8 @@ class Breaker:
     """
 
     __slots__ = (
-        "_generation", "_leases", "_ok_takes_s", "_opening", "_run", "_settings", "_state", "_successes", "_why",
-        "_window", "history",
+        "_generation", "_leases", "_ok_takes_s", "_opening", "_outage_from", "_run", "_sent", "_settings", "_state",
+        "_successes", "_why", "_window", "history",
     )  # fmt: skip
 
     def __init__(self, settings: BreakerSettings, phase: float = 0.0) -> None:
@@ -99,6 +76,10 @@ class Breaker:
         self._settings = settings
         self._state: BreakerState = "closed" if settings.state == "auto" else settings.state
         self._generation = 0
+        self._outage_from = inf
+        """When the first call of the outage was sent that a run of failures has shown; inf: there is none."""
+        self._sent = 0
+        """Calls that were let through, without those that showed nothing."""
         self.history = History()
         self._window = Window()
         self._run = Run()
@@ -130,7 +111,8 @@ class Breaker:
     def try_acquire(self, now: float) -> Permit | None:
         """A permit to be settled, or None: do not ask this deployment now."""
         if self._state in _PASSING:
-            return Permit(self._generation, False)
+            self._sent += 1
+            return Permit(self._generation, False, now, self._sent)
         if self._state == "forced_open":
             return None
         if self._state == "open":
@@ -140,7 +122,7 @@ class Breaker:
         self._leases = {permit: ends_at for permit, ends_at in self._leases.items() if ends_at > now}
         if len(self._leases) >= self._settings.half_open_calls:
             return None
-        permit = Permit(self._generation, True)
+        permit = Permit(self._generation, True, now)
         self._leases[permit] = now + self._opening.lease_s(now)
         return permit
 
@@ -155,12 +137,13 @@ class Breaker:
             return None
         permit.is_settled = True
         if permit.generation != self._generation:
-            return None
+            return self._note_late(permit, signal, now, duration_s)
         is_overdue = permit.is_probe and self._leases.pop(permit, 0.0) <= now
         if signal is _NO_EVIDENCE or self._state == "disabled":
+            self._sent -= 1
             return None
         settings = self._settings
-        is_slow = settings.slow_call is not None and duration_s is not None and duration_s > settings.slow_call
+        is_slow = self._is_slow(duration_s)
         is_failure = signal is _UNHEALTHY
         if permit.is_probe:
             if is_overdue and (is_failure or is_slow) and self._live_leases(now):
@@ -168,11 +151,12 @@ class Breaker:
             return self._judge_probe(permit, signal, is_slow, now)
         self._window.add(is_failure, is_slow, now, settings.window, settings.window_calls)
         if is_failure:
-            self._run.add_failure(now)
+            self._run.add_failure(now, permit.sent_at, permit.place)
         else:
             permit.end, permit.settled_at = self._run.end(), now
-            if duration_s is not None:
-                self._ok_takes_s += _SMOOTHING * (duration_s - self._ok_takes_s)
+            took_s = now - permit.sent_at if duration_s is None else duration_s
+            weight = _SMOOTHING if self._ok_takes_s > 0 else 1.0
+            self._ok_takes_s += weight * (took_s - self._ok_takes_s)
         # `min_calls` may be reached by a success. The statistical rules need a new failure: no success adds evidence.
         is_worth_a_look = is_failure or is_slow or settings.sensitivity == "literal"
         return self._conclude(now) if is_worth_a_look else None
@@ -188,7 +172,7 @@ class Breaker:
         if permit.is_probe:
             return self._change("open", now, "a probe died")
         self._window.take_back(permit.settled_at, now, self._settings.window, self._settings.window_calls)
-        self._run.take_back(permit.end, now)
+        self._run.take_back(permit.end, now, permit.sent_at, permit.place)
         permit.end = 0
         return self._conclude(now)
 
@@ -227,6 +211,16 @@ class Breaker:
         too_many = len(ends) - self._settings.half_open_calls
         return 0.0 if too_many < 0 else ends[too_many] - now
 
+    def come_back_s(self, now: float) -> float:
+        """Seconds after which a refused call had better come back. While a probe is in flight these are as long as a
+        success takes, or as the probe has taken, and not until its lease ends: after an outage all clients that wait
+        would come a second late."""
+        wait_s = self.retry_after_s(now)
+        if wait_s <= 0 or self._state != "half_open":
+            return wait_s
+        probe_s = now - min(permit.sent_at for permit in self._leases)
+        return min(wait_s, max(_PROBE_S, self._ok_takes_s, probe_s))
+
     def snapshot(self, now: float) -> BreakerSnapshot:
         window, opening = self._window, self._opening
         is_out = opening.outage_at is not None
@@ -252,6 +246,19 @@ class Breaker:
     def _live_leases(self, now: float) -> int:
         return sum(ends_at > now for ends_at in self._leases.values())
 
+    def _is_slow(self, duration_s: float | None) -> bool:
+        slow_s = self._settings.slow_call
+        return slow_s is not None and duration_s is not None and duration_s > slow_s
+
+    def _note_late(self, permit: Permit, signal: Signal, now: float, duration_s: float | None) -> Transition | None:
+        """A call of an earlier generation has ended. Where answers take longer than failures, one that was sent in the
+        outage may succeed after it was shown: a probe closes the circuit even so, another call has the next probe pass
+        at once."""
+        if signal is not Signal.HEALTHY or permit.sent_at < self._outage_from or self._is_slow(duration_s):
+            return None
+        transition = self.end_opening(now, "a call of the outage was answered")
+        return self._judge_probe(permit, signal, False, now) if permit.is_probe else transition
+
     def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:
         if signal is _UNHEALTHY:
             return self._change("open", now, "a probe failed")
@@ -269,6 +276,7 @@ class Breaker:
             return None
         self._window.expire(now, self._settings.window)
         if (why := self._outage(now)) is not None:
+            self._outage_from = inf if self._settings.sensitivity == "literal" else self._run.first_sent_at
             return self._change("open", now, why)
         why = self._brownout()
         return None if why is None else self._change("open", now, why, is_brownout=True)
@@ -278,7 +286,7 @@ class Breaker:
         settings, run = self._settings, self._run
         is_evidence = run.length >= settings.consecutive_failures and (
             settings.sensitivity == "literal"
-            or is_run_evidence(run, settings.consecutive_failures, self._window, now, self._ok_takes_s)
+            or is_run_evidence(run, settings.consecutive_failures, self._window, now, self._ok_takes_s, self._sent)
         )
         return f"{run.length} failures in a row" if is_evidence else None
 
@@ -329,5 +337,6 @@ class Breaker:
             # An outage may end as a brown-out: else the next five failures in a row would be another outage.
             self._run = Run(_AFTER_OUTAGE if self._opening.outage_at is not None else 0.0)
             self._window = Window()
+            self._outage_from = inf
             self._opening.end()
             self._why = None

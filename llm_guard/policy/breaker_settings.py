@@ -33,7 +33,8 @@ class BreakerSettings:
     """Failures in a row that open it. `literal`: at any pace. `statistical`: they must also fill a quarter of a second
     of the usual traffic (5 at up to 20 calls/s, 13 at 50, 25 at 100, 101 at 400; in the first second they must last
     that long, or be 20, unless fewer than 5 are configured), and be improbable at the share that fails anyway (at 10
-    calls/s 11 where 20 % fail, 19 where 40 % do)."""
+    calls/s 11 where 20 % fail, 19 where 40 % do). While other calls are in flight for longer than these took to fail,
+    they open nothing: answers may take longer than failures."""
     failure_rate: Ratio = 0.5
     """`literal`: share of failed calls in the window from which on it opens, as soon as there are `min_calls`.
     `statistical`: not used."""

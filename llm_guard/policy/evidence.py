@@ -23,6 +23,12 @@ _PATIENT_FROM = 5
 _LONGEST_WAIT_S = 0.5
 # So many failures in a row are no chance, however fast they came.
 _SURE = 20
+# Of so many failures at the end of a run it is known when their calls were sent.
+_REMEMBERED = 256
+# Calls that have not failed are taken to hang after so many times as long as a success takes, or after so long where
+# that is not known.
+_HANG_TIMES = 4.0
+_HANG_S = 30.0
 # A window younger than this knows no pace: a few calls at one instant are not heavy traffic.
 _YOUNG_S = 1.0
 # How far below a limit a share is surely tolerated, and how seldom it may be taken for one above.
@@ -31,6 +37,8 @@ _CHANCE = 1e-4
 # Weight of the last call in the moving average of failures: its memory is some twenty calls.
 _RECENT_SHARE = 1 / 20
 _KEPT = 1 - _RECENT_SHARE
+# Another one remembers some hundred calls: the first is too low by chance now and then.
+_LASTING_KEPT = 1 - 1 / 100
 _SLOTS = 10
 
 
@@ -111,22 +119,68 @@ class Run:
     It does not age: a deployment that is asked once a day fails as surely as one that is asked all the time.
     """
 
-    __slots__ = ("_length_before", "_rate_before", "began_at", "ends", "length", "recent_rate")
+    __slots__ = (
+        "_failed", "_first_place", "_last_place", "_lasting", "_lasting_end", "_length_before", "_rate_before",
+        "_sent_at", "began_at", "ends", "first_sent_at", "length", "recent_rate", "takes_s",
+    )  # fmt: skip
 
     def __init__(self, recent_rate: float = 0.0) -> None:
         self.length = 0
         self.began_at = 0.0
-        """When its first failure was noted; of no meaning while `length` is 0."""
+        """When its first failure was noted; of no meaning while `length` is 0, as are the next two."""
+        self.first_sent_at = 0.0
+        """When the call was sent that failed first."""
+        self.takes_s = 0.0
+        """How long its calls took to fail, on average."""
         self.recent_rate = recent_rate
         self.ends = 0
         """Successes so far."""
+        self._sent_at: deque[float] = deque(maxlen=_REMEMBERED)
+        """When the calls of its last failures were sent."""
+        self._first_place = self._last_place = self._failed = 0
+        """Places of the calls that failed first and last, in the order in which calls were sent; failures of calls that
+        were sent after the first."""
         self._length_before = 0
         self._rate_before = recent_rate
+        self._lasting = 0.0
+        self._lasting_end = 0
+        """The slower average, as it was when so many calls had succeeded."""
 
-    def add_failure(self, now: float) -> None:
+    def add_failure(self, now: float, sent_at: float, place: int = 0) -> None:
+        """`place`: the call's number in the order in which calls were sent."""
         if not self.length:
-            self.began_at = now
+            self.began_at, self.first_sent_at = now, sent_at
+            self.takes_s = 0.0
+            self._sent_at.clear()
+            self._first_place, self._failed = place, 0
         self.length += 1
+        self.takes_s += (now - sent_at - self.takes_s) / self.length
+        self._sent_at.append(sent_at)
+        self._last_place = place
+        self._failed += place >= self._first_place
+
+    def is_survived(self, now: float, sent: int) -> bool:
+        """Whether calls that were sent since the one that failed first have not failed, though failures come sooner.
+        `sent`: calls that were sent so far. Old enough to have failed are those before the call that failed last, but
+        no more than an even pace leaves: failures may take more or less time."""
+        passed_s = now - self.began_at
+        if passed_s <= 0:
+            return False
+        evenly = (sent - self._first_place + 1) * passed_s / (passed_s + self.takes_s)
+        return min(evenly, self._last_place - self._first_place + 1) - self._failed >= 1
+
+    def lately(self) -> float:
+        """Share of failures before the run, as the worse of both averages has it."""
+        return max(self.recent_rate, self._lasting * _LASTING_KEPT ** (self.ends - self._lasting_end))
+
+    def count_sent_by(self, at: float) -> int:
+        """Failures of calls that were sent by then."""
+        later = 0
+        for sent_at in reversed(self._sent_at):
+            if sent_at <= at:
+                break
+            later += 1
+        return self.length - later
 
     def end(self) -> int:
         """A success: the moving average takes the whole run in, and then the success. Returns its number."""
@@ -135,20 +189,25 @@ class Run:
         rate = self._rate_before = self.recent_rate
         if length:
             rate = 1 - (1 - rate) * _KEPT**length
+            lasting = self._lasting * _LASTING_KEPT ** (self.ends - 1 - self._lasting_end)
+            self._lasting = 1 - (1 - lasting) * _LASTING_KEPT**length
+            self._lasting_end = self.ends - 1
             self.length = 0
         self.recent_rate = rate * _KEPT
         return self.ends
 
-    def take_back(self, end: int, now: float) -> None:
+    def take_back(self, end: int, now: float, sent_at: float, place: int) -> None:
         """The success that was the end with this number has failed after all. Unless another came since, the run that
         it ended goes on."""
         if self.ends == end:
             self.length += self._length_before
             self.recent_rate = self._rate_before
-        self.add_failure(now)
+        self.add_failure(now, sent_at, place)
 
 
-def is_run_evidence(run: Run, threshold: int, window: Window, now: float, ok_takes_s: float = 0.0) -> bool:
+def is_run_evidence(
+    run: Run, threshold: int, window: Window, now: float, ok_takes_s: float = 0.0, sent: int = 0
+) -> bool:  # fmt: skip
     """Whether `threshold` or more failures in a row are an outage, not chance at the rate observed otherwise.
 
     Among n calls that fail independently at rate r, about n * r**k runs of k failures begin (first moment; Feller,
@@ -165,9 +224,14 @@ def is_run_evidence(run: Run, threshold: int, window: Window, now: float, ok_tak
     too young to know its pace asks for a run that lasts that long, or for 20 failures, unless the threshold is below 5.
 
     Calls fail sooner than they succeed: of many that were sent at one moment only the failures are known at first. So a
-    run lasts at least `ok_takes_s`, how long a success takes on average, or half a second where that is longer.
+    run lasts at least `ok_takes_s`, how long a success takes on average (in a window without one, as long as failures
+    take), or half a second where that is longer, and of calls that were sent later so many failures count as the
+    window's mean pace brings. And while calls that were sent since it began are in flight for longer than the others
+    took to fail, these are going to succeed: answers of 5 s would else come too late to show that only a few calls
+    fail. `sent`: calls that were sent so far.
     """
-    if threshold >= _PATIENT_FROM and now - run.began_at < min(ok_takes_s, _LONGEST_WAIT_S):
+    wait_s = min(ok_takes_s if window.calls > window.failures else run.takes_s, _LONGEST_WAIT_S)
+    if threshold >= _PATIENT_FROM and now - run.began_at < wait_s:
         return False
     if run.length < max(threshold, _PATIENCE_S * window.calls_per_s(now)):
         return False
@@ -175,10 +239,21 @@ def is_run_evidence(run: Run, threshold: int, window: Window, now: float, ok_tak
         return False
     calls = _PRIOR_CALLS + max(0, window.calls - run.length)
     failures = _PRIOR_CALLS * _PRIOR_RATE + max(0, window.failures - run.length)
-    rate = min(max(failures / calls, run.recent_rate), _WORST_RATE)
-    expected_runs: float = calls * rate**run.length
+    rate = min(max(failures / calls, run.lately()), _WORST_RATE)
+    if threshold >= _PATIENT_FROM and _is_survived(run, now, ok_takes_s, sent):
+        return False
+    counted: float = run.length
+    if threshold >= _PATIENT_FROM:
+        early = run.count_sent_by(now - wait_s)
+        counted = early + min(run.length - early, wait_s * window.calls_per_s(now))
+    expected_runs: float = calls * rate**counted
     # With a threshold of 1 and no other failure both sides are equal, but for rounding.
     return expected_runs <= _PRIOR_CALLS * _PRIOR_RATE**threshold * (1 + 1e-9)
+
+
+def _is_survived(run: Run, now: float, ok_takes_s: float, sent: int) -> bool:
+    hang_s = _HANG_TIMES * ok_takes_s if ok_takes_s > 0 else _HANG_S
+    return now - run.began_at < hang_s and run.is_survived(now, sent)
 
 
 def is_share_significant(count: int, calls: int, limit: float) -> bool:

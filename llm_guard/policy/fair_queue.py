@@ -4,7 +4,8 @@ Self-clocked fair queueing (S. J. Golestani, INFOCOM 1994) with one slot as the 
 a finish tag: the caller's previous tag plus 1 / weight. The lowest tag is served first, and becomes the virtual time,
 from which a caller that begins to wait starts. So callers are served in proportion to their weights while they wait,
 one that was idle gains no credit, and nothing has to be remembered of a caller that waits no more. The calls of one
-caller are served first come, first served.
+caller are served first come, first served, or in the opposite order while its user says so: tags belong to places in
+the queue, and the order among callers is the same either way.
 
 Owns that order. Does not own the order among priorities (`policy.line`).
 """
@@ -99,27 +100,33 @@ class FairQueue:
         self._drop_if_empty(ticket.caller, flow)
         return True
 
-    def take(self) -> Ticket:
+    def take(self, *, newest_first: bool = False) -> Ticket:
         """Removes and returns the next call. Raises IndexError if there is none."""
         tag, _, flow = self._turns.pop(0)
         self._virtual_time = tag
         flow.turns.popleft()
-        ticket, _ = flow.tickets.popitem(last=False)
+        ticket, _ = flow.tickets.popitem(last=newest_first)
         self._drop_if_empty(ticket.caller, flow)
         return ticket
 
-    def last(self) -> Ticket:
-        """The newest call of the caller with most waiting calls per weight. Raises IndexError if there is none."""
-        return next(reversed(self._turns[-1][2].tickets))
+    def last(self, *, newest_first: bool = False) -> Ticket:
+        """The call that is served last, of the caller with most waiting calls per weight. Raises IndexError if there is
+        none."""
+        tickets = self._turns[-1][2].tickets
+        return next(iter(tickets) if newest_first else reversed(tickets))
 
-    def is_before_last(self, caller: Caller) -> bool:
+    def is_before_last(self, caller: Caller, *, newest_first: bool = False) -> bool:
         """Whether a new call of this caller would be served before the last one that waits."""
+        if newest_first and caller.name in self._flows:
+            return True
         return bool(self._turns) and self._next_tag(caller) < self._turns[-1][0]
 
-    def count_ahead(self, caller: Caller) -> int:
+    def count_ahead(self, caller: Caller, *, newest_first: bool = False) -> int:
         """How many of those that wait are served before a new call of this caller."""
         if not self._turns:
             return 0
+        if newest_first and (flow := self._flows.get(caller.name)) is not None:
+            return bisect_left(self._turns, flow.turns[0])
         newcomer: _Turn = (self._next_tag(caller), self._count + 1, _NO_FLOW)
         return len(self._turns) if newcomer > self._turns[-1] else bisect_left(self._turns, newcomer)
 

@@ -82,11 +82,9 @@ class Forecast:
 
 
 class Gate:
-    """The way in to one deployment. A call enters at once (`try_enter`), or joins the line and is let in by
-    `advance`; it gives its slot back with `exit`, or with `leave` if it goes without having used it.
-
-    Whoever changes something (join, exit, leave, a hint, a hold, a ramp, settings) calls `advance` afterwards, and
-    calls it again at the instant that it returns: nobody else lets the line in.
+    """The way in to one deployment. A call enters at once (`try_enter`), or joins the line and is let in by `advance`.
+    It gives its slot back with `exit`, or with `leave` unused. `advance` must be called after each join, exit, leave,
+    hint, hold, ramp or change of the settings, and at the instant that it returns.
     """
 
     __slots__ = (
@@ -142,7 +140,7 @@ class Gate:
 
     def drain_s(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS) -> float:
         """About how long until all before a newcomer have passed, whether it would be let into the line or not."""
-        ahead = self._line.count_ahead(priority, caller)
+        ahead = self._line.count_ahead(priority, caller, newest_first=self._throttle.is_throttling)
         return max(self._pace_wait_s(ahead, now), self._limit_wait_s(ahead, now))
 
     def forecast(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS) -> Forecast:
@@ -162,7 +160,7 @@ class Gate:
     def join(self, priority: int, notify: Callable[[], None], caller: Caller = ANONYMOUS) -> Ticket | None:
         """A place in the line; None: it is full, and no call in it gives way (`Line.displaced_by`)."""
         if self._line.length >= self._settings.queue:
-            evicted = self._line.displaced_by(priority, caller, self._settings.queue)
+            evicted = self._displaced_by(priority, caller)
             if evicted is None:
                 return None
             self._line.remove(evicted)
@@ -190,7 +188,7 @@ class Gate:
             opens_at = self._opens_at(now)
             if opens_at > now:
                 return None if opens_at == inf else opens_at
-            ticket = self._line.take()
+            ticket = self._line.take(newest_first=self._throttle.is_throttling)
             ticket.slot = self._grant(now)
             ticket.notify()
         return None
@@ -328,8 +326,11 @@ class Gate:
             self._pacer.open_slowly(now, ceiling, calls)
 
     def _has_place(self, priority: int, caller: Caller) -> bool:
-        places = self._settings.queue
-        return self._line.length < places or self._line.displaced_by(priority, caller, places) is not None
+        return self._line.length < self._settings.queue or self._displaced_by(priority, caller) is not None
+
+    def _displaced_by(self, priority: int, caller: Caller) -> Ticket | None:
+        places, newest_first = self._settings.queue, self._throttle.is_throttling
+        return self._line.displaced_by(priority, caller, places, newest_first=newest_first)
 
     def _pace_wait_s(self, ahead: int, now: float) -> float:
         return max(self._hold.opens_at() - now, self._pacer.wait_s(ahead, now), self._throttle.wait_s(ahead, now))

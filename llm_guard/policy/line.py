@@ -49,12 +49,13 @@ class Line:
         self._note_shorter(ticket.priority, queue)
         return True
 
-    def take(self) -> Ticket:
-        """Removes and returns the next call. Raises ValueError if none waits."""
+    def take(self, *, newest_first: bool = False) -> Ticket:
+        """Removes and returns the next call; `newest_first`: the latest of the caller whose turn it is. Raises
+        ValueError if none waits."""
         overdue = self._overdue() if len(self._queues) > 1 else None
         priority = min(self._queues) if overdue is None else overdue
         queue = self._queues[priority]
-        ticket = queue.take()
+        ticket = queue.take(newest_first=newest_first)
         self._note_shorter(priority, queue)
         self.note_turn(priority)
         return ticket
@@ -72,12 +73,12 @@ class Line:
             passed[other] += 1
         passed[priority] = 0
 
-    def count_ahead(self, priority: int, caller: Caller = ANONYMOUS) -> int:
+    def count_ahead(self, priority: int, caller: Caller = ANONYMOUS, *, newest_first: bool = False) -> int:
         """How many calls of those that wait are served before a newcomer."""
         if not self.length:
             return 0
         own = self._queues.get(priority)
-        ahead = own.count_ahead(caller) if own is not None else 0
+        ahead = own.count_ahead(caller, newest_first=newest_first) if own is not None else 0
         if higher := sum(len(queue) for other, queue in self._queues.items() if other < priority):
             first = max(0, MOST_PASSED - self._passed.get(priority, 0))
             ahead = min(ahead + higher, first + ahead * (MOST_PASSED + 1))
@@ -87,23 +88,25 @@ class Line:
             if other > priority
         )
 
-    def displaced_by(self, priority: int, caller: Caller, places: int) -> Ticket | None:
+    def displaced_by(
+        self, priority: int, caller: Caller, places: int, *, newest_first: bool = False
+    ) -> Ticket | None:  # fmt: skip
         """The call that gives up its place in a full line of so many places to a newcomer; None: none does.
 
-        It is the newest call of the caller that waits with most calls per weight, of the lowest priority that can be
-        displaced. Each priority keeps a fifth of the places. A caller displaces its equals only if it would be served
-        before them.
+        It is the call that would be served last of the caller that waits with most calls per weight, of the lowest
+        priority that can be displaced. Each priority keeps a fifth of the places. A caller displaces its equals only if
+        it would be served before them.
         """
         kept = max(1, places // _PLACES_SHARE) if places >= _SHORTEST_SHARED else 0
         displaceable = [other for other, queue in self._queues.items() if len(queue) > kept]
         lowest = max(displaceable, default=priority)
         if lowest > priority:
-            return self._queues[lowest].last()
+            return self._queues[lowest].last(newest_first=newest_first)
         own = self._queues.get(priority)
-        if own is not None and own.is_before_last(caller):
-            return own.last()
+        if own is not None and own.is_before_last(caller, newest_first=newest_first):
+            return own.last(newest_first=newest_first)
         has_its_share = (len(own) if own is not None else 0) >= kept
-        return None if has_its_share or not displaceable else self._queues[lowest].last()
+        return None if has_its_share or not displaceable else self._queues[lowest].last(newest_first=newest_first)
 
     def counts(self) -> Mapping[int, int]:
         """How many wait, by priority."""

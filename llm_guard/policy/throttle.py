@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from llm_guard.policy.epoch import Before, Epoch
 from llm_guard.policy.gcra import Bucket
 from llm_guard.policy.trial import at_least, differs, judge
 
@@ -49,6 +50,8 @@ _CLEAN_EPOCH_S = 1.0
 _TOLERATED = 0.03
 # A rate at which so many fewer calls are answered well than without one does harm.
 _LEAST_LEFT_OK = 0.5
+# A rate is in use where so large a part of it is sent.
+_IN_USE = 0.8
 # The rate grows by 2 % an epoch near what it was when calls went too fast last, elsewhere faster and faster.
 _FIRST_STEP = 0.02
 _LONGEST_STEP = 0.25
@@ -74,31 +77,6 @@ class ThrottleSnapshot:
     """Earliest instant of the next call; one in the past means now."""
 
 
-@dataclass(slots=True)
-class _Epoch:
-    """What became of the calls since an instant."""
-
-    began_at: float
-    sent: int = 0
-    ok: int = 0
-    failures: int = 0
-    has_waited: bool = False
-    """A call had to wait for the rate."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """How calls fared before a trial."""
-
-    per_s: float
-    share: float
-    """Of failures."""
-
-    @property
-    def ok_per_s(self) -> float:
-        return self.per_s * (1 - self.share)
-
-
 class Throttle:
     """Asks by experiment whether failures grow with the load.
 
@@ -120,11 +98,11 @@ class Throttle:
         """When the rate was limited first."""
         self._phase: Phase = "watching"
         self._bucket = Bucket()
-        self._epoch = _Epoch(now)
+        self._epoch = Epoch(-inf)
         self._failures_take_s = 0.0
         """How long a call takes to fail, on average."""
         self._next_trial_at = -inf
-        self._before = _Before(0.0, 0.0)
+        self._before = Before(0.0, 0.0)
         self._share = 0.0
         """Share of failures that a trial has to make smaller."""
         self._random_share = 0.0
@@ -139,6 +117,13 @@ class Throttle:
         self._waited_at = now
         self._reset_at = -inf
         """Calls that went before show nothing: after an outage those that have hung time out while others succeed."""
+
+    @property
+    def is_throttling(self) -> bool:
+        """More calls come than are answered well, and sending less has helped. Then the newest that waits goes first:
+        in the order of their arrival all would wait as long as they can afford to, and when the load falls those that
+        come then would wait behind those of before (B. Maurer, "Fail at Scale", ACM Queue 13(8), 2015)."""
+        return self._has_helped
 
     def opens_at(self, now: float) -> float:
         """Earliest instant of the next call; one in the past means now. Counts as demand: the rate grows only where
@@ -156,7 +141,7 @@ class Throttle:
         elif self._phase == "throttling" and now - self._waited_at > _UNUSED_S:
             self.reset(now)
         elif self._phase == "releasing" and now - self._waited_at > _RELEASED_S:
-            self._end(now)
+            self._end()
         return at
 
     def take(self, now: float) -> None:
@@ -195,7 +180,7 @@ class Throttle:
 
     def reset(self, now: float) -> None:
         """Forgets the rate, and whatever was found out."""
-        self._end(now)
+        self._end()
         self._next_trial_at, self._random_share = -inf, 0.0
         self._reset_at = now
 
@@ -213,9 +198,11 @@ class Throttle:
     # Watching
 
     def _watch(self, now: float) -> None:
-        """A call has failed: begins a trial where that is worth one."""
+        """A call has failed: begins a trial where that is worth one. The first failure begins an epoch, and does not
+        count in it: slow failures come long after the good answers to calls that were sent with them."""
         if now - self._epoch.began_at > _LONGEST_EPOCH_S:
-            self._epoch = _Epoch(now)
+            self._epoch = Epoch(now)
+            return
         epoch = self._epoch
         epoch.failures += 1
         passed_s, ended = now - epoch.began_at, epoch.ok + epoch.failures
@@ -227,10 +214,10 @@ class Throttle:
         is_due = now >= self._next_trial_at or differs(share, ended, self._random_share)
         if is_due and share >= _LEAST_SHARE and ok_per_s >= _LEAST_OK_PER_S:
             self.since = now
-            self._before, self._too_fast = _Before(ended / passed_s, share), 0.0
+            self._before, self._too_fast = Before(ended / passed_s, share), 0.0
             self._try(at_least(share, ended), ok_per_s, now)
         else:
-            self._epoch = _Epoch(now)
+            self._epoch = Epoch(now)
 
     # Trying
 
@@ -238,7 +225,7 @@ class Throttle:
         """`share`: of the failures that are to become fewer."""
         self._phase, self._share = "trying", share
         self._set_rate(max(_LEAST_OK_PER_S, ok_per_s * _TRIAL), now)
-        self._epoch = _Epoch(now)
+        self._epoch = Epoch(now)
 
     def _conclude(self, now: float) -> None:
         """Whether what became of the calls so far is enough to go on."""
@@ -265,7 +252,7 @@ class Throttle:
         self._has_helped = True
         self._is_second = False
         self._step = _FIRST_STEP
-        self._epoch = _Epoch(now)
+        self._epoch = Epoch(now)
 
     def _doubt(self, decided: float, now: float, *, is_certain: bool) -> None:
         """The trial did not make fewer of its `decided` calls fail."""
@@ -304,13 +291,24 @@ class Throttle:
         share = epoch.failures / sent
         if share <= _TOLERATED:
             self._grow(now)
-            self._epoch = _Epoch(now)
+            self._epoch = Epoch(now)
         elif epoch.failures > 1:
-            self._too_fast = epoch.ok / (now - epoch.began_at)
+            self._too_fast = self._answered_well_per_s(now)
             if self._too_fast < _LEAST_LEFT_OK * self._before.ok_per_s:
                 self._pause(now)
             else:
                 self._try(at_least(share, sent), self._too_fast, now)
+
+    def _answered_well_per_s(self, now: float) -> float:
+        """Where fewer calls came than the rate allows, a burst has failed, and the good answers are no measure of what
+        the provider takes: that is what was known before."""
+        epoch, rate = self._epoch, self.rate or 0.0
+        passed_s = now - epoch.began_at
+        ok_per_s = epoch.ok / passed_s
+        if epoch.sent >= _IN_USE * rate * passed_s:
+            return ok_per_s
+        known = self._too_fast if self._too_fast > 0 else self._before.ok_per_s
+        return max(ok_per_s, min(known, rate))
 
     def _grow(self, now: float) -> None:
         rate = self.rate or 0.0
@@ -325,13 +323,13 @@ class Throttle:
     def _release(self, rate: float, now: float) -> None:
         self._phase = "releasing"
         self._set_rate(rate, now)
-        self._epoch = _Epoch(now)
+        self._epoch = Epoch(now)
 
-    def _end(self, now: float) -> None:
+    def _end(self) -> None:
         self.rate = None
         self._phase = "watching"
         self._has_helped = False
-        self._epoch = _Epoch(now)
+        self._epoch = Epoch(-inf)
 
     def _set_rate(self, rate: float, now: float) -> None:
         self.rate = rate

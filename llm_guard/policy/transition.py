@@ -51,3 +51,31 @@ class History:
     def latest(self) -> tuple[Transition, ...]:
         """The newest last."""
         return tuple(self._latest)
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSnapshot:
+    state: BreakerState
+    is_forced: bool
+    """The state is an operator's word."""
+    consecutive_failures: int
+    calls: int
+    failures: int
+    slow_calls: int
+    """All three within the window."""
+    failure_share: float
+    """Of the window's calls, 0 to 1; 0 when there are none."""
+    outage_at: float | None
+    """When it opened first since it was last closed; None while it is not open or half-open."""
+    opened_at: float | None
+    """When it opened last; None likewise."""
+    why: str | None
+    """What opened or forced it, e.g. `5 failures in a row`; None while it is closed, or as the config sets it."""
+    probe_at: float | None
+    """From when on the next call is let through, a light probe apart; None likewise."""
+    generation: int
+    leases: int
+    transitions: Mapping[BreakerState, int]
+    """How often each state was entered since the start."""
+    latest: tuple[Transition, ...]
+    """The last sixteen, the newest last."""

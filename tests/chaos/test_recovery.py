@@ -171,6 +171,16 @@ async def test_breaker_of_a_dead_provider_refuses_in_milliseconds(form: Form, is
         assert await stand.metric("llm_guard_refusals_total", by="breaker") == 5
 
 
+@pytest.mark.parametrize("answer", [whole(503), Close()], ids=["an error", "no answer"])
+async def test_failure_that_opens_the_breaker_says_when_to_come_back(answer: Respond | Close) -> None:
+    """A client that asks until it is answered would else wait longer and longer by itself."""
+    breaker = {"consecutive_failures": 3, "open_for": "20s", "early_probes": False}
+    async with facing([answer], breaker=breaker) as (stand, _):
+        replies = [await CHAT.ask(stand.url) for _ in range(3)]
+    assert ["retry-after-ms" in reply.headers for reply in replies] == [False, False, True]
+    assert 15_000 < int(replies[-1].headers["retry-after-ms"]) <= 20_000
+
+
 async def test_open_breaker_is_passed_over_for_the_next_deployment() -> None:
     deployments = [{"upstream": "one", "model": name} for name in ("first", "second")]
     breaker = {"consecutive_failures": 1, "open_for": "20s"}

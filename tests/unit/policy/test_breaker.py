@@ -1,3 +1,18 @@
+"""The breaker's evidence and states, by the promises that the tests protect (benchmarks/results/frontier.md):
+
+an outage costs at most 20 requests and those in flight    runs: `test_quiet_deployment_...`, `test_outage_after_...`,
+                                                           `test_outage_that_ends_a_brownout_...`
+no opening by chance at 10 to 60 % random failures         `test_random_failures_...`, `test_brownout_...`,
+                                                           `test_share_of_failures_alone_...`
+an outage that ends as a brown-out is over with the first  `test_outage_may_end_...`, `test_outage_is_forgotten_...`,
+probe that succeeds                                        `test_call_of_the_outage_...`
+one probe at a time, and the next in bounded time          `test_open_refuses_...`, leases, stragglers, permits;
+                                                           the intervals are in test_opening.py
+a slow deployment counts as a failing one where asked for  `test_slow_...`
+an operator's word holds, a reload changes what it says    `test_forced_...`, `test_operators_...`, reloads
+`literal` opens by its numbers alone, at 60 % failures     `test_literal_...`
+"""
+
 from __future__ import annotations
 
 import random
@@ -160,7 +175,8 @@ def test_random_failures_never_open_it(share: float, seed: int) -> None:
 
 
 def test_outage_may_end_as_a_brownout() -> None:
-    """Else the first five failures in a row were an outage, at 60 % failures each second time."""
+    """Else the first five failures in a row were an outage, at 60 % failures each second time, and at 90 % the first
+    23."""
     breaker = opened(BreakerSettings())
     call(breaker, HEALTHY, 0.25)
     call(breaker, UNHEALTHY, 2.0)
@@ -168,7 +184,7 @@ def test_outage_may_end_as_a_brownout() -> None:
     assert state(breaker, 4.0) == "closed"
     while state(breaker, 4.0) == "closed":
         calls(breaker, "U", 4.0)
-    assert breaker.snapshot(4.0).consecutive_failures < 30
+    assert 100 < breaker.snapshot(4.0).consecutive_failures < 120
 
 
 def test_outage_is_forgotten_as_calls_succeed() -> None:
@@ -464,8 +480,8 @@ def test_probe_slower_than_its_lease_is_still_evidence(signal: Signal, after: st
     second = acquire(breaker, 60.0)
     assert breaker.settle(slow, signal, 75.0) is not None
     assert state(breaker, 75.0) == after
-    assert breaker.settle(second, HEALTHY, 76.0) is None
-    assert state(breaker, 76.0) == after
+    breaker.settle(second, HEALTHY, 76.0)
+    assert state(breaker, 76.0) == "closed"
 
 
 def test_slow_probe_that_tells_nothing_does_not_free_the_place_of_the_next() -> None:
@@ -480,7 +496,7 @@ def test_slow_probe_that_tells_nothing_does_not_free_the_place_of_the_next() -> 
 def test_stragglers_change_nothing(late: Signal) -> None:
     """A09: 50 calls admitted while closed end after it opened, and after it went half-open."""
     breaker = Breaker(BreakerSettings(early_probes=False, half_open_calls=2, success_threshold=2))
-    early = [acquire(breaker, 0.0) for _ in range(50)]
+    early = [acquire(breaker, -2.0) for _ in range(50)]
     fail_in_a_row(breaker, 0.0)
     before = breaker.snapshot(1.0)
     assert [breaker.settle(permit, late, 1.0) for permit in early[:25]] == [None] * 25
@@ -493,15 +509,47 @@ def test_stragglers_change_nothing(late: Signal) -> None:
     assert call(breaker, HEALTHY, 30.0) is not None
 
 
-@pytest.mark.parametrize("late", [HEALTHY, UNHEALTHY])
-def test_probe_of_an_earlier_half_open_state_changes_nothing(late: Signal) -> None:
+def test_failed_probe_of_an_earlier_half_open_state_changes_nothing() -> None:
     breaker = opened(BreakerSettings(early_probes=False, half_open_calls=2))
     first = acquire(breaker, 30.0)
     call(breaker, UNHEALTHY, 31.0)
     acquire(breaker, 91.0)
-    assert breaker.settle(first, late, 92.0) is None
+    assert breaker.settle(first, UNHEALTHY, 92.0) is None
     assert breaker.snapshot(92.0).leases == 1
     assert state(breaker, 92.0) == "half_open"
+
+
+@pytest.mark.parametrize(("threshold", "after"), [(1, "closed"), (2, "half_open")])
+@pytest.mark.parametrize("at", [32.0, 92.0])
+def test_probe_of_an_earlier_half_open_state_may_still_succeed(at: float, threshold: int, after: str) -> None:
+    """Where requests fail at random, and an answer takes longer than a failure."""
+    breaker = opened(BreakerSettings(early_probes=False, half_open_calls=2, success_threshold=threshold))
+    first = acquire(breaker, 30.0)
+    call(breaker, UNHEALTHY, 31.0)
+    breaker.settle(first, HEALTHY, at)
+    assert state(breaker, at) == after
+
+
+def test_call_of_the_outage_that_is_answered_has_a_probe_pass_at_once() -> None:
+    breaker = Breaker(BreakerSettings(early_probes=False))
+    calls(breaker, "UUUU", 0.0)
+    slow = acquire(breaker, 1.0)
+    call(breaker, UNHEALTHY, 60.0)
+    assert breaker.try_acquire(62.0) is None
+    transition = breaker.settle(slow, HEALTHY, 62.0)
+    assert transition is not None
+    assert (transition.after, transition.why) == ("half_open", "a call of the outage was answered")
+    assert call(breaker, HEALTHY, 62.0) is not None
+    assert state(breaker, 62.0) == "closed"
+
+
+def test_slow_call_of_the_outage_is_no_sign_of_health() -> None:
+    breaker = Breaker(BreakerSettings(early_probes=False, slow_call=10.0))
+    calls(breaker, "UUUU", 0.0)
+    slow = acquire(breaker, 1.0)
+    call(breaker, UNHEALTHY, 60.0)
+    assert breaker.settle(slow, HEALTHY, 62.0, 61.0) is None
+    assert state(breaker, 62.0) == "open"
 
 
 def test_straggler_from_before_the_outage_does_not_count_after_it() -> None:

@@ -15,8 +15,9 @@ def window_of(calls: int, failures: int, over_s: float = 60.0) -> Window:
 
 
 def run_of(length: int, recent_rate: float = 0.0) -> Run:
-    run = Run()
-    run.length, run.recent_rate = length, recent_rate
+    run = Run(recent_rate)
+    for _ in range(length):
+        run.add_failure(0.0, 0.0)
     return run
 
 
@@ -47,10 +48,9 @@ def test_of_the_threshold_and_a_quarter_of_a_second_the_longer_run_is_needed(
 @pytest.mark.parametrize(("share", "length"), [(0.01, 5), (0.1, 9), (0.2, 13), (0.3, 17), (0.4, 22), (0.5, 29)])
 def test_steady_failures_ask_for_longer_runs(share: float, length: int) -> None:
     """9,600 calls a minute: the expected runs of this length are fewer than 2 in 100,000."""
-    run, window = run_of(length), window_of(9600, int(9600 * share))
-    assert is_run_evidence(run, 5, window, 600.0)
-    run.length -= 1
-    assert length == 5 or not is_run_evidence(run, 5, window, 600.0)
+    window = window_of(9600, int(9600 * share))
+    assert is_run_evidence(run_of(length), 5, window, 600.0)
+    assert length == 5 or not is_run_evidence(run_of(length - 1), 5, window, 600.0)
 
 
 def test_run_fills_a_quarter_of_a_second_of_the_pace() -> None:
@@ -83,19 +83,65 @@ def test_run_lasts_as_long_as_a_success_takes() -> None:
     assert is_run_evidence(run, 4, window_of(1000, 0), 0.0, 60.0)
 
 
+def test_window_without_a_success_asks_for_a_run_as_long_as_failures_take() -> None:
+    run = Run()
+    for at in (0.0, 0.1, 0.2, 0.3):
+        run.add_failure(0.4 + at, at)
+    for _ in range(20):
+        run.add_failure(0.7, 0.3)
+    assert not is_run_evidence(run, 5, window_of(24, 24, over_s=0.3), 0.79)
+    assert is_run_evidence(run, 5, window_of(24, 24, over_s=0.3), 0.81)
+
+
+def test_only_failures_of_calls_that_were_sent_before_an_answer_takes_count() -> None:
+    """A burst after a lull: its failures come at once, and its answers after 0.4 s."""
+    run, window = Run(0.8), window_of(600, 480)
+    run.add_failure(59.0, 58.9)
+    for _ in range(200):
+        run.add_failure(59.6, 59.5)
+    assert not is_run_evidence(run, 5, window, 59.6, 0.4)
+    assert is_run_evidence(run, 5, window, 59.91, 0.4)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.8])
+def test_calls_that_do_not_fail_are_going_to_succeed(share: float) -> None:
+    """Failures come after 0.1 s and answers after 5 s; 20 calls a second, one after the other."""
+    run = Run()
+    for number in range(80):
+        if number % 10 < share * 10:
+            run.add_failure(number / 20 + 0.1, number / 20, number)
+    assert run.is_survived(4.0, 80)
+    assert not is_run_evidence(run, 5, window_of(run.length, run.length), 4.0, 5.0, 80)
+    assert is_run_evidence(run, 5, window_of(run.length, run.length), 20.1, 5.0, 80), "they hang"
+
+
 def test_worse_of_the_window_and_lately_is_taken_and_at_most_nine_in_ten() -> None:
     assert needed(5, 600, 0, recent_rate=0.4) == needed(5, 600, 240) == 19
     assert needed(5, 600, 240) < needed(5, 600, 480)
     assert needed(5, 600, 0, recent_rate=0.9) == needed(5, 600, 0, recent_rate=0.99)
 
 
+def test_recent_share_that_is_low_by_chance_is_not_taken_at_its_word() -> None:
+    """90 % of 1,000 calls have failed, and of the last ten five."""
+    run = Run()
+    for _ in range(100):
+        for _ in range(9):
+            run.add_failure(0.0, 0.0)
+        run.end()
+    for _ in range(5):
+        run.add_failure(0.0, 0.0)
+        run.end()
+    assert run.recent_rate < 0.75
+    assert 0.85 < run.lately() < 0.9
+
+
 def test_recent_rate_remembers_some_twenty_calls() -> None:
     run = Run()
-    run.add_failure(0.0)
+    run.add_failure(0.0, 0.0)
     run.end()
     assert run.recent_rate == pytest.approx(0.05 * 0.95)
     for _ in range(200):
-        run.add_failure(0.0)
+        run.add_failure(0.0, 0.0)
     assert run.recent_rate == pytest.approx(0.05 * 0.95)
     run.end()
     assert run.length == 0

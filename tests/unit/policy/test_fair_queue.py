@@ -91,17 +91,36 @@ def test_calls_move_up_when_one_leaves() -> None:
     assert order(queue) == ["hog", "victim", "hog", "victim", "hog", "hog"]
 
 
-def test_count_ahead_is_what_is_served_before() -> None:
+def test_newest_call_of_a_caller_takes_its_next_turn() -> None:
+    queue, tickets = FairQueue(), [ticket(HOG) for _ in range(3)]
+    for one in tickets:
+        queue.add(one)
+    victim = ticket(VICTIM)
+    queue.add(victim)
+    assert [queue.take(newest_first=True) for _ in range(4)] == [tickets[2], victim, tickets[1], tickets[0]]
+
+
+def test_newest_first_displaces_the_oldest_of_the_same_caller() -> None:
+    line, tickets = Line(), [ticket(HOG) for _ in range(10)]
+    for one in tickets:
+        line.add(one)
+    assert line.displaced_by(1, HOG, 10) is None
+    assert line.displaced_by(1, HOG, 10, newest_first=True) is tickets[0]
+    assert line.displaced_by(1, VICTIM, 10, newest_first=True) is tickets[0]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_count_ahead_is_what_is_served_before(newest_first: bool) -> None:
     dice = random.Random(1)
     callers = [Caller(name, weight) for name, weight in zip("abcde", (1.0, 1.0, 0.5, 3.0, 2.0), strict=True)]
     for _ in range(200):
         queue = queue_of(*dice.choices(callers, k=dice.randrange(60)))
         for _ in range(dice.randrange(len(queue) + 1)):
-            queue.take()
+            queue.take(newest_first=newest_first)
         newcomer = ticket(dice.choice(callers))
-        ahead = queue.count_ahead(newcomer.caller)
+        ahead = queue.count_ahead(newcomer.caller, newest_first=newest_first)
         queue.add(newcomer)
-        assert [queue.take() for _ in range(len(queue))].index(newcomer) == ahead
+        assert [queue.take(newest_first=newest_first) for _ in range(len(queue))].index(newcomer) == ahead
 
 
 def test_thousand_callers_wait_for_one_turn_of_each() -> None:

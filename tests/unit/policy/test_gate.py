@@ -499,3 +499,21 @@ def test_slot_that_comes_back_says_whether_anybody_waits_for_it() -> None:
     assert told.order == ["a"]
     assert not narrow.exit(slots[1], 1.0, "ignored", None)
     assert not narrow.exit(told.slot("a"), 2.0, "ok", 1.0)
+
+
+def test_newest_call_goes_first_while_the_load_is_too_high() -> None:
+    """Once sending less has helped; until then, and at any other limit, the calls go as they came."""
+    busy = gate()
+    told = Told(busy)
+    throttle = busy._throttle
+    throttle._try(0.5, 10.0, 0.0)
+    enter(busy, 0.0)
+    assert [told.join(name) for name in "abc"] == [True] * 3
+    busy.advance(0.2)
+    assert told.order == ["a"]
+    assert busy.drain_s(0.2) > 0.2
+    throttle._keep(0.2)
+    assert busy.drain_s(0.2) < 0.2
+    for at in (0.4, 0.6):
+        busy.advance(at)
+    assert told.order == ["a", "c", "b"]

@@ -258,7 +258,18 @@ def test_probe_that_outlived_its_lease_reopens_if_no_newer_one_is_in_flight() ->
     hung = acquire(breaker, AT + 1.0)
     lost = acquire(breaker, AT + 2.0)
     assert breaker.settle(hung, UNHEALTHY, AT + 3.0) == Transition("half_open", "open", AT + 3.0, "a probe failed")
-    assert breaker.settle(lost, HEALTHY, AT + 3.0) is None
+    breaker.settle(lost, HEALTHY, AT + 3.0)
+    assert breaker.state == "closed", "it was sent in the outage, and has succeeded"
+
+
+def test_calls_that_are_refused_beside_a_probe_come_back_when_it_may_have_succeeded() -> None:
+    """Not when its lease ends, and the later the longer it takes."""
+    breaker = opened()
+    assert breaker.come_back_s(AT) == breaker.retry_after_s(AT) == 0.25
+    acquire(breaker, AT + 1.0)
+    assert breaker.retry_after_s(AT + 1.0) == 1.0
+    assert [breaker.come_back_s(AT + after) for after in (1.0, 1.5, 1.75)] == [0.1, 0.5, 0.25]
+    assert breaker.come_back_s(AT + 2.0) == 0.0
 
 
 def test_probe_that_fails_within_its_lease_reopens_though_another_is_in_flight() -> None:

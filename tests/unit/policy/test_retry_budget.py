@@ -181,6 +181,25 @@ def test_random_failures_pay_for_all_retries() -> None:
     assert denied <= 30
 
 
+def test_failures_that_begin_at_random_after_health_pay_for_their_retries() -> None:
+    """90 % fail from 30 s on, 50 calls/s: retries succeed as seldom as the first attempts of the same moment do."""
+    dice, budget, denied = Random(7), RetryBudget(BudgetSettings(), 0.0), 0
+    for i in range(3000):
+        now = i / 50
+        share = 0.0 if now < 30 else 0.9
+        budget.deposit(now)
+        is_failing = dice.random() < share
+        budget.note(is_failing, now, is_retry=False)
+        for _ in range(3):
+            if is_failing and budget.try_spend(now):
+                is_failing = dice.random() < share
+                budget.note(is_failing, now, is_retry=True)
+            elif is_failing:
+                denied += now >= 35
+                break
+    assert denied <= 30
+
+
 def test_retries_of_what_always_fails_are_not_paid_for() -> None:
     """Three calls of ten always fail: what is left is the floor, and a fifth of the calls."""
     budget = RetryBudget(BudgetSettings(), 0.0)

@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from llm_guard.policy.throttle import Throttle, _Before
+from llm_guard.policy.epoch import Before
+from llm_guard.policy.throttle import Throttle
 from llm_guard.policy.trial import at_least, differs, judge
 
 ANSWER_S, ERROR_S = 0.2, 0.05
@@ -39,9 +40,9 @@ def overloaded(per_s: float) -> Provider:
 class World:
     """Calls that come evenly, wait for the throttle, and end."""
 
-    def __init__(self, provider: Provider, seed: int = 7, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, provider: Provider, seed: int = 7, answer_s: float = ANSWER_S, error_s: float = ERROR_S) -> None:
         self.provider = provider
-        self._answer_s = answer_s
+        self._answer_s, self._error_s = answer_s, error_s
         self.throttle = Throttle(0.0)
         self.sent: list[float] = []
         self.failed = 0
@@ -73,7 +74,7 @@ class World:
         is_failure = self.provider(now, self._dice)
         self.sent.append(now)
         self.failed += is_failure
-        heapq.heappush(self._ends, (now + (ERROR_S if is_failure else self._answer_s), now, is_failure))
+        heapq.heappush(self._ends, (now + (self._error_s if is_failure else self._answer_s), now, is_failure))
 
     @property
     def sent_per_s(self) -> float:
@@ -115,7 +116,7 @@ def test_overload_that_becomes_random_failures_is_let_through_again() -> None:
 def test_rate_that_loses_good_answers_is_given_up(seed: int) -> None:
     """A throttle that chance has begun."""
     world = World(at_random(0.9), seed)
-    world.throttle._before = _Before(100.0, 0.9)
+    world.throttle._before = Before(100.0, 0.9)
     world.throttle._try(0.9, 10.0, 0.0)
     world.throttle._keep(0.0)
     world.run(100.0, 0.0, 1.5)
@@ -124,7 +125,7 @@ def test_rate_that_loses_good_answers_is_given_up(seed: int) -> None:
 
 def test_rate_that_is_a_little_too_high_is_lowered_once_more() -> None:
     world = World(overloaded(20.0))
-    world.throttle._before = _Before(100.0, 0.8)
+    world.throttle._before = Before(100.0, 0.8)
     world.throttle._keep(0.0)
     world.throttle._try(0.03, 22.0, 0.0)
     world.run(100.0, 0.0, 12.0)
@@ -255,3 +256,30 @@ def test_calls_that_hung_in_an_outage_do_not_count_after_it() -> None:
         if number % 4 == 0:
             throttle.note_ok(at - 0.005, at)
     assert throttle.rate is None
+
+
+@pytest.mark.parametrize("times", [1.5, 2.0])
+def test_slow_failures_are_counted_from_the_first_on(times: float) -> None:
+    """They come 2 s after the good answers to calls that were sent with them."""
+    world = World(overloaded(20.0), error_s=2.0)
+    world.run(20.0 * times, 0.0, 10.0)
+    assert world.throttle._before.share == pytest.approx(1 - 1 / times, abs=0.12)
+    world.run(20.0 * times, 10.0, 60.0)
+    assert (len(world.sent) - world.failed) / 50 >= 0.95 * 20
+    assert len(world.sent) / 50 <= 1.15 * 20
+
+
+def test_burst_at_a_small_load_does_not_lower_the_rate_to_that_load() -> None:
+    """24 calls a second are allowed and 10 come; two of them fail."""
+    throttle = Throttle(0.0)
+    throttle._before = Before(50.0, 0.6)
+    throttle._try(0.5, 24.0, 0.0)
+    throttle._keep(0.0)
+    for number in range(10):
+        throttle.take(number / 10)
+        if number < 8:
+            throttle.note_ok(number / 10, number / 10 + 0.05)
+    throttle.note_failure(0.8, 1.0)
+    throttle.note_failure(0.9, 1.1)
+    assert throttle.snapshot(1.1).phase == "trying"
+    assert throttle.rate == pytest.approx(0.95 * 20.0)

@@ -65,7 +65,7 @@ class Mark:
     usage: Usage | None = None
     is_malformed: bool = False
     lacks_finish: bool = False
-    """The server calls a stream done that has shown no other evidence of its end."""
+    """If the stream ends here, the only thing wrong with it is that it has not said why it ends."""
 
 
 NOTHING = Mark()
@@ -140,7 +140,7 @@ class StreamWatch:
         """It has said `[DONE]` and is not done. From there on nothing may be passed on, or clients would take what they
         have for the whole (vLLM says so after an error)."""
         self.lacks_finish = False
-        """It was cut because `[DONE]` came without a finish_reason, which some servers never send."""
+        """What is missing of its end is what some servers never send (`stream_end: lenient`)."""
         self.is_in_comment = False
         """Inside a comment too long to hold."""
         self.seeks_progress = False

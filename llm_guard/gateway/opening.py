@@ -178,7 +178,9 @@ class _Beginning:
             if view.failure is not None:
                 raise UpstreamError(view.failure.kind, view.failure.detail)
             if view.watch.malformed:
-                raise UpstreamError(FailureKind.MALFORMED, "the stream began with an event that is not JSON")
+                raise UpstreamError(
+                    FailureKind.MALFORMED, "the stream began with an event that this endpoint never sends"
+                )
             if view.is_cut:
                 self._end()
         return None

@@ -18,6 +18,7 @@ from llm_guard.dialect.shapes import Items, Shape, reports, resource
 from llm_guard.dialect.sse import (
     END,
     FILLER,
+    FOREIGN,
     MALFORMED,
     NOTHING,
     PROGRESS,
@@ -66,7 +67,7 @@ ANSWERS = {
     ("POST", "/v1/images/variations"): _IMAGES,
     ("POST", "/v1/audio/transcriptions"): _TRANSCRIPT,
     ("POST", "/v1/audio/translations"): _TRANSCRIPT,
-    ("POST", "/v1/audio/speech"): Shape("speech", {}, "optional"),
+    ("POST", "/v1/audio/speech"): Shape("speech", {}, "any"),
     ("POST", "/v1/files"): resource("a file"),
     ("POST", "/v1/uploads"): resource("an upload"),
     ("POST", "/v1/batches"): resource("a batch"),
@@ -122,7 +123,7 @@ class ChatReader:
         if (error := error_of(event, chunk, choices)) is not None:
             return Mark(error=error, is_heard=bool(chunk.get("error")))
         if not self._has_token and any(self._is_foreign(choice) for choice in choices):
-            return MALFORMED
+            return FOREIGN
         begun = len(self._begun)
         for choice in choices:
             self._note_choice(choice)

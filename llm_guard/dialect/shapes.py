@@ -14,9 +14,9 @@ from typing import Literal
 Member = Literal["count", "object", "text", "vector"]
 """`vector`: a list or a string that is not empty."""
 
-Streaming = Literal["never", "optional", "required"]
-"""`required`: `stream: true` is answered with an event stream, and without it there is none. `optional`: the provider
-decides."""
+Streaming = Literal["never", "optional", "required", "any"]
+"""`required`: `stream: true` is answered with an event stream, and without it there is none. `optional`: it may be
+answered without one as well. `any`: other fields of the request may ask for an event stream."""
 
 _TYPE_OF_RESOURCE = re.compile(
     r"(?!.*(?:error|exception|fail|fault|invalid|limit|exceed|capacity|quota|overload|throttl|timeout|unavailable|denied"

@@ -11,6 +11,7 @@ from llm_guard.dialect.openai_media import OtherReader
 from llm_guard.dialect.sse import (
     END,
     FILLER,
+    FOREIGN,
     MALFORMED,
     NOTHING,
     PROGRESS,
@@ -135,11 +136,11 @@ def test_text_of_a_legacy_completion_is_a_token() -> None:
     assert ChatReader(1, is_chat=False).read(empty) == NOTHING
 
 
-def test_chunk_of_the_other_endpoint_is_malformed() -> None:
+def test_chunk_of_the_other_endpoint_is_foreign() -> None:
     """A client of one endpoint does not see the text of the other."""
     text = event({"choices": [{"index": 0, "text": "x", "finish_reason": None}]})
-    assert chat(text) == MALFORMED
-    assert ChatReader(1, is_chat=False).read(chunk(choice(content="x"))) == MALFORMED
+    assert chat(text) == FOREIGN
+    assert ChatReader(1, is_chat=False).read(chunk(choice(content="x"))) == FOREIGN
     both = event({"choices": [{"index": 0, "text": "x", "delta": {"content": "x"}}]})
     assert chat(both).is_token
     assert ChatReader(1, is_chat=False).read(both).is_token

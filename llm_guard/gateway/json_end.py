@@ -1,12 +1,14 @@
 """Large JSON that passes in pieces: whether it is whole when it ends.
 
-Owns the counting of brackets. Reads no values: of an answer too large to be judged only the end is checked.
+Owns the counting of brackets. Reads no values: of an answer too large to be judged only the end is checked, and that
+the names of what it must have are in it.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 
 from llm_guard.call import Exchange, Inbox, Wire
 from llm_guard.clock import Clock
@@ -21,31 +23,43 @@ _WHOLE_TEXTS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _REST_OF_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _PIECE_BYTES = 1 << 18
+_LONGEST_NAME = 32
 
 
 class CheckedExchange:
-    """An exchange whose body is JSON: it breaks where it would end cleanly, and the JSON has not ended."""
+    """An exchange whose body is JSON: it breaks where it would end cleanly, and the JSON is not what it should be.
 
-    def __init__(self, exchange: Exchange, held: bytes, encoding: str, clock: Clock) -> None:
-        """`held`: what was read of the body. `encoding`: its content-encoding, which can be read; "" without one."""
-        self._clock = clock
+    The last byte is held back until the end is known. Without it an answer that has a length would be whole by then.
+    """
+
+    def __init__(self, exchange: Exchange, begun: bytes, end: JsonEnd, clock: Clock) -> None:
+        """`begun`: what was read of the body, and is passed on but for its last byte."""
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
         self._exchange = exchange
-        self._held = held
-        self._end = JsonEnd(encoding)
+        self._unread = begun
+        self._last = begun[-1:]
+        self._end = end
+        self._clock = clock
 
     async def read(self) -> bytes:
-        """As of the exchange. Raises UpstreamError as well for JSON that was cut."""
-        held, self._held = self._held, b""
-        for at in range(0, len(held), _PIECE_BYTES):
-            self._end.feed(held[at : at + _PIECE_BYTES])
+        """As of the exchange. Raises UpstreamError as well for JSON that was cut, or has not what is expected."""
+        unread, self._unread = self._unread, b""
+        for at in range(0, len(unread), _PIECE_BYTES):
+            self._end.feed(unread[at : at + _PIECE_BYTES])
             await self._clock.sleep(0)  # 16 MiB would hold up every other call for 40 ms
+        last = self._last
         chunk = await self._exchange.read()
         if chunk:
             self._end.feed(chunk)
-        elif not self._end.is_whole:
+            self._last = chunk[-1:]
+            return last + chunk[:-1]
+        if not self._end.is_whole:
             raise UpstreamError(FailureKind.TRUNCATED, "the JSON of the answer was cut")
-        return chunk
+        if missing := self._end.missing:
+            why = f"the JSON of the answer has no {missing}"
+            raise UpstreamError(FailureKind.MALFORMED, why, is_shape_only=True)
+        self._last = b""
+        return last
 
     def abort(self) -> None:
         """As of the exchange."""
@@ -59,8 +73,11 @@ class CheckedExchange:
 class JsonEnd:
     """Fed the body of one answer, as it comes over the wire."""
 
-    def __init__(self, encoding: str) -> None:
-        """`encoding`: the answer's content-encoding, which can be read; "" without one."""
+    def __init__(self, encoding: str, names: Iterable[str] = ()) -> None:
+        """`encoding`: the answer's content-encoding, which can be read; "" without one. `names`: of members that it
+        must have somewhere."""
+        self._missing = {f'"{name}"'.encode() for name in names}
+        self._tail = b""
         self._inflater = PieceInflater() if is_packed(encoding) else None
         self._depth = 0
         self._has_begun = False
@@ -76,6 +93,11 @@ class JsonEnd:
             return True
         has_ended = self._inflater is None or self._inflater.has_ended
         return has_ended and self._has_begun and self._depth == 0 and not self._is_in_text and not self._is_broken
+
+    @property
+    def missing(self) -> str:
+        """The names that have not come, for messages; "" without any, and where that cannot be known."""
+        return "" if self._is_unknown else ", ".join(sorted(name.decode().strip('"') for name in self._missing))
 
     def feed(self, piece: bytes) -> None:
         """The next piece of the body."""
@@ -101,6 +123,10 @@ class JsonEnd:
 
     def _count(self, plain: bytes) -> None:
         """Counts the brackets outside texts."""
+        if self._missing:
+            seen = self._tail + plain
+            self._missing = {name for name in self._missing if name not in seen}
+            self._tail = seen[-_LONGEST_NAME:]
         if self._is_in_text:
             plain = self._leave_text(plain)
             if self._is_in_text:

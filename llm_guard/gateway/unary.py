@@ -19,7 +19,7 @@ from llm_guard.dialect.whole_as_stream import stream_of
 from llm_guard.gateway.answer_coding import decoded, head_of, unreadable
 from llm_guard.gateway.answer_shape import Fields, Reader, value_of
 from llm_guard.gateway.headers import value_of as value_of_header
-from llm_guard.gateway.json_end import CheckedExchange
+from llm_guard.gateway.json_end import CheckedExchange, JsonEnd
 from llm_guard.gateway.lesser import wants
 from llm_guard.gateway.stream_view import view_of
 from llm_guard.outcome import Failure
@@ -106,7 +106,8 @@ def _relayed(
         return _wrong(exchange, body, b"", shape, "unary")
     if unreadable(encoding):
         return _opened(exchange, body, exchange)
-    return _opened(exchange, body, CheckedExchange(exchange, body, encoding, clock))
+    end = JsonEnd(encoding, shape.members if shape is not None else ())
+    return _opened(exchange, body[:-1], CheckedExchange(exchange, body, end, clock))
 
 
 async def _begin(call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str]) -> Opened | Failure:

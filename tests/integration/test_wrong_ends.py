@@ -147,6 +147,27 @@ async def test_large_answer_that_is_cut_never_ends_cleanly(body: bytes, headers:
         await eventually(lambda: stand.app.upstreams.memory.taken_bytes == 0)
 
 
+@pytest.mark.parametrize("body", [AT_ITEM, LARGE + PAGE, gzip.compress(AT_ITEM), stored(LARGE)[:-4]])
+async def test_large_answer_that_is_cut_and_has_a_length_is_never_whole(body: bytes) -> None:
+    headers = PACKED if body.startswith(b"\x1f") else {}
+    async with facing([whole(200, body, headers)], defaults=SMALL_BUFFER) as (stand, _):
+        reply = await EMBEDDINGS.ask(stand.url)
+        assert (reply.status, reply.is_whole) == (200, False)
+        (call,) = await stand.calls()
+        assert call["outcome"] == "truncated"
+
+
+@pytest.mark.parametrize("name", [b"detail", b"error"])
+async def test_large_answer_of_another_shape_never_ends_cleanly(name: bytes) -> None:
+    body = b'{"%b":"%b"}' % (name, b"x" * 200_000)
+    async with facing([whole(200, body)], defaults=SMALL_BUFFER) as (stand, _):
+        reply = await EMBEDDINGS.ask(stand.url)
+        assert (reply.status, reply.is_whole) == (200, False)
+        (call,) = await stand.calls()
+        assert (call["outcome"], "has no data" in call["why"]) == ("malformed", True)
+        assert stand.breaker(EMBEDDINGS.deployment).failures == 0
+
+
 async def test_large_answer_whose_connection_ends_at_an_item_never_ends_cleanly() -> None:
     head = Respond(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + AT_ITEM)
     async with facing([head, Close()], defaults=SMALL_BUFFER) as (stand, _):

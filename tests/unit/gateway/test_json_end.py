@@ -85,3 +85,12 @@ def test_text_full_of_quotation_marks_that_does_not_end_is_read_once() -> None:
     end.feed(b'"]')
     assert end.is_whole
     assert time.perf_counter() - began < 1  # each mark tried on its own: 20 s
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_names_are_found_across_pieces(size: int) -> None:
+    body = b'{"object":"list","data":[]}'
+    end = JsonEnd("", ("data", "choices"))
+    for at in range(0, len(body), size):
+        end.feed(body[at : at + size])
+    assert end.missing == "choices"

@@ -45,6 +45,8 @@ _STATUS_OF_RESPONSE = frozenset({"response.created", "response.queued", "respons
 """They open a stream, and say nothing that a later one would not repeat."""
 _OTHER_CHOICE = re.compile(rb'"index"\s*:\s*[1-9]')
 _MOST_CHOICES = 1024
+_TEXT_IN = {"/v1/chat/completions": "delta", "/v1/completions": "text"}
+"""Mistral's fill-in-the-middle completions have theirs in a delta."""
 _LAST_OF_RESPONSE = re.compile(rb"response\.(?:completed|failed|incomplete)")
 
 _IMAGES = Shape("an image answer", {"data": Items({}, one_of=("b64_json", "url"))}, "optional")
@@ -82,7 +84,8 @@ def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reade
     """The reader for a stream that answers `path`; `choices` is how many the request expects, 0 if that is not known.
     `is_lenient`: a chat or completion may end with `[DONE]` and no finish_reason."""
     if path.endswith("/completions"):
-        return ChatReader(choices, is_chat=path.endswith("/chat/completions"), is_lenient=is_lenient)
+        is_chat = path.endswith("/chat/completions")
+        return ChatReader(choices, is_chat=is_chat, is_lenient=is_lenient, text_in=_TEXT_IN.get(path, ""))
     if "/responses" in path:
         return ResponsesReader()
     return OtherReader(is_lenient=is_lenient)
@@ -96,9 +99,13 @@ class ChatReader:
     heeds_done = True
     expects_progress = True
 
-    def __init__(self, choices: int, *, is_chat: bool = True, is_lenient: bool = False) -> None:
+    def __init__(
+        self, choices: int, *, is_chat: bool = True, is_lenient: bool = False, text_in: str = ""
+    ) -> None:  # fmt: skip
         """`choices`: as many as the request expects, those of all prompts of a legacy completion together. 0: not
-        known, so that only `[DONE]` ends the stream."""
+        known, so that only `[DONE]` ends the stream. `text_in`: the member of a choice in which clients look for its
+        text; "" where any will do."""
+        self._text_in = text_in
         self._awaited = choices
         self._is_chat = is_chat
         self._is_lenient = is_lenient
@@ -147,9 +154,8 @@ class ChatReader:
         return b"data: [DONE]\n\n" if self._has_finished() and not self._is_done else b""
 
     def _is_foreign(self, choice: dict[str, Any]) -> bool:
-        """Whether a chunk is one of the other endpoint, whose text a client of this one does not see."""
-        own, other = ("delta", "text") if self._is_chat else ("text", "delta")
-        return own not in choice and other in choice
+        """Whether a chunk has its text where a client of this endpoint does not look for it."""
+        return bool(self._text_in) and self._text_in not in choice and ("delta" in choice or "text" in choice)
 
     def _note_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")

@@ -139,11 +139,13 @@ def test_text_of_a_legacy_completion_is_a_token() -> None:
 def test_chunk_of_the_other_endpoint_is_foreign() -> None:
     """A client of one endpoint does not see the text of the other."""
     text = event({"choices": [{"index": 0, "text": "x", "finish_reason": None}]})
-    assert chat(text) == FOREIGN
-    assert ChatReader(1, is_chat=False).read(chunk(choice(content="x"))) == FOREIGN
+    delta = chunk(choice(content="x"))
     both = event({"choices": [{"index": 0, "text": "x", "delta": {"content": "x"}}]})
-    assert chat(both).is_token
-    assert ChatReader(1, is_chat=False).read(both).is_token
+    for path, foreign in (("/v1/chat/completions", text), ("/v1/completions", delta)):
+        assert stream_reader(path, 1).read(foreign) == FOREIGN
+        assert stream_reader(path, 1).read(both).is_token
+    for own in (text, delta, both):
+        assert stream_reader("/v1/fim/completions", 1).read(own).is_token
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter", "anything_new"])

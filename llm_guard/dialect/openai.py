@@ -14,7 +14,7 @@ from llm_guard.dialect.event_json import dict_of, list_of, object_in
 from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
 from llm_guard.dialect.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
 from llm_guard.dialect.openai_media import usage_in as usage_in  # noqa: PLC0414  # every dialect has it
-from llm_guard.dialect.shapes import Items, Shape, reports, resource
+from llm_guard.dialect.shapes import Items, Shape, resource
 from llm_guard.dialect.sse import (
     END,
     FILLER,
@@ -193,7 +193,7 @@ class ResponsesReader:
             return Mark(error=event.data, is_heard=bool(body.get("error")) or kind == "response.failed")
         if kind in ("response.completed", "response.incomplete"):
             response = dict_of(body.get("response"))
-            if response.get("status") == "failed" or reports(response.get("error")):
+            if response.get("status") == "failed":
                 return Mark(error=event.data)
             return Mark(is_token=True, is_progress=True, is_end=True, usage=usage_in(response))
         if KEEP_ALIVE.fullmatch(kind) or is_empty(body):

@@ -109,7 +109,7 @@ def _reported(value: dict[str, Any]) -> Found | None:
     base = value.get("base_resp")
     if isinstance(base, dict) and base.get("status_code") not in (0, None):
         return Found({"code": f"minimax{base['status_code']}", "message": base.get("status_msg")})
-    if isinstance(response, dict) and response.get("error"):
+    if isinstance(response, dict) and kind is None and response.get("error"):
         return Found(response)
     if _is_bare_error(value):
         return Found(value)

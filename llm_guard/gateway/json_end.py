@@ -32,12 +32,12 @@ class CheckedExchange:
     The last byte is held back until the end is known. Without it an answer that has a length would be whole by then.
     """
 
-    def __init__(self, exchange: Exchange, begun: bytes, end: JsonEnd, clock: Clock) -> None:
-        """`begun`: what was read of the body, and is passed on but for its last byte."""
+    def __init__(self, exchange: Exchange, held: bytes, last: bytes, end: JsonEnd, clock: Clock) -> None:
+        """What was read of the body: `held`, which is passed on before the rest is read, and behind it `last`."""
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
         self._exchange = exchange
-        self._unread = begun
-        self._last = begun[-1:]
+        self._unread = held
+        self._last = last
         self._end = end
         self._clock = clock
 
@@ -48,6 +48,8 @@ class CheckedExchange:
             self._end.feed(unread[at : at + _PIECE_BYTES])
             await self._clock.sleep(0)  # 16 MiB would hold up every other call for 40 ms
         last = self._last
+        if unread:
+            self._end.feed(last)
         chunk = await self._exchange.read()
         if chunk:
             self._end.feed(chunk)

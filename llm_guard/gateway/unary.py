@@ -107,7 +107,8 @@ def _relayed(
     if unreadable(encoding):
         return _opened(exchange, body, exchange)
     end = JsonEnd(encoding, shape.members if shape is not None else ())
-    return _opened(exchange, body[:-1], CheckedExchange(exchange, body, end, clock))
+    held = body[:-1]
+    return _opened(exchange, held, CheckedExchange(exchange, held, body[-1:], end, clock))
 
 
 async def _begin(call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str]) -> Opened | Failure:

@@ -79,7 +79,8 @@ is right, and the client gets the error event. *Wrong*: anything else."""
 _NOTE = """\
 Errors where the anchor is repeated: cuts in the first few characters, which prove nothing; cuts at the end of a line,
 where a model may have broken the line itself; in a text that repeats itself; where a mark may close the model's own
-quotation or fence, or one of the text. A model that repeats less than 16 letters, or nothing, is never joined."""
+quotation or fence, or one of the text; behind a preamble, where nothing follows the anchor but a last paragraph, which
+may be the end of a refusal. A model that repeats less than 16 letters, or nothing, is never joined."""
 
 
 def page(joins: Joins) -> list[str]:

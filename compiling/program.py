@@ -15,9 +15,11 @@ from pathlib import Path
 PACKAGE = "llm_guard"
 HOT = (
     "call", "clock", "deployment", "outcome", "pool", "routes",
-    "dialect.anthropic", "dialect.event_look", "dialect.openai", "dialect.sse", "dialect.tally",
-    "gateway.answer_reader", "gateway.answer_shape", "gateway.attempt_loop", "gateway.call_line",
-    "gateway.client_connection", "gateway.connections", "gateway.counters", "gateway.entrance", "gateway.headers",
+    "dialect.anthropic", "dialect.event_json", "dialect.event_look", "dialect.framing", "dialect.openai",
+    "dialect.openai_media", "dialect.sse", "dialect.tally",
+    "gateway.answer_coding", "gateway.answer_reader", "gateway.answer_shape", "gateway.attempt_loop",
+    "gateway.call_line", "gateway.client_connection", "gateway.connections", "gateway.counters", "gateway.entrance",
+    "gateway.headers",
     "gateway.listener", "gateway.model_field", "gateway.opening", "gateway.origin", "gateway.race", "gateway.record",
     "gateway.relay", "gateway.reply", "gateway.request", "gateway.request_head", "gateway.request_parser",
     "gateway.server", "gateway.settle", "gateway.stream_view", "gateway.timelines", "gateway.unary", "gateway.upstream",

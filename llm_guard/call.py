@@ -326,8 +326,6 @@ class Opened:
     """Over an event stream; None for anything else."""
     usage: Usage | None = None
     """Counted in a whole unary body."""
-    is_plain_json: bool = False
-    """It is JSON, not compressed, and too large to be read whole."""
     rate: RateHint | None = None
     """What the answer's headers say of the provider's limits."""
     first_token_at: float | None = None

@@ -217,6 +217,11 @@ class Failure:
     is_after_head: bool = False
     """It came inside an answer that began as a success: whatever it says, the call was executed."""
 
+    @property
+    def signal(self) -> Signal:
+        """What it tells of the deployment's health."""
+        return Signal.NO_EVIDENCE if self.is_shape_only else self.kind.signal
+
 
 @dataclass(slots=True)
 class Beyond:

@@ -6,9 +6,11 @@ Owns the Messages event format and the shape of errors (Anthropic API descriptio
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
+from llm_guard.dialect.event_json import count_of, object_in
 from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
 from llm_guard.dialect.shapes import Items, Shape, resource
 from llm_guard.dialect.sse import (
@@ -31,6 +33,9 @@ _TYPE_OF_STATUS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
+_ENDS_LATER = re.compile(rb'"stop_reason"\s*:\s*null')
+_HAS_ENDED = re.compile(rb'"stop_reason"\s*:\s*"')
+"""Of a legacy completion; text cannot fake them, since its quotes are escaped."""
 _BLOCK_EDGES = frozenset({"content_block_start", "content_block_stop"})
 
 ANSWERS = {
@@ -63,14 +68,11 @@ class MessagesReader:
     def read(self, event: Event) -> Mark:
         if event.name == "error":
             return Mark(error=event.data, is_heard=True)
-        try:
-            body = json.loads(event.data) if event.data else {}
-        except (ValueError, RecursionError):
+        body = object_in(event)
+        if body is None:
             return MALFORMED if event.is_whole else TOKEN
-        if not isinstance(body, dict):
-            return MALFORMED
         kind = event.name or body.get("type")
-        if kind == "error":
+        if body.get("type") == "error":
             return Mark(error=event.data)
         if not isinstance(kind, str):
             return NOTHING
@@ -96,7 +98,8 @@ class MessagesReader:
 
 
 class EventsReader:
-    """Other streams (legacy completions, agent sessions): any event with data is useful; no end is documented."""
+    """Other streams (legacy completions, agent sessions): any event with data is useful. A completion whose events say
+    that it has not stopped yet owes one that says why it has; the end of sessions is not documented."""
 
     expects_json = False
     heeds_done = False
@@ -104,19 +107,24 @@ class EventsReader:
     def __init__(self, *, expects_progress: bool) -> None:
         """`expects_progress`: false for the events of a session, which may wait for a person."""
         self.expects_progress = expects_progress
+        self._owes_end = False
 
     def read(self, event: Event) -> Mark:
         if event.name == "error":
             return Mark(error=event.data, is_heard=True)
         if KEEP_ALIVE.fullmatch(event.name):
             return FILLER
+        if _HAS_ENDED.search(event.data) is not None:
+            self._owes_end = False
+        elif self.expects_progress and _ENDS_LATER.search(event.data) is not None:
+            self._owes_end = True
         return TOKEN if event.data else NOTHING
 
     def is_dull(self, block: bytes) -> bool:
-        return b"error" not in block
+        return b"error" not in block and _HAS_ENDED.search(block) is None
 
     def ends_unmarked(self) -> bool:
-        return True
+        return not self._owes_end
 
     def missing_end(self) -> bytes:
         return b""
@@ -134,9 +142,9 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     return Usage(
-        _count(usage.get("input_tokens")),
-        _count(usage.get("output_tokens")),
-        _count(usage.get("cache_read_input_tokens")),
+        count_of(usage.get("input_tokens")),
+        count_of(usage.get("output_tokens")),
+        count_of(usage.get("cache_read_input_tokens")),
     )
 
 
@@ -159,8 +167,3 @@ def limit_headers(what: str, allowed: str, left: str, reset_s: float, wall: floa
 def error_event(refusal: Refusal, request_id: str) -> bytes:
     """An `error` event, on which the official SDKs raise."""
     return b"event: error\ndata: " + json.dumps(refusal_body(refusal, request_id)).encode() + b"\n\n"
-
-
-def _count(value: object) -> int | None:
-    # A number of thousands of digits is none that a metric could count.
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None

@@ -6,9 +6,9 @@ Owns where a chunk's texts stand and what is kept of them. Does not own what is 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
+from llm_guard.dialect.event_json import object_in
 from llm_guard.dialect.sse import Event
 from llm_guard.dialect.tally import Body, TalliedTranscript, Tally, index_in, mapping, text_in
 
@@ -93,11 +93,7 @@ class ChatTold(TalliedTranscript):
 
 def chunk_in(event: Event) -> Body | None:
     """The event's chunk; None for `[DONE]`, and for what is none."""
-    try:
-        body = json.loads(event.data)
-    except (ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None
+    return object_in(event) if event.data else None
 
 
 def choices_in(body: Body) -> list[Body]:

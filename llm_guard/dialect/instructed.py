@@ -190,6 +190,9 @@ class Instructed:
             return ""
         if not is_over and _must_wait(found, after):
             return ""
+        if found.lead.has_preamble and is_over and _is_over_soon(after):
+            self.has_diverged = True
+            return ""
         new = behind(self._sent, self._lost, after)
         if new is None:
             self.has_diverged = True
@@ -247,6 +250,12 @@ def _must_wait(found: _Found, after: str) -> bool:
     if found.lead.quote and not after.lstrip(_PUNCTUATION):
         return True
     return found.words.lstrip(_MARKS).startswith(folded(after).lstrip(_MARKS))
+
+
+def _is_over_soon(after: str) -> bool:
+    """Whether all that follows on words behind a preamble may be the end of the remark in which they stood: nothing, or
+    one more paragraph."""
+    return not any(map(str.isalnum, after)) or after.lstrip(_PUNCTUATION + " ").startswith("\n")
 
 
 def _rest_of(lead: Lead, sent: str) -> Rest:

@@ -10,11 +10,15 @@ import json
 import re
 from typing import Any
 
+from llm_guard.dialect.event_json import dict_of, list_of, object_in
 from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
+from llm_guard.dialect.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
+from llm_guard.dialect.openai_media import usage_in as usage_in  # noqa: PLC0414  # every dialect has it
 from llm_guard.dialect.shapes import Items, Shape, resource
 from llm_guard.dialect.sse import (
     END,
     FILLER,
+    FOREIGN,
     MALFORMED,
     NOTHING,
     PROGRESS,
@@ -22,7 +26,6 @@ from llm_guard.dialect.sse import (
     Event,
     Mark,
     Reader,
-    Usage,
 )  # fmt: skip
 from llm_guard.outcome import Refusal
 
@@ -36,24 +39,22 @@ _TYPE_OF_STATUS = {
     401: "authentication_error", 403: "permission_error", 429: "rate_limit_error",
     500: "server_error", 502: "server_error", 503: "service_unavailable_error", 504: "timeout_error",
 }  # fmt: skip
-_DONE = b"[DONE]"
 # Only what is not empty matters. Text cannot fake these: its quotes are escaped.
 _TELLING_IN_CHAT = re.compile(rb'"(?:finish_reason|usage|error)"(?!: ?(?:null|""))')
 _STATUS_OF_RESPONSE = frozenset({"response.created", "response.queued", "response.in_progress"})
 """They open a stream, and say nothing that a later one would not repeat."""
 _OTHER_CHOICE = re.compile(rb'"index"\s*:\s*[1-9]')
 _MOST_CHOICES = 1024
+_TEXT_IN = {"/v1/chat/completions": "delta", "/v1/completions": "text"}
+"""Mistral's fill-in-the-middle completions have theirs in a delta."""
 _LAST_OF_RESPONSE = re.compile(rb"response\.(?:completed|failed|incomplete)")
-# The generation was broken off by the server: OpenRouter; DeepSeek; Z.ai; vLLM and SGLang.
-_BROKEN_OFF = ("error", "insufficient_system_resource", "network_error", "abort")
-_TYPE_IN_EVENT = re.compile(rb'"type"\s*:\s*"([a-z_.]+)"')
 
 _IMAGES = Shape("an image answer", {"data": Items({}, one_of=("b64_json", "url"))}, "optional")
 _TRANSCRIPT = Shape(
     "a transcript", {"text": "text"}, "optional", text_formats=frozenset({"text", "srt", "vtt"})
 )  # fmt: skip
-_CHOICES = Items({"message": "object"}, broken_off=_BROKEN_OFF)
-_TEXTS = Items({"text": "text"}, broken_off=_BROKEN_OFF)
+_CHOICES = Items({"message": "object"}, may_break_off=True)
+_TEXTS = Items({"text": "text"}, may_break_off=True)
 ANSWERS = {
     ("POST", "/v1/chat/completions"): Shape("a chat completion", {"choices": _CHOICES}, "required"),
     ("POST", "/v1/completions"): Shape("a completion", {"choices": _TEXTS}, "required"),
@@ -68,7 +69,7 @@ ANSWERS = {
     ("POST", "/v1/images/variations"): _IMAGES,
     ("POST", "/v1/audio/transcriptions"): _TRANSCRIPT,
     ("POST", "/v1/audio/translations"): _TRANSCRIPT,
-    ("POST", "/v1/audio/speech"): Shape("speech", {}, "optional"),
+    ("POST", "/v1/audio/speech"): Shape("speech", {}, "any"),
     ("POST", "/v1/files"): resource("a file"),
     ("POST", "/v1/uploads"): resource("an upload"),
     ("POST", "/v1/batches"): resource("a batch"),
@@ -83,10 +84,11 @@ def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reade
     """The reader for a stream that answers `path`; `choices` is how many the request expects, 0 if that is not known.
     `is_lenient`: a chat or completion may end with `[DONE]` and no finish_reason."""
     if path.endswith("/completions"):
-        return ChatReader(choices, is_chat=path.endswith("/chat/completions"), is_lenient=is_lenient)
+        is_chat = path.endswith("/chat/completions")
+        return ChatReader(choices, is_chat=is_chat, is_lenient=is_lenient, text_in=_TEXT_IN.get(path, ""))
     if "/responses" in path:
         return ResponsesReader()
-    return OtherReader()
+    return OtherReader(is_lenient=is_lenient)
 
 
 class ChatReader:
@@ -97,9 +99,13 @@ class ChatReader:
     heeds_done = True
     expects_progress = True
 
-    def __init__(self, choices: int, *, is_chat: bool = True, is_lenient: bool = False) -> None:
+    def __init__(
+        self, choices: int, *, is_chat: bool = True, is_lenient: bool = False, text_in: str = ""
+    ) -> None:  # fmt: skip
         """`choices`: as many as the request expects, those of all prompts of a legacy completion together. 0: not
-        known, so that only `[DONE]` ends the stream."""
+        known, so that only `[DONE]` ends the stream. `text_in`: the member of a choice in which clients look for its
+        text; "" where any will do."""
+        self._text_in = text_in
         self._awaited = choices
         self._is_chat = is_chat
         self._is_lenient = is_lenient
@@ -111,25 +117,27 @@ class ChatReader:
         self._is_done = False
 
     def read(self, event: Event) -> Mark:
-        if event.data == _DONE:
+        if event.data == DONE:
             self._is_done = True
             if not self._finished and self._has_token:
                 return END if self._is_lenient else Mark(lacks_finish=True)
             # A server may answer fewer choices than `n`.
             return END if self._finished and self._begun <= self._finished else NOTHING
-        chunk = _object(event)
+        chunk = object_in(event)
         if chunk is None:
-            return _unreadable(event, MALFORMED if event.is_whole else TOKEN)
-        choices = [choice for choice in _list(chunk.get("choices")) if isinstance(choice, dict)]
-        if (error := _error(event, chunk, choices)) is not None:
+            return unreadable(event, MALFORMED if event.is_whole else TOKEN)
+        choices = [choice for choice in list_of(chunk.get("choices")) if isinstance(choice, dict)]
+        if (error := error_of(event, chunk, choices)) is not None:
             return Mark(error=error, is_heard=bool(chunk.get("error")))
+        if not self._has_token and any(self._is_foreign(choice) for choice in choices):
+            return FOREIGN
         begun = len(self._begun)
         for choice in choices:
             self._note_choice(choice)
         is_token = any(_says_something(choice) for choice in choices)
         self._has_token = self._has_token or is_token
         is_progress = is_token or any(_is_sampled(choice) for choice in choices)
-        usage = usage_in(chunk) or usage_in(_dict(chunk.get("x_groq")))
+        usage = usage_in(chunk) or usage_in(dict_of(chunk.get("x_groq")))
         if not is_progress and usage is None and 0 < begun == len(self._begun):
             return FILLER
         return Mark(is_token=is_token, is_progress=is_progress, is_end=self._has_finished(), usage=usage)
@@ -144,6 +152,10 @@ class ChatReader:
 
     def missing_end(self) -> bytes:
         return b"data: [DONE]\n\n" if self._has_finished() and not self._is_done else b""
+
+    def _is_foreign(self, choice: dict[str, Any]) -> bool:
+        """Whether a chunk has its text where a client of this endpoint does not look for it."""
+        return bool(self._text_in) and self._text_in not in choice and ("delta" in choice or "text" in choice)
 
     def _note_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
@@ -170,18 +182,21 @@ class ResponsesReader:
     expects_progress = True
 
     def read(self, event: Event) -> Mark:
-        if not event.data or event.data == _DONE:
+        if not event.data or event.data == DONE:
             return NOTHING
-        body = _object(event) if event.is_whole else {}
+        body = object_in(event) if event.is_whole else {}
         if body is None:
-            return _unreadable(event, MALFORMED)
-        kind = _kind(event, body)
+            return unreadable(event, MALFORMED)
+        kind = kind_of(event, body)
         if kind in ("error", "response.failed") or body.get("error"):
             # A failed response is a documented end, which clients look for.
             return Mark(error=event.data, is_heard=bool(body.get("error")) or kind == "response.failed")
         if kind in ("response.completed", "response.incomplete"):
-            return Mark(is_token=True, is_progress=True, is_end=True, usage=usage_in(_dict(body.get("response"))))
-        if KEEP_ALIVE.fullmatch(kind) or _is_empty(body):
+            response = dict_of(body.get("response"))
+            if response.get("status") == "failed":
+                return Mark(error=event.data)
+            return Mark(is_token=True, is_progress=True, is_end=True, usage=usage_in(response))
+        if KEEP_ALIVE.fullmatch(kind) or is_empty(body):
             return FILLER
         if not kind or kind in _STATUS_OF_RESPONSE:
             return NOTHING
@@ -195,49 +210,6 @@ class ResponsesReader:
 
     def missing_end(self) -> bytes:
         return b""
-
-
-class OtherReader:
-    """Speech, transcription, images, Assistants runs: any event with data is useful; no common end is documented."""
-
-    expects_json = False
-    heeds_done = True
-    expects_progress = True
-
-    def read(self, event: Event) -> Mark:
-        if event.data == _DONE:
-            return END
-        chunk = _object(event) if event.is_whole else {}
-        if chunk is None:
-            return _unreadable(event, TOKEN)
-        if (error := _error(event, chunk, [])) is not None and not _is_of_session(chunk):
-            return Mark(error=error, is_heard=bool(chunk.get("error")))
-        if KEEP_ALIVE.fullmatch(_kind(event, chunk)) or _is_empty(chunk):
-            return FILLER
-        is_token = bool(event.data)
-        return Mark(is_token=is_token, is_progress=is_token, usage=usage_in(chunk))
-
-    def is_dull(self, block: bytes) -> bool:
-        return b"error" not in block and b"usage" not in block and _DONE not in block
-
-    def ends_unmarked(self) -> bool:
-        return True
-
-    def missing_end(self) -> bytes:
-        return b""
-
-
-def usage_in(body: dict[str, Any]) -> Usage | None:
-    """The tokens counted in a chat, completion, embedding or Responses object."""
-    usage = body.get("usage")
-    if not isinstance(usage, dict):
-        return None
-    details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
-    return Usage(
-        _count(usage.get("prompt_tokens", usage.get("input_tokens"))),
-        _count(usage.get("completion_tokens", usage.get("output_tokens"))),
-        _count(details.get("cached_tokens")) if isinstance(details, dict) else None,
-    )
 
 
 def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:
@@ -281,64 +253,9 @@ def error_event(refusal: Refusal, request_id: str) -> bytes:
 def _says_something(choice: dict[str, Any]) -> bool:
     if choice.get("finish_reason") or choice.get("text"):
         return True
-    return has_content(_dict(choice.get("delta")))
-
-
-def _is_empty(body: dict[str, Any]) -> bool:
-    """Whether this is a delta that adds nothing."""
-    return "delta" in body and not has_content(body["delta"])
+    return has_content(dict_of(choice.get("delta")))
 
 
 def _is_sampled(choice: dict[str, Any]) -> bool:
     """Whether a chunk without text shows that tokens were sampled: vLLM sends the first bytes of a character so."""
     return bool(choice.get("token_ids")) or has_content(choice.get("logprobs"))
-
-
-def _error(event: Event, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> bytes | None:
-    """The event's data when it is an in-band error. `"error": null` is normal."""
-    if chunk.get("error") or event.name == "error" or "error" in (chunk.get("type"), chunk.get("object")):
-        return event.data  # vLLM has also sent the error object bare: {"object": "error", "message": ...}
-    return event.data if any(choice.get("finish_reason") in _BROKEN_OFF for choice in choices) else None
-
-
-def _is_of_session(chunk: dict[str, Any]) -> bool:
-    """Whether an event is from the log of an agent session. Such a stream reports the session's errors as events, which
-    the official SDK passes to its caller (`stream_mode="events"`); it goes on after them."""
-    return isinstance(chunk.get("session_id"), str)
-
-
-def _unreadable(event: Event, otherwise: Mark) -> Mark:
-    """An event that is no JSON object is still an error where its name says so."""
-    return Mark(error=event.data) if event.name == "error" else otherwise
-
-
-def _kind(event: Event, body: dict[str, Any]) -> str:
-    kind = event.name or body.get("type")
-    if isinstance(kind, str):
-        return kind
-    found = _TYPE_IN_EVENT.search(event.data[:4096])
-    return found[1].decode() if found else ""
-
-
-def _object(event: Event) -> dict[str, Any] | None:
-    """The event's data as an object; {} for an event without data; None when it is no JSON object."""
-    if not event.data:
-        return {}
-    try:
-        value = json.loads(event.data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _count(value: object) -> int | None:
-    # A number of thousands of digits is none that a metric could count.
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None

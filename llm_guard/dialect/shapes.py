@@ -14,15 +14,20 @@ from typing import Literal
 Member = Literal["count", "object", "text", "vector"]
 """`vector`: a list or a string that is not empty."""
 
-Streaming = Literal["never", "optional", "required"]
-"""`required`: `stream: true` is answered with an event stream, and without it there is none. `optional`: the provider
-decides."""
+Streaming = Literal["never", "optional", "required", "any"]
+"""`required`: `stream: true` is answered with an event stream, and without it there is none. `optional`: it may be
+answered without one as well. `any`: other fields of the request may ask for an event stream."""
 
 _TYPE_OF_RESOURCE = re.compile(
     r"(?!.*(?:error|exception|fail|fault|invalid|limit|exceed|capacity|quota|overload|throttl|timeout|unavailable|denied"
     r"|forbidden|unauthorized|not_found|unsupported|reject|refus|bad_|missing|insufficient|internal))[a-z][a-z_.]*"
 )
 """Types are written like `deployment_run`. Servers' own types of errors are often named by no more than their cause."""
+_BROKEN_OFF = frozenset({
+    "error", "error_finish", "server_error", "internal_error", "failed", "abort", "aborted", "timeout", "network_error",
+    "insufficient_system_resource",
+})  # fmt: skip
+"""Finish reasons of OpenRouter, Mistral, vLLM, SGLang, Z.ai, DeepSeek and servers behind them."""
 _WORDS_OF_ERRORS = ("message", "code", "type", "detail", "status")
 
 
@@ -35,8 +40,8 @@ class Items:
     one_of: tuple[str, ...] = ()
     """Each item has one of these, and it is not null."""
     at_least: int = 1
-    broken_off: tuple[str, ...] = ()
-    """Values of `finish_reason` that report a server's failure."""
+    may_break_off: bool = False
+    """Each says how its generation ended: in full, or by a failure (`has_broken_off`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +86,18 @@ def reports(error: object) -> bool:
     if isinstance(error, dict):
         return any(error.get(name) is not None for name in _WORDS_OF_ERRORS)
     return bool(error)
+
+
+def has_broken_off(choice: Mapping[str, object]) -> bool:
+    """Whether a choice reports that its generation failed, and did not end.
+
+    OpenRouter calls it `stop` at times, and has the reason of the provider behind it in `native_finish_reason`.
+    """
+    if is_breakage(choice.get("finish_reason")) or is_breakage(choice.get("native_finish_reason")):
+        return True
+    return reports(choice.get("error"))
+
+
+def is_breakage(reason: object) -> bool:
+    """Whether a finish reason, in any spelling, is a failure of the server."""
+    return isinstance(reason, str) and reason.lower().replace("-", "_") in _BROKEN_OFF

@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from llm_guard.dialect.continuation import MAX_TEXT, Splice, Transcript
+from llm_guard.dialect.event_json import object_in
 from llm_guard.dialect.seam import Seam
 from llm_guard.dialect.sse import Event, Usage, events_in
 
@@ -194,11 +195,8 @@ def count_of(value: Any) -> int:
 
 def _body_of(event: Event) -> Body | None:
     """None for what is no object or names no type."""
-    try:
-        body = json.loads(event.data)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(body, dict):
+    body = object_in(event)
+    if body is None:
         return None
     kind = body.setdefault("type", event.name)
     return body if isinstance(kind, str) and kind and kind.isprintable() else None

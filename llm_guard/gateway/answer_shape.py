@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from llm_guard.dialect.shapes import Items, Member, Shape, is_error_answer, reports
+from llm_guard.dialect.shapes import Items, Member, Shape, is_breakage, is_error_answer, reports
 
 Fault = Literal["cut", "empty", "shape", "text"]
 _NOTHING = (b"[]", b'""', b"null")
+_LONGEST_NOTHING = 4
 
 
 class Object(msgspec.Struct):
@@ -45,7 +46,7 @@ class Reader:
             if items.one_of or "vector" in items.members.values()
         ]
         """Lists with conditions that a type cannot hold."""
-        self._breaking = [(name, items.broken_off) for name, items in lists if items.broken_off]
+        self._breaking = [name for name, items in lists if items.may_break_off]
         self._is_resource = shape is None or shape.carries_error
         self._decode = msgspec.json.Decoder(Fields if shape is None else _struct_of(shape)).decode
 
@@ -65,9 +66,9 @@ class Reader:
             return is_error_answer(fields.error, fields.type, fields.object, fields.id)
         if fields.object == "error" or (fields.error is not None and reports(fields.error)):
             return True
-        for name, reasons in self._breaking:
+        for name in self._breaking:
             for item in getattr(fields, name, ()):
-                if item.finish_reason in reasons:
+                if is_breakage(item.finish_reason) or is_breakage(item.native_finish_reason) or reports(item.error):
                     return True
         return False
 
@@ -88,11 +89,21 @@ class Reader:
     def _has_items(self, fields: Fields) -> bool:
         for name, one_of, vectors in self._checked:
             for item in getattr(fields, name):
-                if one_of and all(bytes(getattr(item, key)) in _NOTHING for key in one_of):
+                if one_of and all(_is_nothing(getattr(item, key)) for key in one_of):
                     return False
-                if any(bytes(getattr(item, key)) in _NOTHING for key in vectors):
+                if not all(_is_vector(getattr(item, key)) for key in vectors):
                     return False
         return True
+
+
+def _is_nothing(raw: msgspec.Raw) -> bool:
+    value = memoryview(raw)
+    return len(value) <= _LONGEST_NOTHING and bytes(value) in _NOTHING
+
+
+def _is_vector(raw: msgspec.Raw) -> bool:
+    """Whether JSON is a list or a text that is not empty."""
+    return memoryview(raw)[0] in b'["' and not _is_nothing(raw)
 
 
 def value_of(body: bytes) -> Any:
@@ -111,8 +122,8 @@ def _type_of(member: Member | Items) -> Any:
         return {"count": int, "object": Object, "text": str, "vector": msgspec.Raw}[member]
     named: list[Any] = [(name, _type_of(kind)) for name, kind in member.members.items()]
     named += [(name, msgspec.Raw, msgspec.Raw(b"null")) for name in member.one_of]
-    if member.broken_off:
-        named.append(("finish_reason", Any, None))
+    if member.may_break_off:
+        named += [(name, Any, None) for name in ("finish_reason", "native_finish_reason", "error")]
     item = msgspec.defstruct("Item", named, kw_only=True)
     return Annotated[list[item], msgspec.Meta(min_length=member.at_least)]  # type: ignore[valid-type]
 

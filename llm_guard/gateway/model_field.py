@@ -325,18 +325,22 @@ def _reason(error: msgspec.DecodeError, begins_at: int) -> str:
 
 # multipart/form-data (RFC 7578)
 
+_TRUE_IN_FORMS = frozenset({b"true", b"1", b"on", b"t", b"y", b"yes"})
+"""What FastAPI, and so vLLM and others, takes for `true` in a form, in any case."""
+
 
 def asked_of_form(scan: FormScan) -> Asked:
     """What a whole form asks for; raises BadRequest when its model is no name."""
     if scan.fault:
         raise BadRequest(400, "invalid_body", f"the form cannot be read: {scan.fault}")
     raw = scan.fields.get("model")
-    is_stream = scan.fields.get("stream") == b"true"
+    stream = scan.fields.get("stream", b"")
+    is_stream = stream == b"true"
+    may_stream = not is_stream and stream.lower() in _TRUE_IN_FORMS
     response_format = scan.fields.get("response_format", b"")[:_MAX_FORMAT_BYTES].decode("latin-1")
-    if raw is None:
-        return Asked(is_stream=is_stream, response_format=response_format)
     try:
+        model = checked_model(raw.decode()) if raw is not None else None
         is_doubled = len(scan.spans) > 1
-        return Asked(checked_model(raw.decode()), is_stream, 1, 1, False, response_format, is_model_doubled=is_doubled)
+        return Asked(model, is_stream, 1, 1, False, response_format, may_stream, is_model_doubled=is_doubled)
     except UnicodeDecodeError:
         raise BadRequest(400, "invalid_model", "`model` must be UTF-8 text", "model") from None

@@ -16,9 +16,10 @@ from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
 from llm_guard.dialect.sse import StreamWatch
 from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.answer_coding import unreadable
 from llm_guard.gateway.connections import UpstreamError
-from llm_guard.gateway.stream_view import StreamView, unreadable, view_of
-from llm_guard.gateway.unary import peek, read_unary, reader_of, wrong_form
+from llm_guard.gateway.stream_view import StreamView, view_of
+from llm_guard.gateway.unary import may_be_stream, peek, read_unary, reader_of, wrong_form
 from llm_guard.outcome import Answer, Failure, FailureKind
 from llm_guard.policy.answer_memory import AnswerMemory
 from llm_guard.policy.classify import classify_answer, classify_event
@@ -58,14 +59,14 @@ async def read_to_commit(
         if not call.is_upgrade:
             raise UpstreamError(FailureKind.MALFORMED, "it switched protocols unasked")
         return _opened(exchange, b"", exchange)
-    if exchange.status >= 300 and call.model is not None:  # followed by nobody: the client would take its key there
-        raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, which sends calls elsewhere")
-    headers = header_rules.lower_names(exchange.headers)
     reader = reader_of(call, attempt)
     shape = reader.shape if reader is not None else None
+    if exchange.status >= 300 and (call.model is not None or shape is not None):
+        # A redirect is not followed: the client would take its key there.
+        raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, which sends calls elsewhere")
+    headers = header_rules.lower_names(exchange.headers)
     is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
-    is_requested = call.is_stream or call.may_stream
-    if not is_event_stream and is_requested and shape is not None and shape.streaming == "required":
+    if not is_event_stream and may_be_stream(call, shape):
         exchange = peeked = await peek(exchange)
         is_event_stream = peeked.is_event_stream
     opened: Opened | Failure | bytes | None
@@ -76,7 +77,7 @@ async def read_to_commit(
             opened = await _first_event(call, attempt, exchange, headers.get("content-encoding", ""), limits)
     else:
         limits.on_unary()
-        opened = await read_unary(call, attempt, exchange, headers, reader, memory)
+        opened = await read_unary(call, attempt, exchange, headers, reader, memory, limits.clock)
     if isinstance(opened, Failure):
         return opened
     if isinstance(opened, Opened):
@@ -178,7 +179,8 @@ class _Beginning:
             if view.failure is not None:
                 raise UpstreamError(view.failure.kind, view.failure.detail)
             if view.watch.malformed:
-                raise UpstreamError(FailureKind.MALFORMED, "the stream began with an event that is not JSON")
+                why = "the stream began with no event of this endpoint"
+                raise UpstreamError(FailureKind.MALFORMED, why, is_shape_only=view.watch.is_foreign)
             if view.is_cut:
                 self._end()
         return None

@@ -273,5 +273,5 @@ def _evidence(call: Call, failure: Failure) -> Signal:
     """What a failure tells of the deployment's health: nothing, where the client's patience ended first. A caller that
     waits for 10 ms must not open a breaker for everybody."""
     is_impatience = failure.limit == "total" and call.decide_by < call.deadline_at
-    is_no_evidence = is_impatience or failure.is_early or failure.is_shape_only or failure.is_clients_delay
-    return Signal.NO_EVIDENCE if is_no_evidence else failure.kind.signal
+    is_no_evidence = is_impatience or failure.is_early or failure.is_clients_delay
+    return Signal.NO_EVIDENCE if is_no_evidence else failure.signal

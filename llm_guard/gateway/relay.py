@@ -153,7 +153,7 @@ async def _follow(call: Call, served: Served, reply: Reply, clock: Clock) -> Fai
         if failure in (CLIENT_LEFT, _DRAINED) and _has_ended(opened):
             failure = None  # SDKs leave at the terminal event, before the end of the body
         call.failure = served.attempt.failure = failure
-        settle(served.attempt, served.leave, failure.kind.signal if failure else Signal.HEALTHY, clock)
+        settle(served.attempt, served.leave, failure.signal if failure else Signal.HEALTHY, clock)
     return failure
 
 
@@ -202,12 +202,10 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                 if not chunk:
                     break
                 passed = _feed(view, chunk, limit)
-        if opened.is_plain_json and passed.rstrip()[-1:] not in (b"", b"}", b"]"):
-            broken = Failure(FailureKind.TRUNCATED, "the JSON of the answer was cut")
     except TimeoutError:
         broken = _CLIENT_STALLED if is_writing else _out_of_time(limit, served)
     except UpstreamError as error:
-        broken = Failure(error.kind, error.detail)
+        broken = Failure(error.kind, error.detail, is_shape_only=error.is_shape_only)
     if view is not None:
         broken = _judge(view, broken, served.attempt)
         if broken is None and (rest := view.rest()):

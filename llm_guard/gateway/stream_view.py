@@ -1,27 +1,22 @@
 """A stream as it passes: what arrived, what of it may be passed on, and the watch that looks at it.
 
-Owns the difference between plain and compressed streams, and which encodings can be inspected. Nothing is ever
-re-encoded: a compressed stream passes as it came while a copy is inflated for the watch, or, where the gateway may have
-to write into it, inflated.
+Owns the difference between plain and compressed streams. Does not own the encodings (`gateway.answer_coding`). Nothing
+is ever re-encoded: a compressed stream passes as it came while a copy is inflated for the watch, or, where the gateway
+may have to write into it, inflated.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 
 from llm_guard.dialect.sse import Reader, StreamWatch
+from llm_guard.gateway.answer_coding import PieceInflater, is_packed
 from llm_guard.outcome import Failure, FailureKind
 
 MAX_INFLATED_BYTES = 16 << 20
 """What one chunk may inflate to: far more than events come to, far less than a decompression bomb, which is a thousand
 times its size."""
 
-_PIECE_BYTES = 1 << 16
-"""However much a chunk inflates to, no more of it is in memory at a time, where only the watch sees it."""
-_READABLE = frozenset({"gzip", "x-gzip", "deflate"})
-_UNREADABLE = frozenset({"br", "zstd", "compress", "x-compress", "dcb", "dcz"})
-"""Compressions that the standard library does not know (IANA's HTTP content coding registry)."""
 _BROKEN = Failure(FailureKind.MALFORMED, "its compressed data is broken")
 _BOMB = Failure(FailureKind.MALFORMED, "its compressed data inflates beyond all measure")
 
@@ -71,7 +66,7 @@ class InflatedView(StreamView):
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
         super().__init__(reader, enough)
-        self._inflater = _Inflater()
+        self._inflater = PieceInflater()
 
     @property
     def takes_events(self) -> bool:
@@ -108,7 +103,7 @@ class InflatingView(StreamView):
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
         super().__init__(reader, enough)
-        self._inflater = _Inflater()
+        self._inflater = PieceInflater()
 
     def feed(self, chunk: bytes) -> bytes:
         if self.is_cut:
@@ -132,41 +127,12 @@ class InflatingView(StreamView):
             self.failure = failure
 
 
-def unreadable(encoding: str) -> str:
-    """What of a content-encoding cannot be read; "" when all can. A name that is no compression, such as `none`, stands
-    for plain text."""
-    codings = [coding.strip().lower() for coding in encoding.split(",")]
-    packed = [coding for coding in codings if coding in _READABLE | _UNREADABLE]
-    return ", ".join(packed) if len(packed) > 1 or not _READABLE.issuperset(packed) else ""
-
-
 def view_of(reader: Reader, encoding: str, enough: int = 1, *, is_plain_wanted: bool = False) -> StreamView:
     """The view of a stream with this content-encoding ("" without one), which must not be `unreadable`.
 
     `enough`: how many tokens its watch looks out for (`StreamWatch.has_enough`). `is_plain_wanted`: the gateway may
     have to write into the stream; what can be inflated is passed on inflated, and has no content-encoding any more.
     """
-    if _READABLE.isdisjoint(coding.strip().lower() for coding in encoding.split(",")):
+    if not is_packed(encoding):
         return StreamView(reader, enough)
     return InflatingView(reader, enough) if is_plain_wanted else InflatedView(reader, enough)
-
-
-class _Inflater:
-    """gzip or zlib, by its header; some servers begin anew at each flush."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj(wbits=47)
-
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """What comes of a chunk, piece by piece. Raises zlib.error."""
-        unread, piece = chunk, b""
-        # A full piece may leave output behind in zlib after all of its input was taken.
-        while unread or len(piece) == _PIECE_BYTES:
-            piece = self._stream.decompress(unread, _PIECE_BYTES)
-            unread = self._stream.unconsumed_tail
-            if self._stream.eof:
-                unread = self._stream.unused_data
-                if unread:
-                    self._stream = zlib.decompressobj(wbits=47)
-            if piece:
-                yield piece

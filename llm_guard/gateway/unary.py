@@ -7,16 +7,19 @@ what is wrong (`policy.wrong_answer`), nor the way on to the client (`gateway.re
 from __future__ import annotations
 
 import json
-import zlib
-from typing import Literal
+import re
 
 from llm_guard.call import Attempt, Call, Exchange, Headers, Inbox, Opened, Wire
+from llm_guard.clock import Clock
 from llm_guard.dialect import DIALECTS
 from llm_guard.dialect.shapes import Shape
 from llm_guard.dialect.sse import Usage
 from llm_guard.dialect.tally import mapping
 from llm_guard.dialect.whole_as_stream import stream_of
+from llm_guard.gateway.answer_coding import decoded, head_of, unreadable
 from llm_guard.gateway.answer_shape import Fields, Reader, value_of
+from llm_guard.gateway.headers import value_of as value_of_header
+from llm_guard.gateway.json_end import CheckedExchange, JsonEnd
 from llm_guard.gateway.lesser import wants
 from llm_guard.gateway.stream_view import view_of
 from llm_guard.outcome import Failure
@@ -25,11 +28,12 @@ from llm_guard.policy.in_band import error_in
 from llm_guard.policy.wrong_answer import Fault, Seen, media_type, page_in, wrong_answer
 
 _HEAD_BYTES = 4096
-_MOST_INFLATED_BYTES = 4 << 20
-_MOST_RATIO = 20
-"""Beyond both, what inflates is a decompression bomb: JSON shrinks to a twentieth at most. It is left as it is."""
+_NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """Of an event stream, whatever its content type says."""
+_AUDIO = (b"ID3", b"RIFF", b"OggS", b"fLaC")
+"""Beginnings of audio whose first bytes alone could be those of a text."""
+_BOM = b"\xef\xbb\xbf"
 _FILES = ("/content", "/results")
 """At the end of paths whose answers are callers' own files, which may be anything."""
 
@@ -46,10 +50,16 @@ def reader_of(call: Call, attempt: Attempt) -> Reader | None:
     return _READERS.get((call.dialect, call.method, call.path))
 
 
+def may_be_stream(call: Call, shape: Shape | None) -> bool:
+    """Whether an event stream can be the answer of an endpoint whose shape is known."""
+    if shape is None or shape.streaming == "never":
+        return False
+    return shape.streaming == "any" or call.is_stream or call.may_stream
+
+
 def wrong_form(call: Call, exchange: Exchange, shape: Shape | None) -> Failure | None:
-    """The failure of an event stream where the endpoint sends one only on request."""
-    is_requested = call.is_stream or call.may_stream
-    if shape is None or shape.streaming == "optional" or (is_requested and shape.streaming == "required"):
+    """The failure of an event stream where the endpoint sends none, or only on request."""
+    if shape is None or may_be_stream(call, shape):
         return None
     return wrong_answer(_seen(exchange, b"", b""), shape.name, "stream")
 
@@ -61,41 +71,95 @@ async def read_unary(
     headers: dict[str, str],
     reader: Reader | None,
     memory: AnswerMemory,
+    clock: Clock,
 ) -> Opened | Failure | bytes:
     """The answer, its failure, or the error that stands in its place. Raises UpstreamError."""
+    if reader is not None and not reader.is_json:
+        return await _begin_media(call, attempt, exchange, headers, reader)
+    if reader is None and (not _is_json(media_type(headers.get("content-type", ""))) or call.path.endswith(_FILES)):
+        return await _begin(call, attempt, exchange, headers)
     shape = reader.shape if reader is not None else None
-    if (reader is None or not reader.is_json) and not _is_read_whole(call, headers, shape):
-        return await _begin(exchange, shape)
     outcome: Opened | Failure | bytes | None = None
-    most_bytes = attempt.target.max_buffered_answer
     try:
-        body, is_whole = await _read(attempt, exchange, most_bytes, memory)
-        if not is_whole and _is_stream_required(call, shape):
-            outcome = _wrong(exchange, body, b"", shape, "unary")
-        elif not is_whole:
-            outcome = _opened(exchange, body, exchange)
-            outcome.is_plain_json = "content-encoding" not in headers and body.lstrip()[:1] in (b"{", b"[")
-        else:
-            outcome = _judge(call, attempt, exchange, body, headers, reader or _UNKNOWN, most_bytes)
+        body, is_whole = await _read(attempt, exchange, attempt.target.max_buffered_answer, memory)
+        if is_whole:
+            outcome = _judge(call, attempt, exchange, body, headers, reader or _UNKNOWN)
+        if outcome is None:
+            outcome = _relayed(call, exchange, body, headers, shape, clock)
         return outcome
     finally:
         if attempt.buffer is not None and not isinstance(outcome, Opened):
             attempt.buffer.release()
 
 
-def _is_read_whole(call: Call, headers: dict[str, str], shape: Shape | None) -> bool:
-    media = media_type(headers.get("content-type", ""))
-    if shape is not None:
-        return _is_json(media) or media.startswith("text/")
-    return _is_json(media) and not call.path.endswith(_FILES)
+def _relayed(
+    call: Call, exchange: Exchange, body: bytes, headers: dict[str, str], shape: Shape | None, clock: Clock
+) -> Opened | Failure:
+    """JSON of which no more is read before it is passed on: it is judged by its beginning and by its end."""
+    encoding = headers.get("content-encoding", "")
+    head = head_of(body, encoding)
+    if shape is not None and unreadable(encoding):
+        return _wrong(exchange, body, b"", shape, "encoding")
+    if shape is not None and head.removeprefix(_BOM).lstrip()[:1] not in (b"{", b""):
+        return _wrong(exchange, body, head, shape, "text")
+    if _is_stream_required(call, shape):
+        return _wrong(exchange, body, b"", shape, "unary")
+    if unreadable(encoding):
+        return _opened(exchange, body, exchange)
+    end = JsonEnd(encoding, shape.members if shape is not None else ())
+    held = body[:-1]
+    return _opened(exchange, held, CheckedExchange(exchange, held, body[-1:], end, clock))
 
 
-async def _begin(exchange: Exchange, shape: Shape | None) -> Opened | Failure:
-    """Passed on from its first bytes: before them it may still fail, and another deployment be tried."""
+async def _begin(call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str]) -> Opened | Failure:
+    """Any answer of which nothing is known, passed on from its first bytes: before them it may still fail."""
     first = await exchange.read()
-    if shape is not None and (not first or page_in(first, "") is not None):
-        return wrong_answer(_seen(exchange, first, first), shape.name, "text" if first else "empty")
+    head = head_of(first, headers.get("content-encoding", ""))
+    if _is_page_wrong(call, attempt) and page_in(head, headers.get("content-type", "")) is not None:
+        return _wrong(exchange, first, head, None, "text")
     return _opened(exchange, first, exchange if first else None)
+
+
+async def _begin_media(
+    call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str], reader: Reader
+) -> Opened | Failure | bytes:
+    """Audio, passed on as soon as its bytes are none of a text, whatever its content type says."""
+    body = bytearray()
+    encoding = headers.get("content-encoding", "")
+    if unreadable(encoding):
+        return _wrong(exchange, b"", b"", reader.shape, "encoding")
+    while chunk := await exchange.read():
+        body += chunk
+        head = head_of(bytes(body[:_HEAD_BYTES]), encoding)
+        is_undecided = not head and len(body) <= UNCOUNTED_BYTES  # of an encoding so far only the header is here
+        if not is_undecided and not _is_text(head):
+            return _opened(exchange, bytes(body), exchange)
+        if len(body) > UNCOUNTED_BYTES:
+            return _wrong(exchange, bytes(body), head, reader.shape, "text")
+    judged = _judge(call, attempt, exchange, bytes(body), headers, reader)
+    return _wrong(exchange, bytes(body), b"", reader.shape, "text") if judged is None else judged
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether bytes are the beginning of a text."""
+    if page_in(head, "") is not None:
+        return True
+    if not head or head.startswith(_AUDIO) or _NOT_IN_TEXT.search(head) is not None:
+        return False
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data" and len(head) - error.start < 4
+    return True
+
+
+def _is_page_wrong(call: Call, attempt: Attempt) -> bool:
+    """Whether an HTML page cannot be the answer to a request of which no more is known: clients of an API accept JSON,
+    browsers HTML."""
+    if not attempt.target.deployment.upstream.judges_answers or call.path.endswith(_FILES):
+        return False
+    accepted = value_of_header(call.headers, "accept").lower()
+    return "json" in accepted and "html" not in accepted
 
 
 async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: AnswerMemory) -> tuple[bytes, bool]:
@@ -124,24 +188,27 @@ def _judge(
     body: bytes,
     headers: dict[str, str],
     reader: Reader,
-    most_bytes: int,
-) -> Opened | Failure | bytes:
+) -> Opened | Failure | bytes | None:
+    """None: behind its encoding there is more than is read."""
     shape = reader.shape
     encoding = headers.get("content-encoding")
-    plain = body if encoding is None else _decoded(body, encoding, most_bytes)
-    if plain is None or (shape is None and isinstance(plain, str)):
-        return _opened(exchange, body, None)  # more than is read, or a caller's own file
+    plain = body if encoding is None else decoded(body, encoding, attempt.target.max_buffered_answer)
+    if plain is None:
+        return None
     if isinstance(plain, str):
-        return _wrong(exchange, body, b"", shape, plain)
+        # What is not known may be a caller's own file.
+        return _opened(exchange, body, None) if shape is None else _wrong(exchange, body, b"", shape, plain)
     fields = reader.read(plain)
     if isinstance(fields, Fields):
         return _judge_fields(call, attempt, exchange, body, plain, fields, reader)
+    page = page_in(plain, headers.get("content-type", ""))
     if shape is None:
-        return _wrong(exchange, body, plain, shape, fields) if fields == "cut" else _opened(exchange, body, None)
+        is_wrong = fields == "cut" or (page is not None and _is_page_wrong(call, attempt))
+        return _wrong(exchange, body, plain, shape, fields) if is_wrong else _opened(exchange, body, None)
+    if page is None and _may_be_text(call, shape) and _is_any_text(plain, fields, headers):
+        return _opened(exchange, body, None)
     if fields == "shape" and _has_error(plain):
         return plain
-    if fields == "text" and _may_be_text(call, shape) and page_in(plain, headers.get("content-type", "")) is None:
-        return _opened(exchange, body, None)
     return _wrong(exchange, body, plain, shape, fields)
 
 
@@ -193,6 +260,13 @@ def _may_be_text(call: Call, shape: Shape) -> bool:
     return bool(shape.text_formats) and (not is_form or call.response_format in shape.text_formats)
 
 
+def _is_any_text(plain: bytes, fault: Fault, headers: dict[str, str]) -> bool:
+    """Whether what is no JSON object is a text: that of silence is empty, and that of a word may be a JSON value."""
+    if fault == "empty":
+        return bool(plain) or media_type(headers.get("content-type", "")).startswith("text/")
+    return fault == "text" or (fault == "shape" and plain.lstrip()[:1] not in (b"{", b"["))
+
+
 def _has_error(plain: bytes) -> bool:
     """Whether JSON in another shape is an error, in the words of any provider."""
     try:
@@ -221,43 +295,6 @@ def _opened(exchange: Exchange, held: bytes, rest: Exchange | None) -> Opened:
     return Opened(exchange.status, exchange.reason, exchange.headers, held, rest)
 
 
-# encodings
-
-
-def _decoded(body: bytes, encoding: str, most_bytes: int) -> bytes | Literal["cut", "encoding"] | None:
-    """The body as text, what is wrong with its encoding, or None: it comes to more than `most_bytes`."""
-    name = encoding.strip().lower()
-    if name in ("", "identity"):
-        return body
-    if name not in ("gzip", "x-gzip", "deflate"):
-        return "encoding"
-    if not body:
-        return body
-    most_bytes = min(most_bytes, max(_MOST_INFLATED_BYTES, _MOST_RATIO * len(body)))
-    try:
-        return _inflated(body, most_bytes, 47)
-    except zlib.error:
-        pass
-    try:
-        return _inflated(body, most_bytes, -15) if name == "deflate" else "encoding"  # some send it without its frame
-    except zlib.error:
-        return "encoding"
-
-
-def _inflated(body: bytes, most_bytes: int, wbits: int) -> bytes | Literal["cut"] | None:
-    """All streams of it, one after the other. Raises zlib.error."""
-    plain = b""
-    while body:
-        inflater = zlib.decompressobj(wbits)
-        plain += inflater.decompress(body, most_bytes + 1 - len(plain))
-        if len(plain) > most_bytes:
-            return None
-        if not inflater.eof:
-            return "cut"
-        body = inflater.unused_data
-    return plain
-
-
 # a stream in disguise
 
 
@@ -277,7 +314,7 @@ class Peeked:
     @property
     def is_event_stream(self) -> bool:
         """Whether the body begins as an event stream does."""
-        return self._first.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n").startswith(_BEGINNINGS)
+        return self._first.removeprefix(_BOM).lstrip(b"\r\n").startswith(_BEGINNINGS)
 
     async def read(self) -> bytes:
         """As of the exchange."""

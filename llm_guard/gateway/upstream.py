@@ -58,7 +58,12 @@ class Upstreams:
         except TimeoutError:
             return _weighed(limits.failure(), limits, exchange)
         except UpstreamError as error:
-            failure = Failure(error.kind, error.detail, is_before_sending=not limits.is_connected)
+            failure = Failure(
+                error.kind,
+                error.detail,
+                is_before_sending=not limits.is_connected,
+                is_shape_only=error.is_shape_only,
+            )
             return _weighed(failure, limits, exchange)
         finally:
             attempt.on_patience = None

@@ -19,10 +19,12 @@ _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM
 class UpstreamError(Exception):
     """An exchange that broke."""
 
-    def __init__(self, kind: FailureKind, detail: str) -> None:
+    def __init__(self, kind: FailureKind, detail: str, *, is_shape_only: bool = False) -> None:
+        """`is_shape_only`: as of a Failure."""
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
+        self.is_shape_only = is_shape_only
 
 
 def connecting_failed(error: Exception) -> UpstreamError:

@@ -19,8 +19,10 @@ PRIORITIES = {"high": 0, "normal": 1, "low": 2}
 _LEAST_MARGIN_S = 0.1
 _MARGIN_SHARE = 0.1
 _MOST_MARGIN_S = 1.0
-_FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-cluster-client-ip"})
+_FORWARDED = frozenset({"forwarded", "via", "cdn-loop", "x-real-ip"})
 _PROXY_PREFIXES = ("x-forwarded-", "x-envoy-", "x-original-", "cf-")
+_PROXY_SUFFIX = "-client-ip"
+"""x-client-ip, true-client-ip, x-cluster-client-ip, fastly-client-ip, fly-client-ip."""
 
 
 def patience_s(headers: Mapping[str, str]) -> float | None:
@@ -79,7 +81,7 @@ def is_loopback(peer: str | None) -> bool:
 
 
 def _is_of_proxy(name: str) -> bool:
-    return name in _FORWARDED or name.startswith(_PROXY_PREFIXES)
+    return name in _FORWARDED or name.startswith(_PROXY_PREFIXES) or name.endswith(_PROXY_SUFFIX)
 
 
 def _seconds(said: str) -> float | None:

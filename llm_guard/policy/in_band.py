@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from llm_guard.outcome import FailureKind
+from llm_guard.outcome import FailureKind, Signal
 from llm_guard.policy.envelope import plain_code
 from llm_guard.policy.vocabulary.finishes import KIND_OF_FINISH
 
@@ -38,6 +38,9 @@ _RESULTS = (
     "object",
     "generations",
 )
+_OWN_REASONS = ("finish_reason", "finishReason", "stop_reason", "stopReason")
+_QUOTED_REASONS = ("native_finish_reason",)
+"""Of the provider behind OpenRouter, which calls the end `stop` at times. Only what breaks the generation counts."""
 _CUT = "<EOF>"
 
 
@@ -124,10 +127,14 @@ def _is_bare_error(value: dict[str, Any]) -> bool:
 
 def _stopped(value: dict[str, Any]) -> Found | None:
     """A reason to stop that is no proper end."""
-    for reason in _finish_reasons(value):
+    for reason in _finish_reasons(value, _OWN_REASONS):
         kind = KIND_OF_FINISH.get(plain_code(reason))
         if kind is not None:
             return Found(kind=kind, why=f"finish reason {reason[:40]}")
+    for reason in _finish_reasons(value, _QUOTED_REASONS):
+        kind = KIND_OF_FINISH.get(plain_code(reason))
+        if kind is not None and kind.signal is Signal.UNHEALTHY:
+            return Found(kind=kind, why=f"finish reason {reason[:40]} of the provider behind it")
     feedback = value.get("promptFeedback")
     if isinstance(feedback, dict) and feedback.get("blockReason"):
         return Found(kind=FailureKind.CONTENT_POLICY, why="promptFeedback.blockReason")
@@ -139,14 +146,14 @@ def _stopped(value: dict[str, Any]) -> Found | None:
     return None
 
 
-def _finish_reasons(value: dict[str, Any]) -> Iterable[str]:
+def _finish_reasons(value: dict[str, Any], names: tuple[str, ...]) -> Iterable[str]:
     holders: list[object] = [value, value.get("delta"), value.get("messageStop"), value.get("output")]
     for name in ("choices", "candidates"):
         listed = value.get(name)
         holders += listed[:8] if isinstance(listed, list) else ()
     for holder in holders:
         if isinstance(holder, dict):
-            for name in ("finish_reason", "finishReason", "stop_reason", "stopReason"):
+            for name in names:
                 reason = holder.get(name)
                 if isinstance(reason, str) and reason:
                     yield reason
@@ -214,7 +221,8 @@ class _Stream:
     def _note(self, value: dict[str, Any]) -> None:
         kind = value.get("type")
         ends = kind in ("message_stop", "response.completed", "response.incomplete", "message-end")
-        self._has_ended |= ends or value.get("done") is True or "messageStop" in value or any(_finish_reasons(value))
+        ends = ends or value.get("done") is True or "messageStop" in value
+        self._has_ended |= ends or any(_finish_reasons(value, _OWN_REASONS))
         usage = value.get("usage")
         if isinstance(usage, dict) and usage.get("completion_tokens") == 0:
             self._empty_completion = True

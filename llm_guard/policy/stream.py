@@ -68,11 +68,11 @@ class StreamSettings:
 
 
 def why_cut(upstream: str, *, lacks_finish: bool) -> str:
-    """Why a stream that ended by itself is no whole answer; `lacks_finish`: `[DONE]` came without a finish_reason."""
+    """Why a stream that ended by itself is no whole answer; `lacks_finish`: `stream_end: lenient` would let it pass."""
+    why = "the stream ended without its terminal event"
     if not lacks_finish:
-        return "the stream ended without its terminal event"
-    hint = f"if this server never sends one, set upstreams.{upstream}.stream_end: lenient"
-    return f"the stream ended without its terminal event: [DONE] came without a finish_reason ({hint})"
+        return why
+    return f"{why} (if this server never sends one, set upstreams.{upstream}.stream_end: lenient)"
 
 
 def may_recover(failure: Failure) -> bool:

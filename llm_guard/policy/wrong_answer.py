@@ -17,10 +17,12 @@ Fault = Literal["cut", "empty", "encoding", "shape", "stream", "text", "unary"]
 """`stream`: an event stream that was not requested. `unary`: none, where one was requested."""
 
 _HEAD_BYTES = 4096
+_BOM = b"\xef\xbb\xbf"
 _MAX_TITLE_CHARS = 80
 _MAX_TYPE_CHARS = 60
 _HTML = re.compile(
-    rb"\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body|title)\b", re.IGNORECASE | re.DOTALL
+    rb"(?:\xef\xbb\xbf)?\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body|title)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _TITLE = re.compile(rb"<title[^<>]{0,200}>([^<]{0,400})", re.IGNORECASE)
 _WORDS: dict[Fault, str] = {
@@ -67,7 +69,7 @@ def page_in(head: bytes, content_type: str) -> str | None:
     """Names the HTML page that a body begins with, with its title; None: it is none."""
     head = head[:_HEAD_BYTES]
     is_page = _HTML.match(head) is not None
-    if not is_page and not (media_type(content_type) == "text/html" and head.lstrip()[:1] == b"<"):
+    if not is_page and not (media_type(content_type) == "text/html" and head.removeprefix(_BOM).lstrip()[:1] == b"<"):
         return None
     found = _TITLE.search(head)
     title = html.unescape(found[1].decode("utf-8", "replace")) if found is not None else ""

@@ -60,6 +60,7 @@ _REFUSALS = (
     "Es tut mir leid, aber dabei kann ich nicht helfen.", "抱歉，我无法继续这段内容。",
     "I'm sorry, there is nothing to continue. Is there anything else that I can help you with today?", "",
     '"{words}" is where my message ended, and I have nothing to add.',
+    "I'm sorry, I can't continue that. The last words were: {words}", "I can't help with that.\n\n{words}.",
 )  # fmt: skip
 _ANEW = (
     "Let me start over. There are several ways to look at this, and the first of them is the simplest: ",

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.chaos.forms import CHAT, MESSAGES, RESPONSES
+from tests.chaos.forms import CHAT, LEGACY, MESSAGES, RESPONSES
 from tests.fakes.keep_alives import EVERY_S, begun, for_ever, hangs
 from tests.fakes.provider import END, Pause, Respond, Step, chunk, stream_head, whole
 
@@ -105,24 +105,46 @@ def wrong_cases() -> Iterator[Case]:
         yield Case("another shape", endpoint, (whole(200, endpoint.wrong),), "malformed")
         text = whole(200, b"no healthy upstream", {"content-type": "text/plain"})
         yield Case("text of a proxy", endpoint, (text,), "malformed")
-        if endpoint.name != "speech":
+        if endpoint.name == "speech":
+            yield from _wrong_as_audio(endpoint)
+        else:
+            bom = whole(200, b"\xef\xbb\xbf" + PAGE)
+            yield Case("HTML behind a byte order mark", endpoint, (bom,), "misrouted")
             yield Case("{}", endpoint, (whole(200, b"{}"),), "malformed")
             yield Case("HTML as JSON", endpoint, (whole(200, PAGE),), "misrouted")
             yield Case("cut, as text", endpoint, (whole(200, good[:-2], {"content-type": "text/plain"}),), "truncated")
             yield Case("cut, without a type", endpoint, (_untyped(good[:-2]),), "truncated")
             yield Case("wrong encoding", endpoint, (whole(200, good, {"content-encoding": "gzip"}),), "malformed")
-        if endpoint.name in STREAMED:
+        if endpoint.name in (*STREAMED, "images", "transcriptions"):
             yield Case("a stream, unrequested", endpoint, (stream_head(), chunk(b"data: {}\n\n"), END), "malformed")
+        if endpoint.name in STREAMED:
             page = whole(200, PAGE, {"content-type": "text/html"})
             yield Case("HTML for a stream", endpoint, (page,), "misrouted", is_stream=True)
             yield Case("{} for a stream", endpoint, (whole(200, b"{}"),), "malformed", is_stream=True)
-    chat = ENDPOINTS[0]
+    chat, legacy = ENDPOINTS[:2]
+    stream = (stream_head(), chunk(CHAT.token), chunk(CHAT.end), END)
+    yield Case("a chat's stream", legacy, stream, "malformed", is_stream=True)
+    stream = (stream_head(), chunk(LEGACY.token), chunk(LEGACY.end), END)
+    yield Case("a completion's stream", chat, stream, "malformed", is_stream=True)
     brotli = whole(200, b"\x8b\x00\x80hi\x03", {"content-encoding": "br"})
     yield Case("an encoding that was not requested", chat, (brotli,), "malformed")
     yield Case("a list", chat, (whole(200, b"[]"),), "malformed")
     yield Case("detail", chat, (whole(200, b'{"detail":"Not authenticated"}'),), "malformed")
     cut = gzip.compress(chat.answer)[:-12]
     yield Case("gzip that was cut", chat, (whole(200, cut, {"content-encoding": "gzip"}),), "truncated")
+
+
+def _wrong_as_audio(speech: Endpoint) -> Iterator[Case]:
+    """Text whose headers say that it is audio, or nothing."""
+    audio, packed = {"content-type": "audio/mpeg"}, {"content-type": "audio/mpeg", "content-encoding": "gzip"}
+    yield Case("HTML as audio", speech, (whole(200, PAGE, audio),), "misrouted")
+    yield Case("compressed HTML as audio", speech, (whole(200, gzip.compress(PAGE), packed),), "misrouted")
+    yield Case("JSON as audio", speech, (whole(200, speech.wrong, audio),), "malformed")
+    yield Case("text without a type", speech, (_untyped(b"upstream connect error"),), "malformed")
+    text = (stream_head(200, audio), *(chunk(bytes([byte])) for byte in b"upstream connect error"), END)
+    yield Case("text as audio, in chunks", speech, text, "malformed")
+    brotli = whole(200, speech.answer, {"content-type": "audio/mpeg", "content-encoding": "br"})
+    yield Case("an encoding that was not requested", speech, (brotli,), "malformed")
 
 
 def hang_cases() -> Iterator[Case]:
@@ -145,7 +167,13 @@ def good_cases() -> Iterator[Case]:
         in_chunks = stream_head(200, plain)
         yield Case("in chunks", endpoint, (in_chunks, *(chunk(bytes([c])) for c in endpoint.answer), END), "")
         if endpoint.name == "speech":
+            yield Case("as HTML", endpoint, (whole(200, endpoint.answer, {"content-type": "text/html"}),), "")
             continue
+        for encoding in ("none", "utf-8", "identity, identity"):
+            as_it_is = whole(200, endpoint.answer, {"content-encoding": encoding})
+            yield Case(f"in the encoding {encoding}", endpoint, (as_it_is,), "")
+        padded = whole(200, gzip.compress(endpoint.answer) + bytes(8), {"content-encoding": "gzip, identity"})
+        yield Case("compressed, with padding", endpoint, (padded,), "")
         yield Case("without a type", endpoint, (_untyped(endpoint.answer),), "")
         yield Case("as text", endpoint, (whole(200, endpoint.answer, {"content-type": "text/plain"}),), "")
         vendor = {"content-type": "Application/Vnd.API+JSON; charset=utf-8"}
@@ -153,7 +181,9 @@ def good_cases() -> Iterator[Case]:
         yield Case("with odd JSON", endpoint, (whole(200, _odd(endpoint.answer)),), "")
     for text in (b"text", b"srt", b"vtt"):
         named = Endpoint(f"transcriptions, {text.decode()}", "/v1/audio/transcriptions", _PARTS % text, b"", b"", _FORM)
-        yield Case("as text", named, (whole(200, b"hello\n", {"content-type": "text/plain"}),), "")
+        for said in (b"hello\n", b"\n", b"", b"[BLANK_AUDIO]", b'"quoted"', b"5", b"null"):
+            heard = whole(200, said, {"content-type": "text/plain"})
+            yield Case(f"the text {said.decode()!r}", named, (heard,), "")
 
 
 def _untyped(body: bytes) -> Respond:

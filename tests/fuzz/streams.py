@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Callable
 from unittest import mock
 
-from llm_guard.dialect import DIALECTS, DialectName, sse
+from llm_guard.dialect import DIALECTS, DialectName, framing, sse
 from llm_guard.dialect.sse import Reader, StreamWatch, events_in, split_before
-from llm_guard.gateway import stream_view
+from llm_guard.gateway import answer_coding, stream_view
 from llm_guard.gateway.stream_view import StreamView, view_of
 from tests.fuzz.mutation import cuts_of, rolled
 
@@ -31,9 +31,9 @@ def fuzz_watch(data: bytes) -> None:
     dice, stream = rolled(data)
     dialect, path = dice.choice(KINDS)
     choices, enough = dice.choice((1, 1, 2)), dice.choice((1, 1, 2, 1000))
-    longest = dice.choice((sse.MAX_EVENT_BYTES, 40, 200))
+    longest = dice.choice((framing.MAX_EVENT_BYTES, 40, 200))
     if stream[:1] in (b"\r", b"\n") or re.search(rb"(?:^|[\r\n]):", stream):
-        longest = sse.MAX_EVENT_BYTES  # what comes in the same chunk before an event counts towards its length
+        longest = framing.MAX_EVENT_BYTES  # what comes in the same chunk before an event counts towards its length
 
     def reader() -> Reader:
         return DIALECTS[dialect].stream_reader(path, choices)
@@ -73,7 +73,7 @@ def fuzz_watch_cost(data: bytes) -> None:
         watch = StreamWatch(DIALECTS[dialect].stream_reader(path, 1), dice.choice((1, 1000)))
         for start in range(0, size, chunk):
             watch.feed(text[start : start + chunk])
-            assert len(watch.held) <= sse.MAX_EVENT_BYTES + _CUT_END_BYTES + chunk
+            assert len(watch.held) <= framing.MAX_EVENT_BYTES + _CUT_END_BYTES + chunk
 
     is_cost_linear(fed)
 
@@ -85,7 +85,11 @@ def fuzz_view(data: bytes) -> None:
     is_wanted, encoding = dice.random() < 0.5, dice.choice(("gzip", "gzip", "deflate", ""))
     dialect, path = dice.choice(KINDS)
     most = dice.choice((stream_view.MAX_INFLATED_BYTES, 300))
-    with mock.patch.multiple(stream_view, MAX_INFLATED_BYTES=most, _PIECE_BYTES=dice.choice((1 << 16, 100))):
+    piece = dice.choice((1 << 16, 100))
+    with (
+        mock.patch.object(stream_view, "MAX_INFLATED_BYTES", most),
+        mock.patch.object(answer_coding, "_PIECE_BYTES", piece),
+    ):
         reader = DIALECTS[dialect].stream_reader(path, 1)
         view = view_of(reader, encoding, dice.choice((1, 100)), is_plain_wanted=is_wanted)
         passed, is_cut = b"", False
@@ -149,7 +153,7 @@ def _shown(reader: Reader, pieces: list[bytes], enough: int) -> tuple[object, ..
         assert came.startswith(passed) if watch.is_cut else passed + watch.held == came
         assert not (watch.is_cut and watch.is_inside), "its end is not passed on"
         if not watch.is_inside:
-            assert len(watch.held) <= max(sse.MAX_EVENT_BYTES + _CUT_END_BYTES, len(piece))
+            assert len(watch.held) <= max(framing.MAX_EVENT_BYTES + _CUT_END_BYTES, len(piece))
     # Of a cut stream it depends on the chunks whether comments before the cut had passed: events had.
     return (*_seen(watch), watch.has_enough, watch.is_inside or (list(events_in(passed)) if watch.is_cut else passed))
 

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from llm_guard.config import Config
-from tests.chaos.forms import CHAT, MESSAGES, RESPONSES
+from tests.chaos.forms import CHAT, LEGACY, MESSAGES, RESPONSES
 from tests.chaos.stand import config_of, facing, standing
 from tests.chaos.wire import Connection, ask
 from tests.fakes.client import raw_request
@@ -17,7 +17,7 @@ from tests.fakes.waiting import eventually
 from tests.fakes.wrong_answers import PAGE, TITLE, Case, good_cases, wrong_cases
 
 RETRY = {"max_attempts": 2}
-FORMS = {"chat": CHAT, "completions": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+FORMS = {"chat": CHAT, "completions": LEGACY, "responses": RESPONSES, "messages": MESSAGES}
 
 
 def two_deployments(first: str, second: str, answers: str = "strict") -> Config:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_guard.dialect import anthropic, openai
-from llm_guard.dialect.sse import MAX_EVENT_BYTES, Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.dialect.framing import MAX_EVENT_BYTES
+from llm_guard.dialect.sse import Event, Mark, Reader, StreamWatch, Usage
 
 WORDS = [
     "hello", "error", '"error"', "error: 5", "event: error", "finish_reason", '"finish_reason":"stop"', "[DONE]",

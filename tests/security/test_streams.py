@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import pytest
 
 from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.sse import MAX_EVENT_BYTES, StreamWatch
+from llm_guard.dialect.framing import MAX_EVENT_BYTES
+from llm_guard.dialect.sse import StreamWatch
 from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
 from tests.chaos.sinks import pouring
 from tests.chaos.stand import config_of, facing, standing

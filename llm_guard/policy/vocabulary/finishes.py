@@ -23,7 +23,7 @@ _WORDS = {
     Kind.OVERLOADED: ("insufficient_system_resource",),
     Kind.TIMEOUT: ("timeout",),
     Kind.NETWORK: ("network_error",),
-    Kind.SERVER_ERROR: ("abort", "aborted", "failed", "internal_error"),
+    Kind.SERVER_ERROR: ("abort", "aborted", "failed", "internal_error", "server_error", "error_finish"),
 }  # fmt: skip
 
 KIND_OF_FINISH = {plain_code(word): kind for kind, words in _WORDS.items() for word in words} | {"": Kind.SERVER_ERROR}

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from llm_guard.dialect import openai
-from llm_guard.dialect.openai import ChatReader, OtherReader, ResponsesReader, stream_reader
+from llm_guard.dialect.openai import ChatReader, ResponsesReader, stream_reader
+from llm_guard.dialect.openai_media import OtherReader
 from llm_guard.dialect.sse import (
     END,
     FILLER,
+    FOREIGN,
     MALFORMED,
     NOTHING,
     PROGRESS,
@@ -128,8 +130,22 @@ def test_empty_chunk_of_a_chat_is_filler_once_its_choice_has_begun(data: Event) 
 
 
 def test_text_of_a_legacy_completion_is_a_token() -> None:
-    assert chat(event({"choices": [{"index": 0, "text": "x", "finish_reason": None}]})) == TOKEN
-    assert chat(event({"choices": [{"index": 0, "text": "", "finish_reason": None}]})) == NOTHING
+    data = event({"choices": [{"index": 0, "text": "x", "finish_reason": None}]})
+    assert ChatReader(1, is_chat=False).read(data) == TOKEN
+    empty = event({"choices": [{"index": 0, "text": "", "finish_reason": None}]})
+    assert ChatReader(1, is_chat=False).read(empty) == NOTHING
+
+
+def test_chunk_of_the_other_endpoint_is_foreign() -> None:
+    """A client of one endpoint does not see the text of the other."""
+    text = event({"choices": [{"index": 0, "text": "x", "finish_reason": None}]})
+    delta = chunk(choice(content="x"))
+    both = event({"choices": [{"index": 0, "text": "x", "delta": {"content": "x"}}]})
+    for path, foreign in (("/v1/chat/completions", text), ("/v1/completions", delta)):
+        assert stream_reader(path, 1).read(foreign) == FOREIGN
+        assert stream_reader(path, 1).read(both).is_token
+    for own in (text, delta, both):
+        assert stream_reader("/v1/fim/completions", 1).read(own).is_token
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter", "anything_new"])
@@ -332,16 +348,36 @@ def test_usage_of_a_responses_object_is_counted_too() -> None:
         chunk(choice(finish="insufficient_system_resource")),  # DeepSeek
         chunk(choice(finish="network_error")),  # Z.ai
         chunk(choice(finish="abort")),  # vLLM, SGLang
+        chunk(choice(finish="network-error")),
+        chunk(choice(finish="ERROR")),
+        chunk(choice(finish="timeout")),
+        chunk({**choice(finish="stop"), "native_finish_reason": "network_error"}),  # OpenRouter
+        chunk({**choice(finish="stop"), "error": {"code": 502, "message": "boom"}}),  # OpenRouter
     ],
 )
 def test_error_in_a_chat_is_marked_as_it_was_written(data: Event) -> None:
     # What the official SDKs raise on is a field of that name.
-    is_heard = b'"error":' in data.data.replace(b" ", b"").replace(b':"error"', b"")
+    is_heard = data.data.startswith(b"{") and bool(json.loads(data.data).get("error"))
     assert chat(data) == Mark(error=data.data, is_heard=is_heard)
 
 
 def test_error_that_is_null_is_none() -> None:
     assert chat(chunk(choice(content="x"), error=None)) == TOKEN
+    assert chat(chunk({**choice(content="x"), "error": None, "native_finish_reason": None})) == TOKEN
+
+
+@pytest.mark.parametrize("native", ["stop", "STOP", "completed", "end_turn", "length", "content_filter", None])
+def test_end_of_the_provider_behind_is_no_failure(native: str | None) -> None:
+    assert chat(chunk({**choice(finish="stop"), "native_finish_reason": native})) == END
+
+
+def test_numbers_of_any_length_are_read() -> None:
+    long = b'{"choices":[{"index":0,"delta":{"content":"x"}}],"x":1e400,"y":%b}' % (b"9" * 5000)
+    assert chat(event(long)) == TOKEN
+    assert (
+        ResponsesReader().read(event(b'{"type":"response.output_text.delta","delta":"x","y":%b}' % (b"9" * 5000)))
+        == TOKEN
+    )
 
 
 def test_vllm_error_then_done_is_an_error_and_no_end() -> None:
@@ -400,6 +436,13 @@ def test_response_that_fails_is_an_error_and_no_end(kind: str) -> None:
     assert not mark.is_end
 
 
+def test_completed_response_that_has_failed_is_an_error() -> None:
+    error = {"code": "server_error", "message": "boom"}
+    mark = response("response.completed", response={"status": "failed", "error": error})
+    assert (mark.error is None, mark.is_end) == (False, False)
+    assert response("response.completed", response={"status": "completed", "error": error}).is_end
+
+
 def test_response_error_may_come_without_a_kind() -> None:
     assert ResponsesReader().read(event({"error": {"message": "boom"}})).error is not None
     assert ResponsesReader().read(event(b"boom", "error")).error == b"boom"
@@ -438,35 +481,6 @@ def test_kind_is_in_the_data_where_the_event_has_no_name() -> None:
 def test_completed_response_too_long_to_read_is_an_end() -> None:
     data = event(b'{"type":"response.completed","response":{"output":[', is_whole=False)
     assert ResponsesReader().read(data).is_end
-
-
-# others
-
-
-def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
-    assert OtherReader().read(event({"type": "speech.audio.delta"})).is_token
-    assert OtherReader().read(event(b"\x00\x01")) == TOKEN
-    assert OtherReader().read(event(b"", "ping")) == FILLER
-    assert OtherReader().read(event(b"{}", "ping")) == FILLER
-    assert OtherReader().read(event({"type": "keepalive"})) == FILLER
-    assert OtherReader().read(event({"type": "transcript.text.delta", "delta": ""})) == FILLER
-    assert OtherReader().read(event(b"[DONE]")) == END
-    assert watch(OtherReader(), b"").may_end
-
-
-def test_other_streams_have_errors() -> None:
-    assert OtherReader().read(event({"error": {"code": 1}})).error is not None
-    assert OtherReader().read(event(b"boom", "error")).error == b"boom"
-    assert OtherReader().read(event({"usage": {"input_tokens": 4}, "error": None})).usage == Usage(4, None)
-
-
-@pytest.mark.parametrize("name", ["", "error"])
-def test_error_of_an_agent_session_is_an_event_of_its_log(name: str) -> None:
-    """The log goes on after it; as an error of the stream it would never get through to a client."""
-    logged = {"type": "error", "event_id": "evt_1", "session_id": "sess_1", "error": {"code": "x", "message": "m"}}
-    mark = OtherReader().read(event(logged, name))
-    assert mark.is_token
-    assert mark.error is None
 
 
 # our own words

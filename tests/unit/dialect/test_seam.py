@@ -161,6 +161,14 @@ def test_text_without_a_safe_seam_is_not_joined(new: str) -> None:
     assert diverges(SENT, new)
 
 
+@pytest.mark.parametrize("behind", ["", ".", "...", "\n\nPlease try again.", ". \nShall I begin anew?"])
+def test_words_at_the_end_of_a_remark_are_no_repetition(behind: str) -> None:
+    """Joined, the text would end there, in the middle, like a whole one."""
+    words = anchor(SENT)
+    assert diverges(SENT, f"I can't continue that. The last words were: {words}{behind}")
+    assert joined("instruction", SENT, f"Sure, here it is: {words}ibly patient.") == SENT + "ibly patient."
+
+
 @pytest.mark.parametrize(
     ("sent", "new"),
     [

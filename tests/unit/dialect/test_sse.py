@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from llm_guard.dialect.framing import MAX_EVENT_BYTES
 from llm_guard.dialect.sse import (
     END,
     FILLER,
     MALFORMED,
-    MAX_EVENT_BYTES,
     NOTHING,
     PROGRESS,
     TOKEN,

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from llm_guard.dialect import sse
+from llm_guard.dialect import framing, sse
 from llm_guard.dialect.anthropic import MessagesReader
+from llm_guard.dialect.framing import MAX_EVENT_BYTES
 from llm_guard.dialect.openai import ChatReader, ResponsesReader
-from llm_guard.dialect.sse import MAX_EVENT_BYTES, Reader, StreamWatch, Usage
+from llm_guard.dialect.sse import Reader, StreamWatch, Usage
 from llm_guard.version import is_compiled
 
 MAX_HELD = MAX_EVENT_BYTES + 3
@@ -82,13 +83,13 @@ def test_event_that_never_ends_is_passed_on_and_proves_nothing() -> None:
 @pytest.mark.skipif(is_compiled(), reason="compiled, a module calls its own functions without looking them up")
 def test_long_event_in_small_pieces_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
-    real = sse._last_boundary
+    real = framing.last_boundary
 
     def last_boundary(block: bytes) -> int:
         looked_at.append(len(block))
         return real(block)
 
-    monkeypatch.setattr(sse, "_last_boundary", last_boundary)
+    monkeypatch.setattr(sse, "last_boundary", last_boundary)
     watched([b"x" * 100] * 500)
     assert len(looked_at) == 500
     assert max(looked_at) <= 101

@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 
 from llm_guard.dialect.openai import ChatReader
-from llm_guard.gateway import stream_view
-from llm_guard.gateway.stream_view import InflatedView, InflatingView, StreamView, unreadable, view_of
+from llm_guard.gateway import answer_coding, stream_view
+from llm_guard.gateway.answer_coding import unreadable
+from llm_guard.gateway.stream_view import InflatedView, InflatingView, StreamView, view_of
 from llm_guard.outcome import FailureKind
 
 STREAM = (
@@ -155,7 +156,7 @@ def test_each_event_may_be_compressed_on_its_own(is_plain_wanted: bool) -> None:
 
 def test_nothing_that_has_come_is_left_behind_in_the_inflater(monkeypatch: pytest.MonkeyPatch) -> None:
     # A piece may be full just when all input was taken, with more output to come.
-    monkeypatch.setattr(stream_view, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(answer_coding, "_PIECE_BYTES", 64)
     view, whole = new_view("gzip", is_plain_wanted=True), zlib.decompressobj(wbits=31)
     passed, came = b"", b""
     for byte in gzip.compress(b": " + b"x" * 3000 + b"\n\n" + STREAM * 20):

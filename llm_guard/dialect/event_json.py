@@ -1,0 +1,54 @@
+"""The JSON of one event. Valid JSON is read whatever its numbers are.
+
+Owns no meaning (`dialect.openai`, `dialect.anthropic`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llm_guard.dialect.sse import Event
+
+_MOST_DIGITS = 4000
+"""Python refuses to convert integers of more than 4,300 digits, because that takes quadratic time."""
+
+
+def object_in(event: Event) -> dict[str, Any] | None:
+    """The event's data as an object; {} for an event without data; None when it is no JSON object."""
+    if not event.data:
+        return {}
+    try:
+        value = json.loads(event.data)
+    except RecursionError:
+        return None
+    except ValueError:
+        value = _with_long_numbers(event.data)
+    return value if isinstance(value, dict) else None
+
+
+def dict_of(value: object) -> dict[str, Any]:
+    """The value, if it is an object."""
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: object) -> list[Any]:
+    """The value, if it is a list."""
+    return value if isinstance(value, list) else []
+
+
+def count_of(value: object) -> int | None:
+    """A count of tokens; None for what is none, such as a number of thousands of digits."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
+
+
+def _with_long_numbers(data: bytes) -> object:
+    """JSON with integers that are too long to be converted as 0; None for what is no JSON."""
+    try:
+        return json.loads(data, parse_int=_bounded)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _bounded(digits: str) -> int:
+    return int(digits) if len(digits) < _MOST_DIGITS else 0

@@ -84,7 +84,7 @@ class RetryBudget:
         self.recent = Recent(now)
         self._yield = RetryYield(now)
         self._first_ok = 0
-        """First attempts that succeeded since the ratio was renewed, and are not in `_yield` yet."""
+        """First attempts that succeeded since the last other attempt, and are not in `_yield` yet."""
         self._brought = 0.0
         self._ratio_until = now
         self.settings = settings
@@ -111,6 +111,7 @@ class RetryBudget:
         """An attempt ended, or its answer began."""
         self.recent.note(is_failure, now)
         if is_failure or is_retry:
+            self._note_first_ok(now)
             self._yield.note(is_failure, now, is_retry=is_retry)
             self._ratio_until = now
         else:
@@ -155,9 +156,13 @@ class RetryBudget:
             self._haste = self._new_haste()
 
     def _ratio(self, now: float) -> float:
-        self._yield.note_first_ok(self._first_ok, now)
-        self._first_ok = 0
+        self._note_first_ok(now)
         return self._settings.effective_ratio(self._yield.relative(), self._yield.success_share())
+
+    def _note_first_ok(self, now: float) -> None:
+        if self._first_ok:
+            self._yield.note_first_ok(self._first_ok, now)
+            self._first_ok = 0
 
     def _update(self, now: float) -> None:
         passed_s = now - self._updated_at

@@ -53,11 +53,13 @@ class RetryYield:
             self._first_share += _WEIGHT * (1.0 - is_failure - self._first_share)
 
     def note_first_ok(self, count: int, now: float) -> None:
-        """So many first attempts succeeded since the last call."""
+        """So many first attempts in a row succeeded since the last attempt that was noted."""
         if now - self._faded_at > _FADE_EACH_S:
             self._fade(now)
-        self._first += count
-        self._first_ok += count
+        self._attempts += count
+        self._ok += count
+        if self._first_share < _ALL:
+            self._first_share = 1 - (1 - self._first_share) * (1 - _WEIGHT) ** count
 
     def relative(self) -> float:
         """How often retries succeed, as a share of how often first attempts do: 0 to 1."""

@@ -305,21 +305,20 @@ class Gate:
     def _note_accepted(self, entered_at: float, now: float) -> None:
         """The call that entered then came back with anything but a 429: it may end a hold, a stop or both."""
         held_since, was_stopped = self._hold.since, self._pacer.is_stopped
-        paced_s = self._pacer.note_accepted(entered_at, now) if self._settings.pacing else None
+        has_opened = self._settings.pacing and self._pacer.note_accepted(entered_at, now)
         is_held_no_more = self._hold.note_answer(entered_at)
-        if paced_s is not None and (was_stopped or not is_held_no_more):
-            # Most calls may have been refused without waiting: they count, too.
-            came_per_s = max(self._queued_per_s(paced_s), self._denied.per_s(now))
-            self._open_slowly(came_per_s, _CALLS_AFTER_STOP, now)
+        if has_opened and (was_stopped or not is_held_no_more):
+            # All calls could not enter at once, and most may have been refused without waiting.
+            self._open_slowly(self._denied.per_s(now), _CALLS_AFTER_STOP, now)
         elif is_held_no_more and held_since is not None:
             self._open_after_hold(now - held_since, now)
 
     def _open_after_hold(self, held_s: float, now: float) -> None:
-        """Many calls that waited for the same instant must not all go at once, nor much faster than they came."""
-        self._open_slowly(self._queued_per_s(held_s), _CALLS_AFTER_HOLD, now)
-
-    def _queued_per_s(self, waited_s: float) -> float:
-        return self._line.length / max(1.0, min(waited_s, self._settings.queue_wait))
+        """Many calls that waited for the same instant must not all go at once, nor much faster than they came before
+        half of them have gone."""
+        count = self._line.length
+        queued_per_s = count / max(1.0, min(held_s, self._settings.queue_wait))
+        self._open_slowly(queued_per_s, max(_CALLS_AFTER_HOLD, count // 2), now)
 
     def _open_slowly(self, came_per_s: float, calls: int, now: float) -> None:
         count = self._line.length

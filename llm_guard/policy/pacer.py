@@ -83,10 +83,10 @@ class Pacer:
         """The call that went at `entered_at` came back with a 429."""
         self._learned.note_rate_limited(entered_at, now)
 
-    def note_accepted(self, entered_at: float, now: float) -> float | None:
-        """The call that went at `entered_at` came back with anything but a 429. Returns how long calls were paced if
-        that begins a slow start, else None."""
-        return now - self._learned.since if self._learned.note_accepted(entered_at, now) else None
+    def note_accepted(self, entered_at: float, now: float) -> bool:
+        """The call that went at `entered_at` came back with anything but a 429. Returns whether that begins a slow
+        start."""
+        return self._learned.note_accepted(entered_at, now)
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,

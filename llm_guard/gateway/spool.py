@@ -34,6 +34,8 @@ class Spool:
         self.max_bytes = default_max_bytes
         self.used_bytes = 0
         """Bytes in open files. Above `max_bytes` only after a reload that lowers the limit."""
+        self.refused = 0
+        """Bodies so far that found no room."""
 
     def adopt(self, max_bytes: int | None) -> None:
         """Changes the limit. None is the default. Bodies that are already spooled stay."""
@@ -62,7 +64,13 @@ class Spool:
             message = f"the body is larger than {self.max_bytes} bytes (server.max_spool)"
             raise BadRequest(413, "body_too_large", message)
         if self.used_bytes - spooled + size > self.max_bytes:
-            raise _no_room("other large bodies take all of server.max_spool")
+            raise self.refusal("other large bodies take all of server.max_spool")
+
+    def refusal(self, reason: str | None) -> BadRequest:
+        """Counts a body that finds no room, and returns its error."""
+        self.refused += 1
+        message = f"the gateway cannot spool a body of this size now: {reason}"
+        return BadRequest(503, "no_room_for_body", message, should_retry=True, retry_after_s=_RETRY_AFTER_S)
 
 
 class SpoolFile:
@@ -77,7 +85,7 @@ class SpoolFile:
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # `close` closes it
         except OSError as error:
-            raise _no_room(error.strerror) from None
+            raise spool.refusal(error.strerror) from None
 
     @property
     def closed(self) -> bool:
@@ -98,7 +106,7 @@ class SpoolFile:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
-            raise _no_room(error.strerror) from None
+            raise self._spool.refusal(error.strerror) from None
 
     def seek(self, offset: int) -> int:
         return self._file.seek(offset)
@@ -119,8 +127,3 @@ class SpoolFile:
         if not self._file.closed:
             self._file.close()
             self._spool.release(self._size)
-
-
-def _no_room(reason: str | None) -> BadRequest:
-    message = f"the gateway cannot spool a body of this size now: {reason}"
-    return BadRequest(503, "no_room_for_body", message, should_retry=True, retry_after_s=_RETRY_AFTER_S)

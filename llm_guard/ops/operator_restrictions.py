@@ -153,6 +153,26 @@ def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Mome
     )
 
 
+def of_spool(used: int, most: int, since: float, moment: Moment) -> Restriction:
+    """Large bodies that found no room on the disk within the last minute."""
+    effect = "Reads the config file, in which a larger server.max_spool must stand by then."
+    return Restriction(
+        "spool",
+        None,
+        None,
+        None,
+        f"large bodies were refused within a minute: {used} of {most} bytes are spooled (server.max_spool), or the "
+        "disk under TMPDIR is full",
+        moment.iso(since),
+        None,
+        "A body is taken again when there is room; this entry goes a minute after the last refusal.",
+        0,
+        False,
+        Lift("POST", _RELOAD, {}, effect),
+        None,
+    )
+
+
 def of_drain(since: float | None, moment: Moment) -> Restriction:
     """The gateway as a whole is shutting down."""
     return Restriction(

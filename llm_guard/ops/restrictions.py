@@ -27,6 +27,7 @@ from llm_guard.ops.running import Running
 
 _LOOKS_OF_A_DEPLOYMENT = 10
 _GATES_A_LOOK = 4
+_SPOOL_S = 60.0
 
 
 class Restrictions:
@@ -50,6 +51,9 @@ class Restrictions:
         self._degraded = degraded
         self._drained_since: float | None = None
         self._full_since: float | None = None
+        self._spool_since: float | None = None
+        self._spool_at = 0.0
+        self._spool_refused = 0
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
@@ -60,6 +64,10 @@ class Restrictions:
         """Notes since when the gateway as a whole refuses something."""
         self._drained_since = _since(self._drained_since, self._gateway.is_leaving or self._gateway.is_closed, now)
         self._full_since = _since(self._full_since, self._running.errands.counts.waiting >= self._most_deferred, now)
+        if (refused := self._gateway.spool.refused) != self._spool_refused:
+            self._spool_refused, self._spool_at = refused, now
+        is_recent = refused > 0 and now - self._spool_at < _SPOOL_S
+        self._spool_since = _since(self._spool_since, is_recent, now)
 
     async def all(self) -> list[Restriction]:
         """Those of the whole gateway first, then operators' decisions, then what deployments do by themselves."""
@@ -104,6 +112,9 @@ class Restrictions:
         if self._full_since is not None:
             waiting = self._running.errands.counts.waiting
             yield of_operators.of_deferred_queue(waiting, self._most_deferred, self._full_since, moment)
+        if self._spool_since is not None:
+            spool = self._gateway.spool
+            yield of_operators.of_spool(spool.used_bytes, spool.max_bytes, self._spool_since, moment)
         yield from of_operators.of_modes(self._degraded.view())
         yield from self._of_clients(moment)
         for model in tuple(self._running.counters.models):

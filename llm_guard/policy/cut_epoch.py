@@ -79,9 +79,10 @@ class CutEpoch:
         if self._is_early(entered_at):
             self._background.note_call(-1)
 
-    def note_rate_limited(self, entered_at: float, now: float) -> None:
-        """The call that went at `entered_at` came back with a 429."""
+    def note_rate_limited(self, entered_at: float, answers: int, now: float) -> None:
+        """The call that went at `entered_at` came back with a 429. `answers`: those since the 429 before."""
         self.recent.note_limited(entered_at, now)
+        self._background.note_row(answers)
         if self._is_early(entered_at):
             self._background.note_limited()
 
@@ -92,7 +93,9 @@ class CutEpoch:
     def needs_first_cut(self, now: float) -> bool:
         """Whether there are enough 429s to begin pacing."""
         share = max(self._background.share(now), _CURED_SHARE)
-        return self.recent.has_lasted(_FIRST_CUT_AFTER_S, now) and self.recent.is_more_than(share)
+        recent = self.recent
+        is_evident = recent.is_more_than(share) or recent.is_spent(share)
+        return is_evident and recent.has_lasted(_FIRST_CUT_AFTER_S, now)
 
     def needs_cut(self, now: float) -> bool:
         """Whether there are enough 429s to lower the rate."""

@@ -305,19 +305,18 @@ class Gate:
         held_since = self._hold.since
         opening = self._pacer.note_accepted(entered_at, now) if self._settings.pacing else None
         is_held_no_more = held_since is not None and self._hold.note_answer(entered_at)
-        if opening is not None and (opening.was_stopped or not is_held_no_more):
-            # Most calls may have been refused without waiting: they count, too.
-            came_per_s = max(self._queued_per_s(opening.paced_s), self._denied.per_s(now))
-            self._open_slowly(came_per_s, _CALLS_AFTER_STOP, now)
+        if opening is not None and (opening == "after_stop" or not is_held_no_more):
+            # All calls could not enter at once, and most may have been refused without waiting.
+            self._open_slowly(self._denied.per_s(now), _CALLS_AFTER_STOP, now)
         elif is_held_no_more and held_since is not None:
             self._open_after_hold(now - held_since, now)
 
     def _open_after_hold(self, held_s: float, now: float) -> None:
-        """Many calls that waited for the same instant must not all go at once, nor much faster than they came."""
-        self._open_slowly(self._queued_per_s(held_s), _CALLS_AFTER_HOLD, now)
-
-    def _queued_per_s(self, waited_s: float) -> float:
-        return self._line.length / max(1.0, min(waited_s, self._settings.queue_wait))
+        """Many calls that waited for the same instant must not all go at once, nor much faster than they came before
+        half of them have gone."""
+        count = self._line.length
+        queued_per_s = count / max(1.0, min(held_s, self._settings.queue_wait))
+        self._open_slowly(queued_per_s, max(_CALLS_AFTER_HOLD, count // 2), now)
 
     def _open_slowly(self, came_per_s: float, calls: int, now: float) -> None:
         count = self._line.length

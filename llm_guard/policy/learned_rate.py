@@ -25,6 +25,8 @@ _STOP_429S = 6
 _CUTS_IN_A_ROW = 3
 _MOST_DOUBLINGS = 9
 _MOST_PAUSE_S = 30.0
+# An opening may take a whole minute's quota at once. Less than a minute: then nothing would confirm the quota any more.
+_MOST_REPAID_S = 55.0
 _LEAST_UNCONFIRMED_RATE = 0.25
 
 
@@ -50,8 +52,9 @@ class LearnedRate:
     """
 
     __slots__ = (
-        "_accepted", "_accepted_at_begin", "_answers", "_bucket", "_epoch", "_growth", "_is_unconfirmed",
-        "_limited_in_a_row", "_limited_since", "_phase", "_phase_at", "_probe_at", "_quota_probes", "rate", "since",
+        "_accepted", "_accepted_at_begin", "_accepted_in_a_row", "_answers", "_bucket", "_epoch", "_growth",
+        "_is_unconfirmed", "_limited_in_a_row", "_limited_since", "_phase", "_phase_at", "_probe_at", "_quota_probes",
+        "rate", "since",
     )  # fmt: skip
 
     def __init__(self, bucket: Bucket, now: float) -> None:
@@ -64,6 +67,8 @@ class LearnedRate:
         self._accepted = Accepted()
         self._growth = RateGrowth()
         self._quota_probes = QuotaProbes()
+        self._accepted_in_a_row = 0
+        """Answers since a 429."""
         self._limited_in_a_row = 0
         """429s since an accepted call."""
         self._limited_since = -inf
@@ -143,7 +148,8 @@ class LearnedRate:
 
     def note_rate_limited(self, entered_at: float, now: float) -> None:
         """The call that went at `entered_at` came back with a 429."""
-        self._epoch.note_rate_limited(entered_at, now)
+        self._epoch.note_rate_limited(entered_at, self._accepted_in_a_row, now)
+        self._accepted_in_a_row = 0
         self._accepted.note_rate_limited(now)
         self._growth.note_rate_limited()
         self._limited_since = min(self._limited_since, entered_at) if self._limited_in_a_row else entered_at
@@ -163,6 +169,7 @@ class LearnedRate:
         """The call that went at `entered_at` came back with anything but a 429. Returns whether that begins an
         opening."""
         self._accepted.note(now)
+        self._accepted_in_a_row += 1
         if entered_at >= self._limited_since:
             self._limited_in_a_row = 0
         if self.rate is None or entered_at < self._phase_at:
@@ -215,7 +222,7 @@ class LearnedRate:
 
     def _stop(self, now: float) -> None:
         if self.rate is not None:
-            self._quota_probes.begin(self.rate, is_guess=self._is_unconfirmed)
+            self._quota_probes.begin(self.rate, self.accepted, is_guess=self._is_unconfirmed)
         self.rate = PROBE_RATE
         self._bucket.shorten(PROBE_RATE, now)
         self._growth.counted_until = now
@@ -232,15 +239,16 @@ class LearnedRate:
     # Small quotas
 
     def _back_off(self, now: float) -> None:
-        """A small quota is spent: cuts the rate, from the second 429 in a row on to what was accepted, and pauses. The
-        pause doubles with each 429 in a row."""
-        if self._is_unconfirmed:
-            return
+        """A small quota is spent: cuts the rate towards what was accepted, and pauses. The pause doubles with each 429
+        in a row. A guess is cut without a pause, as it may be a storm."""
         rate = self.rate or LOWEST_RATE
+        if self._is_unconfirmed:
+            self._growth.recover_to(rate)
+            self.rate = max(_LEAST_UNCONFIRMED_RATE, rate * CUT)
+            return
         if self._limited_in_a_row <= _CUTS_IN_A_ROW:
-            accepted = rate
-            if self._limited_in_a_row > 1:
-                accepted = min(rate, max(rate / 2, self._accepted.limited_rate(now)))
+            least = rate * CUT if self._limited_in_a_row == 1 else rate / 2
+            accepted = min(rate, max(least, self._accepted.limited_rate(now)))
             self._growth.recover_to(accepted)
             self.rate = rate = max(LOWEST_RATE, accepted * CUT)
         doublings = min(_MOST_DOUBLINGS, self._limited_in_a_row - 1)
@@ -255,19 +263,19 @@ class LearnedRate:
 
     def _probe_quota(self, rate: float, now: float) -> None:
         """Begins an opening that shows whether the quota has grown."""
-        self._quota_probes.begin(rate, is_guess=self._is_unconfirmed)
+        self._quota_probes.begin(rate, self.accepted, is_guess=self._is_unconfirmed)
         self._open(now, PROBE_RATE if self._is_unconfirmed else min(PROBE_RATE, 2 * rate))
 
     def _return_to_quota(self, now: float) -> bool:
         """The probe of a small quota met a 429. Returns whether the quota is still small."""
-        accepted = self._accepted_in_phase()
+        accepted = self.accepted
         rate = self._quota_probes.end(accepted, self.rate or 0.0, self._accepted.rate(now))
         if rate is None:
             return False
         self.rate = rate
         self._growth.begin_recovery(rate, now)
         self._bucket.restart(rate, now)
-        self._bucket.pause(now + min(_MOST_PAUSE_S, accepted / rate))
+        self._bucket.pause(now + min(_MOST_REPAID_S, self._quota_probes.taken(accepted) / rate))
         self._epoch.begin(now)
         self._begin("quota", now)
         return True

@@ -113,8 +113,8 @@ class Line:
         return MappingProxyType({of: len(queue) for of, queue in sorted(self._queues.items())})
 
     def _overdue(self) -> int | None:
-        """The waiting priority that others have passed over most, if that was too often."""
-        priority = max(self._queues, key=self._passed.__getitem__)
+        """The waiting priority that others have passed over most, if that was too often; the highest of equals."""
+        priority = max(sorted(self._queues), key=self._passed.__getitem__)
         return priority if self._passed[priority] >= MOST_PASSED else None
 
     def _note_shorter(self, priority: int, queue: FairQueue) -> None:

@@ -28,6 +28,8 @@ _TOO_FAST_SHARE = 0.6
 _REFINED_OVER = 50
 _KNOWN_S = 60.0
 _MOST_KNOWN_S = 960.0
+# Where so many 429s were due and none came (chance: e^-9), the background is gone.
+_DUE_429S = 9
 
 
 def most_by_chance(calls: float, share: float) -> float:
@@ -83,8 +85,13 @@ class Recent:
 
     def is_more_than(self, share: float) -> bool:
         """Whether more calls met a 429 than chance makes of that share."""
-        previous = self._previous
-        return self.limited - previous.limited > most_by_chance(self.calls - previous.calls, share)
+        return self._is_more_since(self._previous, share)
+
+    def is_spent(self, share: float) -> bool:
+        """Whether hardly a call was without a 429 since the first one, and that is not chance: those before it say
+        nothing of a quota that was spent then."""
+        first = self._first
+        return first is not None and self._is_stopped_since(first) and self._is_more_since(first, share)
 
     def is_telling(self) -> bool:
         """Whether there are calls or 429s enough to tell one share from another."""
@@ -93,8 +100,7 @@ class Recent:
 
     def is_stopped(self) -> bool:
         """Whether hardly a call is without a 429."""
-        previous = self._previous
-        return self.limited - previous.limited >= _STOPPED_SHARE * (self.calls - previous.calls)
+        return self._is_stopped_since(self._previous)
 
     def has_lasted(self, least_s: float, now: float) -> bool:
         """Whether the first 429 is so long ago."""
@@ -108,6 +114,12 @@ class Recent:
         """The same, or since the first 429 if that is more: there may have been silence before."""
         since_first = 0.0 if self._first is None else self._rate_since(self._first, now, least_s)
         return max(since_first, self.accepted_rate(now, least_s))
+
+    def _is_stopped_since(self, mark: _Mark) -> bool:
+        return self.limited - mark.limited >= _STOPPED_SHARE * (self.calls - mark.calls)
+
+    def _is_more_since(self, mark: _Mark, share: float) -> bool:
+        return self.limited - mark.limited > most_by_chance(self.calls - mark.calls, share)
 
     def _rate_since(self, mark: _Mark, now: float, least_s: float) -> float:
         return (self.accepted - mark.calls + mark.limited + 1) / max(least_s, now - mark.at)
@@ -185,6 +197,11 @@ class Background:
     def share(self, now: float) -> float:
         """From 0 to 1; 0: none is known."""
         return self._share if now < self._known_until else 0.0
+
+    def note_row(self, answers: int) -> None:
+        """So many answers in a row were no 429."""
+        if self._share * answers >= _DUE_429S:
+            self._share, self._known_until = 0.0, -inf
 
     def begin(self) -> None:
         """The first cut after a time without a pace: what was found before has no part in the next finding."""

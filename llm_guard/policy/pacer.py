@@ -16,6 +16,8 @@ from llm_guard.policy.learned_rate import LearnedRate
 from llm_guard.policy.rate_hints import RateHint
 
 Cause = Literal["rate_limits", "headers"]
+Opening = Literal["after_stop", "confirmed"]
+"""What a slow start begins after: nothing had been accepted, or a guessed rate is confirmed by an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +32,6 @@ class PacerSnapshot:
     """When calls began to be paced for that cause; None: there is no rate."""
     is_probing: bool
     """Nothing is accepted: single calls probe whether that has changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """The beginning of a slow start."""
-
-    paced_s: float
-    """How long calls were paced before it."""
-    was_stopped: bool
-    """Nothing had been accepted before it."""
 
 
 class Pacer:
@@ -93,7 +85,9 @@ class Pacer:
         begins, or None."""
         learned = self._learned
         was_stopped = learned.rate is not None and learned.is_stopped
-        return Opening(now - learned.since, was_stopped) if learned.note_accepted(entered_at, now) else None
+        if not learned.note_accepted(entered_at, now):
+            return None
+        return "after_stop" if was_stopped else "confirmed"
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,

@@ -30,9 +30,10 @@ class QuotaProbes:
     grown.
     """
 
-    __slots__ = ("_after", "_is_guess", "_rate_before")
+    __slots__ = ("_accepted_before", "_after", "_is_guess", "_rate_before")
 
     def __init__(self) -> None:
+        self._accepted_before = 0
         self._after = _FIRST_AFTER
         self._rate_before: float | None = None
         """Of the quota; None: no probe is running."""
@@ -50,19 +51,25 @@ class QuotaProbes:
         """Whether enough of the calls that met no 429 are old enough to count as accepted."""
         return accepted - rate * ACCEPTED_AFTER_S >= self._after
 
-    def begin(self, rate: float, *, is_guess: bool) -> None:
-        """A probe begins, of a quota with that rate. `is_guess`: no call has been accepted at that rate yet."""
+    def begin(self, rate: float, accepted: int, *, is_guess: bool) -> None:
+        """A probe begins, of a quota with that rate. `accepted` counts all calls so far that met no 429. `is_guess`: no
+        call has been accepted at that rate yet."""
         self._rate_before = rate
+        self._accepted_before = accepted
         self._is_guess = is_guess
+
+    def taken(self, accepted: int) -> int:
+        """Calls of the latest probe that met no 429; `accepted` counts all so far."""
+        return accepted - self._accepted_before
 
     def end(self, accepted: int, rate: float, quota: float) -> float | None:
         """The running probe met a 429. Returns the rate to go on with; None: the quota is not small any more.
 
-        `accepted` calls of the probe met no 429, it has reached `rate`, and the last minute accepted `quota` calls a
-        second.
+        `accepted` counts all calls so far that met no 429. The probe has reached `rate`, and the last minute accepted
+        `quota` calls a second.
         """
         before, self._rate_before = self._rate_before, None
-        if before is None or accepted >= _NOT_SMALL:
+        if before is None or self.taken(accepted) >= _NOT_SMALL:
             return None
         self._after = min(_BACKOFF * max(self._after, _FIRST_AFTER), _MOST_AFTER)
         if self._is_guess:

@@ -261,6 +261,20 @@ async def client_limit(_folder: Path) -> AsyncIterator[Scene]:
         yield Scene(stand, stand.url, call)
 
 
+@asynccontextmanager
+async def spool(folder: Path) -> AsyncIterator[Scene]:
+    """The bodies of others take all the room but a little."""
+    path = folder / "guard.yaml"
+    async with ScriptedProvider(CHAT.ok) as provider:
+        small, large = (json.loads(config_text(provider.url, server={"max_spool": size})) for size in ("4MiB", "9MiB"))
+        path.write_text(json.dumps(small))
+        async with running(path) as stand:
+            stand.app.gateway.spool.reserve((4 << 20) - 1000, 0)
+            body = CHAT.body(prompt="x" * (3 << 20))
+            yield Scene(stand, stand.url, lambda: ask(stand.url, CHAT.path, body), (path, json.dumps(large)))
+            stand.app.gateway.spool.release((4 << 20) - 1000)
+
+
 CASES: Mapping[Kind, Case] = {
     "breaker": Case("breaker", breaker),
     "host_breaker": Case("breaker", host_breaker),
@@ -277,6 +291,7 @@ CASES: Mapping[Kind, Case] = {
     "deadline": Case("deadline", deadline),
     "client_limit": Case("client_limit", client_limit),
     "deferred_queue": Case("limit", deferred_queue),
+    "spool": Case("limit", spool),
     "drain": Case("drain", drain),
 }
 HAVE_AN_END: set[Kind] = {
@@ -310,7 +325,7 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind:
         served = await scene.ask()
         assert served.status in (200, 202), served.text
         assert "x-llm-guard-degraded" not in served.headers
-        if kind not in ("pace", "deadline"):  # headers say it again; a minute's deadlines are told for a minute
+        if kind not in ("pace", "deadline", "spool"):  # headers say it again; the others are shown for a minute
             assert kind not in [each["kind"] for each in await get(scene.admin, "restrictions")]
 
 
@@ -337,9 +352,9 @@ async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:
 
 # health, and the alert
 
-LASTING: set[Kind] = set(CASES) - {"degraded_mode", "deferred_queue", "drain", "client_limit"}
-"""They refuse every call; a limit is one client's, the mode gives lesser answers, a promise is one kind of call, and a
-shutdown is announced."""
+LASTING: set[Kind] = set(CASES) - {"degraded_mode", "deferred_queue", "drain", "client_limit", "spool"}
+"""They refuse every call; a limit is one client's, the mode gives lesser answers, a promise is one kind of call, the
+spool refuses large bodies alone, and a shutdown is announced."""
 
 
 @pytest.mark.parametrize("kind", sorted(LASTING))

@@ -78,7 +78,7 @@ class GateWalk(RuleBasedStateMachine):
     def whose_turn(self) -> int:
         waiting = {ticket.priority for ticket in self.line}
         overdue = [priority for priority in waiting if self.passed[priority] >= MOST_PASSED]
-        return max(overdue, key=self.passed.__getitem__) if overdue else min(waiting)
+        return max(sorted(overdue), key=self.passed.__getitem__) if overdue else min(waiting)
 
     def note_turn(self, turn: int) -> None:
         for priority in self.passed:

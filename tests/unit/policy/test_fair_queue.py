@@ -162,6 +162,12 @@ def test_lower_priority_that_comes_back_after_each_turn_has_its_share() -> None:
     assert taken == {0: 750, 1: 250}
 
 
+def test_of_two_that_were_passed_equally_often_the_higher_priority_goes_first() -> None:
+    line = line_of((Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 2))
+    line.add(Ticket(1, lambda: None, Caller("a", 1.0)))
+    assert [line.take().priority for _ in range(5)] == [0, 0, 0, 1, 2]
+
+
 def test_newcomer_of_high_priority_may_not_pass_one_that_was_passed_too_often() -> None:
     line = line_of((VICTIM, 1))
     for _ in range(3):

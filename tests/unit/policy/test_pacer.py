@@ -7,7 +7,7 @@ import pytest
 
 from llm_guard.policy.gcra import BURST_S
 from llm_guard.policy.pacer import Pacer
-from llm_guard.policy.rate_growth import PROBE_RATE
+from llm_guard.policy.rate_growth import PROBE_RATE, RateGrowth
 from llm_guard.policy.rate_hints import RateHint, Window
 
 
@@ -80,6 +80,16 @@ def test_few_429s_are_no_evidence(calls: int, refused: int) -> None:
         pacer.take(9.4)
     refuse(pacer, refused, 10.0)
     assert pacer.snapshot(10.0).rate is None
+
+
+def test_spent_quota_is_noticed_whatever_was_accepted_before() -> None:
+    pacer = Pacer(9.0)
+    for _ in range(40):
+        pacer.take(9.0)
+    for i in range(20):
+        pacer.take(9.1 + i / 25)
+        pacer.note_rate_limited(9.1 + i / 25, 9.12 + i / 25)
+    assert pacer.snapshot(10.0).rate is not None
 
 
 @pytest.mark.parametrize(("calls", "refused"), [(20, 14), (100, 47)])
@@ -363,14 +373,38 @@ def test_long_silence_does_not_save_up_calls() -> None:
     assert pacer.opens_at(130.0) > 130.0
 
 
-@pytest.mark.parametrize("calls_per_s", [2, 10, 100])
+@pytest.mark.parametrize("calls_per_s", [2, 10, 100, 1000])
 def test_rate_doubles_within_two_seconds_of_waiting_calls_that_are_not_refused(calls_per_s: int) -> None:
     pacer = limited(calls_per_s)
     before = rate(pacer, 100.0)
-    drain(pacer, 100.0, 101.4)
-    assert rate(pacer, 101.4) == pytest.approx(before / 0.9, rel=0.1)
-    drain(pacer, 101.4, 102.1)
+    drain(pacer, 100.0, 101.0)
+    assert rate(pacer, 101.0) == pytest.approx(before / 0.9, rel=0.1)
+    drain(pacer, 101.0, 102.1)
     assert rate(pacer, 102.1) >= 1.9 * before
+
+
+def test_calls_that_waited_before_a_slow_start_do_not_let_it_double_at_its_ceiling() -> None:
+    growth = RateGrowth()
+    growth.recover(0.5, 9.0, can_double=False)
+    growth.limit_slow_start(10.0, 100)
+    growth.end_slow_start(10.0)
+    found = 10.0
+    for _ in range(4):
+        found = growth.recover(found, 0.5, can_double=True)
+    assert found < 11.0
+
+
+def test_background_is_forgotten_after_a_row_of_answers_that_it_makes_all_but_impossible() -> None:
+    pacer = limited(100)
+    now = vain(pacer, 100.0) + 2
+    background = pacer._learned._epoch._background
+    assert background.share(now) > 0
+    for _ in range(60):
+        pacer.take(now)
+        pacer.note_accepted(now, now)
+    pacer.take(now)
+    pacer.note_rate_limited(now, now + 0.1)
+    assert background.share(now) == 0.0
 
 
 def test_rate_whose_doubling_was_refused_comes_back_and_stays_there_for_longer() -> None:

@@ -1,0 +1,35 @@
+"""How fast calls come, of those that could not enter at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from llm_guard.policy.arrivals import DeniedCalls
+
+
+def deny(denied: DeniedCalls, begin: float, end: float, per_s: float) -> None:
+    for i in range(round((end - begin) * per_s)):
+        denied.note(begin + i / per_s)
+
+
+def test_time_in_which_all_calls_could_enter_does_not_count() -> None:
+    """A storm after 20 s without one was taken for less than half of the calls that came."""
+    denied = DeniedCalls(0.0)
+    deny(denied, 20.0, 36.0, 5.0)
+    assert denied.per_s(36.0) == pytest.approx(5.0, rel=0.05)
+
+
+def test_rate_follows_calls_that_come_faster() -> None:
+    denied = DeniedCalls(0.0)
+    deny(denied, 0.0, 120.0, 1.0)
+    deny(denied, 120.0, 240.0, 10.0)
+    assert denied.per_s(240.0) == pytest.approx(10.0, rel=0.1)
+
+
+def test_call_that_is_sent_again_counts_once() -> None:
+    denied = DeniedCalls(0.0)
+    for at in range(30):
+        denied.note(float(at))
+        denied.note(at + 0.5)
+        denied.take_back()
+    assert denied.per_s(30.0) == pytest.approx(1.0, rel=0.05)

@@ -13,8 +13,11 @@ from typing import Any
 from llm_guard.call import Call
 from llm_guard.gateway.asked import Asked, BadRequest
 
-_ESCAPED = re.compile(rb"\\u006[4-9a-fA-F]")
+_MODEL = re.compile(rb'"[mM][oO][dD][eE][lL]"')
+"""Servers in Go and .NET match the names of fields in any case."""
+_ESCAPED = re.compile(rb"\\u00[46][4-9a-fA-F]")
 """A letter of `model` may be written so."""
+_LENGTH = len("model")
 
 
 def check_single_model(call: Call, asked: Asked) -> None:
@@ -26,15 +29,20 @@ def check_single_model(call: Call, asked: Asked) -> None:
 
 
 def names_model_twice(document: bytes) -> bool:
-    """Whether a JSON object has two fields `model`. A document that Python's parser does not read counts as one that
-    has, where there is a reason to look."""
-    if document.count(b'"model"') < 2 and _ESCAPED.search(document) is None:
+    """Whether a JSON object has two fields `model`, in any case. A document that Python's parser does not read counts as
+    one that has, where there is a reason to look."""
+    if len(_MODEL.findall(document)) < 2 and _ESCAPED.search(document) is None:
         return False
     try:
         top = json.loads(document, object_pairs_hook=_pairs, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return True
-    return isinstance(top, _Pairs) and top.names.count("model") > 1
+    return isinstance(top, _Pairs) and len([name for name in top.names if is_model(name)]) > 1
+
+
+def is_model(name: str) -> bool:
+    """Whether a server may take a field of this name for `model`."""
+    return len(name) == _LENGTH and name.lower() == "model"
 
 
 class _Pairs:

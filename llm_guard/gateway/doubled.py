@@ -29,8 +29,8 @@ def check_single_model(call: Call, asked: Asked) -> None:
 
 
 def names_model_twice(document: bytes) -> bool:
-    """Whether a JSON object has two fields `model`, in any case. A document that Python's parser does not read counts as
-    one that has, where there is a reason to look."""
+    """Whether a JSON object has two fields `model`, in any case. A document that Python's parser does not read counts
+    as one that has, where there is a reason to look."""
     if len(_MODEL.findall(document)) < 2 and _ESCAPED.search(document) is None:
         return False
     try:

@@ -7,6 +7,7 @@ model is `other`, a name under a pattern is the pattern.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import msgspec
 import structlog
@@ -17,14 +18,14 @@ from llm_guard.gateway.call_line import Timestamps, add_tokens, call_line
 from llm_guard.gateway.counters import CallCounters, ClientCounts, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
-from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, Scope
+from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, RefusedBy, Scope
 
 _NAME = "llm_guard.gateway.record"
 _log = structlog.get_logger(_NAME)
 _INFO = 20
 
 _FROM_BEFORE = ("hit", "stale")
-_CLIENTS_REFUSALS = frozenset({"auth", "client_limit", "request", "route", "drain"})
+_CLIENTS_REFUSALS: frozenset[RefusedBy] = frozenset(get_args(RefusedBy)) - frozenset(GATEWAYS_DOING)
 _CLIENTS_FAILURES: frozenset[Category] = frozenset(
     {
         "client_cancelled", "conflict", "content_policy", "context_length", "invalid_request", "not_found",

@@ -1,6 +1,7 @@
 """What a call of a client key must pass besides its path and model, before it is sent and before it is answered.
 
-Owns which of the two filters sees which call. Does not own them (`gateway.isolation`, `gateway.model_list`).
+Owns which of the two filters sees which call, and that its stream is counted. Does not own them (`gateway.isolation`,
+`gateway.model_list`, `gateway.output_count`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.gateway.isolation import Isolation, Run
 from llm_guard.gateway.model_list import filter_models, is_filtered
+from llm_guard.gateway.output_count import count_output
 from llm_guard.gateway.ownership import OwnedObjects
 from llm_guard.gateway.whole_answer import ask_for_plain
 from llm_guard.outcome import GaveUp, Refusal
@@ -56,6 +58,7 @@ class Screening:
         """The answer as the call's key may see it. `run` asks for more of a list."""
         if not isinstance(result, Served):
             return result
+        count_output(call, result)
         if is_filtered(call):
             return filter_models(call, result, self._table(), self._clock)
         return await self._isolation.screen(call, result, run) if self._isolation.applies_to(call) else result

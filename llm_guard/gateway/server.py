@@ -227,11 +227,15 @@ class Gateway:
         `call.failure` says. Whoever asks has it recorded."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
+        if (refusal := self.quotas.reserve(call, is_deferred=True)) is not None:
+            return GaveUp(None, refusal, "its client key's limits are used up")
         self._running[task] = call
         try:
             return await self.fetch(call, reply)
         finally:
             del self._running[task]
+            if call.reservation is not None:
+                self.quotas.settle(call, call.reservation)
 
     async def fetch(self, call: Call, reply: Reply) -> GaveUp | None:
         """As `ask`, for calls that run already."""

@@ -50,9 +50,9 @@ def _unshared_index(config: Config) -> Iterator[str]:
     """How many gateways serve the same keys is not known here."""
     if config.server.isolate_objects and config.ops.store is None:
         yield (
-            "server.isolate_objects: the index of objects is in this machine's default folder: set ops.store to a folder "
-            "that outlives the gateway, and that all gateways with these client keys share; without it a client gets 404 "
-            "for its own objects"
+            "server.isolate_objects: the index of objects is in this machine's default folder: set ops.store to a "
+            "folder that outlives the gateway, and that all gateways with these client keys share; without it a client "
+            "gets 404 for its own objects"
         )
 
 

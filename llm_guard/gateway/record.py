@@ -15,6 +15,7 @@ import structlog
 from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
 from llm_guard.gateway.call_line import Timestamps, add_tokens, call_line
+from llm_guard.gateway.caller import suspect_of
 from llm_guard.gateway.counters import CallCounters, ClientCounts, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
@@ -84,7 +85,7 @@ class Recorder:
                 return
         outcome = call.outcome
         model.calls[outcome] += 1
-        if outcome == "ok" or not is_clients_doing(call):
+        if outcome == "ok" or not (is_clients_doing(call) or _fails_alone(call, now)):
             model.judged += 1
             model.recent.append(outcome == "ok")
             self._recent.append(outcome == "ok")
@@ -218,6 +219,12 @@ def _lesser(beyond: Beyond) -> str:
     if beyond.cache == "stale_if_error":
         return "stale"
     return "promise" if beyond.promise else beyond.lesser
+
+
+def _fails_alone(call: Call, now: float) -> bool:
+    """Whether its caller's calls alone fail: that says nothing of the service that others get."""
+    targets = call.route.targets if call.route is not None else ()
+    return any(suspect_of(call, target.deployment, now) is not None for target in targets)
 
 
 def is_clients_doing(call: Call) -> bool:

@@ -190,6 +190,8 @@ TEXT = {"content-type": "text/plain"}
 TWO_MODELS = b'{"model":"dear","model":"cheap","messages":[]}'
 ESCAPED = b'{"mod\\u0065l":"dear","model":"cheap","messages":[]}'
 LARGE = b'{"model":"dear","messages":["' + b"x" * 200_000 + b'"],"model":"cheap"}'
+OPENROUTERS = b'{"model":"cheap","models":["dear"],"route":"fallback"}'
+FOLDED = b'{"model":"cheap","fallbac\\u212a\\u017f":["dear"]}'
 LARGE_TWIN = LARGE.replace(b'{"model"', b'{"Model"')
 
 
@@ -211,6 +213,11 @@ def form(*models: str, size: int = 10, is_late: bool = False) -> bytes:
         pytest.param(CHAT, b'{"\\u004dODEL":"dear","model":"cheap"}', {}, id="in another case, escaped"),
         pytest.param(CHAT, LARGE_TWIN, {}, id="in another case, far apart"),
         pytest.param(CHAT, gzip.compress(TWO_MODELS), {"content-encoding": "gzip"}, id="compressed"),
+        pytest.param(CHAT, OPENROUTERS, {}, id="others, as OpenRouter takes"),
+        pytest.param(CHAT, b'{"model":"cheap","fallbacks":["dear"]}', {}, id="others, as LiteLLM takes"),
+        pytest.param(CHAT, FOLDED, {}, id="others, in letters that Go folds"),
+        pytest.param(CHAT, LARGE.replace(b'{"model":', b'{"models":'), {}, id="others, in a large body"),
+        pytest.param(CHAT, b'{"model":{"id":"cheap","name":"dear"}}', {}, id="an object of two names"),
         pytest.param(CHAT, b'{"messages":[]}', {}, id="none"),
         pytest.param("/v1/responses", b'{"input":"x"}', {}, id="none where it is optional"),
         pytest.param("/v1/responses", b'\xef\xbb\xbf{"model":"dear"}', TEXT, id="behind a mark"),
@@ -232,6 +239,15 @@ async def test_body_names_one_model_that_is_allowed_or_goes_nowhere(
         reply = await send(front, "POST", prefix + path, CHEAP_KEY, body, **{**kind, **headers})
         assert reply.status in (400, 403), reply
         assert not front.provider.requests
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"model":"dear","models":["gpt-4"]}', b'{"tools":[{"models":1}],"model":"dear"}', TWO_MODELS]
+)
+async def test_key_for_every_model_may_name_several(body: bytes) -> None:
+    """Nothing that a provider may read in them is more than the key may ask for."""
+    async with scoped() as front:
+        assert (await send(front, "POST", CHAT, ALL_KEY, body)).status == 200
 
 
 @pytest.mark.parametrize("model", ["mini-1", "dear"])

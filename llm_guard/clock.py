@@ -45,7 +45,7 @@ class Alarm(Protocol):
 
 
 class TimeLimit:
-    """`async with clock.limit() as limit`: one scope for a whole attempt, its deadline moved as the attempt advances.
+    """`with clock.limit() as limit`: one scope for a whole attempt, its deadline moved as the attempt advances.
 
     A deadline that passes cancels the body and raises TimeoutError from the scope; `name` says which limit it was. A
     cancellation from elsewhere goes before it, and scopes may be nested, as with `asyncio.timeout`; that and a timer
@@ -54,14 +54,15 @@ class TimeLimit:
     """
 
     __slots__ = (
-        "_at", "_cancelling", "_held_at", "_idle_s", "_is_over", "_look_at", "_loop", "_now", "_stall_at", "_stall_s",
-        "_task", "_timer", "_timer_at", "_touched_at", "name",
+        "_at", "_call_at", "_cancelling", "_held_at", "_idle_s", "_is_over", "_look_at", "_now", "_stall_at",
+        "_stall_s", "_task", "_timer", "_timer_at", "_touched_at", "name",
     )  # fmt: skip
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], call_at: Callable[[float, Callable[[], None]], Alarm]) -> None:
+        """`now` and `call_at` are a clock's."""
         self._now = now
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._call_at = call_at
+        self._timer: Alarm | None = None
         self._timer_at = 0.0
         self._at: float | None = None
         self._idle_s: float | None = None
@@ -119,15 +120,15 @@ class TimeLimit:
             self._held_at = None
         self._arm_earlier(self._stall_at)
 
-    async def __aenter__(self) -> Self:
-        task = asyncio.current_task(self._loop)
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a limit is a task's")
         self._task = task
         self._cancelling = task.cancelling()
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._timer is not None:
@@ -145,7 +146,7 @@ class TimeLimit:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._loop.call_later(max(0.0, at - self._now()), self._check)
+        self._timer = self._call_at(at, self._check)
 
     def _check(self) -> None:
         self._timer = None
@@ -169,18 +170,70 @@ class TimeLimit:
         self._task.cancel()
 
 
+class _FarAlarm:
+    """A call to come that is more than a second away: held by its second until that begins, then by the loop."""
+
+    __slots__ = ("_act", "_at", "_handle", "_second")
+
+    def __init__(self, at: float, act: Callable[[], None], second: dict[_FarAlarm, None]) -> None:
+        self._at = at
+        self._act: Callable[[], None] | None = act
+        self._second = second
+        self._handle: asyncio.TimerHandle | None = None
+        second[self] = None
+
+    def arm(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
+        assert self._act is not None  # noqa: S101  # a cancelled alarm is in no second
+        self._handle = loop.call_later(max(0.0, self._at - now), self._act)
+
+    def cancel(self) -> None:
+        self._act = None  # its owner often holds the alarm: without this they would be a cycle for the collector
+        if self._handle is None:
+            self._second.pop(self, None)
+        else:
+            self._handle.cancel()
+
+
 class SystemClock:
-    """The real clock."""
+    """The real clock.
+
+    Nearly all limits and hedges are cancelled long before they are due. An alarm that is more than a second away
+    therefore costs no timer of the loop: all alarms of one second share one, which arms them exactly when their second
+    begins (a timing wheel, Varghese and Lauck, SOSP 1987).
+    """
 
     # Read several times in each call: without a frame of their own they cost half.
     now = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
 
+    def __init__(self) -> None:
+        self._seconds: dict[int, dict[_FarAlarm, None]] = {}
+        """Alarms by the second in which they are due."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     def call_at(self, at: float, act: Callable[[], None]) -> Alarm:
-        return asyncio.get_running_loop().call_later(at - time.monotonic(), act)
+        loop, now = asyncio.get_running_loop(), time.monotonic()
+        if at - now < 1.0:
+            return loop.call_later(max(0.0, at - now), act)
+        if at == math.inf:
+            return _FarAlarm(at, act, {})  # its second never begins
+        if loop is not self._loop:
+            self._loop, self._seconds = loop, {}
+        number = int(at)
+        second = self._seconds.get(number)
+        if second is None:
+            second = self._seconds[number] = {}
+            loop.call_later(number - now, self._begin, number)
+        return _FarAlarm(at, act, second)
 
     def limit(self) -> TimeLimit:
-        return TimeLimit(time.monotonic)
+        return TimeLimit(self.now, self.call_at)
+
+    def _begin(self, number: int) -> None:
+        now, second = time.monotonic(), self._seconds.pop(number, {})
+        for alarm in second:
+            alarm.arm(asyncio.get_running_loop(), now)
+        second.clear()  # they know each other, which would be work for the collector

@@ -131,13 +131,15 @@ class Gates:
     its own, limit included: providers limit accounts.
     """
 
-    __slots__ = ("_by_account", "_settings", "in_flight")
+    __slots__ = ("_by_account", "_settings", "in_flight", "shared")
 
     def __init__(self, settings: CapacitySettings) -> None:
         self.in_flight = 0
         """Attempts running now, on all accounts."""
         self._settings = settings
         self._by_account: OrderedDict[str, Gate] = OrderedDict()
+        self.shared: Gate | None = None
+        """The gate for all calls but those with a key of a pool. None: each account has its own, or none has called."""
 
     def of(self, account: str, now: float) -> Gate:
         """The gate for calls on an account: `account` tells one from the other, and may be anything."""
@@ -145,6 +147,7 @@ class Gates:
         gate = self._by_account.get(account)
         if gate is None:
             gate = self._by_account[account] = Gate(self._settings, now)
+            self._find_shared()
             # Callers choose their keys: whoever has not been seen for longest begins anew.
             if len(self._by_account) > _CALLERS:
                 self._by_account.popitem(last=False)
@@ -162,6 +165,9 @@ class Gates:
             return account
         return account.partition("\n")[0] if account.startswith(POOLED) else ""
 
+    def _find_shared(self) -> None:
+        self.shared = None if self._settings.concurrency is None else self._by_account.get("")
+
     @property
     def settings(self) -> CapacitySettings:
         return self._settings
@@ -169,6 +175,7 @@ class Gates:
     def adopt(self, settings: CapacitySettings) -> None:
         """From now on these settings hold, also for who is waiting."""
         self._settings = settings
+        self._find_shared()
         for gate in self._by_account.values():
             gate.settings = settings
 

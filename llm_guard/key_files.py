@@ -79,7 +79,7 @@ class KeyFiles:
 
     async def _reread(self, file: WatchedFiles[str]) -> None:
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + _REREAD_S, "key file")
                 await file.refresh()
         except TimeoutError:

@@ -167,7 +167,7 @@ class Reloads:
 
     async def _is_asked_within(self, seconds: float) -> bool:
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + seconds, "watch")
                 await self._is_asked.wait()
         except TimeoutError:

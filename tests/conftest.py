@@ -10,11 +10,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.sweep import SWEEP, listen
 
 listen(SWEEP)
+
+# No test depends on how fast the machine is, or how busy.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 _KEPT = tempfile.mkdtemp(prefix="llm-guard-tests-")
 _NUMBERS = itertools.count()

@@ -64,7 +64,7 @@ class VirtualClock:
         return self._loop.call_at(at, act)
 
     def limit(self) -> TimeLimit:
-        return TimeLimit(self.now)
+        return TimeLimit(self.now, self.call_at)
 
 
 def run_virtual(main: Callable[[VirtualClock], Coroutine[Any, Any, T]]) -> T:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from llm_guard.call import Headers, Inbox, Wire
+from llm_guard.call import Dialing, Headers, Inbox, Wire
 from llm_guard.gateway.connections import Connections
 from llm_guard.gateway.upstream_error import UpstreamError
 from llm_guard.outcome import FailureKind
@@ -93,11 +93,12 @@ class ScriptedConnections(Connections):
         _target: str,
         headers: list[tuple[str, str]],
         body: bytes | FileBody,
-        on_connected: Callable[[], None],
+        dialing: Dialing | None,
         *,
         is_repeatable: bool,  # noqa: ARG002  # every request has a connection of its own
     ) -> ScriptedExchange:
-        on_connected()
+        if dialing is not None:
+            dialing.on_connected()
         assert isinstance(body, bytes)
         sent = _read(body)
         number = next((int(value) for name, value in headers if name == CALL_HEADER), -1)

@@ -133,8 +133,9 @@ def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
         priority=PRIORITIES["low"],
         client_key=kept.client,
     )
-    call.key_digest = _digest(header_rules.caller_keys(call.headers))
-    account = header_rules.account(call.headers)
+    names = header_rules.lower_names(call.headers)
+    call.key_digest = _digest(header_rules.caller_keys(call.headers, names))
+    account = header_rules.account(call.headers, names)
     call.account_digest = _digest(account) if account else ""
     call.beyond = Beyond(promise=kept.id, errand="later") if is_later else Beyond(letter=kept.id, errand="requeue")
     return call

@@ -75,7 +75,7 @@ class Shelf:
     async def ask(self, act: Callable[[KeptCalls], _Found], within_s: float = PATIENCE_S) -> _Found:
         """As `do`, for whoever has somebody waiting. Raises SlowDisk too: then it may have been done all the same."""
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + within_s, "store")
                 return await self.do(act)
         except TimeoutError:

@@ -46,14 +46,14 @@ class AttemptLoop:
         self._clock = clock
         self._draw = draw
 
-    async def run(self, call: Call, route: Route) -> Served | GaveUp:
+    def run(self, call: Call, route: Route) -> Awaitable[Served | GaveUp]:
         """The first good answer, or why there is none. Cancelled, it leaves nothing behind."""
         way = Way(call, route, self._entrance, self._clock, self._draw)
         if call.client_retries == 0:  # one that its client has sent before brings nothing again
-            route.budget.deposit(self._clock.now())
+            route.budget.deposit(way.tried_since)
             if route.hedging is not None:
                 route.hedging.budget.deposit()
-        return await self._ask(way, None, "nobody could be asked")
+        return self._ask(way, None, "nobody could be asked")
 
     async def _ask(self, way: Way, last: Failure | None, why: str) -> Served | GaveUp:
         call = way.call
@@ -120,7 +120,8 @@ class AttemptLoop:
             # Where no limit was chosen an answer that takes long is right, and cutting it short would lose it.
             is_chosen = timeouts.is_configured("first_token" if call.is_stream else "attempt")
             kept_s = reserve_s(left_s, limit_s, own, following, now, 0.0 if is_chosen else own.longest_s)
-            ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S if kept_s else 0.0)
+            if kept_s:
+                ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S)
         attempt = Attempt(target, now, call.id, way.budgets(stop), call.is_stream, leave.breaker, first_s, ends_by)
         attempt.key = leave.key
         if call.attempts or call.skipped:

@@ -13,13 +13,14 @@ from llm_guard.gateway.asked import BadRequest
 from llm_guard.gateway.reply import Reply
 from llm_guard.policy.caller import is_local
 
-_UPLOADS = ("/v1/files/", "/v1/uploads/")
+_ROOTS = ("/v1/files", "/v1/uploads")
 """The body of a call to these paths, or below them, is a file."""
+_UPLOADS = tuple(f"{root}/" for root in _ROOTS)
 
 
 def is_upload(path: str) -> bool:
     """Whether the body of a call to this path is a file, for which no model is chosen."""
-    return f"{path}/".startswith(_UPLOADS)
+    return path.startswith(_ROOTS) and f"{path}/".startswith(_UPLOADS)
 
 
 @dataclass(frozen=True, slots=True)

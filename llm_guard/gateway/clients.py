@@ -40,9 +40,9 @@ class Clients:
         requested = priority(names.get("x-llm-guard-priority") or None)
         if requested is None:
             return _INVALID_PRIORITY
-        if account := header_rules.account(call.headers):
+        if account := header_rules.account(call.headers, names):
             call.account_digest = digest("\n".join(account)).hex()
-        keys = header_rules.caller_keys(call.headers)
+        keys = header_rules.caller_keys(call.headers, names)
         if not self._known:
             call.key_digest = digest("\n".join(keys)).hex()
             call.priority = max(requested, PRIORITIES["normal"])

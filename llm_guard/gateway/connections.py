@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
-from llm_guard.call import Exchange
+from llm_guard.call import Dialing, Exchange
 from llm_guard.gateway.origin import Origin
 from llm_guard.gateway.proxied import ProxiedOrigin, proxy_for
 from llm_guard.gateway.upstream_connection import UpstreamConnection
@@ -47,7 +47,7 @@ class Connections:
         target: str,
         headers: list[tuple[str, str]],
         body: bytes | FileBody,
-        on_connected: Callable[[], None],
+        dialing: Dialing | None,
         *,
         is_repeatable: bool,
     ) -> Awaitable[Exchange]:
@@ -55,11 +55,11 @@ class Connections:
 
         `link` is `https://host[:port]`, followed by a space and the name of an upstream with certificates of its own.
         `target`, a path with its query, goes out as it is written, and of `headers` none may frame the request: that is
-        done here. `on_connected` is called when a connection is there, before the request is sent. What is not
+        done here. `dialing` follows the request to its connection. What is not
         `is_repeatable` gets a fresh connection. Raises UpstreamError. Cancelled, it closes the connection at once.
         """
         place = self._origins.get(link) or self._proxied.get(link) or self._add(link)
-        return place.send(method, target, headers, body, on_connected, is_repeatable=is_repeatable)
+        return place.send(method, target, headers, body, dialing, is_repeatable=is_repeatable)
 
     @property
     def count(self) -> int:

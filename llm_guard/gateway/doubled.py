@@ -17,7 +17,8 @@ _NAMES = frozenset({"model", "models", "fallbacks"})
 """OpenRouter goes on with the next of `models`, and LiteLLM with `fallbacks`."""
 _NAMING = re.compile(rb'"(?:[mM][oO][dD][eE][lL][sS]?|[fF][aA][lL][lL][bB][aA][cC][kK][sS])"')
 """Servers in Go and .NET match the names of fields in any case."""
-_DISGUISED = re.compile(rb"\\u00[4-7]|\\u017f|\\u212[aA]|\xc5\xbf|\xe2\x84\xaa")
+_ESCAPED = re.compile(rb"\\u(?:00[4-7]|017f|212[aA])")
+_FOLDED = ("\u017f".encode(), "\u212a".encode())
 """A letter of a name may be written as an escape, an s as a long one, and a k as the sign for kelvin."""
 _LONGEST = max(map(len, _NAMES))
 
@@ -33,13 +34,20 @@ def check_single_model(call: Call, asked: Asked) -> None:
 def names_more_models(document: bytes) -> bool:
     """Whether a JSON object has several fields that name models. A document that Python's parser does not read counts
     as one that has, where there is a reason to look."""
-    if len(_NAMING.findall(document)) < 2 and _DISGUISED.search(document) is None:
+    if not _is_disguised(document) and len(_NAMING.findall(document)) < 2:
         return False
     try:
         top = json.loads(document, object_pairs_hook=_pairs, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return True
     return isinstance(top, _Pairs) and len([name for name in top.names if is_naming(name)]) > 1
+
+
+def _is_disguised(document: bytes) -> bool:
+    """Whether a name may be written so that `_NAMING` does not find it. Most documents are ASCII, or have no escape."""
+    if b"\\" in document and _ESCAPED.search(document) is not None:
+        return True
+    return not document.isascii() and any(letter in document for letter in _FOLDED)
 
 
 def is_naming(name: str) -> bool:

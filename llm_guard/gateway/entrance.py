@@ -96,7 +96,7 @@ class Entrance:
 
     def has_cooldowns(self) -> bool:
         """Whether any cooldown may stop a call now."""
-        return not self._bench.is_empty(self._clock.now())
+        return self._clock.now() < self._bench.quiet_from
 
     def is_free(self, call: Call, target: Target) -> bool:
         """Whether `try_enter` would give leave now."""
@@ -128,7 +128,7 @@ class Entrance:
         taken: Turn | None = None
         limit = self._clock.limit()
         try:
-            async with limit:
+            with limit:
                 limit.set(until, "total")
                 self.advance(gate)
                 await turn.wait()
@@ -204,7 +204,7 @@ class Entrance:
             has_place = gate.wait_s(now, call.priority, share) is not None
             return Full(gate.drain_s(now, call.priority, share), has_place=has_place)
         deployment.gates.in_flight += 1
-        if target.model is not None and not self._bench.is_empty(now):
+        if now < self._bench.quiet_from and target.model is not None:
             self._bench.note_sent(cooldown_keys(call, target, key), now)
         if key is not None and deployment.upstream.keys is not None:
             deployment.upstream.keys.begin(key)
@@ -258,7 +258,7 @@ def cooldown_of(
     bench: Bench, call: Call, target: Target, key: ApiKey | None, hint_patience_s: float, now: float
 ) -> Benched | None:
     """The cooldown that stops a call, if any; see `Entrance.try_enter`."""
-    if bench.is_empty(now) or target.model is None:
+    if now >= bench.quiet_from or target.model is None:
         return None  # files and the like cost nothing, and have permissions of their own
     credential = credential_of(call, target, key)
     stop = bench.find(credential, target.model, now)
@@ -280,6 +280,8 @@ def gate_of(call: Call, target: Target, key: ApiKey | None, now: float) -> Gate:
     deployment = target.deployment
     if key is not None:
         return deployment.gates.of(account_of(key, call.account_digest), now)
+    if (shared := deployment.gates.shared) is not None:
+        return shared
     if deployment.credential is not None and not call.account_digest:
         return deployment.gates.of(OUR_OWN, now)
     caller = "" if deployment.credential is not None else call.key_digest

@@ -77,7 +77,7 @@ class Following:
 
     async def _has_news(self, follower: Follower) -> bool:
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(follower.call.commit_by + _GRACE_S, "total")
                 await follower.reader.wait_begun()
         except TimeoutError:
@@ -127,7 +127,7 @@ class Following:
         assert call.route is not None  # noqa: S101  # the request has one
         limit = self._clock.limit()
         try:
-            async with limit:
+            with limit:
                 limit.set(call.deadline_at + _GRACE_S, "total")
                 while piece := await reader.next():
                     await write(call, piece, reply, self._clock)

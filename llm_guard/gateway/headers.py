@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Mapping
 
 from llm_guard.api_keys import ApiKey
 from llm_guard.call import Call, Headers
 from llm_guard.deployment import Upstream
 from llm_guard.outcome import Beyond
-
-_Fact = TypeVar("_Fact")
+from llm_guard.policy.memo import Memo
 
 # What is known of a name: bits, so that a direction says in one number what it drops.
 _NEVER = 1
@@ -29,7 +27,6 @@ _ACCEPT_ENCODING = 64
 _ACCOUNT = 128
 _STAYS = _NEVER | _CONNECTION
 _CALLERS = _KEY | _COOKIE
-_PRESENTED = _KEY | _WS_PROTOCOL
 
 _HOP_BY_HOP = (
     "http2-settings", "keep-alive", "proxy", "te", "trailer", "transfer-encoding", "upgrade",
@@ -46,11 +43,14 @@ _PROXIES_WORDS = (
 _OTHER_METHODS = ("x-http-method", "x-http-method-override", "x-method-override")
 _NEVER_TO_UPSTREAM = frozenset({"host", "content-length", "expect", *_HOP_BY_HOP, *_PROXIES_WORDS, *_OTHER_METHODS})
 _NEVER_TO_CLIENT = frozenset({"content-length", *_HOP_BY_HOP})
+_WS_PROTOCOL_NAME = "sec-websocket-protocol"
 _SPECIAL = {
     "connection": _CONNECTION, "authorization": _KEY, "x-api-key": _KEY, "api-key": _KEY, "cookie": _COOKIE,
-    "sec-websocket-protocol": _WS_PROTOCOL, "content-encoding": _CONTENT_ENCODING, "accept-encoding": _ACCEPT_ENCODING,
+    _WS_PROTOCOL_NAME: _WS_PROTOCOL, "content-encoding": _CONTENT_ENCODING, "accept-encoding": _ACCEPT_ENCODING,
     "openai-organization": _ACCOUNT, "openai-project": _ACCOUNT,
 }  # fmt: skip
+_KEY_NAMES = tuple(name for name, fact in _SPECIAL.items() if fact & _KEY)
+_ACCOUNT_NAMES = frozenset(name for name, fact in _SPECIAL.items() if fact & _ACCOUNT)
 _WS_KEY = "openai-insecure-api-key."
 """A browser cannot set headers on a WebSocket: its key is one of the protocols it offers."""
 _CODING = re.compile(r"(?:gzip|x-gzip|deflate|identity)(?:\s*;|$)")
@@ -76,7 +76,7 @@ def to_upstream(
         dropped |= _CONTENT_ENCODING
     if is_plain_wanted:
         dropped |= _ACCEPT_ENCODING
-    kept = _travelling(call.headers, _up, dropped)
+    kept, facts = _travelling(call.headers, _up, dropped)
     if swaps and call.is_upgrade:
         kept = [_without_key(pair) for pair in kept]
     if secret is not None and upstream.auth != "none":
@@ -85,7 +85,7 @@ def to_upstream(
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
     if is_plain_wanted:
         kept.append(("Accept-Encoding", "identity"))
-    else:
+    elif facts & _ACCEPT_ENCODING:
         for at, (name, value) in enumerate(kept):
             if _up[name] & _ACCEPT_ENCODING:
                 kept[at] = (name, _inspectable_in[value])
@@ -94,12 +94,12 @@ def to_upstream(
 
 def of_request(headers: Headers) -> list[tuple[str, str]]:
     """What any provider sees of a client's headers, by lower-case names: without credentials, cookies and accounts."""
-    return [(_lower[name], value) for name, value in _travelling(headers, _up, _STAYS | _CALLERS | _ACCOUNT)]
+    return [(_lower[name], value) for name, value in _travelling(headers, _up, _STAYS | _CALLERS | _ACCOUNT)[0]]
 
 
 def to_client(headers: Headers, *, is_upgraded: bool = False, is_inflated: bool = False) -> list[tuple[str, str]]:
     """What a client sees of a provider's headers; the length is the writer's to state."""
-    kept = _travelling(headers, _down, _STAYS | _CONTENT_ENCODING if is_inflated else _STAYS)
+    kept, _ = _travelling(headers, _down, _STAYS | _CONTENT_ENCODING if is_inflated else _STAYS)
     if is_upgraded:
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
     return kept
@@ -153,19 +153,20 @@ def lower_names(headers: Headers) -> dict[str, str]:
     return names
 
 
-def caller_keys(headers: Headers) -> list[str]:
-    """The credentials a caller presents, in any of the forms SDKs use."""
-    keys = []
-    for name, value in headers:
-        fact = _up[name]
-        if not fact & _PRESENTED:
-            continue
-        if fact & _KEY:
-            is_bearer = value[:7].lower() == "bearer " and _lower[name] == "authorization"
-            keys.append(value[7:].strip() if is_bearer else value)
-        else:
-            keys += [each.strip()[len(_WS_KEY) :] for each in value.split(",") if each.strip().startswith(_WS_KEY)]
-    return keys
+def caller_keys(headers: Headers, names: Mapping[str, str]) -> list[str]:
+    """The credentials that a caller presents, in any of the forms that SDKs use, in the same order however the headers
+    are ordered. `names`: the headers by lower-case name, of repeated ones the first."""
+    if len(names) == len(headers) and _WS_PROTOCOL_NAME not in names:
+        return [_bare_key(name, names[name]) for name in _KEY_NAMES if name in names]
+    keys: dict[str, list[str]] = {name: [] for name in (*_KEY_NAMES, _WS_PROTOCOL_NAME)}
+    for written, value in headers:
+        name = _lower[written]
+        if name == _WS_PROTOCOL_NAME:
+            protocols = [each.strip() for each in value.split(",")]
+            keys[name] += [each[len(_WS_KEY) :] for each in protocols if each.startswith(_WS_KEY)]
+        elif name in keys:
+            keys[name].append(_bare_key(name, value))
+    return [key for of_name in keys.values() for key in of_name]
 
 
 def has_rival_keys(headers: Headers) -> bool:
@@ -174,30 +175,11 @@ def has_rival_keys(headers: Headers) -> bool:
     return any(said.setdefault(_lower[name], value) != value for name, value in headers if _up[name] & _KEY)
 
 
-def account(headers: Headers) -> list[str]:
-    """What a caller says of whose account a key is to be used for; by default it is the key's own."""
+def account(headers: Headers, names: Mapping[str, str]) -> list[str]:
+    """The headers by which a caller chooses an account for its key, if any; `names` as in `caller_keys`."""
+    if _ACCOUNT_NAMES.isdisjoint(names):
+        return []
     return [f"{_lower[name]}: {value}" for name, value in headers if _up[name] & _ACCOUNT]
-
-
-class _Seen(dict[str, _Fact]):
-    """A function of short texts that remembers its answers. Bounded: whoever connects can choose the texts."""
-
-    __slots__ = ("_find",)
-
-    _MOST = 1024
-    _LONGEST = 64
-
-    def __init__(self, find: Callable[[str], _Fact]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, text: str) -> _Fact:
-        fact = self._find(text)
-        if len(text) <= self._LONGEST:
-            if len(self) >= self._MOST:
-                self.clear()
-            self[text] = fact
-        return fact
 
 
 def _is_ours_or_proxys(lower: str) -> bool:
@@ -229,31 +211,37 @@ def _inspectable(codings: str) -> str:
     return ", ".join(kept) or "identity"
 
 
-_lower = _Seen(str.lower)
-_up = _Seen(_fact_to_upstream)
-_down = _Seen(_fact_to_client)
-_named_in = _Seen(_named)
-_inspectable_in = _Seen(_inspectable)
+_lower = Memo(str.lower)
+_up = Memo(_fact_to_upstream)
+_down = Memo(_fact_to_client)
+_named_in = Memo(_named)
+_inspectable_in = Memo(_inspectable)
 
 
-def _travelling(headers: Headers, facts: _Seen[int], dropped: int) -> list[tuple[str, str]]:
-    """The headers without those of the kinds in `dropped`, and without those that `Connection` names."""
-    kept = []
+def _travelling(headers: Headers, facts: Memo[str, int], dropped: int) -> tuple[list[tuple[str, str]], int]:
+    """The headers without those of the kinds in `dropped`, and without those that `Connection` names; and the kinds of
+    all headers together."""
+    kept, found = [], 0
     named: frozenset[str] = frozenset()
     for pair in headers:
         fact = facts[pair[0]]
+        found |= fact
         if not fact & dropped:
             kept.append(pair)
         elif fact & _CONNECTION:
             named |= _named_in[pair[1]]
-    return [pair for pair in kept if _lower[pair[0]] not in named] if named else kept
+    return ([pair for pair in kept if _lower[pair[0]] not in named] if named else kept), found
 
 
 def _without_key(pair: tuple[str, str]) -> tuple[str, str]:
     name, value = pair
-    if name.lower() != "sec-websocket-protocol":
+    if name.lower() != _WS_PROTOCOL_NAME:
         return pair
     return name, ", ".join(each.strip() for each in value.split(",") if not each.strip().startswith(_WS_KEY))
+
+
+def _bare_key(name: str, value: str) -> str:
+    return value[7:].strip() if name == "authorization" and value[:7].lower() == "bearer " else value
 
 
 def _credential(auth: str, key: str) -> tuple[str, str]:

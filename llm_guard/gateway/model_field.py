@@ -18,6 +18,7 @@ import msgspec
 from llm_guard.gateway.asked import MAX_MODEL_CHARS, NOTHING, RARE, Asked, BadRequest, checked_model, token_limit
 from llm_guard.gateway.coding import deflater, inflate, is_coded
 from llm_guard.gateway.form_scan import FormScan, boundary
+from llm_guard.policy.memo import Memo
 
 __all__ = [
     "MAX_MODEL_CHARS", "Asked", "BadRequest", "inflate", "inspect", "model_in_query", "rename", "rename_in_query",
@@ -34,7 +35,6 @@ _MAX_NUMBER_BYTES = 300
 _NAMES_IN_MODEL = ("id", "name")
 """Of a model that is an object (Anthropic's agents)."""
 _MAX_MODEL_FIELDS = 3000
-_MAX_KINDS = 256
 _MAX_FORMAT_BYTES = 64
 
 _FEW_BYTES = 1 << 13
@@ -56,8 +56,6 @@ class _RawHead(msgspec.Struct):
     model: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_kinds: dict[str, Kind] = {}
-"""By content type, as clients write it: the same few. Bounded, because they could write anything."""
 _read = msgspec.json.Decoder().decode
 _read_head = msgspec.json.Decoder(_Head).decode
 _read_raw_head = msgspec.json.Decoder(_RawHead).decode
@@ -71,7 +69,7 @@ def inspect(body: bytes, content_type: str, content_encoding: str, max_bytes: in
     if not body:
         # SDKs send DELETE and some POST with a JSON content type and no body: that is not invalid JSON.
         return NOTHING
-    kind = kind_of(content_type)
+    kind = _kind_of[content_type]
     if kind == "other" and not may_be_json(body):
         return NOTHING
     if content_encoding:
@@ -109,7 +107,7 @@ def rename(body: bytes, content_type: str, content_encoding: str, model: str) ->
 
 def kind_of(content_type: str) -> Kind:
     """What a body of this type is read as; `other` is JSON if it begins like it."""
-    return _kinds.get(content_type) or _new_kind(content_type)
+    return _kind_of[content_type]
 
 
 def may_be_json(body: bytes) -> bool:
@@ -132,16 +130,14 @@ def rename_in_query(query: str, model: str) -> str:
     )
 
 
-def _new_kind(content_type: str) -> Kind:
+def _kind(content_type: str) -> Kind:
     media = content_type.partition(";")[0].strip().lower()
-    kind: Kind = "other"
     if media == "multipart/form-data":
-        kind = "form"
-    elif media == "application/json" or media.endswith("+json"):
-        kind = "json"
-    if len(_kinds) < _MAX_KINDS and len(content_type) <= 128:
-        _kinds[content_type] = kind
-    return kind
+        return "form"
+    return "json" if media == "application/json" or media.endswith("+json") else "other"
+
+
+_kind_of: Memo[str, Kind] = Memo(_kind)
 
 
 # JSON

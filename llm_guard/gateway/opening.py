@@ -141,7 +141,7 @@ async def _first_event(
     first_token_at = limits.clock.now()
     limit = limits.clock.limit()
     try:
-        async with limit:
+        with limit:
             ends_at = min(call.commit_by, attempt.ends_by) - _COMMIT_S
             limit.set(min(first_token_at + hold.time, ends_at), "hold_back")
             error = await beginning.read_until(lambda watch: watch.has_enough)

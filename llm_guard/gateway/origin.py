@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable
 from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from llm_guard.call import Exchange
+from llm_guard.call import Dialing, Exchange
 from llm_guard.gateway.request_head import request_head
 from llm_guard.gateway.upstream_connection import UpstreamConnection
 from llm_guard.gateway.upstream_error import connecting_failed
@@ -59,16 +59,16 @@ class Origin:
         """Connections begun since the start."""
         self._loop = asyncio.get_running_loop()
 
-    async def send(
+    def send(
         self,
         method: str,
         target: str,
         headers: list[tuple[str, str]],
         body: bytes | FileBody,
-        on_connected: Callable[[], None],
+        dialing: Dialing | None,
         *,
         is_repeatable: bool,
-    ) -> Exchange:
+    ) -> Awaitable[Exchange]:
         """See `Connections.send`."""
         size = len(body) if isinstance(body, bytes) else body.size
         head, is_upgrade = request_head(method, target, self._host, headers, size)
@@ -76,9 +76,20 @@ class Origin:
         # be sent twice gets a fresh one.
         connection = self._try_take() if is_repeatable else None
         if connection is None:
-            connection = await self._dial()
-        on_connected()
-        return await connection.send(head, body, is_head=method == "HEAD", is_upgrade=is_upgrade)
+            return self._send_fresh(head, body, dialing, is_head=method == "HEAD", is_upgrade=is_upgrade)
+        if dialing is not None:
+            dialing.on_connected()
+        return connection.send(head, body, is_head=method == "HEAD", is_upgrade=is_upgrade)
+
+    async def _send_fresh(
+        self, head: bytes, body: bytes | FileBody, dialing: Dialing | None, *, is_head: bool, is_upgrade: bool
+    ) -> Exchange:
+        if dialing is not None:
+            dialing.on_dialing()
+        connection = await self._dial()
+        if dialing is not None:
+            dialing.on_connected()
+        return await connection.send(head, body, is_head=is_head, is_upgrade=is_upgrade)
 
     def close(self) -> None:
         """Keeps no connection any more, and makes none; those that there are, are the caller's to close."""

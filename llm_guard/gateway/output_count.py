@@ -6,7 +6,7 @@ send no usage unless the client asks for it, so that without a count of its own 
 
 from __future__ import annotations
 
-from llm_guard.call import Call, Served
+from llm_guard.call import Served
 from llm_guard.gateway.response_tap import ResponseTap
 from llm_guard.policy.client_limits import Reservation
 
@@ -24,10 +24,10 @@ class EventCount:
         self._reservation.streamed_tokens += chunk.count(_EVENT)
 
 
-def count_output(call: Call, served: Served) -> None:
-    """Has a stream counted, if its call reserves tokens."""
-    reservation, opened = call.reservation, served.opened
-    if reservation is None or opened.view is None or not reservation.owner.settings.limits_tokens:
+def count_output(served: Served, reservation: Reservation) -> None:
+    """Has a stream counted, if its call has reserved tokens."""
+    opened = served.opened
+    if opened.view is None or not reservation.owner.settings.limits_tokens:
         return
     count = EventCount(reservation)
     count.feed(opened.held)

@@ -52,10 +52,9 @@ class OwnedObjects:
     async def wait_read(self) -> None:
         """Returns when what is in the file has been read, after 5 s at most: the rest follows."""
         limit = self._clock.limit()
-        with contextlib.suppress(TimeoutError):
-            async with limit:
-                limit.set(self._clock.now() + _START_S, "start")
-                await self._has_read.wait()
+        with contextlib.suppress(TimeoutError), limit:
+            limit.set(self._clock.now() + _START_S, "start")
+            await self._has_read.wait()
 
     def note(self, upstream: str, object_id: str, owner: str, *, is_answer: bool) -> None:
         """An object that a key has just made."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from aiohttp.helpers import _EXC_SENTINEL as _NO_CAUSE
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from llm_guard.call import Exchange, Headers, Inbox, Wire
+from llm_guard.call import Dialing, Exchange, Headers, Inbox, Wire
 from llm_guard.gateway.request_head import request_head
 from llm_guard.gateway.upstream_error import (
     UpstreamError,
@@ -65,7 +65,7 @@ class ProxiedOrigin:
         target: str,
         headers: list[tuple[str, str]],
         body: bytes | FileBody,
-        on_connected: Callable[[], None],
+        dialing: Dialing | None,
         *,
         is_repeatable: bool,
     ) -> Exchange:
@@ -73,7 +73,9 @@ class ProxiedOrigin:
         size = len(body) if isinstance(body, bytes) else body.size
         request_head(method, target, "", headers, size)  # refuses what aiohttp would let pass
         session = self._pooled if is_repeatable else self._unpooled
-        wire = _Sending(on_connected)
+        if dialing is not None:
+            dialing.on_dialing()  # aiohttp may have an idle connection, which is known only later
+        wire = _Sending(dialing)
         try:
             response = await session.request(
                 method,
@@ -211,10 +213,14 @@ class _AbortingHandler(ResponseHandler):
 class _Sending:
     """What aiohttp's traces tell of one request."""
 
-    def __init__(self, on_connected: Callable[[], None]) -> None:
-        self.on_connected = on_connected
+    def __init__(self, dialing: Dialing | None) -> None:
+        self._dialing = dialing
         self._now = asyncio.get_running_loop().time
         self._reused_at: float | None = None
+
+    def on_connected(self) -> None:
+        if self._dialing is not None:
+            self._dialing.on_connected()
 
     def on_reused(self) -> None:
         self._reused_at = self._now()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Awaitable
 from dataclasses import replace
 
 import structlog
@@ -40,14 +41,18 @@ _DRAINED = Failure(FailureKind.INTERNAL, DRAINED.message)
 _OUT_OF_PLACE = "sent what cannot follow on what the client has: no stream, or a compressed answer"
 
 
-async def relay(
+def relay(
     call: Call, served: Served, reply: Reply, clock: Clock, last_resort: LastResort | None = None
-) -> None:  # fmt: skip
+) -> Awaitable[None]:
     """Gives the client what an attempt has opened; `call.failure` says why when it broke on the way. `last_resort` may
     keep such a call, before its client is told: to close the connection is to cancel whoever serves it."""
     if served.opened.exchange is None:
-        await _send(call, served, reply, last_resort)
-        return
+        return _send(call, served, reply, last_resort)
+    return _relay_rest(call, served, reply, clock, last_resort)
+
+
+async def _relay_rest(call: Call, served: Served, reply: Reply, clock: Clock, last_resort: LastResort | None) -> None:
+    """An answer that is still arriving."""
     recovery = call.recovery = _recovery_of(call, served, clock)
     try:
         failure = await _follow(call, served, reply, clock)
@@ -176,7 +181,7 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
     is_writing = is_ending = False
     broken: Failure | None = None
     try:
-        async with limit:
+        with limit:
             _set_limit(limit, call, served)
             pieces = pieces_of(opened.held)
             passed = next(pieces, b"")

@@ -58,6 +58,6 @@ async def write(call: Call, piece: bytes, reply: Reply, clock: Clock) -> None:
     if reply.push(piece):
         return
     assert call.route is not None  # noqa: S101  # it has an answer
-    async with clock.limit() as limit:
+    with clock.limit() as limit:
         limit.set(min(clock.now() + call.route.timeouts.idle, call.deadline_at), "idle")
         await reply.connection.wait_room()

@@ -13,11 +13,12 @@ from urllib.parse import unquote
 
 from llm_guard.call import Headers
 from llm_guard.gateway.asked import BadRequest
+from llm_guard.policy.memo import Memo
 
 MAX_FIELDS = 128
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
-_MAX_LINE_BYTES = 1 << 14
+MAX_LINE_BYTES = 1 << 14
 """Longest target, and longest header."""
 _UNREAD_BYTES = 1 << 18
 """More of a body than this is not read ahead of whoever takes it."""
@@ -27,11 +28,6 @@ _TINY_BYTES = 16
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)+/?")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]|//|/\.{1,2}(?:/|$)")
-_NAMES_KEPT = 1024
-
-_names: dict[bytes, tuple[str, str]] = {}
-"""Header names as they were written, and in lower case: clients send the same few. Bounded: they are the clients' to
-choose."""
 
 
 class Request:
@@ -42,12 +38,14 @@ class Request:
         "content_length", "headers", "is_keep_alive", "method", "names", "path", "query", "version",
     )  # fmt: skip
 
-    def __init__(self, method: str, target: str, version: str, fields: list[tuple[bytes, bytes]]) -> None:
-        """Raises BadRequest."""
+    def __init__(
+        self, method: str, target: str, version: str, fields: list[tuple[bytes, bytes]], *, is_head_long: bool = True
+    ) -> None:
+        """Raises BadRequest. `is_head_long`: a header may be longer than the longest that is taken."""
         self.method = method
         self.path, _, self.query = target.partition("?")
         self.version = version
-        self.headers, self.names = _read_fields(fields)
+        self.headers, self.names = _read_fields(fields, is_head_long)
         self.content_length = int(self.names.get("content-length", "0"))
         """0 as well when the body is chunked."""
         self.is_keep_alive = True
@@ -141,7 +139,7 @@ def check_head(request: Request) -> None:
     if host is None:
         if request.version == "1.1":
             raise BadRequest(400, "invalid_host", "the Host header is missing")
-    elif not _HOST.fullmatch(host):
+    elif not _is_known_host[host]:
         raise BadRequest(400, "invalid_host", "the Host header is not a host name with an optional port")
     coding = names.get("transfer-encoding")
     if coding is not None and (coding.lower() != "chunked" or request.version == "1.0"):
@@ -153,9 +151,9 @@ def objection(request: Request) -> BadRequest | None:
     path, query = request.path, request.query
     if request.method not in METHODS:
         return BadRequest(405, "method_not_allowed", f"use one of {', '.join(METHODS)}")
-    if len(path) + len(query) > _MAX_LINE_BYTES:
+    if len(path) + len(query) > MAX_LINE_BYTES:
         return BadRequest(431, "head_too_large", "the request line is too long")
-    if "#" in query or (not _PATH.fullmatch(path) and path != "/"):
+    if "#" in query or not _is_plain[path]:
         return BadRequest(400, "invalid_path", "the request target is not a plain path with an optional query")
     if ("%" in path or "/." in path) and _is_crooked(path):
         return BadRequest(400, "invalid_path", "the path has an empty or a dot segment, or a control character")
@@ -179,19 +177,19 @@ def _is_crooked(path: str) -> bool:
     return False
 
 
-def _read_fields(fields: list[tuple[bytes, bytes]]) -> tuple[Headers, dict[str, str]]:
+def _read_fields(fields: list[tuple[bytes, bytes]], is_head_long: bool) -> tuple[Headers, dict[str, str]]:
     """The fields as they came, and the first value of each by its lower-case name.
 
     Fields with an underscore are dropped: to a CGI or WSGI server behind us `X_Api_Key` is `X-Api-Key`.
     """
     if len(fields) > MAX_FIELDS:
         raise BadRequest(431, "head_too_large", f"more than {MAX_FIELDS} headers")
+    if is_head_long and any(len(raw) + len(raw_value) > MAX_LINE_BYTES for raw, raw_value in fields):
+        raise BadRequest(431, "head_too_large", "a header is too long")
     headers = []
     names: dict[str, str] = {}
     for raw, raw_value in fields:
-        written, lower = _names.get(raw) or _remember(raw)
-        if len(raw) + len(raw_value) > _MAX_LINE_BYTES:
-            raise BadRequest(431, "head_too_large", "a header is too long")
+        written, lower = _spellings_of[raw]
         if not lower:
             continue
         value = raw_value.decode("latin-1").rstrip(" \t")
@@ -203,9 +201,20 @@ def _read_fields(fields: list[tuple[bytes, bytes]]) -> tuple[Headers, dict[str, 
     return tuple(headers), names
 
 
-def _remember(raw: bytes) -> tuple[str, str]:
+def _spellings(raw: bytes) -> tuple[str, str]:
+    """A header's name as it was written, and in lower case; "" where the header is dropped."""
     written = raw.decode("latin-1")
-    found = written, "" if "_" in written else written.lower()
-    if len(_names) < _NAMES_KEPT and len(raw) <= 64:
-        _names[raw] = found
-    return found
+    return written, "" if "_" in written else written.lower()
+
+
+def _is_plain_path(path: str) -> bool:
+    return path == "/" or _PATH.fullmatch(path) is not None
+
+
+def _is_host(host: str) -> bool:
+    return _HOST.fullmatch(host) is not None
+
+
+_spellings_of = Memo(_spellings)
+_is_plain = Memo(_is_plain_path)
+_is_known_host = Memo(_is_host)

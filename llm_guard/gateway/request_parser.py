@@ -11,7 +11,7 @@ from typing import Protocol
 import httptools
 
 from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.request import MAX_FIELDS, Request, check_head
+from llm_guard.gateway.request import MAX_FIELDS, MAX_LINE_BYTES, Request, check_head
 
 _MAX_HEAD_BYTES = 1 << 16
 _SLICE_BYTES = 1 << 12
@@ -155,7 +155,12 @@ class RequestParser:
 
     def _take(self, target: bytes, fields: list[tuple[bytes, bytes]]) -> None:
         parser = self._parser
-        request = Request(parser.get_method().decode(), target.decode("latin-1"), parser.get_http_version(), fields)
+        # `_head_bytes` does not count the slice that is being parsed.
+        is_head_long = self._head_bytes + _SLICE_BYTES > MAX_LINE_BYTES
+        version = parser.get_http_version()
+        request = Request(
+            parser.get_method().decode(), target.decode("latin-1"), version, fields, is_head_long=is_head_long
+        )
         check_head(request)
         request.is_keep_alive = request.version == "1.1" and parser.should_keep_alive()
         if parser.should_upgrade():

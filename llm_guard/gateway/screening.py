@@ -1,7 +1,6 @@
 """What a call of a client key must pass besides its path and model, before it is sent and before it is answered.
 
-Owns which of the two filters sees which call, and that its stream is counted. Does not own them (`gateway.isolation`,
-`gateway.model_list`, `gateway.output_count`).
+Owns which of the two filters sees which call. Does not own them (`gateway.isolation`, `gateway.model_list`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.gateway.isolation import Isolation, Run
 from llm_guard.gateway.model_list import filter_models, is_filtered
-from llm_guard.gateway.output_count import count_output
 from llm_guard.gateway.ownership import OwnedObjects
 from llm_guard.gateway.whole_answer import ask_for_plain
 from llm_guard.outcome import GaveUp, Refusal
@@ -45,6 +43,10 @@ class Screening:
         """At the end of the process."""
         await self._objects.close()
 
+    def applies_to(self, call: Call) -> bool:
+        """Whether a call has anything to pass: `check` before it is sent, and `screen` before it is answered."""
+        return is_filtered(call) or self._isolation.applies_to(call)
+
     def needs_whole_body(self, call: Call) -> bool:
         return self._isolation.needs_whole_body(call)
 
@@ -58,7 +60,6 @@ class Screening:
         """The answer as the call's key may see it. `run` asks for more of a list."""
         if not isinstance(result, Served):
             return result
-        count_output(call, result)
         if is_filtered(call):
             return filter_models(call, result, self._table(), self._clock)
         return await self._isolation.screen(call, result, run) if self._isolation.applies_to(call) else result

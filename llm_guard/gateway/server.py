@@ -30,6 +30,7 @@ from llm_guard.gateway.keeping import Keeper
 from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
 from llm_guard.gateway.model_field import inspect
 from llm_guard.gateway.noting import note_asked
+from llm_guard.gateway.output_count import count_output
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.refusals import DRAINED, refusal_of, unknown_model, wrong_dialect
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
@@ -103,7 +104,15 @@ class Gateway:
         assert task is not None  # noqa: S101  # a coroutine runs in one
         self._running[task] = call
         try:
-            await self._serve(call, reply)
+            refusal = self._admit(call, reply)
+            if refusal is None:
+                refusal = self._take(call, reply) if _is_small(call, request) else await self._receive(call, reply)
+            if refusal is None:
+                refusal = self._identify(call)
+            if isinstance(call.body, ArrivingBody):
+                await self._serve_arriving(call, call.body, refusal, reply)
+            else:
+                await self._answer(call, refusal, reply)
         except asyncio.CancelledError:
             if call.sent_status is not None and not reply.is_early:
                 raise  # an answer had begun: the relay knows whether the client got all that it waited for
@@ -167,13 +176,6 @@ class Gateway:
             call.is_draining = True
             task.cancel()
 
-    async def _serve(self, call: Call, reply: Reply) -> None:
-        refusal = self._admit(call, reply) or await self._receive(call, reply) or self._identify(call)
-        if isinstance(call.body, ArrivingBody):
-            await self._serve_arriving(call, call.body, refusal, reply)
-        else:
-            await self._answer(call, refusal, reply)
-
     async def _serve_arriving(self, call: Call, body: ArrivingBody, refusal: Refusal | None, reply: Reply) -> None:
         """Sends the body on while it arrives, unless something needs all of it. Raises BadRequest."""
         is_screened = self.screening is not None and self.screening.needs_whole_body(call)
@@ -193,7 +195,12 @@ class Gateway:
         if call.route is None:
             await self._show(call, reply)
             return
-        if call.client_key is not None and (refusal := await self._check_client(call)) is not None:
+        is_screened = call.scope is not None and self.screening is not None and self.screening.applies_to(call)
+        if is_screened and self.screening is not None:
+            refusal = await self.screening.check(call)
+        if refusal is None and call.client_key is not None:
+            refusal = self.quotas.reserve(call)
+        if refusal is not None:
             await self._refuse(call, refusal, reply)
             return
         self.recorder.begin(call)
@@ -201,21 +208,20 @@ class Gateway:
             if await self.first_resort.has_answered(call, reply):
                 return
             self.degraded.hurry(call, has_stale=False)
-        with Waiting(call, reply, call.route.stream.waiting, self._clock):
+        if call.route.stream.waiting is None:
             result = await self._loop.run(call, call.route)
+        else:
+            with Waiting(call, reply, call.route.stream.waiting, self._clock):
+                result = await self._loop.run(call, call.route)
         reply.closes_connection |= self.is_leaving
-        if call.scope is not None and self.screening is not None:
+        if is_screened and self.screening is not None:
             result = await self.screening.screen(call, result, self._loop.run)
         if isinstance(result, Served):
+            if call.reservation is not None:
+                count_output(result, call.reservation)
             await relay(call, result, reply, self._clock, self.last_resort)
         else:
             await self.last_resort.give(call, result, reply)
-
-    async def _check_client(self, call: Call) -> Refusal | None:
-        """Whether its key's limits are used up, or the objects that it names belong to another key."""
-        if self.screening is not None and (refusal := await self.screening.check(call)) is not None:
-            return refusal
-        return self.quotas.reserve(call)
 
     def take_up(self, call: Call, asked: Asked) -> Refusal | None:
         """A call that was kept, as if it had just come: finds its route as it is now, or says why there is none."""
@@ -245,6 +251,8 @@ class Gateway:
             result = await self.screening.screen(call, result, self._loop.run)
         if isinstance(result, GaveUp):
             return result
+        if call.reservation is not None:
+            count_output(result, call.reservation)
         await relay(call, result, reply, self._clock)
         return None
 
@@ -297,16 +305,24 @@ class Gateway:
 
     # receive: the body, once, bounded
 
-    async def _receive(self, call: Call, reply: Reply) -> Refusal | None:
-        request, limit = reply.request, self._body_limits.of(call, reply)
+    def _take(self, call: Call, reply: Reply) -> Refusal | None:
+        """Takes a small body, which has arrived with its head."""
+        limit = self._body_limits.of(call, reply)
         try:
             check_announced(reply, limit, self.spool)
-            if request.has_arrived and request.received_bytes <= _SMALL_BODY_BYTES and not call.content_encoding:
-                call.body = request.take()
-                limit.check(len(call.body))
-                asked = inspect(call.body, call.content_type, "", limit.max_bytes)
-            else:
-                asked = await receive_call(call, request, limit, self.spool, self._clock)
+            call.body = reply.request.take()
+            limit.check(len(call.body))
+            self._note_arrived(call, reply, inspect(call.body, call.content_type, "", limit.max_bytes))
+        except BadRequest as bad:
+            return refusal_of(bad)
+        return None
+
+    async def _receive(self, call: Call, reply: Reply) -> Refusal | None:
+        """Receives any other body, or the beginning of it."""
+        limit = self._body_limits.of(call, reply)
+        try:
+            check_announced(reply, limit, self.spool)
+            asked = await receive_call(call, reply.request, limit, self.spool, self._clock)
             self._note_arrived(call, reply, asked)
         except BadRequest as bad:
             return refusal_of(bad)
@@ -344,3 +360,8 @@ class Gateway:
                 return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
         call.deadline_at = deadline_at(self._clock.now(), call.route.timeouts.total, None)
         return wrong_dialect(call)
+
+
+def _is_small(call: Call, request: Request) -> bool:
+    """Whether the body can be looked at in one go."""
+    return request.has_arrived and request.received_bytes <= _SMALL_BODY_BYTES and not call.content_encoding

@@ -45,8 +45,7 @@ class Upstreams:
         exchange: Exchange | None = None
         attempt.on_patience = limits.renew
         try:
-            async with limits.scope:
-                limits.on_start()
+            with limits.scope:
                 exchange = await self._send(call, attempt, limits)
                 if exchange.status >= 400:
                     limits.on_refusal()
@@ -69,14 +68,15 @@ class Upstreams:
 
     async def _send(self, call: Call, attempt: Attempt, limits: _Limits) -> Exchange:
         upstream = attempt.target.deployment.upstream
-        target, body = await _request(call, attempt)
+        target = _target(call, attempt)
+        body: bytes | FileBody = _body(call, attempt) if isinstance(call.body, bytes) else await _stored(call, attempt)
         if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
             body = limits.sending = Sending(body, limits)
         headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=attempt.manner is not None)
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
         exchange = await self._connections.send(
-            call.method, upstream.link, target, headers, body, limits.on_connected, is_repeatable=call.is_repeatable
+            call.method, upstream.link, target, headers, body, limits, is_repeatable=call.is_repeatable
         )
         if exchange.status == 411 and isinstance(call.body, ArrivingBody) and limits.lacks_length:
             exchange.abort()
@@ -112,10 +112,12 @@ class _Limits:
         self.is_sending_over = False
         """The rest of the body, if any is still sent, moves no limit."""
 
-    def on_start(self) -> None:
+    def on_dialing(self) -> None:
+        """Implements `call.Dialing`."""
         self._set(self._attempt.started_at + self._timeouts.connect, "connect")
 
     def on_connected(self) -> None:
+        """Implements `call.Dialing`."""
         self._connected_at = self.clock.now()
         self.is_connected = True
         if self._call.is_stream or self._call.is_upgrade:
@@ -190,30 +192,46 @@ class _Limits:
         self._latest_at, self._latest_name = at, name
         ends_by, commit_by = self._attempt.ends_by, self._call.commit_by
         self._is_early = ends_by < at and ends_by < commit_by
-        ends_at, limit = earlier(min(ends_by, at), name, commit_by)
+        ends_at, limit = earlier(min(at, ends_by), name, commit_by)
         self.scope.set(ends_at, limit)
 
 
 # What is sent
 
 
-async def _request(call: Call, attempt: Attempt) -> tuple[str, bytes | FileBody]:
-    """Path and query, and the body."""
+def _target(call: Call, attempt: Attempt) -> str:
+    """Path and query."""
     target, upstream = attempt.target, attempt.target.deployment.upstream
     # An openai base_url stands for /v1, an anthropic one for the root: the conventions of their SDKs.
     path = call.path.removeprefix("/v1") if upstream.dialect == "openai" else call.path
     path, query = f"{upstream.base_path}{path}" or "/", call.query
-    body: bytes | FileBody = call.body
+    if call.is_model_in_query and _is_renamed(call, attempt):
+        query = model_field.rename_in_query(query, target.model or "")
+    return f"{path}?{query}" if query else path
+
+
+def _body(call: Call, attempt: Attempt) -> bytes:
+    """For a body in memory."""
+    assert isinstance(call.body, bytes)  # noqa: S101  # else `_stored` is called
     if attempt.manner is not None and call.recovery is not None:
-        body = call.recovery.body(target, attempt.manner)
-    elif target.model is not None and target.model != call.model:
-        if call.is_model_in_query:
-            query = model_field.rename_in_query(query, target.model)
-        elif isinstance(call.body, bytes):
-            body = model_field.rename(call.body, call.content_type, call.content_encoding, target.model)
-        else:
-            body = await call.body.renamed(target.model)
-    return f"{path}?{query}" if query else path, body
+        return call.recovery.body(attempt.target, attempt.manner)
+    if call.is_model_in_query or not _is_renamed(call, attempt):
+        return call.body
+    return model_field.rename(call.body, call.content_type, call.content_encoding, attempt.target.model or "")
+
+
+async def _stored(call: Call, attempt: Attempt) -> bytes | FileBody:
+    """For a body in a file."""
+    assert not isinstance(call.body, bytes)  # noqa: S101  # else `_body` is called
+    if attempt.manner is not None and call.recovery is not None:
+        return call.recovery.body(attempt.target, attempt.manner)
+    if call.is_model_in_query or not _is_renamed(call, attempt):
+        return call.body
+    return await call.body.renamed(attempt.target.model or "")
+
+
+def _is_renamed(call: Call, attempt: Attempt) -> bool:
+    return attempt.target.model is not None and attempt.target.model != call.model
 
 
 # What went wrong

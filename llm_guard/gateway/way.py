@@ -60,8 +60,11 @@ class Way:
         """A retry takes a token from each: the deployment's, and the route's; or from that of a caller that is judged
         by itself."""
         deployment = self.route.targets[stop.place].deployment
-        suspect = suspect_of(self.call, deployment, self._clock.now())
-        return (deployment.budget, self.route.budget) if suspect is None else (suspect.budget,)
+        if deployment.callers.has_failures:
+            suspect = suspect_of(self.call, deployment, self._clock.now())
+            if suspect is not None:
+                return (suspect.budget,)
+        return (deployment.budget, self.route.budget)
 
     async def next(self) -> tuple[Stop, Leave] | None:
         """The next deployment, and leave to ask it; None: nobody is left."""

@@ -121,7 +121,7 @@ class CommandEngine:
 
     async def _has_ended(self, child: _Child, within_s: float) -> bool:
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + within_s, "engine")
                 await child.ended.wait()
         except TimeoutError:

@@ -83,7 +83,7 @@ class ContainerEngine:
     async def _ask(self, method: str, what: str, within_s: float) -> tuple[int, dict[str, Any]]:
         url = f"http://localhost/containers/{self._container}/{what}"
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + within_s, "engine")
                 async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(self._socket)) as session:
                     return await _exchange(session, method, url)

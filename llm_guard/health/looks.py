@@ -141,11 +141,11 @@ class _Asker:
             headers.append(("Content-Type", "application/json"))
         send, link = self._connections.send, self.upstream.link
         try:
-            return await send(method, link, target, headers, body, _connected, is_repeatable=is_repeatable)
+            return await send(method, link, target, headers, body, None, is_repeatable=is_repeatable)
         except UpstreamError as error:
             if error.kind is not FailureKind.RETIRED:
                 raise
-        return await send(method, link, target, headers, body, _connected, is_repeatable=False)
+        return await send(method, link, target, headers, body, None, is_repeatable=False)
 
 
 def sight_of(error: UpstreamError) -> Sight:
@@ -180,7 +180,3 @@ def _headers(upstream: Upstream) -> list[tuple[str, str]]:
     if upstream.dialect == "anthropic":
         headers.append(("anthropic-version", _ANTHROPIC_VERSION))
     return headers
-
-
-def _connected() -> None:
-    """The look has one limit for all of it."""

@@ -231,7 +231,7 @@ class Prober:
 
     async def _sight(self, looking: Awaitable[Sight], timeout_s: float) -> Sight:
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + timeout_s, "probe")
                 return await looking
         except TimeoutError:

@@ -81,7 +81,7 @@ class UnitEngine:
             stderr=PIPE, env=environment(os.environ, _BUS, {}),
         )  # fmt: skip
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + within_s, "engine")
                 output, problems = await process.communicate()
         except TimeoutError:

@@ -175,7 +175,7 @@ class Signals:
         }
         rests: dict[str, tuple[float, str, str]] = {name: (0.0, "", "") for name, _ in ours.values()}
         bench = self._gateway.bench
-        for key, benched in bench.snapshot(now).items() if not bench.is_empty(now) else ():
+        for key, benched in bench.snapshot(now).items():
             if key[0] in ("credential", "quota") and (owner := ours.get(key[1:4])) is not None:
                 name, whose = owner
                 rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category, whose))

@@ -54,7 +54,7 @@ class Keeping:
     async def recall(self) -> None:
         """Without a file that can be read it is as if none had been there."""
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + PATIENCE_S, "kept")
                 content = await asyncio.shield(self._on_thread(self._file.read))
             if content is None:
@@ -82,7 +82,7 @@ class Keeping:
         """What is new is written, if the disk answers in time."""
         self._next_at = float("-inf")
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + PATIENCE_S, "kept")
                 if self._writing is not None:
                     await asyncio.shield(self._writing)

@@ -93,7 +93,7 @@ class LoginPages:
         """Raises Refused where the disk does not answer: other gateways may have taken the code."""
         using = asyncio.get_running_loop().run_in_executor(self._thread, self._used.use, mark, until, wall)
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + _PATIENCE_S, "login")
                 return await asyncio.shield(using)
         except TimeoutError:

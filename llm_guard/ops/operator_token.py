@@ -73,7 +73,7 @@ class OperatorToken:
         """As `prepare`; goes on without the file where the disk does not answer, for calls do not need it."""
         thread = Worker("token")
         try:
-            async with clock.limit() as limit:
+            with clock.limit() as limit:
                 limit.set(clock.now() + seconds, "token")
                 found = await asyncio.get_running_loop().run_in_executor(thread, self._look, rules)
         except TimeoutError:

@@ -153,7 +153,7 @@ class Restrictions:
         for deployment in {each.host: each for each in deployments}.values():
             yield from of_deployments.of_host(deployment, moment)
         bench = self._gateway.bench
-        if not bench.is_empty(moment.now):
+        if moment.now < bench.quiet_from:
             yield from of_deployments.of_cooldowns(bench.snapshot(moment.now), deployments, moment)
 
 

@@ -62,7 +62,7 @@ class Trail:
     async def wait_written(self, written: Written) -> str | None:
         """As the future says; a disk that has not answered in five seconds is not waited for, though it may yet."""
         try:
-            async with self._clock.limit() as limit:
+            with self._clock.limit() as limit:
                 limit.set(self._clock.now() + PATIENCE_S, "audit")
                 return await asyncio.shield(written)
         except TimeoutError:
@@ -79,7 +79,7 @@ class Trail:
         self._reading += 1
         reading.add_done_callback(self._note_read)
         try:
-            async with self._clock.limit() as scope:
+            with self._clock.limit() as scope:
                 scope.set(self._clock.now() + PATIENCE_S, "audit")
                 found = await asyncio.shield(reading)
         except (StoreError, TimeoutError) as error:

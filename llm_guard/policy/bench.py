@@ -73,11 +73,10 @@ class Bench:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
-        self._last_until = -inf
-
-    def is_empty(self, now: float) -> bool:
-        """True if there is surely no cooldown now: then no key need be built for `find`."""
-        return now >= self._last_until + _FORGOTTEN_S
+        self._newest: _Entry | None = None
+        """The one used last."""
+        self.quiet_from = -inf
+        """From this instant on there is surely no cooldown: then no key need be built for `find`."""
 
     def find(self, credential: Key, model: str, now: float) -> Benched | None:
         """The cooldown, if any, that stops a call for `model` with this credential. Its `until` is > `now`."""
@@ -107,7 +106,7 @@ class Bench:
         """A call with these keys was stopped: a key in use is kept, whatever flood of others there is."""
         for key in keys:
             if key in self._entries:
-                self._entries.move_to_end(key)
+                self._entry(key)
 
     def note_refusal(self, credential: Key, model: str, failure: Failure, now: float) -> None:
         """The provider refused a credential (`Scope.CREDENTIAL`) in a call for `model`."""
@@ -140,7 +139,7 @@ class Bench:
         entry.spent_last = None
         if entry.spent:
             entry.spent.pop(model, None)
-        if not self.is_empty(now):
+        if now < self.quiet_from:
             for key in (credential, quota_key(credential, model), deployment_key(credential, model)):
                 self._end(key, started_at)
 
@@ -171,7 +170,7 @@ class Bench:
 
     def snapshot(self, now: float) -> dict[Key, Benched]:
         """The cooldowns that stop calls now."""
-        if self.is_empty(now):
+        if now >= self.quiet_from:
             return {}
         stops = ((key, self._current(entry, now)) for key, entry in self._entries.items())
         return {key: stop for key, stop in stops if stop is not None}
@@ -239,16 +238,17 @@ class Bench:
         if entry.benched is None or until > entry.benched.until:
             entry.benched = Benched(until, _for_others(failure), now)
             entry.probed_at = -inf
-            self._last_until = max(self._last_until, until)
+            self.quiet_from = max(self.quiet_from, until + _FORGOTTEN_S)
 
     def _entry(self, key: Key) -> _Entry:
         entry = self._entries.get(key)
-        if entry is not None:
+        if entry is None:
+            entry = self._entries[key] = _Entry()
+            if len(self._entries) > _CAPACITY:
+                self._entries.popitem(last=False)
+        elif entry is not self._newest:
             self._entries.move_to_end(key)
-            return entry
-        entry = self._entries[key] = _Entry()
-        if len(self._entries) > _CAPACITY:
-            self._entries.popitem(last=False)
+        self._newest = entry
         return entry
 
 

@@ -141,7 +141,8 @@ class Callers:
 
     def note_ok(self, caller: str, began_at: float, now: float) -> None:
         """A call that began at `began_at` was answered well."""
-        self._ok_began_at = max(self._ok_began_at, began_at)
+        if began_at > self._ok_began_at:
+            self._ok_began_at = began_at
         if self._failing:
             self._failing.clear()
         if not self._records:

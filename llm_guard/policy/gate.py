@@ -283,11 +283,11 @@ class Gate:
         at = self._limiter.opens_at(self._in_flight, now)
         if at > now:
             return at
-        at = self._hold.opens_at()
-        if at > now:
+        if self._hold.since is not None and (at := self._hold.opens_at()) > now:
             return at
-        at = self._throttle.opens_at(now)
-        return at if at > now else self._pacer.opens_at(now)
+        if self._throttle.rate is not None and (at := self._throttle.opens_at(now)) > now:
+            return at
+        return self._pacer.opens_at(now)
 
     def _scarce_slots(self, now: float) -> int | None:
         """How many slots there are, if calls wait for one; None: they wait for something else, such as the pace."""
@@ -304,12 +304,12 @@ class Gate:
 
     def _note_accepted(self, entered_at: float, now: float) -> None:
         """The call that entered then came back with anything but a 429: it may end a hold, a stop or both."""
-        held_since, was_stopped = self._hold.since, self._pacer.is_stopped
-        paced_s = self._pacer.note_accepted(entered_at, now) if self._settings.pacing else None
-        is_held_no_more = self._hold.note_answer(entered_at)
-        if paced_s is not None and (was_stopped or not is_held_no_more):
+        held_since = self._hold.since
+        opening = self._pacer.note_accepted(entered_at, now) if self._settings.pacing else None
+        is_held_no_more = held_since is not None and self._hold.note_answer(entered_at)
+        if opening is not None and (opening.was_stopped or not is_held_no_more):
             # Most calls may have been refused without waiting: they count, too.
-            came_per_s = max(self._queued_per_s(paced_s), self._denied.per_s(now))
+            came_per_s = max(self._queued_per_s(opening.paced_s), self._denied.per_s(now))
             self._open_slowly(came_per_s, _CALLS_AFTER_STOP, now)
         elif is_held_no_more and held_since is not None:
             self._open_after_hold(now - held_since, now)

@@ -32,6 +32,16 @@ class PacerSnapshot:
     """Nothing is accepted: single calls probe whether that has changed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The beginning of a slow start."""
+
+    paced_s: float
+    """How long calls were paced before it."""
+    was_stopped: bool
+    """Nothing had been accepted before it."""
+
+
 class Pacer:
     """A token bucket that is filled at the lower of two rates, each of which may be unknown."""
 
@@ -41,11 +51,6 @@ class Pacer:
         self._bucket = Bucket()
         self._learned = LearnedRate(self._bucket, now)
         self._header = HeaderRate(now)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Nothing is accepted: single calls probe whether that has changed."""
-        return self._learned.is_stopped
 
     def opens_at(self, now: float) -> float:
         """Earliest instant of the next call; one in the past means now. Counts as demand: the learned rate grows
@@ -83,10 +88,12 @@ class Pacer:
         """The call that went at `entered_at` came back with a 429."""
         self._learned.note_rate_limited(entered_at, now)
 
-    def note_accepted(self, entered_at: float, now: float) -> float | None:
-        """The call that went at `entered_at` came back with anything but a 429. Returns how long calls were paced if
-        that begins a slow start, else None."""
-        return now - self._learned.since if self._learned.note_accepted(entered_at, now) else None
+    def note_accepted(self, entered_at: float, now: float) -> Opening | None:
+        """The call that went at `entered_at` came back with anything but a 429. Returns the slow start that this
+        begins, or None."""
+        learned = self._learned
+        was_stopped = learned.rate is not None and learned.is_stopped
+        return Opening(now - learned.since, was_stopped) if learned.note_accepted(entered_at, now) else None
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,

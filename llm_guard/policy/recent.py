@@ -17,6 +17,8 @@ FADE_S = 15.0
 # Fewer attempts than this say little: the missing ones are taken for successes.
 _FEW = 10
 _KEPT = 1 - 1 / MEMORY
+# Attempts so close to one another are taken for simultaneous: `exp` costs as much as all the rest.
+_FADE_EACH_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,13 @@ class Recent:
 
     def note(self, is_failure: bool, now: float) -> None:
         """An attempt ended, or its answer began."""
-        kept = _KEPT * self._faded(now)
+        kept = _KEPT
+        if now - self._noted_at > _FADE_EACH_S:
+            kept *= self._faded(now)
+            self._noted_at = now
         self._attempts = self._attempts * kept + 1.0
         if is_failure or self._failures:
             self._failures = self._failures * kept + is_failure
-        self._noted_at = now
 
     def take_back(self, now: float) -> None:
         """An attempt that was noted as a success has failed after all."""

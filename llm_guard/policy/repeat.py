@@ -52,8 +52,7 @@ class Repeatable:
 
         `is_stateful`: its body asks the provider to keep it, or to go on from what is kept.
         """
-        said = _longest_match(self._overrides, path)
-        if said is not None:
+        if self._overrides and (said := _longest_match(self._overrides, path)) is not None:
             return said
         if method in _SAFE_METHODS:
             return True

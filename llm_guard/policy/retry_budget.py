@@ -17,6 +17,7 @@ MEMORY_S = 10.0
 """How long saved-up tokens last, as in finagle's `RetryBudget` (ttl 10 s)."""
 
 _RATIO_S = 0.5
+_FADE_EACH_S = 0.005
 # A refill computed in floats may end a hair below the whole token that it is.
 _ONE = 1.0 - 1e-9
 
@@ -75,13 +76,15 @@ class RetryBudget:
     """
 
     __slots__ = (
-        "_brought", "_calls", "_floor_since_call", "_haste", "_ratio_until", "_reserve", "_settings", "_spent",
-        "_tokens", "_updated_at", "_yield", "recent",
+        "_brought", "_calls", "_first_ok", "_floor_since_call", "_haste", "_ratio_until", "_reserve", "_settings",
+        "_spent", "_tokens", "_updated_at", "_yield", "recent",
     )  # fmt: skip
 
     def __init__(self, settings: BudgetSettings, now: float) -> None:
         self.recent = Recent(now)
         self._yield = RetryYield(now)
+        self._first_ok = 0
+        """First attempts that succeeded since the ratio was renewed, and are not in `_yield` yet."""
         self._brought = 0.0
         self._ratio_until = now
         self.settings = settings
@@ -107,13 +110,17 @@ class RetryBudget:
     def note(self, is_failure: bool, now: float, *, is_retry: bool) -> None:
         """An attempt ended, or its answer began."""
         self.recent.note(is_failure, now)
-        self._yield.note(is_failure, now, is_retry=is_retry)
         if is_failure or is_retry:
+            self._yield.note(is_failure, now, is_retry=is_retry)
             self._ratio_until = now
+        else:
+            self._first_ok += 1
 
     def deposit(self, now: float) -> None:
         """A call began."""
-        self._update(now)
+        # Savings fade slowly: above the reserve, which healthy traffic is, it is enough to look now and then.
+        if self._tokens <= self._reserve or now - self._updated_at > _FADE_EACH_S:
+            self._update(now)
         if now >= self._ratio_until:
             self._renew_ratio(now)
         ratio = self._brought
@@ -137,17 +144,19 @@ class RetryBudget:
 
     def snapshot(self, now: float) -> RetryBudgetSnapshot:
         self._update(now)
-        return RetryBudgetSnapshot(self._tokens, self._calls, self._spent, self._ratio())
+        return RetryBudgetSnapshot(self._tokens, self._calls, self._spent, self._ratio(now))
 
     def _renew_ratio(self, now: float) -> None:
         """Where every call succeeds at once, the ratio hardly changes: it is looked at twice a second."""
         self._ratio_until = now + _RATIO_S
-        ratio = self._ratio()
+        ratio = self._ratio(now)
         if ratio != self._brought:
             self._brought = ratio
             self._haste = self._new_haste()
 
-    def _ratio(self) -> float:
+    def _ratio(self, now: float) -> float:
+        self._yield.note_first_ok(self._first_ok, now)
+        self._first_ok = 0
         return self._settings.effective_ratio(self._yield.relative(), self._yield.success_share())
 
     def _update(self, now: float) -> None:

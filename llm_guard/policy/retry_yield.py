@@ -42,6 +42,13 @@ class RetryYield:
             self._first += 1
             self._first_ok += not is_failure
 
+    def note_first_ok(self, count: int, now: float) -> None:
+        """So many first attempts succeeded since the last call."""
+        if now - self._faded_at > _FADE_EACH_S:
+            self._fade(now)
+        self._first += count
+        self._first_ok += count
+
     def relative(self) -> float:
         """How often retries succeed, as a share of how often first attempts do: 0 to 1."""
         first_share = (self._first_ok + 1) / (self._first + 1)

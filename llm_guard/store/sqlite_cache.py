@@ -130,10 +130,9 @@ class SqliteCache:
     async def _wait(self, asked: asyncio.Future[Any], within_s: float, what: str) -> Any:
         """What it has come to; None where it has failed, or does not come in time."""
         done = self._done
-        with contextlib.suppress(TimeoutError):
-            async with self._clock.limit() as limit:
-                limit.set(self._clock.now() + within_s, what)
-                await asyncio.wait((asked,))
+        with contextlib.suppress(TimeoutError), self._clock.limit() as limit:
+            limit.set(self._clock.now() + within_s, what)
+            await asyncio.wait((asked,))
         if not asked.done():
             self._note_late(within_s, is_busy=self._done > done)
             return None

@@ -86,7 +86,7 @@ class ManualLimit(TimeLimit):
     __slots__ = ()
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock.now)
+        super().__init__(clock.now, clock.call_at)
 
     @property
     def at(self) -> float | None:
@@ -116,7 +116,7 @@ class ManualLimit(TimeLimit):
             self.name = name
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_soon(self._end)  # type: ignore[assignment]  # it is only ever cancelled
+        self._timer = asyncio.get_running_loop().call_soon(self._end)
 
     def _arm(self, at: float) -> None:
         """No timer."""
@@ -158,17 +158,10 @@ class SteppedClock(ManualClock):
 class SteppedLimit(ManualLimit):
     """A scope that ends when its clock comes by its instant."""
 
-    __slots__ = ("_clock",)
-
-    def __init__(self, clock: SteppedClock) -> None:
-        super().__init__(clock)
-        self._clock = clock
+    __slots__ = ()
 
     def _arm(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._clock.call_at(at, self._check)  # type: ignore[assignment]  # it is only ever cancelled
+        TimeLimit._arm(self, at)
 
 
 async def let_run(turns: int = 20) -> None:

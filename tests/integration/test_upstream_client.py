@@ -71,7 +71,7 @@ async def send(
     is_repeatable: bool = True,
 ) -> Exchange:
     sending = connections.send(
-        method, url, target, list(headers), body, lambda: None, is_repeatable=is_repeatable  # type: ignore[arg-type]
+        method, url, target, list(headers), body, None, is_repeatable=is_repeatable  # type: ignore[arg-type]
     )  # fmt: skip
     return await sending
 
@@ -562,7 +562,7 @@ async def test_calls_that_are_given_up_while_their_connection_is_made_leave_noth
     async with facing([OK]) as (connections, provider):
         for turns in range(14):
             for _ in range(20):
-                sending = connections.send("GET", provider.url, "/v1/x", [], b"", lambda: None, is_repeatable=False)
+                sending = connections.send("GET", provider.url, "/v1/x", [], b"", None, is_repeatable=False)
                 task = asyncio.ensure_future(sending)
                 for _ in range(turns):
                     await asyncio.sleep(0)

@@ -65,6 +65,12 @@ class BenchWalk(RuleBasedStateMachine):
         assert not self.is_stopped(key, model)
 
     @rule(key=credentials, model=models)
+    def call_at_the_end_of_a_cooldown(self, key: Key, model: str) -> None:
+        stops = [self.bench.find(key, model, self.now), self.bench.find_hint(deployment_key(key, model), self.now)]
+        self.now = max((stop.until for stop in stops if stop is not None), default=self.now)
+        self.call(key, model, 0.0)
+
+    @rule(key=credentials, model=models)
     def lift(self, key: Key, model: str) -> None:
         keys = (key, quota_key(key, model), deployment_key(key, model))
         lifted = self.bench.lift(keys, self.now)

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from types import TracebackType
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.clock import SystemClock
+from llm_guard.clock import SystemClock, TimeLimit
 
 Step = str | int
 """`leave`: somebody cancels the task; `done`: what the body waits for is there; `run`: everybody runs; a number: the
@@ -27,9 +28,24 @@ class Scope:
     is_open: bool = False
 
 
+class _Entered:
+    """A limit that is entered as a scope of asyncio is."""
+
+    def __init__(self, limit: TimeLimit) -> None:
+        self._limit = limit
+
+    async def __aenter__(self) -> TimeLimit:
+        return self._limit.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._limit.__exit__(kind, error, trace)
+
+
 def own() -> Scope:
     limit = SystemClock().limit()
-    return Scope(limit, limit._end, _cause)
+    return Scope(_Entered(limit), limit._end, _cause)
 
 
 def standard() -> Scope:

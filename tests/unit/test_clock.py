@@ -6,10 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
+from math import inf
+from weakref import ref
 
 import pytest
 
-from llm_guard.clock import Clock, SystemClock, TimeLimit
+from llm_guard.clock import Clock, SystemClock, TimeLimit, _FarAlarm
+from tests.fakes.clock import ManualClock
 
 SOON_S = 0.02
 NEVER_S = 600.0
@@ -24,7 +28,7 @@ async def within_scope(body: Callable[[TimeLimit, float], Awaitable[None]]) -> s
     clock = SystemClock()
     limit = clock.limit()
     try:
-        async with limit:
+        with limit:
             await body(limit, clock.now())
     except TimeoutError:
         return limit.name
@@ -146,16 +150,14 @@ async def test_new_limit_replaces_idle() -> None:
     ],
 )
 async def test_touch_puts_off_idle_but_not_the_end_of_the_call(now: float, touched_at: float, left_s: float) -> None:
-    at = touched_at
-    limit = TimeLimit(lambda: at)
-    async with limit:
+    clock = ManualClock(touched_at)
+    limit = TimeLimit(clock.now, clock.call_at)
+    with limit:
         limit.set_idle(10.0, 30.0, "total")
         limit.touch()
-        at = now
-        assert limit._timer is not None
-        limit._timer.cancel()
+        clock.advance(now - touched_at)
         limit._check()  # the timer of the first silence fires
-        assert limit._timer.when() - asyncio.get_running_loop().time() == pytest.approx(left_s, abs=0.5)
+        assert clock.alarms[-1].at == now + left_s
     assert limit.name == "total"
 
 
@@ -227,7 +229,7 @@ async def test_body_that_ends_by_itself_is_not_ended_by_an_instant_that_has_pass
 async def test_later_limit_moves_no_timer_and_holds() -> None:
     clock = SystemClock()
     limit = clock.limit()
-    async with limit:
+    with limit:
         limit.set(clock.now() + SOON_S, "connect")
         timer = limit._timer
         limit.set(clock.now() + NEVER_S, "attempt")
@@ -244,7 +246,7 @@ def test_limit_is_a_tasks() -> None:
 
     def enter() -> None:
         try:
-            SystemClock().limit().__aenter__().send(None)
+            SystemClock().limit().__enter__()
         except RuntimeError as error:
             seen.append(str(error))
 
@@ -267,9 +269,81 @@ async def test_scope_leaves_no_timer_behind() -> None:
     before = timers()
 
     async def body(limit: TimeLimit, now: float) -> None:
-        limit.set(now + NEVER_S, "connect")
-        limit.set_idle(NEVER_S, now + NEVER_S, "total")
+        limit.set(now + SOON_S, "connect")
         assert timers() == before + 1
 
     await within_scope(body)
     assert timers() == before
+
+
+# alarms
+
+
+async def test_alarms_of_one_far_second_share_a_timer_of_the_loop() -> None:
+    clock, before = SystemClock(), timers()
+    rung: list[float] = []
+    second = int(clock.now()) + 10
+    alarms = [clock.call_at(second + share, partial(rung.append, share)) for share in (0.1, 0.5, 0.9)]
+    assert timers() == before + 1
+    alarms[1].cancel()
+    alarms[1].cancel()
+    assert list(clock._seconds) == [second]
+    clock._begin(second)  # as the timer does
+    assert timers() == before + 3
+    assert not clock._seconds
+    alarms[2].cancel()
+    assert timers() == before + 2
+    assert rung == []
+    alarms[0].cancel()
+
+
+async def test_far_alarm_is_armed_for_its_own_instant() -> None:
+    clock = SystemClock()
+    second = int(clock.now()) + 10
+    alarm = clock.call_at(second + 0.75, lambda: None)
+    clock._begin(second)
+    assert isinstance(alarm, _FarAlarm)
+    assert alarm._handle is not None
+    left_s = alarm._handle.when() - asyncio.get_running_loop().time()
+    assert second + 0.75 - clock.now() == pytest.approx(left_s, abs=0.5)
+    alarm.cancel()
+
+
+async def test_alarm_rings_at_its_instant_whether_it_is_near_or_far() -> None:
+    clock = SystemClock()
+    rung: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+    due = {name: clock.now() + after_s for name, after_s in (("past", -1.0), ("near", SOON_S), ("far", 1.02))}
+    for name, at in due.items():
+        clock.call_at(at, lambda name=name: rung.put_nowait((name, clock.now())))  # type: ignore[misc]
+    for name, at in due.items():
+        assert (found := await rung.get())[0] == name
+        assert found[1] >= at - 0.002
+
+
+async def test_cancelled_far_alarm_holds_its_owner_no_more() -> None:
+    """An owner mostly holds its alarm: both would wait for the collector."""
+
+    class Owner:
+        def ring(self) -> None: ...
+
+    clock, owner = SystemClock(), Owner()
+    alarm, owner_ref = clock.call_at(clock.now() + 100, owner.ring), ref(owner)
+    alarm.cancel()
+    del owner
+    assert owner_ref() is None
+
+
+async def test_alarm_that_never_comes_takes_no_timer() -> None:
+    clock, before = SystemClock(), timers()
+    clock.call_at(inf, lambda: None).cancel()
+    assert timers() == before
+
+
+def test_alarms_of_a_loop_that_is_gone_do_not_keep_those_of_the_next() -> None:
+    clock = SystemClock()
+
+    async def far() -> int:
+        clock.call_at(clock.now() + 30, lambda: None)
+        return timers()
+
+    assert [asyncio.run(far()), asyncio.run(far())] == [1, 1]

@@ -96,7 +96,7 @@ def test_a_limit_ends_its_scope_on_time() -> None:
     async def main(clock: VirtualClock) -> tuple[float, str]:
         since, limit = clock.now(), clock.limit()
         try:
-            async with limit:
+            with limit:
                 limit.set(since + 120.0, "attempt")
                 await asyncio.Event().wait()
         except TimeoutError:

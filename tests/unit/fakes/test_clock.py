@@ -31,7 +31,7 @@ def test_time_does_not_run_backwards() -> None:
 
 async def test_a_limit_never_fires_by_itself() -> None:
     clock = ManualClock()
-    async with clock.limit() as limit:
+    with clock.limit() as limit:
         limit.set(clock.now() + 1.0, "attempt")
         clock.advance(100.0)
         limit.set_idle(0.0, clock.now(), "total")
@@ -43,7 +43,7 @@ async def test_a_limit_that_is_told_to_fire_cancels_its_body_with_a_timeout() ->
     clock = ManualClock()
 
     async def attempt() -> None:
-        async with clock.limit() as limit:
+        with clock.limit() as limit:
             limit.set(clock.now() + 1.0, "total")
             clock.limits[-1].fire("idle")
             await asyncio.Event().wait()
@@ -121,7 +121,7 @@ async def test_limit_on_a_stepped_clock_ends_by_itself_and_silence_is_measured_f
     async def attempt() -> float:
         limit = clock.limit()
         try:
-            async with limit:
+            with limit:
                 limit.set_idle(2.0, 100.0, "total")
                 await clock.sleep(1.5)
                 limit.touch()
@@ -139,7 +139,7 @@ async def test_limit_on_a_stepped_clock_ends_by_itself_and_silence_is_measured_f
 
 async def test_limit_that_is_left_in_time_leaves_no_alarm_behind() -> None:
     clock = SteppedClock(now=10.0)
-    async with clock.limit() as limit:
+    with clock.limit() as limit:
         limit.set(12.0, "total")
     await clock.pass_s(5.0)
     assert clock.alarms == [] or all(alarm.is_cancelled for alarm in clock.alarms)

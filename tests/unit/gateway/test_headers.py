@@ -149,7 +149,7 @@ def test_cookie_goes_no_further_than_the_key_beside_it() -> None:
 
 def test_key_among_the_protocols_of_a_websocket_goes_no_further() -> None:
     offered = ("Sec-WebSocket-Protocol", "realtime, openai-insecure-api-key.k1, v1")
-    assert caller_keys((offered,)) == ["k1"]
+    assert keys_of((offered,)) == ["k1"]
     sent = to_upstream(call(offered, client_key="app-1", is_upgrade=True), UPSTREAM)
     assert sent[0] == ("Sec-WebSocket-Protocol", "realtime, v1")
 
@@ -180,20 +180,35 @@ def test_header_is_found_whatever_its_case_and_the_first_counts() -> None:
     assert lower_names((("A", "1"), ("B", "2"))) == {"a": "1", "b": "2"}
 
 
+def keys_of(headers: Headers) -> list[str]:
+    return caller_keys(headers, lower_names(headers))
+
+
+def account_of(headers: Headers) -> list[str]:
+    return account(headers, lower_names(headers))
+
+
 def test_keys_are_found_in_every_form_that_sdks_use() -> None:
     said = (("Authorization", "bearer  k1 "), ("X-API-Key", "k2"), ("api-key", "k3"), ("authorization", "Basic k4"))
-    assert caller_keys(said) == ["k1", "k2", "k3", "Basic k4"]
-    assert caller_keys((("X-Custom", "k"),)) == []
+    assert keys_of(said) == ["k1", "Basic k4", "k2", "k3"]
+    assert keys_of((("X-Custom", "k"),)) == []
+
+
+def test_keys_come_in_one_order_whatever_the_order_of_headers() -> None:
+    """They identify the caller: a proxy that sorts or doubles headers makes no other caller of it."""
+    key, bearer, other = ("X-API-Key", "k2"), ("Authorization", "Bearer k1"), ("Accept", "a")
+    for sent in ((key, bearer), (bearer, key), (key, other, bearer, other), (other, other, bearer, key)):
+        assert keys_of(sent) == ["k1", "k2"]
 
 
 def test_account_that_a_caller_chooses_is_read_whatever_the_names_case() -> None:
     said = (("OpenAI-Organization", "org-1"), ("Authorization", "Bearer k"), ("openai-project", "proj_1"))
-    assert account(said) == ["openai-organization: org-1", "openai-project: proj_1"]
-    assert account((("Authorization", "Bearer k"),)) == []
+    assert account_of(said) == ["openai-organization: org-1", "openai-project: proj_1"]
+    assert account_of((("Authorization", "Bearer k"),)) == []
 
 
 def test_two_headers_of_one_name_are_two_credentials() -> None:
-    assert caller_keys((("Authorization", "Bearer k1"), ("Authorization", "Bearer k2"))) == ["k1", "k2"]
+    assert keys_of((("Authorization", "Bearer k1"), ("Authorization", "Bearer k2"))) == ["k1", "k2"]
 
 
 def test_header_of_a_credential_that_says_two_things_is_noticed() -> None:

@@ -74,7 +74,7 @@ class Side:
     async def run(self) -> Opened | Failure:
         """As `gateway.upstream` does it."""
         try:
-            async with self.limit:
+            with self.limit:
                 self.limit.set(2000.0, "first_token")
                 outcome = await self.told
         except TimeoutError:

@@ -90,3 +90,9 @@ def test_snapshot_says_on_how_much_the_share_rests_and_cannot_be_changed() -> No
     assert after("FS").snapshot(15.0).attempts == pytest.approx(1.975 / 2.71828, rel=1e-4)
     with pytest.raises(AttributeError):
         seen.attempts = 0.0  # type: ignore[misc]
+
+
+def test_steady_traffic_fades_as_it_does_in_silence() -> None:
+    """Attempts less than a tenth of a second apart: the weight is that of 20 a second, not of any number at once."""
+    assert after("S" * 2000, every_s=0.05).snapshot(0.0).attempts == pytest.approx(35.4, rel=0.02)
+    assert after("S" * 2000, every_s=0.0).snapshot(0.0).attempts == pytest.approx(40.0, rel=0.01)

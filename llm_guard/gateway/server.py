@@ -215,7 +215,11 @@ class Gateway:
                 result = await self._loop.run(call, call.route)
         reply.closes_connection |= self.is_leaving
         if is_screened and self.screening is not None:
-            result = await self.screening.screen(call, result, self._loop.run)
+            result = await self.screening.screen(
+                call,
+                result,
+                lambda again, route: self._loop.run(again, route),  # noqa: PLW0108  # Cython: no method
+            )
         if isinstance(result, Served):
             if call.reservation is not None:
                 count_output(result, call.reservation)
@@ -248,7 +252,11 @@ class Gateway:
         assert call.route is not None  # noqa: S101  # whoever asks has found it
         result = await self._loop.run(call, call.route)
         if call.scope is not None and self.screening is not None:
-            result = await self.screening.screen(call, result, self._loop.run)
+            result = await self.screening.screen(
+                call,
+                result,
+                lambda again, route: self._loop.run(again, route),  # noqa: PLW0108  # Cython: no method
+            )
         if isinstance(result, GaveUp):
             return result
         if call.reservation is not None:

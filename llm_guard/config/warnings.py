@@ -23,7 +23,7 @@ _SHORT = 16
 
 def warnings_of(config: Config, path: Path, state: Path | None) -> list[str]:
     """`path`: the config's file; `state`: the folder for what outlives the process, None where there is none."""
-    found = [*_open_to_all(config), *_unrouted_models(config), *_short_tokens(config)]
+    found = [*_open_to_all(config), *_unrouted_models(config), *_unshared_index(config), *_short_tokens(config)]
     return [*found, *_readable_secrets(path), *_shared_state(state)]
 
 
@@ -44,6 +44,16 @@ def _unrouted_models(config: Config) -> Iterator[str]:
                     f"server.client_keys, {key.name}: allow.models has {name}, and no entry of models is for it: only "
                     f"/upstreams/NAME can serve it{did_you_mean(name, config.models)}"
                 )
+
+
+def _unshared_index(config: Config) -> Iterator[str]:
+    """How many gateways serve the same keys is not known here."""
+    if config.server.isolate_objects and config.ops.store is None:
+        yield (
+            "server.isolate_objects: the index of objects is in this machine's default folder: set ops.store to a "
+            "folder that outlives the gateway, and that all gateways with these client keys share; without it a client "
+            "gets 404 for its own objects"
+        )
 
 
 def _short_tokens(config: Config) -> Iterator[str]:

@@ -32,6 +32,7 @@ opening              an answer, read until it is known to be good
 unary                one that is not streamed: read whole and judged by its shape (answer_shape), or relayed as it comes
 clients, doubled     whose key a call has, and whether it may call this path and this model, which it names once
 screening            what its key may use and see besides: isolation of objects (ownership, response_tap), model_list
+output_count         the output of a stream, for a key whose tokens are limited
 stream_view          what is seen of a stream, and what may be passed on
 relay                after commit: copies bytes, watches
 recovery             a stream that goes on where another has died

@@ -12,6 +12,7 @@ from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.config import ClientKey
 from llm_guard.dialect import DIALECTS
+from llm_guard.gateway.whole_answer import ask_for_plain
 from llm_guard.outcome import Refusal, Source
 from llm_guard.policy.client_limits import NO_LIMITS, ClientLimits, Exceeded, LimitLeft, LimitName, Reservation
 
@@ -66,16 +67,19 @@ class ClientQuotas:
             if (limits := self.by_name.get(name)) is not None:
                 limits.restore_day(day, tokens, wall)
 
-    def reserve(self, call: Call) -> Refusal | None:
-        """Reserves what the call may use; returns a refusal if that exceeds a limit of its key."""
+    def reserve(self, call: Call, *, is_deferred: bool = False) -> Refusal | None:
+        """Reserves what the call may use; returns a refusal if that exceeds a limit of its key. `is_deferred`: its
+        client does not wait for it; the rate has counted it when it came."""
         name = call.client_key or ""
         limits = self.by_name.get(name)
         if limits is None:
             return None
         now, wall = self._clock.now(), self._clock.wall()
-        result = limits.try_enter(estimated_tokens(call), now, wall)
+        result = limits.try_enter(estimated_tokens(call), now, wall, is_deferred=is_deferred)
         if isinstance(result, Reservation):
             call.reservation = result
+            if call.is_stream and limits.settings.limits_tokens:
+                ask_for_plain(call)  # its events are counted
             return None
         of = (name, result.limit)
         self.refusals[of] = self.refusals.get(of, 0) + 1
@@ -84,7 +88,7 @@ class ClientQuotas:
     def settle(self, call: Call, reservation: Reservation) -> None:
         """The call is over: corrects its estimate by what it has used."""
         call.reservation = None
-        used = used_tokens(call, reservation.tokens)
+        used = used_tokens(call, reservation)
         reservation.owner.leave(reservation, used, self._clock.now(), self._clock.wall())
 
 
@@ -92,23 +96,32 @@ def estimated_tokens(call: Call) -> int:
     """The tokens of the request by its size, and the most that it asks for."""
     if call.model is None or call.content_type.startswith("multipart/"):
         return 0  # files, audio and the like
-    body = call.body
-    size = len(body) if isinstance(body, bytes) else body.size or 0
-    return size // _BYTES_PER_TOKEN + call.max_tokens * max(1, call.choices)
+    return _prompt_tokens(call) + call.max_tokens * max(1, call.choices)
 
 
-def used_tokens(call: Call, estimate: int) -> int:
-    """The tokens of a call that is over: as the provider has counted them, else as estimated. A call that failed
-    without a count has used none. One that its client left has used its estimate at least: what its provider went on to
-    generate is not known, and leaving early must not be a way around the limits."""
-    usage = call.usage
-    has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
+def used_tokens(call: Call, reservation: Reservation) -> int:
+    """The tokens of a call that is over: as the provider has counted them, else those of the stream as far as it came,
+    else as estimated. A call that failed without a count has used none. One that its client left has used its estimate
+    at least: what its provider went on to generate is not known, and leaving early must not be a way around the limits.
+    """
+    usage, estimate, streamed = call.usage, reservation.tokens, reservation.streamed_tokens
     if not call.attempts:
         return 0
-    if usage.input is None and usage.output is None:
-        return estimate if has_left or call.failure is None else 0
-    counted = (usage.input or 0) + (usage.output or 0)
+    has_usage = usage.input is not None or usage.output is not None
+    if has_usage and call.failure is None:
+        return (usage.input or 0) + (usage.output or 0)
+    has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
+    counted = estimate if call.failure is None or has_left else 0
+    if has_usage or streamed:
+        prompt = usage.input if usage.input is not None else _prompt_tokens(call)
+        counted = prompt + max(usage.output or 0, streamed)
     return max(counted, estimate) if has_left else counted
+
+
+def _prompt_tokens(call: Call) -> int:
+    body = call.body
+    size = len(body) if isinstance(body, bytes) else body.size or 0
+    return size // _BYTES_PER_TOKEN
 
 
 def _refusal(call: Call, name: str, exceeded: Exceeded, left: Iterable[LimitLeft], wall: float) -> Refusal:

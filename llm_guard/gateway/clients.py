@@ -61,7 +61,7 @@ class Clients:
     def check_path(self, call: Call) -> Refusal | None:
         """For a call whose client key is known; it has a scope from now on."""
         scope = call.scope = self._scopes.get(call.client_key or "")
-        if scope is None or scope.allows_path(call.method, call.path):
+        if scope is None or (scope.allows_path(call.method, call.path) and "_method" not in _names_in(call.query)):
             return None
         return _denied(f"this API key may not call {call.method} {call.path}; an operator allows paths for it")
 
@@ -72,7 +72,7 @@ def check_model(call: Call, table: RouteTable) -> Refusal | None:
     scope = call.scope
     if scope is None:
         return None
-    if call.is_model_in_query and _models_in_query(call.query) > 1:
+    if call.is_model_in_query and _names_in(call.query).count("model") > 1:
         return _TWICE
     model = call.model or model_in_path(call.path)
     if model is None:
@@ -108,8 +108,10 @@ def _sent_to(table: RouteTable, model: str, upstream: str | None) -> Sent:
     return "here" if is_here else "elsewhere"
 
 
-def _models_in_query(query: str) -> int:
-    return sum(unquote_plus(pair.partition("=")[0]) == "model" for pair in query.split("&"))
+def _names_in(query: str) -> list[str]:
+    """The names of a query's parameters, as servers may read them: in any case, of lists, and behind semicolons."""
+    pairs = query.replace(";", "&").split("&") if query else []
+    return [unquote_plus(pair.partition("=")[0]).partition("[")[0].lower() for pair in pairs]
 
 
 def _denied(message: str, param: str | None = None) -> Refusal:

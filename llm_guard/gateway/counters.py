@@ -71,7 +71,7 @@ class ModelCounts:
         self.ended = 0
         """Of those that had begun."""
         self.judged = 0
-        """Ended, but for those whose end was their client's own doing."""
+        """Ended, but for those whose end was their client's own doing, or that their caller alone fails at."""
         self.recent = recent_outcomes()
         """Of those."""
         self.unasked = 0

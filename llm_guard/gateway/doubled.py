@@ -1,4 +1,4 @@
-"""Whether a body names its model twice, so that the provider may read another name than the gateway does.
+"""Whether a body names more than one model, so that the provider may use another one than the gateway has judged.
 
 Owns JSON and forms, for calls whose key may ask for certain models only. Does not own the model that counts
 (`gateway.model_field`).
@@ -13,29 +13,46 @@ from typing import Any
 from llm_guard.call import Call
 from llm_guard.gateway.asked import Asked, BadRequest
 
-_ESCAPED = re.compile(rb"\\u006[4-9a-fA-F]")
-"""A letter of `model` may be written so."""
+_NAMES = frozenset({"model", "models", "fallbacks"})
+"""OpenRouter goes on with the next of `models`, and LiteLLM with `fallbacks`."""
+_NAMING = re.compile(rb'"(?:[mM][oO][dD][eE][lL][sS]?|[fF][aA][lL][lL][bB][aA][cC][kK][sS])"')
+"""Servers in Go and .NET match the names of fields in any case."""
+_ESCAPED = re.compile(rb"\\u(?:00[4-7]|017f|212[aA])")
+_FOLDED = ("\u017f".encode(), "\u212a".encode())
+"""A letter of a name may be written as an escape, an s as a long one, and a k as the sign for kelvin."""
+_LONGEST = max(map(len, _NAMES))
 
 
 def check_single_model(call: Call, asked: Asked) -> None:
-    """Raises BadRequest for a call that names two models."""
+    """Raises BadRequest for a call that names more than one model."""
     is_plain = isinstance(call.body, bytes) and not call.content_encoding and call.body.lstrip()[:1] == b"{"
-    if asked.is_model_doubled or (is_plain and isinstance(call.body, bytes) and names_model_twice(call.body)):
-        message = "`model` stands there twice, and readers differ on which one counts: write it once"
+    if asked.is_model_doubled or (is_plain and isinstance(call.body, bytes) and names_more_models(call.body)):
+        message = "this API key may name one model only: write `model` once, and neither `models` nor `fallbacks`"
         raise BadRequest(400, "invalid_model", message, "model")
 
 
-def names_model_twice(document: bytes) -> bool:
-    """Whether a JSON object has two fields `model`. A document that Python's parser does not read counts as one that
-    has, where there is a reason to look."""
-    is_escaped = b"\\" in document and _ESCAPED.search(document) is not None
-    if not is_escaped and document.count(b'"model"') < 2:
+def names_more_models(document: bytes) -> bool:
+    """Whether a JSON object has several fields that name models. A document that Python's parser does not read counts
+    as one that has, where there is a reason to look."""
+    if not _is_disguised(document) and len(_NAMING.findall(document)) < 2:
         return False
     try:
         top = json.loads(document, object_pairs_hook=_pairs, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return True
-    return isinstance(top, _Pairs) and top.names.count("model") > 1
+    return isinstance(top, _Pairs) and len([name for name in top.names if is_naming(name)]) > 1
+
+
+def _is_disguised(document: bytes) -> bool:
+    """Whether a name may be written so that `_NAMING` does not find it. Most documents are ASCII, or have no escape."""
+    if b"\\" in document and _ESCAPED.search(document) is not None:
+        return True
+    return not document.isascii() and any(letter in document for letter in _FOLDED)
+
+
+def is_naming(name: str) -> bool:
+    """Whether a server may take a field of this name for one that names a model."""
+    return len(name) <= _LONGEST and name.casefold() in _NAMES
 
 
 class _Pairs:

@@ -216,7 +216,7 @@ class Entrance:
 
 def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
     """A probe for a caller that has not failed while the breaker was opened by others."""
-    if breaker is not deployment.breaker or not deployment.callers.may_look(caller, now):
+    if breaker is not deployment.breaker or not deployment.callers.try_look(caller, now):
         return None
     return breaker.try_acquire(now) if breaker.end_opening(now, "another caller asks") is not None else None
 

@@ -173,5 +173,6 @@ def errand_for(call: Call, now: float) -> Call:
     errand.decide_by, errand.deadline_at = float("inf"), now + call.route.timeouts.total
     errand.priority, errand.client_retries = 2, 0
     errand.trace = None  # the call's, which is over
+    errand.reservation = None
     errand.beyond = Beyond(errand="refresh")
     return errand

@@ -39,7 +39,9 @@ _PROXIES_WORDS = (
     "cf-connecting-ip", "client-ip", "forwarded", "true-client-ip", "via", "x-client-ip", "x-cluster-client-ip",
     "x-original-host", "x-original-url", "x-real-ip", "x-rewrite-url",
 )  # fmt: skip
-_NEVER_TO_UPSTREAM = frozenset({"host", "content-length", "expect", *_HOP_BY_HOP, *_PROXIES_WORDS})
+# Frameworks that heed one take a GET that a client may make for a DELETE that it may not make.
+_OTHER_METHODS = ("x-http-method", "x-http-method-override", "x-method-override")
+_NEVER_TO_UPSTREAM = frozenset({"host", "content-length", "expect", *_HOP_BY_HOP, *_PROXIES_WORDS, *_OTHER_METHODS})
 _NEVER_TO_CLIENT = frozenset({"content-length", *_HOP_BY_HOP})
 _WS_PROTOCOL_NAME = "sec-websocket-protocol"
 _SPECIAL = {

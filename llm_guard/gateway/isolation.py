@@ -29,6 +29,7 @@ from llm_guard.policy.objects import (
     Pairs,
     Place,
     filtered,
+    fold,
     known_by,
     known_by_event,
     may_refer,
@@ -256,7 +257,7 @@ def _ids_in(body: bytes) -> list[str]:
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> Pairs:
-    return Pairs(tuple(pairs))
+    return Pairs(tuple((fold(name), value) for name, value in pairs))
 
 
 def _short_int(digits: str) -> int | str:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from llm_guard.gateway.asked import FIELDS, Asked
-from llm_guard.gateway.doubled import names_model_twice
+from llm_guard.gateway.doubled import is_naming, names_more_models
 from llm_guard.gateway.model_field import asked_of, invalid_json, read_json, span_of_model, uncollected
 
 _READ_BYTES = 1 << 14
@@ -49,7 +49,7 @@ class JsonScan:
         self._fields: dict[str, Any] = {}
         self._model_in: tuple[bytes, int] | None = None
         """The part that has the model, as a document, and where in the body that would begin."""
-        self._is_model_doubled = False
+        self._has_name = self._is_model_doubled = False
 
     def feed(self, piece: bytes) -> None:
         """The next piece; raises BadRequest."""
@@ -98,8 +98,10 @@ class JsonScan:
         value = read_json(document, begins_at)
         if type(value) is dict:
             self._fields.update((name, value[name]) for name in FIELDS if name in value)
+            if any(is_naming(name) for name in value):
+                self._is_model_doubled |= self._has_name or names_more_models(document)
+                self._has_name = True
             if "model" in value:
-                self._is_model_doubled |= self._model_in is not None or names_model_twice(document)
                 self._model_in = document, begins_at
 
     def _before_part(self) -> bytes:

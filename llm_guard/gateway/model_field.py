@@ -177,7 +177,10 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
     """What a JSON object asks for; raises BadRequest when its model is no name."""
     model = fields.get("model")
     if type(model) is dict:
-        model = next((model[name] for name in _NAMES_IN_MODEL if type(model.get(name)) is str), None)
+        named = {model[name] for name in _NAMES_IN_MODEL if type(model.get(name)) is str}
+        if len(named) > 1:
+            raise _no_string()
+        model = next(iter(named), None)
     if model is not None:
         if type(model) is not str:
             raise _no_string()

@@ -10,8 +10,8 @@ from llm_guard.policy.repeat import Repeatable
 
 
 def note_asked(call: Call, asked: Asked, repeatable: Repeatable) -> None:
-    """Raises BadRequest where a call whose key may ask for certain models only names two."""
-    if call.scope is not None:
+    """Raises BadRequest where a call whose key may ask for certain models only names several."""
+    if call.scope is not None and not call.scope.allows_all_models:
         check_single_model(call, asked)
     call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream
     call.choices = asked.choices * asked.prompts if call.path == "/v1/completions" else asked.choices

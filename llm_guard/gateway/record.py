@@ -7,6 +7,7 @@ model is `other`, a name under a pattern is the pattern.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import msgspec
 import structlog
@@ -14,17 +15,18 @@ import structlog
 from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
 from llm_guard.gateway.call_line import Timestamps, add_tokens, call_line
+from llm_guard.gateway.caller import suspect_of
 from llm_guard.gateway.counters import CallCounters, ClientCounts, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
-from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, Scope
+from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, RefusedBy, Scope
 
 _NAME = "llm_guard.gateway.record"
 _log = structlog.get_logger(_NAME)
 _INFO = 20
 
 _FROM_BEFORE = ("hit", "stale")
-_CLIENTS_REFUSALS = frozenset({"auth", "client_limit", "request", "route", "drain"})
+_CLIENTS_REFUSALS: frozenset[RefusedBy] = frozenset(get_args(RefusedBy)) - frozenset(GATEWAYS_DOING)
 _CLIENTS_FAILURES: frozenset[Category] = frozenset(
     {
         "client_cancelled", "conflict", "content_policy", "context_length", "invalid_request", "not_found",
@@ -83,7 +85,7 @@ class Recorder:
                 self._count_errand(call, model, now)
                 return
         model.calls[outcome] += 1
-        if outcome == "ok" or not is_clients_doing(call):
+        if outcome == "ok" or not (is_clients_doing(call) or _fails_alone(call, now)):
             model.judged += 1
             model.recent.append(outcome == "ok")
             self._recent.append(outcome == "ok")
@@ -217,6 +219,12 @@ def _lesser(beyond: Beyond) -> str:
     if beyond.cache == "stale_if_error":
         return "stale"
     return "promise" if beyond.promise else beyond.lesser
+
+
+def _fails_alone(call: Call, now: float) -> bool:
+    """Whether its caller's calls alone fail: that says nothing of the service that others get."""
+    targets = call.route.targets if call.route is not None else ()
+    return any(suspect_of(call, target.deployment, now) is not None for target in targets)
 
 
 def is_clients_doing(call: Call) -> bool:

@@ -1,4 +1,4 @@
-"""The ids in a streamed response, read as it passes.
+"""A stream that is read along as it passes, and the ids in a streamed response.
 
 Owns which events are read, and their framing. Does not own what an event makes known (`policy.objects`). Changes no
 byte, and keeps at most one event.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from llm_guard.call import Exchange, Inbox, Wire
 
@@ -22,10 +22,17 @@ _END = re.compile(rb"\r?\n\r?\n")
 OnEvent = Callable[[Mapping[str, Any]], None]
 
 
+class Reader(Protocol):
+    """What reads a stream along."""
+
+    def feed(self, chunk: bytes) -> None:
+        """The next piece of the stream."""
+
+
 class ResponseTap:
     """An exchange whose stream is read along; has the surface of `Exchange`."""
 
-    def __init__(self, exchange: Exchange, reader: EventReader) -> None:
+    def __init__(self, exchange: Exchange, reader: Reader) -> None:
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
         self._exchange = exchange
         self._reader = reader

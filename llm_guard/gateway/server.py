@@ -30,6 +30,7 @@ from llm_guard.gateway.keeping import Keeper
 from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
 from llm_guard.gateway.model_field import inspect
 from llm_guard.gateway.noting import note_asked
+from llm_guard.gateway.output_count import count_output
 from llm_guard.gateway.record import Recorder
 from llm_guard.gateway.refusals import DRAINED, refusal_of, unknown_model, wrong_dialect
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
@@ -214,8 +215,14 @@ class Gateway:
                 result = await self._loop.run(call, call.route)
         reply.closes_connection |= self.is_leaving
         if is_screened and self.screening is not None:
-            result = await self.screening.screen(call, result, self._loop.run)
+            result = await self.screening.screen(
+                call,
+                result,
+                lambda again, route: self._loop.run(again, route),  # noqa: PLW0108  # Cython: no method
+            )
         if isinstance(result, Served):
+            if call.reservation is not None:
+                count_output(result, call.reservation)
             await relay(call, result, reply, self._clock, self.last_resort)
         else:
             await self.last_resort.give(call, result, reply)
@@ -230,20 +237,30 @@ class Gateway:
         `call.failure` says. Whoever asks has it recorded."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
+        if (refusal := self.quotas.reserve(call, is_deferred=True)) is not None:
+            return GaveUp(None, refusal, "its client key's limits are used up")
         self._running[task] = call
         try:
             return await self.fetch(call, reply)
         finally:
             del self._running[task]
+            if call.reservation is not None:
+                self.quotas.settle(call, call.reservation)
 
     async def fetch(self, call: Call, reply: Reply) -> GaveUp | None:
         """As `ask`, for calls that run already."""
         assert call.route is not None  # noqa: S101  # whoever asks has found it
         result = await self._loop.run(call, call.route)
         if call.scope is not None and self.screening is not None:
-            result = await self.screening.screen(call, result, self._loop.run)
+            result = await self.screening.screen(
+                call,
+                result,
+                lambda again, route: self._loop.run(again, route),  # noqa: PLW0108  # Cython: no method
+            )
         if isinstance(result, GaveUp):
             return result
+        if call.reservation is not None:
+            count_output(result, call.reservation)
         await relay(call, result, reply, self._clock)
         return None
 

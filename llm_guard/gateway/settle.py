@@ -106,7 +106,7 @@ def _note_caller(attempt: Attempt, leave: Leave, signal: Signal, now: float) -> 
             _log.warning("caller fails alone", **deployment.breaker_of(), caller=leave.caller)
     elif signal is _HEALTHY and not leave.is_begun:
         deployment.callers.note_ok(leave.caller, attempt.started_at, now)
-        if leave.own_key and not leave.caller:
+        if leave.own_key:
             deployment.callers.accept(leave.own_key, now)
 
 

@@ -38,14 +38,19 @@ class Guard:
 
     def check(self, method: str, headers: Mapping[str, str], wall: float) -> Caller:
         """Raises Refused, WrongToken among them; `wall`: seconds since the epoch."""
-        caller = self._caller(headers, wall)
-        if caller is None:  # before all else: what a stranger sends makes no difference
-            raise _wrong(headers) if self._shows_anything(headers) else _missing()
+        caller = self.authenticate(headers, wall)  # before all else: what a stranger sends makes no difference
         self.check_page(headers)
         if method not in _READING:
             check_json(headers)
             if caller.role == "viewer":
                 raise Refused(403, "viewer_may_not", f"the token of {caller.name} is a viewer's: it only reads")
+        return caller
+
+    def authenticate(self, headers: Mapping[str, str], wall: float) -> Caller:
+        """Whose token or cookie a request has. Raises Refused, WrongToken among them."""
+        caller = self._caller(headers, wall)
+        if caller is None:
+            raise _wrong(headers) if self._shows_anything(headers) else _missing()
         return caller
 
     def check_page(self, headers: Mapping[str, str]) -> None:

@@ -26,6 +26,8 @@ _log = structlog.get_logger("llm_guard.ops.site")
 
 _MAX_BODY_BYTES = 1 << 20
 _MAX_NAME_CHARS = 64
+_CLOSED = "/admin"
+"""No page below it is open to strangers."""
 _ROOTS = ("/healthz", "/readyz", "/metrics", "/admin", "/dashboard")
 _HEADERS = (
     ("Cache-Control", "no-store"),
@@ -81,12 +83,12 @@ class Site:
         await reply.send(answer.status, "", headers_of(answer), answer.body)
 
     async def _answer(self, request: Request, reply: Reply) -> Answer | None:
-        if (bad := objection(request)) is not None:
-            reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
-            if bad.status == 405:
-                raise Refused(405, bad.code, bad.message, self._allowed(request.path))
-            raise bad
-        page, params = self._find(request)
+        try:
+            page, params = self._page_of(request, reply)
+        except (Refused, BadRequest):
+            if request.path.startswith(_CLOSED):  # a stranger is not told which pages there are
+                self.guard.authenticate(request.names, self._clock.wall())
+            raise
         caller = await self._caller(page, request)
         pairs = _pairs(request.query)
         who = _who(caller, reply)
@@ -127,6 +129,15 @@ class Site:
         except Refused:
             pass
         return None
+
+    def _page_of(self, request: Request, reply: Reply) -> tuple[Page, dict[str, str]]:
+        """The page and the parameters of its path. Raises Refused and BadRequest."""
+        if (bad := objection(request)) is not None:
+            reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
+            if bad.status == 405:
+                raise Refused(405, bad.code, bad.message, self._allowed(request.path))
+            raise bad
+        return self._find(request)
 
     def _find(self, request: Request) -> tuple[Page, dict[str, str]]:
         methods, params = self._methods(request.path)

@@ -19,6 +19,7 @@ MOST_CALLERS = 1024
 """Callers that are remembered; whoever has not been heard of for longest is forgotten."""
 
 _ACCEPTED_S = 3600.0
+_RENEWED_S = 10.0
 # A caller fails alone where chance would explain its failures less often than this at the others' share of failures, by
 # Chernoff's bound.
 _CHANCE = 1e-5
@@ -34,9 +35,13 @@ _FORGOTTEN = 0.01
 _LIKE = 0.25
 # Weight of the last call in a caller's own share of failures.
 _SMOOTHING = 1 / 20
-# Where so many callers have failed since the last success, or the same one so lately, nobody looks out of turn.
+# A caller that has failed since the last success looks out of turn this often, and only where there are fewer of them
+# than so many. Where there are more, a caller whose own last call succeeded looks, one of them in so many seconds.
 _MOST_LOOKS = 16
 _LOOK_EACH_S = 30.0
+_LOOK_AMONG_MANY_S = 0.25
+# Each wait between such looks differs from the one before, so that no caller with an even pace always comes too late.
+_GOLDEN = 0.618034
 
 
 @dataclass(slots=True)
@@ -100,9 +105,15 @@ class Callers:
     """When the youngest call began that has succeeded."""
     _failing: dict[str, float] = field(default_factory=dict)
     """Who has failed since the last success of anybody, and when last."""
+    _looks: int = 0
+    """Where many have failed."""
+    _looks_again_at: float = -inf
 
     def accept(self, key_digest: str, now: float) -> None:
-        """The provider has answered a call with this key of a caller's own."""
+        """The provider has answered a call with this key of a caller's own. Keys in use are renewed often, or as many
+        new ones would have them forgotten."""
+        if now - self._accepted.get(key_digest, -inf) < _RENEWED_S:
+            return
         self._accepted[key_digest] = now
         self._accepted.move_to_end(key_digest)
         if len(self._accepted) > MOST_CALLERS:
@@ -180,12 +191,22 @@ class Callers:
         self._together.calls = max(0.0, self._together.calls - record.tally.calls)
         self._together.failures = max(0.0, self._together.failures - record.tally.failures)
 
-    def may_look(self, caller: str, now: float) -> bool:
-        """Whether a call may be sent though the breaker is open: a few others alone have failed since the last success,
-        and this caller has not looked for itself yet. Else one whose calls all fail would take every probe, and keep
-        the breaker open for everybody."""
+    def try_look(self, caller: str, now: float) -> bool:
+        """Whether a call may be sent though the breaker is open. Else callers whose calls all fail would take every
+        probe, and keep the breaker open for everybody.
+
+        Where a few callers have failed since the last success, each other one looks for itself. Where many have, as
+        one may pretend to be where its provider accepts any key, one that has not failed looks every 250 ms.
+        """
         failing = self._failing
-        return 0 < len(failing) < _MOST_LOOKS and now - failing.get(caller, -inf) >= _LOOK_EACH_S
+        if len(failing) < _MOST_LOOKS:
+            return bool(failing) and now - failing.get(caller, -inf) >= _LOOK_EACH_S
+        record = self._records.get(caller)
+        if (record is not None and record.run) or now < self._looks_again_at:
+            return False
+        self._looks += 1
+        self._looks_again_at = now + _LOOK_AMONG_MANY_S * (0.5 + self._looks * _GOLDEN % 1)
+        return True
 
     def reset(self) -> None:
         """Everybody is judged together again: an operator's reset."""

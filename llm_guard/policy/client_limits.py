@@ -36,6 +36,10 @@ class ClientLimitSettings:
     tokens_per_day: OptionalCount = None
     """The same, in a day of UTC."""
 
+    @property
+    def limits_tokens(self) -> bool:
+        return self.tokens_per_minute is not None or self.tokens_per_day is not None
+
 
 NO_LIMITS = ClientLimitSettings()
 
@@ -48,6 +52,8 @@ class Reservation:
     tokens: int
     """As estimated."""
     day: int
+    streamed_tokens: int = 0
+    """Output of its stream, one for each event: providers send no usage in a stream unless its client asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +117,24 @@ class ClientLimits:
         self._roll(wall)
         if day == self._day:
             self._day_tokens += max(0, tokens)
+        elif day == self._day + 1:
+            self._day, self._day_tokens = day, max(0, tokens)
 
-    def try_enter(self, tokens: int, now: float, wall: float) -> Reservation | Exceeded:
+    def try_enter(self, tokens: int, now: float, wall: float, *, is_deferred: bool = False) -> Reservation | Exceeded:
         """Lets in a call of so many tokens, as estimated, or says which limit it exceeds: the one that lasts longest.
-        What is refused uses nothing."""
+        What is refused uses nothing. `is_deferred`: the rate has counted the call when its client sent it."""
         if wall // DAY_S != self._day:
             self._roll(wall)
         self._flow_back(now)
         exceeded = self._exceeded(tokens, now, wall)
+        if is_deferred:
+            exceeded = [each for each in exceeded if each.limit != "rate"]
         if exceeded:
             self._note_refused(exceeded, now)
             return max(exceeded, key=_wait_s)
         if self._refusing:
             self._refusing.clear()
-        if self.settings.rate is not None:
+        if self.settings.rate is not None and not is_deferred:
             self._bucket.take(self.settings.rate, now)
         self._in_flight += 1
         if self.settings.tokens_per_minute is not None:
@@ -166,7 +176,7 @@ class ClientLimits:
                 LimitLeft("tokens_per_minute", per_minute, max(0.0, per_minute - used), used * 60 / per_minute)
             )
         if (per_day := settings.tokens_per_day) is not None:
-            used_today = self._day_tokens if _day_of(wall) == self._day else 0
+            used_today = 0 if self._is_over(_day_of(wall)) else self._day_tokens
             found.append(LimitLeft("tokens_per_day", per_day, max(0, per_day - used_today), DAY_S - wall % DAY_S))
         return tuple(found)
 
@@ -203,8 +213,12 @@ class ClientLimits:
 
     def _roll(self, wall: float) -> None:
         day = _day_of(wall)
-        if day != self._day:
+        if self._is_over(day):
             self._day, self._day_tokens = day, 0
+
+    def _is_over(self, day: int) -> bool:
+        """Whether the sum is of another day than this. A clock that is set back over midnight gives nothing back."""
+        return day != self._day and day != self._day - 1
 
     def _flow_back(self, now: float) -> None:
         if self._minute_tokens:

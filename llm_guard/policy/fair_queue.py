@@ -7,6 +7,9 @@ one that was idle gains no credit, and nothing has to be remembered of a caller 
 caller are served first come, first served, or in the opposite order while its user says so: tags belong to places in
 the queue, and the order among callers is the same either way.
 
+Calls differ in how long they use a slot. Where slots are what is short, a caller that holds its share of them, rounded
+up, waits for those that do not: else one whose calls take ten times as long would have ten times as much.
+
 Owns that order. Does not own the order among priorities (`policy.line`).
 """
 
@@ -14,8 +17,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +34,22 @@ class Caller:
 ANONYMOUS = Caller()
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whose slot it is."""
+
+    priority: int
+    caller: str = ""
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """Leave for one attempt; every slot is given back, once."""
 
     entered_at: float
     is_back: bool = False
+    holder: Holder | None = None
+    """Of a slot for which calls waited; it counts against its caller's share."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +68,7 @@ class _Flow:
     """The waiting calls of one caller. Tags belong to its places, not to its calls: when one leaves, the calls behind
     it move up, and the last tag goes."""
 
+    caller: Caller = ANONYMOUS
     tickets: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)
     turns: deque[_Turn] = field(default_factory=deque)
 
@@ -61,18 +76,21 @@ class _Flow:
 _Turn = tuple[float, int, _Flow]
 """A finish tag, a number that makes it unique (the earlier first), and whose it is."""
 _NO_FLOW = _Flow()
+_NONE_HELD: Mapping[str, int] = MappingProxyType({})
 
 
 class FairQueue:
     """Tickets of one priority. Each operation takes O(log tickets) comparisons."""
 
-    __slots__ = ("_count", "_flows", "_turns", "_virtual_time")
+    __slots__ = ("_count", "_flows", "_turns", "_virtual_time", "_weight")
 
     def __init__(self) -> None:
         self._flows: dict[str, _Flow] = {}
         self._turns: list[_Turn] = []
         """All of them, in order."""
         self._virtual_time = 0.0
+        self._weight = 0.0
+        """Of all callers that wait."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -80,7 +98,10 @@ class FairQueue:
 
     def add(self, ticket: Ticket) -> None:
         turn_tag = self._next_tag(ticket.caller)
-        flow = self._flows.setdefault(ticket.caller.name, _Flow())
+        flow = self._flows.get(ticket.caller.name)
+        if flow is None:
+            flow = self._flows[ticket.caller.name] = _Flow(ticket.caller)
+            self._weight += ticket.caller.weight
         self._count += 1
         turn = (turn_tag, self._count, flow)
         if not self._turns or turn > self._turns[-1]:  # always, for a single caller
@@ -97,16 +118,20 @@ class FairQueue:
             return False
         del flow.tickets[ticket]
         del self._turns[bisect_left(self._turns, flow.turns.pop())]
-        self._drop_if_empty(ticket.caller, flow)
+        self._drop_if_empty(flow)
         return True
 
-    def take(self, *, newest_first: bool = False) -> Ticket:
-        """Removes and returns the next call. Raises IndexError if there is none."""
-        tag, _, flow = self._turns.pop(0)
-        self._virtual_time = tag
+    def take(
+        self, slots: int | None = None, held: Mapping[str, int] = _NONE_HELD, *, newest_first: bool = False
+    ) -> Ticket:
+        """Removes and returns the next call. Raises IndexError if there is none. `slots`: how many there are, if they
+        are what is short; `held`: how many of them each caller has."""
+        at = self._first_below_share(slots, held) if slots is not None and len(self._flows) > 1 else 0
+        tag, _, flow = self._turns.pop(at)
+        self._virtual_time = max(self._virtual_time, tag)
         flow.turns.popleft()
         ticket, _ = flow.tickets.popitem(last=newest_first)
-        self._drop_if_empty(ticket.caller, flow)
+        self._drop_if_empty(flow)
         return ticket
 
     def last(self, *, newest_first: bool = False) -> Ticket:
@@ -135,6 +160,21 @@ class FairQueue:
         begin = self._virtual_time if flow is None else flow.turns[-1][0]
         return begin + 1 / caller.weight
 
-    def _drop_if_empty(self, caller: Caller, flow: _Flow) -> None:
+    def _first_below_share(self, slots: int, held: Mapping[str, int]) -> int:
+        """The place of the first turn whose caller holds less than its share of the slots; 0 if none does."""
+        per_weight = slots / self._weight
+        left = len(self._flows)
+        for at, turn in enumerate(self._turns):
+            flow = turn[2]
+            if held.get(flow.caller.name, 0) < per_weight * flow.caller.weight:
+                return at
+            if flow.turns[0] is turn:
+                left -= 1
+                if not left:
+                    break
+        return 0
+
+    def _drop_if_empty(self, flow: _Flow) -> None:
         if not flow.tickets:
-            del self._flows[caller.name]
+            del self._flows[flow.caller.name]
+            self._weight = self._weight - flow.caller.weight if self._flows else 0.0

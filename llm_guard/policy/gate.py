@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.policy.arrivals import DeniedCalls
+from llm_guard.policy.capacity_settings import CapacitySettings
 from llm_guard.policy.hold import Hold, RetryAfterEvidence
-from llm_guard.policy.limiter import Ending, Limiter, LimiterSettings
+from llm_guard.policy.limiter import Ending, Limiter
 from llm_guard.policy.line import ANONYMOUS, Caller, Line, Slot, Ticket
 from llm_guard.policy.pacer import Cause, Pacer
 from llm_guard.policy.rate_hints import RateHint
 from llm_guard.policy.throttle import Throttle, ThrottleSnapshot
-from llm_guard.policy.units import Count, Seconds
 
 __all__ = ["CapacitySettings", "Ending", "Gate", "GateSnapshot", "Slot", "Ticket"]
 
@@ -34,18 +34,6 @@ _CATCH_UP = 1.25
 # So many calls go at that rate before it may double; after a stop nothing but the answers shows what is taken.
 _CALLS_AFTER_HOLD = 15
 _CALLS_AFTER_STOP = 60
-
-
-@dataclass(frozen=True, slots=True)
-class CapacitySettings(LimiterSettings):
-    """Durations in seconds."""
-
-    pacing: bool = True
-    """Learn the provider's rate from its headers and 429s, and keep below it."""
-    queue: Count = 1000
-    """Calls that wait at most."""
-    queue_wait: Seconds = 30.0
-    """The longest a call waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +113,19 @@ class Gate:
 
     def try_enter(self, now: float, priority: int = NORMAL) -> Slot | None:
         """A slot at once, unless there is no room, or the next turn is a waiting call's (`Line.may_pass`)."""
-        if (self._line.length and not self._line.may_pass(priority)) or self._opens_at(now) > now:
+        line = self._line
+        if (line.length and not line.may_pass(priority, self._scarce_slots(now))) or self._opens_at(now) > now:
             self._denied.note(now)
             return None
-        if self._line.length:
-            self._line.note_turn(priority)
-        return self._grant(now)
+        slot = self._grant(now)
+        if line.length:
+            line.note_turn(priority)
+            slot.holder = line.hold(priority)
+        return slot
 
     def wait_s(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS) -> float | None:
         """About how long a newcomer would wait, 0 when not at all; None: it would not be let into the line."""
-        if self._opens_at(now) <= now and self._line.may_pass(priority):
+        if self._opens_at(now) <= now and self._line.may_pass(priority, self._scarce_slots(now)):
             return 0.0
         return self.drain_s(now, priority, caller) if self._has_place(priority, caller) else None
 
@@ -145,7 +136,7 @@ class Gate:
 
     def forecast(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS) -> Forecast:
         """Read-only: unlike `wait_s` it does not count as demand, which may have the pace grow."""
-        is_free = self._line.may_pass(priority) and (
+        is_free = self._line.may_pass(priority, self._scarce_slots(now)) and (
             max(
                 self._limiter.opens_at(self._in_flight, now),
                 self._hold.opens_at(),
@@ -176,6 +167,8 @@ class Gate:
         if self._line.remove(ticket) or ticket.slot is None or ticket.slot.is_back:
             return
         ticket.slot.is_back = True
+        if ticket.slot.holder is not None:
+            self._line.release(ticket.slot.holder)
         self._in_flight -= 1
         self._pacer.put_back(ticket.slot.entered_at, now)
         self._throttle.put_back(ticket.slot.entered_at, now)
@@ -188,8 +181,9 @@ class Gate:
             opens_at = self._opens_at(now)
             if opens_at > now:
                 return None if opens_at == inf else opens_at
-            ticket = self._line.take(newest_first=self._throttle.is_throttling)
+            ticket = self._line.take(self._scarce_slots(now), newest_first=self._throttle.is_throttling)
             ticket.slot = self._grant(now)
+            ticket.slot.holder = self._line.hold(ticket.priority, ticket.caller.name)
             ticket.notify()
         return None
 
@@ -204,6 +198,8 @@ class Gate:
         if slot.is_back:
             return is_waited_for
         slot.is_back = True
+        if slot.holder is not None:
+            self._line.release(slot.holder)
         self._exited_at = now
         in_flight = self._in_flight
         self._in_flight = in_flight - 1
@@ -266,8 +262,7 @@ class Gate:
         self._limiter.ramp(now, 0.0, self._in_flight)
 
     def snapshot(self, now: float) -> GateSnapshot:
-        pace = self._pacer.snapshot(now)
-        hold = self._hold
+        pace, hold = self._pacer.snapshot(now), self._hold
         return GateSnapshot(
             limit=self._limiter.limit(now),
             in_flight=self._in_flight,
@@ -291,6 +286,11 @@ class Gate:
         if self._throttle.rate is not None and (at := self._throttle.opens_at(now)) > now:
             return at
         return self._pacer.opens_at(now)
+
+    def _scarce_slots(self, now: float) -> int | None:
+        """How many slots there are, if calls wait for one; None: they wait for something else, such as the pace."""
+        limit = self._limiter.limit(now) if self._line.length else None
+        return limit if limit is not None and self._in_flight + 1 >= limit else None
 
     def _grant(self, now: float) -> Slot:
         self._in_flight += 1

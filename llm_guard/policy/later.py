@@ -22,7 +22,7 @@ _PASSING = frozenset({
     FailureKind.AUTH, FailureKind.ACCOUNT_BLOCKED, FailureKind.BLOCKED,
 })  # fmt: skip
 """Of no use to a client who waits; but within an hour somebody may have renewed or paid."""
-_PASSING_REFUSALS = frozenset({"breaker", "limit", "cooldown", "deadline", "drain"})
+_PASSING_REFUSALS = frozenset({"breaker", "limit", "client_limit", "cooldown", "deadline", "drain"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ def after_round(
     `is_repeatable`: it may be asked again though it may have been executed. `is_own_doing`: nobody but its client could
     have made a success of it. `left_s`: until its deadline. `u` is a uniform draw from [0, 1).
     """
-    if is_own_doing:
-        return Over("its own doing")
     if isinstance(end, Refusal):
         if end.by not in _PASSING_REFUSALS:
             return Over("refused")
         kind = None
+    elif is_own_doing:
+        return Over("its own doing")
     else:
         kind = end.kind
         if not kind.is_retriable and kind not in _PASSING:

@@ -1,7 +1,8 @@
 """Which calls wait at a gate, and in which order they are served: by priority, and within one fairly by caller.
 
-Owns the order among priorities, the share that is left to the lower ones, and which call is evicted. Does not own the
-order within one (`policy.fair_queue`), nor when a call may pass (`policy.gate`).
+Owns the order among priorities, the share that is left to the lower ones, which call is evicted, and how many slots
+each caller holds. Does not own the order within one priority (`policy.fair_queue`), nor when a call may pass
+(`policy.gate`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from llm_guard.policy.fair_queue import ANONYMOUS, Caller, FairQueue, Slot, Ticket
+from llm_guard.policy.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Slot, Ticket
 
-__all__ = ["ANONYMOUS", "Caller", "Line", "Slot", "Ticket"]
+__all__ = ["ANONYMOUS", "Caller", "Holder", "Line", "Slot", "Ticket"]
 
 MOST_PASSED = 3
 """After so many turns of other priorities in a row the next is of a priority that waits. So each gets a quarter of the
 turns at least, which leaves some of the promised fifth for the gaps between a caller's calls."""
+# Of fewer slots no priority has a quarter for itself: turns are shared.
+_FEWEST_SLOTS = MOST_PASSED + 1
 # Of a line's places each priority may take so many from the others. A line of one or two has none to share out.
 _PLACES_SHARE = 5
 _SHORTEST_SHARED = 3
@@ -24,13 +27,15 @@ _SHORTEST_SHARED = 3
 class Line:
     """Tickets by priority, lower numbers first."""
 
-    __slots__ = ("_passed", "_queues", "length")
+    __slots__ = ("_held", "_passed", "_queues", "length")
 
     def __init__(self) -> None:
         self._queues: dict[int, FairQueue] = {}
         """Only those in which calls wait."""
         self._passed: dict[int, int] = {}
         """How many turns of others came since the last one of a priority; it need not have waited all the time."""
+        self._held: dict[int, dict[str, int]] = {}
+        """Slots by priority and caller, of those that came of the line."""
         self.length = 0
 
     def add(self, ticket: Ticket) -> None:
@@ -49,22 +54,36 @@ class Line:
         self._note_shorter(ticket.priority, queue)
         return True
 
-    def take(self, *, newest_first: bool = False) -> Ticket:
+    def take(self, slots: int | None = None, *, newest_first: bool = False) -> Ticket:
         """Removes and returns the next call; `newest_first`: the latest of the caller whose turn it is. Raises
-        ValueError if none waits."""
-        overdue = self._overdue() if len(self._queues) > 1 else None
+        ValueError if none waits. `slots`: see `FairQueue.take`."""
+        overdue = self._overdue(slots) if len(self._queues) > 1 else None
         priority = min(self._queues) if overdue is None else overdue
         queue = self._queues[priority]
-        ticket = queue.take(newest_first=newest_first)
+        held: Mapping[str, int] = {} if slots is None else self._held.get(priority, {})
+        ticket = queue.take(slots, held, newest_first=newest_first)
         self._note_shorter(priority, queue)
         self.note_turn(priority)
         return ticket
 
-    def may_pass(self, priority: int) -> bool:
+    def may_pass(self, priority: int, slots: int | None = None) -> bool:
         """Whether a newcomer has the next turn, although it has not waited."""
         if not self.length:
             return True
-        return priority < min(self._queues) and self._overdue() is None
+        return priority < min(self._queues) and self._overdue(slots) is None
+
+    def hold(self, priority: int, caller: str = "") -> Holder:
+        """A call has been let in while others waited; `release` what is returned when it gives its slot back."""
+        held = self._held.setdefault(priority, {})
+        held[caller] = held.get(caller, 0) + 1
+        return Holder(priority, caller)
+
+    def release(self, holder: Holder) -> None:
+        """A slot is given back."""
+        held = self._held[holder.priority]
+        held[holder.caller] -= 1
+        if not held[holder.caller]:
+            held.pop(holder.caller)
 
     def note_turn(self, priority: int) -> None:
         """A call of this priority is served."""
@@ -112,8 +131,13 @@ class Line:
         """How many wait, by priority."""
         return MappingProxyType({of: len(queue) for of, queue in sorted(self._queues.items())})
 
-    def _overdue(self) -> int | None:
-        """The waiting priority that others have passed over most, if that was too often; the highest of equals."""
+    def _overdue(self, slots: int | None) -> int | None:
+        """The waiting priority that others have passed over most, if that was too often; the highest of equals. Where
+        slots are short, the one that holds fewest, if that is less than a quarter: calls differ in how long they use
+        one."""
+        if slots is not None and slots >= _FEWEST_SLOTS:
+            count, priority = min((sum(self._held.get(each, {}).values()), each) for each in self._queues)
+            return priority if count * (MOST_PASSED + 1) < slots else None
         priority = max(sorted(self._queues), key=self._passed.__getitem__)
         return priority if self._passed[priority] >= MOST_PASSED else None
 

@@ -20,9 +20,15 @@ Action = Literal["create", "list", "use", "copy"]
 
 
 class Pairs(NamedTuple):
-    """A JSON object whose fields are all there, doubles included: readers differ on which of them counts."""
+    """A JSON object whose fields are all there, doubles included: readers differ on which of them counts. Names are
+    folded (`fold`)."""
 
     pairs: tuple[tuple[str, Any], ...]
+
+
+def fold(name: str) -> str:
+    """The name of a field as servers may take it: Go and .NET match names in any case, and Go a long s with an s."""
+    return name.casefold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,8 @@ _REFERENCE = re.compile(
 _CURSORS = frozenset({"after", "before", "after_id", "before_id"})
 _OPAQUE = frozenset({"metadata", "attributes", "input_schema", "parameters", "schema", "json_schema"})
 """Callers' own data and schemas: no provider looks for an id of its own there."""
+_OPAQUE_OF_TOOL_USE = _OPAQUE | {"input"}
+_OPAQUE_OF_SHARED = _OPAQUE | {"skill_id"}
 _ITEMS = frozenset({"input", "items", "additional_items"})
 _CONTENT_OF = {"reasoning": "encrypted_content", "image_generation_call": "result"}
 """Items of an earlier answer that mean what the provider has kept, unless they bring it along."""
@@ -71,9 +79,11 @@ _FIELDS_OF_LISTS = frozenset({"object", "data", "has_more", "first_id", "last_id
 _LEARNED = ("output_file_id", "error_file_id", "result_files", "thread_id", "container_id", "conversation")
 """Fields by which an object names others that the provider has made with it."""
 
-_NAMES = (b"_id", b"_file", b"conversation", b"container", b"\\u00")
-"""One of them stands in every reference; a letter of a name may be written as an escape."""
-_FIELDS = (b'_id"', b'_ids"', b'_file"', b'conversation"', b'container"', b"\\u00")
+_DISGUISES = (b"\\u00", b"\\u017f", "\u017f".encode())
+"""A letter of a name may be written as an escape, and an s as a long one."""
+_NAMES = (b"_id", b"_file", b"conversation", b"container", *_DISGUISES)
+"""One of them stands in every reference."""
+_FIELDS = (b'_id"', b'_ids"', b'_file"', b'conversation"', b'container"', *_DISGUISES)
 _BY_ITEM = (*_FIELDS, b'"id"')
 _MOST_NAMES = 10_000
 _NAME_BYTES = 100
@@ -141,10 +151,8 @@ def references(body: Any) -> Iterator[str]:
         name, value = waiting.pop()
         if isinstance(value, Pairs):
             yield from _own_reference(name, value)
-            is_input_opaque = _is_tool_use(value)
-            waiting += [
-                pair for pair in value.pairs if pair[0] not in _OPAQUE and not (is_input_opaque and pair[0] == "input")
-            ]
+            opaque = _opaque_in(value)
+            waiting += [pair for pair in value.pairs if pair[0] not in opaque]
         elif isinstance(value, list):
             waiting += [(name, each) for each in value]
         elif _REFERENCE.fullmatch(name) and isinstance(value, str | int) and value != "" and value is not False:
@@ -170,10 +178,15 @@ def _stands_for(kind: object, fields: set[str]) -> bool:
     return content is not None and content not in fields
 
 
-def _is_tool_use(value: Pairs) -> bool:
-    """Whether its `input` is what a model has written for a client's own tool."""
+def _opaque_in(value: Pairs) -> frozenset[str]:
+    """The names whose values refer to no object: also the `input` that a model has written for a client's own tool, and
+    the `skill_id` of a skill that Anthropic has made for all."""
     kinds = [each for key, each in value.pairs if key == "type"]
-    return bool(kinds) and all(isinstance(kind, str) and kind.endswith("tool_use") for kind in kinds)
+    if not kinds or not all(isinstance(kind, str) for kind in kinds):
+        return _OPAQUE
+    if all(kind.endswith("tool_use") for kind in kinds):
+        return _OPAQUE_OF_TOOL_USE
+    return _OPAQUE_OF_SHARED if all(kind == "anthropic" for kind in kinds) else _OPAQUE
 
 
 def known_by(place: Place, answer: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:

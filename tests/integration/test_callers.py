@@ -49,6 +49,18 @@ async def test_caller_whose_calls_alone_fail_is_refused_by_itself() -> None:
         assert (line["deployment"], line["caller"]) == ("one/gpt", "poisoner")
 
 
+async def test_what_a_caller_fails_at_alone_neither_degrades_its_route_nor_raises_an_alert() -> None:
+    """Else the lesser answers of a degraded mode, and a page at night, were one tenant's to give to all others."""
+    async with poisoned() as stand:
+        model = stand.app.gateway.recorder.models["gpt"]
+        before = model.judged
+        assert await statuses(stand, "sk-poisoner", 20) == {503}
+        assert model.judged == before
+        assert await statuses(stand, "sk-victim", 5) == {200}
+        assert model.judged == before + 5
+        assert await stand.metric("llm_guard_client_calls_total", client="poisoner", outcome="refused") == 20
+
+
 async def test_operator_finds_the_caller_and_lifts_the_refusal() -> None:
     async with poisoned() as stand:
         assert (await call(stand, "sk-poisoner")).status == 503

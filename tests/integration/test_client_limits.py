@@ -15,7 +15,10 @@ from tests.chaos.forms import BOTH, CHAT, MESSAGES, Form, name_of
 from tests.chaos.stand import Stand, config_text, facing
 from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.client import raw_request
-from tests.fakes.provider import Hold, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.fakes.provider import Hold, Pause, Reset, Respond, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.fakes.waiting import eventually
+from tests.integration.caching import cached
+from tests.integration.keeping import ASYNC, keeping, outcome, shown
 from tests.integration.operating import change, get, post, running
 
 
@@ -112,6 +115,86 @@ async def test_client_that_leaves_is_charged_its_estimate_and_gives_back_its_pla
         assert left(stand, "concurrency") == 1
         assert left(stand, "tokens_per_day") == 9500 - len(body) // 4
         assert (await send(stand)).status == 200
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity"])
+async def test_stream_without_usage_is_charged_by_its_events(coding: str) -> None:
+    """Providers send no usage in a stream unless the client asks for it: limits would hold for nobody else."""
+    stream: list[Respond] = [stream_head(), *[chunk(CHAT.token)] * 50, *CHAT.good_stream[-2:]]
+    async with limited(stream, stream, tokens_per_day=100) as (stand, provider):
+        body = CHAT.body(stream=True)
+        headers = {"authorization": "Bearer k-app", "accept-encoding": coding}
+        assert (await ask(stand.url, CHAT.path, body, headers)).status == 200
+        await stand.idle()
+        used = len(body) // 4 + sum(each.data.count(b"data:") for each in stream)
+        assert left(stand, "tokens_per_day") == 100 - used
+        assert used > 50
+        assert b"gzip" not in provider.requests[0].lower()
+        assert (await send(stand, max_tokens=50)).status == 429
+
+
+async def test_client_that_leaves_a_stream_is_charged_what_it_got_of_it() -> None:
+    begun: list[Step] = [stream_head(), *[chunk(CHAT.token)] * 50, Hold()]
+    async with limited(begun, tokens_per_day=10_000) as (stand, _):
+        body = CHAT.body(stream=True)
+        async with Connection(stand.url) as connection:
+            connection.writer.write(raw_request(CHAT.path, body, {"authorization": "Bearer k-app"}))
+            for _ in range(50):
+                await connection.reader.readuntil(CHAT.token)
+        await stand.idle()
+        assert left(stand, "tokens_per_day") == 10_000 - len(body) // 4 - 50
+
+
+async def test_stream_that_dies_is_charged_what_came_of_it() -> None:
+    dying: list[Step] = [stream_head(), *[chunk(CHAT.token)] * 50, Reset()]
+    async with limited(dying, tokens_per_day=10_000) as (stand, _):
+        reply = await send(stand, stream=True)
+        assert b"error" in reply.body
+        await stand.idle()
+        came = reply.body.count(CHAT.token)
+        assert came > 0
+        assert left(stand, "tokens_per_day") == 10_000 - len(CHAT.body(stream=True)) // 4 - came
+
+
+async def test_deferred_calls_use_what_their_key_may_use_and_wait_until_they_may(tmp_path: Path) -> None:
+    """They would be a way around every limit: each is answered at once, and made later."""
+    go_on = asyncio.Event()
+    body, headers = CHAT.body(max_tokens=50), {**ASYNC, "authorization": "Bearer k-app"}
+    server = keys(concurrency=1, tokens_per_day=1000, rate=2)
+    async with keeping(tmp_path, [Pause(go_on), *CHAT.ok], CHAT.ok, server=server) as (stand, provider):
+        promised = [(await ask(stand.url, CHAT.path, body, headers)).json["id"] for _ in range(2)]
+        await eventually(lambda: left(stand, "concurrency") == 0)
+        refused = await send(stand)
+        assert (refused.status, refused.headers["x-llm-guard-refused-by"]) == (429, "client_limit")
+        assert await eventually_failed(stand, promised) == "client_limit_exceeded"
+        assert len(provider.requests) == 1
+        go_on.set()
+        key = {"authorization": "Bearer k-app"}
+        assert [(await outcome(stand, each, key)).status for each in promised] == [200, 200]
+        await stand.idle()
+        assert left(stand, "tokens_per_day") == 1000 - 2 * 4
+
+
+async def eventually_failed(stand: Stand, promised: list[str]) -> str:
+    """How the first of these deferred calls has failed that has."""
+    async with asyncio.timeout(5):
+        while True:
+            for kept_id in promised:
+                state = (await shown(stand, kept_id, {"authorization": "Bearer k-app"})).json
+                if state["last_failure"] is not None:
+                    return str(state["last_failure"]["kind"])
+            await asyncio.sleep(0.01)
+
+
+async def test_answer_that_is_refreshed_for_a_client_is_charged_to_its_key() -> None:
+    cache = {"ttl": "10ms", "stale_while_revalidate": "1m"}
+    async with cached(CHAT.ok, CHAT.ok, cache=cache, server=keys(tokens_per_day=1000)) as (stand, provider):
+        await send(stand)
+        await asyncio.sleep(0.02)
+        assert (await send(stand)).headers["x-llm-guard-cache"] == "stale"
+        await eventually(lambda: stand.app.gateway.first_resort.flights == 0)
+        assert len(provider.requests) == 2
+        assert left(stand, "tokens_per_day") == 1000 - 2 * 4
 
 
 async def test_refused_calls_are_counted_by_key_and_limit() -> None:

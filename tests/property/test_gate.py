@@ -26,7 +26,7 @@ callers = st.sampled_from([Caller("a"), Caller("b"), Caller("heavy", 3.0)])
 endings = st.sampled_from(get_args(Ending))
 capacity_settings = st.builds(
     CapacitySettings,
-    concurrency=st.sampled_from([None, 1, 2, 3, "adaptive"]),
+    concurrency=st.sampled_from([None, 1, 2, 4, 5, "adaptive"]),
     min_concurrency=st.integers(1, 3),
     max_concurrency=st.integers(1, 6),
     slow=st.sampled_from([None, 0.5]),
@@ -77,8 +77,19 @@ class GateWalk(RuleBasedStateMachine):
 
     def whose_turn(self) -> int:
         waiting = {ticket.priority for ticket in self.line}
+        overdue = self.overdue(waiting) if len(waiting) > 1 else None
+        return min(waiting) if overdue is None else overdue
+
+    def overdue(self, waiting: set[int]) -> int | None:
+        """Which priority comes before those above it; where slots are short, by those that it holds."""
+        slots, used = self.seen().limit, self.out + [ticket.slot for ticket in self.unused if ticket.slot is not None]
+        if slots is not None and slots > MOST_PASSED and len(used) + 1 >= slots:
+            held = Counter(slot.holder.priority for slot in used if slot.holder is not None)
+            fewest = min(waiting, key=lambda priority: (held[priority], priority), default=None)
+            self.met["slots are short"] += 1
+            return fewest if fewest is not None and held[fewest] < slots / (MOST_PASSED + 1) else None
         overdue = [priority for priority in waiting if self.passed[priority] >= MOST_PASSED]
-        return max(sorted(overdue), key=self.passed.__getitem__) if overdue else min(waiting)
+        return max(sorted(overdue), key=self.passed.__getitem__) if overdue else None
 
     def note_turn(self, turn: int) -> None:
         for priority in self.passed:
@@ -118,7 +129,7 @@ class GateWalk(RuleBasedStateMachine):
     def someone_arrives(self, priority: int, caller: Caller) -> None:
         before, wait_s = self.seen(), self.gate.wait_s(self.now, priority, caller)
         waiting = {ticket.priority for ticket in self.line}
-        is_next = all(priority < other and self.passed[other] < MOST_PASSED for other in waiting)
+        is_next = all(priority < other for other in waiting) and self.overdue(waiting) is None
         slot = self.gate.try_enter(self.now, priority)
         assert (slot is not None) == (wait_s == 0.0 and is_next)
         if slot is not None:
@@ -286,5 +297,5 @@ def test_gate_holds_on_every_walk() -> None:
     # A walk that never gets anywhere proves nothing. How far it gets depends on the modules that are loaded (hypothesis
     # draws their constants too).
     for event in ("granted", "full", "paced or ramping", "turned away", "evicted", "unused", "drained",
-        "passed", "gave way to a caller with less", "gave way to a lower priority"):  # fmt: skip
+        "passed", "slots are short", "gave way to a caller with less", "gave way to a lower priority"):  # fmt: skip
         assert GateWalk.met[event] > 3, event

@@ -37,15 +37,17 @@ _SMUGGLING = _HERE + "test_smuggling.py::"
 _SWEEP = _HERE + "test_sweep.py::"
 _TARGETS = _HERE + "test_targets.py::"
 _UPSTREAMS = _HERE + "test_upstreams.py::"
+_ALONE = "tests/integration/test_callers.py::"
+_CACHE = "tests/integration/test_cache_answers.py::"
+_KILLS = "tests/integration/test_kept_kills.py::"
+_FULL_DISK = "tests/integration/test_kept_full_disk.py::"
+_LETTERS = "tests/integration/test_letters.py::"
 _CLIENT_LIMITS = "tests/integration/test_client_limits.py::"
 _CONFIG = _HERE + "test_config.py::"
 _LABELS = _HERE + "test_labels.py::"
 _STREAMS = _HERE + "test_streams.py::"
 
-_NO_ADMIN = Absent("there is no admin side yet: nothing to protect")
-_NO_CACHE = Absent("there is no cache yet")
-_NO_REDIS = Absent("there is no shared state yet")
-_NO_DEAD_LETTERS = Absent("there are no dead letters yet")
+_NO_REDIS = Absent("there is no Redis: gateways share SQLite files, whose rows are JSON")
 
 SMUGGLING: Table = {
     "C01": (
@@ -400,7 +402,11 @@ SCOPES: Table = {
         _SCOPES + "test_key_for_files_alone_calls_no_model",
         _SCOPES + "test_refusal_is_an_error_of_either_dialect_and_is_counted",
     ),
-    "C94": (_SCOPES + "test_no_other_spelling_of_a_path_reaches_more",),
+    "C94": (
+        _SCOPES + "test_no_other_spelling_of_a_path_reaches_more",
+        _SCOPES + "test_no_header_makes_another_method_of_an_allowed_one",
+        _SCOPES + "test_no_query_makes_another_method_of_an_allowed_one",
+    ),
     "C95": (
         _SCOPES + "test_model_is_judged_by_the_name_that_the_client_asks_for",
         _SCOPES + "test_body_names_one_model_that_is_allowed_or_goes_nowhere",
@@ -433,13 +439,20 @@ TENANTS: Table = {
     "C84": (
         _CLIENT_LIMITS + "test_refusal_says_in_the_dialect_what_is_left_and_when_to_come_back",
         _CLIENT_LIMITS + "test_client_that_leaves_is_charged_its_estimate_and_gives_back_its_place",
+        _CLIENT_LIMITS + "test_client_that_leaves_a_stream_is_charged_what_it_got_of_it",
+        _CLIENT_LIMITS + "test_stream_without_usage_is_charged_by_its_events",
+        _CLIENT_LIMITS + "test_deferred_calls_use_what_their_key_may_use_and_wait_until_they_may",
+        _CLIENT_LIMITS + "test_answer_that_is_refreshed_for_a_client_is_charged_to_its_key",
         _CLIENT_LIMITS + "test_sum_of_the_day_survives_a_restart",
     ),
     "C98": (
         "tests/unit/gateway/test_callers.py::test_poisoner_does_not_take_the_service_from_a_victim",
         "tests/unit/gateway/test_callers.py::test_poisoner_does_not_take_the_retries_of_a_victim",
+        "tests/unit/gateway/test_callers.py::test_crowd_of_poisoners_does_not_take_the_service_from_a_victim",
+        "tests/unit/policy/test_fair_shares.py::test_victim_beside_a_hog_whose_calls_take_longer",
         "tests/unit/gateway/test_caller.py::test_key_that_the_provider_never_sees_is_no_caller",
-        "tests/integration/test_callers.py::test_caller_whose_calls_alone_fail_is_refused_by_itself",
+        _ALONE + "test_caller_whose_calls_alone_fail_is_refused_by_itself",
+        _ALONE + "test_what_a_caller_fails_at_alone_neither_degrades_its_route_nor_raises_an_alert",
         "tests/integration/test_fair_shares.py::test_hog_leaves_a_victim_its_share_of_the_capacity",
         "tests/integration/test_fair_shares.py::test_hog_that_fills_the_queue_does_not_keep_a_victim_out",
     ),
@@ -449,19 +462,37 @@ TENANTS: Table = {
         "tests/integration/test_upstream_tls.py::test_certificate_of_a_stranger_or_for_another_host_is_refused",
     ),
 }
+LASTING: Table = {
+    "C69": ("tests/browser/test_dashboard.py::test_text_of_callers_and_providers_is_shown_as_text",),
+    "C75": (
+        _CACHE + "test_callers_never_get_each_others_answers",
+        _CACHE + "test_callers_are_told_apart_by_the_keys_that_open_the_gateway",
+    ),
+    "C76": (
+        _CACHE + "test_failure_is_not_kept",
+        _CACHE + "test_answer_that_is_not_whole_and_well_is_not_kept",
+        _CACHE + "test_what_is_given_again_says_nothing_of_the_exchange_it_came_from",
+    ),
+    "C77": (
+        "tests/property/test_cache_key.py::test_two_questions_have_one_key_only_if_they_are_one",
+        _CACHE + "test_same_request_on_another_path_or_route_is_another",
+    ),
+    "C78": (_CACHE + "test_callers_do_not_share_what_is_under_way_either",),
+    "C86": (_LETTERS + "test_choice_must_be_plain", _LETTERS + "test_unknown_letter_is_not_found"),
+    "C87": (
+        _KILLS + "test_nothing_that_was_acknowledged_is_lost_or_asked_again_after_its_answer",
+        _FULL_DISK + "test_calls_go_on_while_the_disk_is_full_and_what_is_lost_is_counted",
+    ),
+    "C88": (
+        _LETTERS + "test_letters_wait_for_their_turn",
+        _LETTERS + "test_two_operators_who_press_at_once_get_each_letter_once",
+    ),
+}
 NOT_YET: Table = {
-    "C42": _NO_ADMIN,
-    "C69": _NO_ADMIN,
-    "C75": _NO_CACHE,
-    "C76": _NO_CACHE,
-    "C77": _NO_CACHE,
-    "C78": _NO_CACHE,
+    "C42": Absent("no page takes a URL: upstreams, engines and webhooks are the config's alone"),
     "C79": _NO_REDIS,
     "C80": _NO_REDIS,
     "C81": _NO_REDIS,
-    "C86": _NO_DEAD_LETTERS,
-    "C87": _NO_DEAD_LETTERS,
-    "C88": _NO_DEAD_LETTERS,
 }
 
 GROUPS: tuple[Table, ...] = (
@@ -481,5 +512,6 @@ GROUPS: tuple[Table, ...] = (
     ENGINES,
     SCOPES,
     TENANTS,
+    LASTING,
     NOT_YET,
 )

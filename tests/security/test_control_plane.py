@@ -84,6 +84,23 @@ async def test_admin_without_credentials_is_401_from_loopback_at_every_version_a
             assert (await bare_get(stand, path, "1.1", HOST)).status == 401, path
 
 
+async def test_stranger_is_not_told_which_pages_there_are() -> None:
+    """Behind a proxy that lets some paths of /admin pass, an answer of another kind would show which exist."""
+    async with facing(CHAT.ok) as (stand, _):
+        paths = ("/admin", "/admin/", "/admin/nothing", "/admin/calls/x/y", "/admin/./calls", "/admin//calls")
+        for method, path in product(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE"), paths):
+            reply = await ask(stand.url, path, headers=HOST, method=method)
+            assert (reply.status, "allow" in reply.headers) == (401, False), (method, path)
+        known = {
+            method: await ask(stand.url, "/admin/x", headers={**HOST, **BEARER}, method=method)
+            for method in ("GET", "PUT")
+        }
+        assert [each.status for each in known.values()] == [404, 404]
+        assert (await ask(stand.url, "/admin", headers={**HOST, **BEARER}, method="PUT")).status == 405
+        guess = await ask(stand.url, "/admin/nothing", headers={**HOST, **bearer("a-guess")}, method="GET")
+        assert (guess.status, guess.took_s >= penalty.WRONG_TOKEN_S * 0.99) == (401, True)
+
+
 async def test_stranger_at_readyz_is_told_no_names() -> None:
     async with facing(CHAT.ok) as (stand, _):
         stand.deployment("one/gpt").breaker.force("forced_open", 0.0)

@@ -348,6 +348,10 @@ async def test_words_that_a_client_chooses_make_nothing_its_own(tmp_path: Path) 
         pytest.param('{"model":"gpt","previous\\u005fresponse_id":"{response}"}', id="an escaped name"),
         pytest.param('{"model":"gpt","previous_response_id":"\\u0072{response}"}', id="an escaped value"),
         pytest.param('{"model":"gpt","Previous_Response_Id":"{response}"}', id="capitals, as Go reads them"),
+        pytest.param('{"model":"gpt","Conversation":{"ID":"{conversation}"}}', id="capitals of an object"),
+        pytest.param('{"model":"gpt","Input":[{"Type":"item_reference","Id":"{item}"}]}', id="capitals of an item"),
+        pytest.param('{"model":"gpt","file_id\u017f":["{file}"]}', id="a long s, which Go reads as an s"),
+        pytest.param('{"model":"gpt","conver\\u017fation":"{conversation}"}', id="a long s, escaped"),
         pytest.param('{"model":"gpt","x":{"type":"tool_use","type":"x","input":{"file_id":"{file}"}}}', id="types"),
         pytest.param('{"model":"gpt","input":[{"type":"item_reference","type":"x","id":"{item}"}]}', id="two types"),
         pytest.param('{"model":"gpt","input":[[{"file_id":"{file}"}]]}', id="deep down"),
@@ -415,6 +419,7 @@ async def test_path_of_no_known_kind_is_closed_to_every_key(case: Case, tmp_path
     [
         a("POST", "/v1/messages", message({"type": "tool_use", "id": "t", "name": "f", "input": {"file_id": "mine"}})),
         a("POST", "/v1/messages", message("x", tools=[{"name": "f", "input_schema": {"required": ["file_id"]}}])),
+        a("POST", "/v1/messages", message("x", container={"skills": [{"type": "anthropic", "skill_id": "pptx"}]})),
         o("POST", "/v1/responses", asking(metadata={"conversation_id": "mine"})),
         o("POST", "/v1/responses", asking(input=[{"type": "message", "id": "m", "role": "user", "content": "x"}])),
         o("POST", "/v1/responses", asking(input=[{"type": "reasoning", "id": "r", "encrypted_content": "x"}])),

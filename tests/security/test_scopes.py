@@ -108,6 +108,22 @@ async def test_no_other_spelling_of_a_path_reaches_more(path: str) -> None:
         assert not front.provider.connections
 
 
+@pytest.mark.parametrize("header", ["X-HTTP-Method-Override", "X-HTTP-Method", "x-method-override", "X_HTTP_Method"])
+async def test_no_header_makes_another_method_of_an_allowed_one(header: str) -> None:
+    """C94: frameworks that heed such a header would delete the model that a key may only look at."""
+    async with scoped() as front:
+        assert (await send(front, "GET", "/v1/models/dear", CLIENT_KEY, b"", **{header: "DELETE"})).status == 200
+        assert b"method" not in bytes(front.provider.connections[0]).lower()
+
+
+@pytest.mark.parametrize("query", ["_method=DELETE", "a=1&%5fmethod=DELETE", "a;_METHOD=delete"])
+async def test_no_query_makes_another_method_of_an_allowed_one(query: str) -> None:
+    """C94: as above, for frameworks that heed a parameter."""
+    async with scoped() as front:
+        assert said(await send(front, "GET", f"/v1/models/dear?{query}", CLIENT_KEY)) == DENIED
+        assert not front.provider.requests
+
+
 async def test_key_for_files_alone_calls_no_model() -> None:
     """C93: an own list of paths stands for itself."""
     async with scoped() as front:
@@ -174,6 +190,9 @@ TEXT = {"content-type": "text/plain"}
 TWO_MODELS = b'{"model":"dear","model":"cheap","messages":[]}'
 ESCAPED = b'{"mod\\u0065l":"dear","model":"cheap","messages":[]}'
 LARGE = b'{"model":"dear","messages":["' + b"x" * 200_000 + b'"],"model":"cheap"}'
+OPENROUTERS = b'{"model":"cheap","models":["dear"],"route":"fallback"}'
+FOLDED = b'{"model":"cheap","fallbac\\u212a\\u017f":["dear"]}'
+LARGE_TWIN = LARGE.replace(b'{"model"', b'{"Model"')
 
 
 def form(*models: str, size: int = 10, is_late: bool = False) -> bytes:
@@ -190,7 +209,15 @@ def form(*models: str, size: int = 10, is_late: bool = False) -> bytes:
         pytest.param(CHAT, TWO_MODELS, {}, id="two models"),
         pytest.param(CHAT, ESCAPED, {}, id="one of them escaped"),
         pytest.param(CHAT, LARGE, {}, id="far apart"),
+        pytest.param(CHAT, b'{"model":"cheap","Model":"dear"}', {}, id="in another case"),
+        pytest.param(CHAT, b'{"\\u004dODEL":"dear","model":"cheap"}', {}, id="in another case, escaped"),
+        pytest.param(CHAT, LARGE_TWIN, {}, id="in another case, far apart"),
         pytest.param(CHAT, gzip.compress(TWO_MODELS), {"content-encoding": "gzip"}, id="compressed"),
+        pytest.param(CHAT, OPENROUTERS, {}, id="others, as OpenRouter takes"),
+        pytest.param(CHAT, b'{"model":"cheap","fallbacks":["dear"]}', {}, id="others, as LiteLLM takes"),
+        pytest.param(CHAT, FOLDED, {}, id="others, in letters that Go folds"),
+        pytest.param(CHAT, LARGE.replace(b'{"model":', b'{"models":'), {}, id="others, in a large body"),
+        pytest.param(CHAT, b'{"model":{"id":"cheap","name":"dear"}}', {}, id="an object of two names"),
         pytest.param(CHAT, b'{"messages":[]}', {}, id="none"),
         pytest.param("/v1/responses", b'{"input":"x"}', {}, id="none where it is optional"),
         pytest.param("/v1/responses", b'\xef\xbb\xbf{"model":"dear"}', TEXT, id="behind a mark"),
@@ -205,12 +232,22 @@ def form(*models: str, size: int = 10, is_late: bool = False) -> bytes:
 async def test_body_names_one_model_that_is_allowed_or_goes_nowhere(
     prefix: str, path: str, body: bytes, headers: dict[str, str]
 ) -> None:
-    """C95: of two models some servers read the first; without one they take a default of their own."""
+    """C95: of two models some servers read the first; without one they take a default of their own. Go and .NET match
+    the names of fields in any case."""
     kind = {"content-type": "multipart/form-data; boundary=b"} if b"--b" in body else {}
     async with scoped() as front:
         reply = await send(front, "POST", prefix + path, CHEAP_KEY, body, **{**kind, **headers})
         assert reply.status in (400, 403), reply
         assert not front.provider.requests
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"model":"dear","models":["gpt-4"]}', b'{"tools":[{"models":1}],"model":"dear"}', TWO_MODELS]
+)
+async def test_key_for_every_model_may_name_several(body: bytes) -> None:
+    """Nothing that a provider may read in them is more than the key may ask for."""
+    async with scoped() as front:
+        assert (await send(front, "POST", CHAT, ALL_KEY, body)).status == 200
 
 
 @pytest.mark.parametrize("model", ["mini-1", "dear"])
@@ -229,8 +266,12 @@ async def test_model_at_the_end_of_a_slow_form_decides_before_any_of_it_is_sent_
 
 
 @pytest.mark.parametrize(
-    "query", ["model=dear", "model=cheap&model=dear", "model=cheap&mod%65l=dear", "mod%65l=dear", "", "call_id=1"]
-)
+    "query",
+    [
+        "model=dear", "model=cheap&model=dear", "model=cheap&mod%65l=dear", "mod%65l=dear", "", "call_id=1",
+        "model=mini-1;model=dear", "model=cheap&Model=dear", "model=cheap&model[]=dear",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("prefix", ["", "/upstreams/one"])
 async def test_realtime_session_asks_for_a_model_that_is_allowed(prefix: str, query: str) -> None:
     """C95: its model stands in the query."""

@@ -31,7 +31,7 @@ FORMS = (
     "://evil/x", "HTTP://test/v1/models", "http://test@evil.example/v1/models",
 )  # fmt: skip
 NOWHERE = (
-    "/", "/v1", "/v2/models", "/V1/models", "/v1models", "/admin/x", "/upstreams", "/upstreams/one",
+    "/", "/v1", "/v2/models", "/V1/models", "/v1models", "/adminx", "/upstreams", "/upstreams/one",
     "/upstreams/one/admin", "/upstreams/nobody/v1/models", "/metrics;x", "/healthz/x", "/v1%2e/models", "/favicon.ico",
     "/.git/config", "/.env",
 )  # fmt: skip
@@ -54,6 +54,14 @@ async def test_path_outside_the_api_leads_nowhere(target: str) -> None:
     async with fronting() as front:
         assert (await ask(front.url, target, method="GET")).status == 404
         assert (await ask(front.url, target, BODY)).status == 404
+        await front.check_reached()
+
+
+async def test_path_below_admin_is_closed_whether_there_is_a_page_or_not() -> None:
+    """C38: which pages there are is not for strangers."""
+    async with fronting() as front:
+        assert (await ask(front.url, "/admin/x", method="GET")).status == 401
+        assert (await ask(front.url, "/admin/x", BODY)).status == 401
         await front.check_reached()
 
 

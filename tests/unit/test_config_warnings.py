@@ -39,6 +39,14 @@ def test_usual_config_has_no_warning(tmp_path: Path) -> None:
     assert check(tmp_path) == []
 
 
+def test_index_of_objects_in_a_folder_that_no_other_gateway_shares(tmp_path: Path) -> None:
+    server = "server: {isolate_objects: true, client_keys: [{name: a, key: '${OPS_TOKEN}'}]}"
+    (warning,) = check(tmp_path, f"{server}\nops: {{}}")
+    assert warning.startswith("server.isolate_objects: ")
+    assert "set ops.store" in warning
+    assert check(tmp_path, server) == []
+
+
 # a gateway that anybody can spend a key with
 
 

@@ -28,6 +28,11 @@ upstreams:
 models:
   m: {deployments: [{upstream: provider}]}
 """
+CROWD = 40
+BY_MANY_CLIENT_KEYS = BY_CLIENT_KEY.replace(
+    "    - {name: poisoner, key: sk-poisoner}\n",
+    "".join(f"    - {{name: poisoner-{number}, key: sk-poisoner-{number}}}\n" for number in range(CROWD)),
+)
 LITERAL = f"{BY_CLIENT_KEY}\ndefaults: {{breaker: {{sensitivity: literal}}}}\n"
 
 
@@ -44,6 +49,15 @@ class Poisoned:
         if is_poisoned or self._draw() < self._share_of_all:
             return answers.error("openai", "500", request.model, None, 0.05)
         return answers.right("openai", request.model, 0.2)
+
+
+class Crowd:
+    """Fails every caller of a crowd, and serves the victim."""
+
+    def answer(self, request: Request) -> Answer:
+        if request.user == "victim":
+            return answers.right("openai", request.model, 0.2)
+        return answers.error("openai", "500", request.model, None, 0.05)
 
 
 class Down:
@@ -91,6 +105,16 @@ def served(played: Played, caller: str) -> float:
 def test_poisoner_does_not_take_the_service_from_a_victim(config: str, share: float, begins_at: float) -> None:
     loads = [Load("m", 5.0, 60.0, caller="victim"), Load("m", 25.0, 60.0, begins_at, caller="poisoner")]
     assert served(play(config, Poisoned(share), loads), "victim") >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("config", "begins_at"), [(BY_MANY_CLIENT_KEYS, 0.0), (BY_MANY_CLIENT_KEYS, 5.0), (BY_OWN_KEY, 0.0)]
+)
+def test_crowd_of_poisoners_does_not_take_the_service_from_a_victim(config: str, begins_at: float) -> None:
+    """Where a provider accepts every key, one poisoner can be a crowd."""
+    loads = [Load("m", 5.0, 60.0, begins_at, caller="victim")]
+    loads += [Load("m", 25.0 / CROWD, 60.0, caller=f"poisoner-{number}") for number in range(CROWD)]
+    assert served(play(config, Crowd(), loads), "victim") >= 0.95
 
 
 def test_poisoner_does_not_take_the_retries_of_a_victim() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from llm_guard.gateway import json_scan
 from llm_guard.gateway.asked import Asked, BadRequest
-from llm_guard.gateway.doubled import names_model_twice
+from llm_guard.gateway.doubled import names_more_models
 from llm_guard.gateway.json_scan import JsonScan
 from llm_guard.gateway.model_field import inspect
 
@@ -61,7 +61,7 @@ def test_number_of_prompts_of_a_large_document_is_not_known(prompt: bytes) -> No
 @pytest.mark.parametrize("piece_bytes", [997, 4096, 32_768])
 def test_large_document_asks_for_what_it_would_as_a_whole(document: bytes, piece_bytes: int) -> None:
     asked = scanned(document, piece_bytes)[0]
-    assert asked == Asked("a", is_stream=True, choices=2, is_model_doubled=names_model_twice(document))
+    assert asked == Asked("a", is_stream=True, choices=2, is_model_doubled=names_more_models(document))
     assert inspect(document, "application/json", "", 1 << 30) == Asked("a", is_stream=True, choices=2)
     assert span(document, piece_bytes) == b'"a"'
 

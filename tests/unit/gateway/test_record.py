@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import structlog
@@ -19,7 +19,7 @@ from llm_guard.gateway.record import Recorder, overhead_s
 from llm_guard.log import LEVELS
 from llm_guard.ops.call_metrics import call_metrics
 from llm_guard.ops.exposition import Format
-from llm_guard.outcome import Answer, Failure, FailureKind, GaveUp, Refusal
+from llm_guard.outcome import GATEWAYS_DOING, Answer, Failure, FailureKind, GaveUp, Refusal, RefusedBy
 from llm_guard.policy.trace_context import TraceContext
 from llm_guard.routes import Target
 from tests.fakes.clock import ManualClock
@@ -603,6 +603,19 @@ def call_that_was_refused() -> Call:
     call = new_call()
     call.refusal = Refusal(401, "invalid_api_key", "not known", by="auth")
     return call
+
+
+@pytest.mark.parametrize("by", get_args(RefusedBy))
+def test_refusal_counts_against_the_service_only_where_another_request_would_not_have_avoided_it(
+    records: Records, by: RefusedBy
+) -> None:
+    """A tenant that asks for what it may not have makes no alert, and no one else's model look broken."""
+    call = new_call(new_target("a/x"))
+    call.refusal = Refusal(503, "refused", "not now", by=by)
+    records.whole_call(call)
+    (model,) = records.recorder.models.values()
+    assert model.judged == (by in GATEWAYS_DOING)
+    assert len(model.recent) == model.judged
 
 
 @pytest.mark.parametrize("make", [call_with_everything, call_that_was_refused])

@@ -92,22 +92,40 @@ def test_what_a_suspect_fails_at_does_not_make_the_others_look_worse() -> None:
 
 def test_caller_that_has_not_failed_yet_looks_out_of_turn_once() -> None:
     callers = Callers()
-    assert not callers.may_look("b", 0.0), "nobody has failed"
+    assert not callers.try_look("b", 0.0), "nobody has failed"
     fail(callers, "a", 5, 1.0)
-    assert callers.may_look("b", 1.0)
-    assert not callers.may_look("a", 1.0)
+    assert callers.try_look("b", 1.0)
+    assert not callers.try_look("a", 1.0)
     fail(callers, "b", 1, 2.0)
-    assert not callers.may_look("b", 31.0)
-    assert callers.may_look("b", 32.5)
+    assert not callers.try_look("b", 31.0)
+    assert callers.try_look("b", 32.5)
     callers.note_ok("c", 33.0, 33.0)
-    assert not callers.may_look("b", 63.0), "somebody has succeeded since"
+    assert not callers.try_look("b", 63.0), "somebody has succeeded since"
 
 
-def test_nobody_looks_out_of_turn_where_many_fail() -> None:
+def test_where_many_fail_one_caller_that_has_not_failed_looks_four_times_a_second() -> None:
     callers = Callers()
-    for number in range(16):
+    for number in range(20):
         fail(callers, str(number), 1, 1.0)
-    assert not callers.may_look("another", 1.0)
+    assert not any(callers.try_look(str(number), 100.0) for number in range(20))
+    assert callers.try_look("another", 100.0)
+    assert not callers.try_look("one more", 100.2)
+    assert callers.try_look("one more", 100.3)
+    fail(callers, "one more", 1, 100.4)
+    assert not callers.try_look("one more", 101.0)
+
+
+def test_caller_with_an_even_pace_does_not_always_look_too_late() -> None:
+    """Strangers that come every 50 ms do not take every look from one that comes every 250 ms, between them."""
+    callers = Callers()
+    for number in range(20):
+        fail(callers, str(number), 1, 0.0)
+    looks = 0
+    for turn in range(250):
+        callers.try_look(f"stranger {turn}", turn * 0.05)
+        if turn % 5 == 0:
+            looks += callers.try_look("victim", turn * 0.05 + 0.02)
+    assert looks >= 2
 
 
 @pytest.mark.parametrize(("after_s", "is_accepted"), [(0.0, True), (3599.0, True), (3601.0, False)])
@@ -116,6 +134,14 @@ def test_key_is_known_for_an_hour_after_the_provider_accepted_it(after_s: float,
     callers.accept("digest", 10.0)
     assert callers.is_accepted("digest", 10.0 + after_s) is is_accepted
     assert not callers.is_accepted("another", 10.0)
+
+
+def test_key_in_use_is_not_forgotten_for_a_thousand_new_ones() -> None:
+    callers = Callers()
+    for number in range(2 * MOST_CALLERS):
+        callers.accept("in use", number / 10)
+        callers.accept(str(number), number / 10)
+    assert callers.is_accepted("in use", 2 * MOST_CALLERS / 10)
 
 
 def test_callers_and_keys_are_forgotten_beyond_1024() -> None:

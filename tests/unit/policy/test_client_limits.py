@@ -144,6 +144,47 @@ def test_limit_that_lasts_longest_is_named() -> None:
     assert key.refused(1).limit == "tokens_per_day"
 
 
+def test_deferred_call_was_counted_by_the_rate_when_it_came() -> None:
+    key = Key(rate=1, concurrency=2)
+    key.enter()
+    for _ in range(3):
+        deferred = key.limits.try_enter(0, key.now, key.wall, is_deferred=True)
+        assert isinstance(deferred, Reservation)
+        key.leave(deferred)
+    key.wait(1)
+    key.enter()
+    refused = key.limits.try_enter(0, key.now, key.wall, is_deferred=True)
+    assert isinstance(refused, Exceeded)
+    assert refused.limit == "concurrency"
+
+
+def test_clock_that_is_set_back_over_midnight_gives_nothing_back() -> None:
+    key = Key(tokens_per_day=100)
+    key.wall += DAY_S / 2 + 1
+    key.enter(100)
+    key.wall -= 2
+    assert key.left() == {"tokens_per_day": 0}
+    assert key.refused(1).limit == "tokens_per_day"
+    key.wall += 2
+    assert key.refused(1).limit == "tokens_per_day"
+    key.wall += DAY_S
+    key.enter(100)
+
+
+def test_clock_that_was_years_ahead_ends_no_day_for_good() -> None:
+    key = Key(tokens_per_day=100)
+    key.wall += 3000 * DAY_S
+    key.enter(100)
+    key.wall -= 3000 * DAY_S
+    key.enter(100)
+
+
+def test_sum_of_a_day_that_has_not_begun_by_this_clock_is_taken_up() -> None:
+    key = Key(tokens_per_day=100)
+    key.limits.restore_day(int(NOON // DAY_S) + 1, 60, NOON)
+    assert key.left() == {"tokens_per_day": 40}
+
+
 def test_sum_of_the_day_survives_a_restart_and_no_other_day_does() -> None:
     key = Key(tokens_per_day=100)
     key.enter(70)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -14,6 +14,7 @@ from llm_guard.policy.fair_queue import Caller
 from llm_guard.policy.gate import CapacitySettings, Gate, Slot, Ticket
 
 ANSWER_S = 1.0
+LASTS_S = {"slow hog": 20.0}
 
 
 class Crowd:
@@ -23,15 +24,22 @@ class Crowd:
         self.gate = Gate(replace(CapacitySettings(), concurrency=capacity, pacing=False, queue=queue), 0.0)
         self.now = 0.0
         self.served: Counter[str] = Counter()
+        self.used_s: defaultdict[str, float] = defaultdict(float)
+        """How long each caller's calls have used slots."""
         self.refused: Counter[str] = Counter()
         self._events: list[tuple[float, int, Caller, int, Slot]] = []
         self._numbers = count()
+        self._stopped: set[str] = set()
         self._granted: list[tuple[Caller, int]] = []
         self._tickets: dict[int, Ticket] = {}
 
     def open(self, caller: Caller, calls: int, priority: int = 1) -> None:
         for _ in range(calls):
             self._send(caller, priority)
+
+    def stop(self, name: str) -> None:
+        """It sends no more."""
+        self._stopped.add(name)
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds
@@ -40,10 +48,14 @@ class Crowd:
             self.served[caller.name] += 1
             self.gate.exit(slot, self.now, "ok", ANSWER_S)
             self.gate.advance(self.now)
-            self._send(caller, priority)
+            if caller.name not in self._stopped:
+                self._send(caller, priority)
 
     def share(self, name: str) -> float:
         return self.served[name] / self.served.total()
+
+    def share_of_capacity(self, name: str) -> float:
+        return self.used_s[name] / sum(self.used_s.values())
 
     def _send(self, caller: Caller, priority: int) -> None:
         slot = self.gate.try_enter(self.now, priority)
@@ -66,8 +78,9 @@ class Crowd:
 
     def _begin(self, caller: Caller, priority: int, slot: Slot) -> None:
         # Answers do not all come at the same instant.
-        ends_at = self.now + ANSWER_S * (1 + next(self._numbers) % 7 / 1000)
-        heapq.heappush(self._events, (ends_at, next(self._numbers), caller, priority, slot))
+        lasts_s = LASTS_S.get(caller.name, ANSWER_S) * (1 + next(self._numbers) % 7 / 1000)
+        self.used_s[caller.name] += lasts_s
+        heapq.heappush(self._events, (self.now + lasts_s, next(self._numbers), caller, priority, slot))
 
 
 @pytest.mark.parametrize("capacity", [1, 4, 20])
@@ -78,6 +91,45 @@ def test_victim_beside_a_hog(capacity: int, hog_priority: int, least: float) -> 
     crowd.open(Caller("victim"), 2 * capacity)
     crowd.run(2000 / capacity)
     assert crowd.share("victim") >= least
+
+
+@pytest.mark.parametrize("capacity", [4, 5, 20])
+@pytest.mark.parametrize(("hog_priority", "least"), [(0, 0.2), (1, 0.39)])
+def test_victim_beside_a_hog_whose_calls_take_longer(capacity: int, hog_priority: int, least: float) -> None:
+    """A turn each would leave a twentieth of the capacity to the victim."""
+    crowd = Crowd(capacity)
+    crowd.open(Caller("slow hog"), 50 * capacity, hog_priority)
+    crowd.open(Caller("victim"), 2 * capacity)
+    crowd.run(8000 / capacity)
+    assert crowd.share_of_capacity("victim") >= least
+
+
+def test_long_calls_of_a_lower_priority_take_no_more_than_its_share() -> None:
+    crowd = Crowd(4)
+    crowd.open(Caller("slow hog"), 200, priority=2)
+    crowd.open(Caller("victim"), 200, priority=1)
+    crowd.run(2000)
+    assert 0.2 <= crowd.share_of_capacity("slow hog") <= 0.3
+
+
+@pytest.mark.parametrize("hog_weight", [1.0, 3.0])
+def test_weights_are_shares_of_the_capacity_whatever_calls_take(hog_weight: float) -> None:
+    crowd = Crowd(8)
+    crowd.open(Caller("slow hog", hog_weight), 200)
+    crowd.open(Caller("victim"), 200)
+    crowd.run(2000)
+    assert crowd.share_of_capacity("slow hog") == pytest.approx(hog_weight / (hog_weight + 1), abs=0.03)
+
+
+def test_slots_that_are_given_back_are_forgotten() -> None:
+    crowd = Crowd(4)
+    crowd.open(Caller("hog"), 20, priority=0)
+    crowd.open(Caller("victim"), 20)
+    crowd.run(100)
+    for name in ("hog", "victim"):
+        crowd.stop(name)
+    crowd.run(100)
+    assert not any(crowd.gate._line._held.values())
 
 
 def test_victim_of_one_call_at_a_time_has_nearly_a_fifth_beside_a_hog_of_high_priority() -> None:

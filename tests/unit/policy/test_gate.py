@@ -123,9 +123,9 @@ def test_newcomer_does_not_pass_those_who_wait() -> None:
 
 
 def test_newcomers_of_high_priority_pass_a_lower_one_three_times_in_a_row() -> None:
-    of = gate(concurrency=4)
+    of = gate(concurrency=8)
     told = Told(of)
-    slots = [enter(of) for _ in range(4)]
+    slots = [enter(of) for _ in range(8)]
     told.join("waiting", 1)
     for slot in slots:
         of.exit(slot, 1.0, "ok", 1.0)

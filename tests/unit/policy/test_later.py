@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.outcome import Answer, Failure, FailureKind, Refusal, RefusedBy
+from llm_guard.outcome import GATEWAYS_DOING, Answer, Failure, FailureKind, Refusal, RefusedBy
 from llm_guard.policy.later import Again, LaterSettings, Over, after_round
 
 BUSY = Failure(FailureKind.OVERLOADED, "busy")
@@ -73,11 +73,13 @@ def test_clients_own_doing_is_never_tried_again() -> None:
 
 @pytest.mark.parametrize(
     ("by", "is_again"),
-    [("breaker", True), ("limit", True), ("cooldown", True), ("deadline", True), ("drain", True),
-     ("route", False), ("request", False), ("auth", False), (None, False)],
+    [("breaker", True), ("limit", True), ("client_limit", True), ("cooldown", True), ("deadline", True),
+     ("drain", True),
+     ("scope", False), ("route", False), ("request", False), ("auth", False), (None, False)],
 )  # fmt: skip
 def test_refusal_passes_unless_it_is_of_the_request_itself(by: RefusedBy | None, is_again: bool) -> None:
-    assert isinstance(follows(Refusal(503, "x", "x", by=by)), Again) == is_again
+    refusal = Refusal(503, "x", "x", by=by)
+    assert isinstance(follows(refusal, is_own_doing=by not in GATEWAYS_DOING), Again) == is_again
 
 
 def test_what_may_have_been_executed_is_repeated_only_where_that_is_safe() -> None:

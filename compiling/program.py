@@ -19,7 +19,7 @@ HOT = (
     "dialect.openai_media", "dialect.sse", "dialect.tally",
     "gateway.answer_coding", "gateway.answer_reader", "gateway.answer_shape", "gateway.attempt_loop",
     "gateway.call_line", "gateway.client_connection", "gateway.connections", "gateway.counters", "gateway.entrance",
-    "gateway.headers",
+    "gateway.headers", "gateway.identify",
     "gateway.listener", "gateway.model_field", "gateway.opening", "gateway.origin", "gateway.race", "gateway.record",
     "gateway.relay", "gateway.reply", "gateway.request", "gateway.request_head", "gateway.request_parser",
     "gateway.server", "gateway.settle", "gateway.stream_view", "gateway.timelines", "gateway.unary", "gateway.upstream",

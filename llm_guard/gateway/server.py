@@ -16,23 +16,23 @@ from llm_guard.call import Call, Served
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.deployment import Deployment
-from llm_guard.dialect import DIALECTS, dialect_of
+from llm_guard.dialect import dialect_of
 from llm_guard.gateway.answers import refuse
 from llm_guard.gateway.arrival import Arrival, check_announced, needs_whole_body, receive_call
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import ArrivingBody
 from llm_guard.gateway.client_quotas import ClientQuotas
-from llm_guard.gateway.clients import check_model
 from llm_guard.gateway.degraded import Degraded
 from llm_guard.gateway.first_resort import FirstResort
+from llm_guard.gateway.identify import identify
 from llm_guard.gateway.keeping import Keeper
 from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
 from llm_guard.gateway.model_field import inspect
 from llm_guard.gateway.noting import note_asked
 from llm_guard.gateway.output_count import count_output
 from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.refusals import DRAINED, refusal_of, unknown_model, wrong_dialect
+from llm_guard.gateway.refusals import DRAINED, refusal_of
 from llm_guard.gateway.relay import CLIENT_LEFT, relay
 from llm_guard.gateway.reply import Reply, uncancel
 from llm_guard.gateway.request import Request, objection, without_upstream
@@ -45,14 +45,11 @@ from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.caller import decide_within_s, patience_s, retry_count
-from llm_guard.policy.deadline import deadline_at
 from llm_guard.routes import RouteTable
 
 _log = structlog.get_logger("llm_guard.gateway.server")
 _SMALL_BODY_BYTES = 1 << 17
 """Looked at in one go; a larger one piece by piece."""
-_OURS = "/v1/llm-guard/"
-"""Paths that no provider has."""
 
 
 class Gateway:
@@ -108,7 +105,7 @@ class Gateway:
             if refusal is None:
                 refusal = self._take(call, reply) if _is_small(call, request) else await self._receive(call, reply)
             if refusal is None:
-                refusal = self._identify(call)
+                refusal = identify(call, self.table, self._clock.now())
             if isinstance(call.body, ArrivingBody):
                 await self._serve_arriving(call, call.body, refusal, reply)
             else:
@@ -182,7 +179,7 @@ class Gateway:
         if refusal is not None or is_screened or needs_whole_body(call, reply):
             call.body, asked = await body.receive_whole()
             self._note_arrived(call, reply, asked)
-            await self._answer(call, self._identify(call), reply)
+            await self._answer(call, identify(call, self.table, self._clock.now()), reply)
             return
         body.follow(is_routed_by_model=call.upstream_name is None or call.scope is not None)
         async with Arrival(call, body, partial(self._note_arrived, call, reply), self._clock):
@@ -230,7 +227,7 @@ class Gateway:
     def take_up(self, call: Call, asked: Asked) -> Refusal | None:
         """A call that was kept, as if it had just come: finds its route as it is now, or says why there is none."""
         note_asked(call, asked, self.repeatable)
-        return self._clients.check_path(call) or self._identify(call)
+        return self._clients.check_path(call) or identify(call, self.table, self._clock.now())
 
     async def ask(self, call: Call, reply: Reply) -> GaveUp | None:
         """The way of a call that no client waits for, from its route on; None: it was answered, as far as
@@ -341,33 +338,6 @@ class Gateway:
         if (patience := patience_s(reply.request.names)) is not None:
             call.decide_by = self._clock.now() + decide_within_s(patience)
         note_asked(call, asked, self.repeatable)
-
-    # identify: the route
-
-    def _identify(self, call: Call) -> Refusal | None:
-        name = call.upstream_name
-        if not call.path.startswith("/v1/"):
-            return Refusal(404, "unknown_path", "the API is below /v1/, or /upstreams/NAME/v1/", by="route")
-        if (refusal := check_model(call, self.table)) is not None:
-            return refusal
-        if name is not None:
-            call.route = self.table.upstream_route(name)
-            if call.route is None:
-                return Refusal(404, "unknown_upstream", f"no upstream is named {name!r}", by="route")
-        elif call.model is not None:
-            call.route = self.table.find(call.model)
-            if call.route is None:
-                return unknown_model(self.table, call.model)
-        elif call.method == "POST" and call.path in DIALECTS[call.dialect].NEEDS_MODEL:
-            return Refusal(400, "missing_model", "`model` is missing", by="request", param="model")
-        elif call.path.startswith(_OURS):
-            return None
-        else:
-            call.route = self.table.passthrough(call.dialect)
-            if call.route is None:
-                return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
-        call.deadline_at = deadline_at(self._clock.now(), call.route.timeouts.total, None)
-        return wrong_dialect(call)
 
 
 def _is_small(call: Call, request: Request) -> bool:

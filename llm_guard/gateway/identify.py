@@ -1,0 +1,44 @@
+"""Where a call goes: the route for its model, for the upstream that its path names, or for its dialect.
+
+Owns the refusals of calls that have no route. Does not own the routes (`routes`).
+"""
+
+from __future__ import annotations
+
+from llm_guard.call import Call
+from llm_guard.dialect import DIALECTS
+from llm_guard.gateway.clients import check_model
+from llm_guard.gateway.refusals import unknown_model, wrong_dialect
+from llm_guard.outcome import Refusal
+from llm_guard.policy.deadline import deadline_at
+from llm_guard.routes import RouteTable
+
+_OURS = "/v1/llm-guard/"
+"""Paths that no provider has."""
+
+
+def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
+    """Notes the call's route and deadline, or returns why it has none; a deferred call's page has no route."""
+    name = call.upstream_name
+    if not call.path.startswith("/v1/"):
+        return Refusal(404, "unknown_path", "the API is below /v1/, or /upstreams/NAME/v1/", by="route")
+    if (refusal := check_model(call, table)) is not None:
+        return refusal
+    if name is not None:
+        call.route = table.upstream_route(name)
+        if call.route is None:
+            return Refusal(404, "unknown_upstream", f"no upstream is named {name!r}", by="route")
+    elif call.model is not None:
+        call.route = table.find(call.model)
+        if call.route is None:
+            return unknown_model(table, call.model)
+    elif call.method == "POST" and call.path in DIALECTS[call.dialect].NEEDS_MODEL:
+        return Refusal(400, "missing_model", "`model` is missing", by="request", param="model")
+    elif call.path.startswith(_OURS):
+        return None
+    else:
+        call.route = table.passthrough(call.dialect)
+        if call.route is None:
+            return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
+    call.deadline_at = deadline_at(now, call.route.timeouts.total, None)
+    return wrong_dialect(call)

@@ -68,6 +68,8 @@ class Listener:
         """For connections from now on; None: they are plain HTTP."""
         self.idle: dict[Connection, None] = {}
         """Those without a call, the longest idle first."""
+        self.refused = 0
+        """Connections so far that found no room."""
         self._clock = clock
         self._connections: set[Connection] = set()
         self._sweeper: Alarm | None = None
@@ -95,6 +97,7 @@ class Listener:
         if len(self._connections) >= self.settings.max_connections:
             longest = next((each for each in self.idle if not each.unsent_bytes), None)
             if longest is None:
+                self.refused += 1
                 return False
             self.remove(longest)
             longest.abort()

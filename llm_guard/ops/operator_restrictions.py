@@ -173,6 +173,30 @@ def of_spool(used: int, most: int, since: float, moment: Moment) -> Restriction:
     )
 
 
+def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> Restriction:
+    """New connections that were refused within the last minute, because all that may be open had a call.
+
+    `is_shared`: operators come by the same address, and may be refused as well.
+    """
+    effect = "Reads the config file, in which a larger server.max_connections must stand by then."
+    also = "; operators share the address, and may be refused too (ops.port gives them one of their own)"
+    return Restriction(
+        "connections",
+        None,
+        None,
+        None,
+        f"new connections were refused within a minute: all {most} that may be open had a call "
+        f"(server.max_connections, or the limit on open files){also if is_shared else ''}",
+        moment.iso(since),
+        None,
+        "A connection is taken again when another one ends or idles; this entry goes a minute after the last refusal.",
+        0,
+        False,
+        Lift("POST", _RELOAD, {}, effect),
+        None,
+    )
+
+
 def of_drain(since: float | None, moment: Moment) -> Restriction:
     """The gateway as a whole is shutting down."""
     return Restriction(

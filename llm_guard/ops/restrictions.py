@@ -27,7 +27,25 @@ from llm_guard.ops.running import Running
 
 _LOOKS_OF_A_DEPLOYMENT = 10
 _GATES_A_LOOK = 4
-_SPOOL_S = 60.0
+_SHOWN_S = 60.0
+
+
+class _Refusals:
+    """A count of refusals that are shown for a minute after the last of them."""
+
+    __slots__ = ("_at", "_count", "since")
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        """The first of a row without a minute's pause; None: there was none within the last minute."""
+        self._at = 0.0
+        self._count = 0
+
+    def look(self, count: int, now: float) -> None:
+        """`count`: of all refusals so far."""
+        if count != self._count:
+            self._count, self._at = count, now
+        self.since = _since(self.since, count > 0 and now - self._at < _SHOWN_S, now)
 
 
 class Restrictions:
@@ -51,9 +69,8 @@ class Restrictions:
         self._degraded = degraded
         self._drained_since: float | None = None
         self._full_since: float | None = None
-        self._spool_since: float | None = None
-        self._spool_at = 0.0
-        self._spool_refused = 0
+        self._spool = _Refusals()
+        self._connections = _Refusals()
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
@@ -64,10 +81,9 @@ class Restrictions:
         """Notes since when the gateway as a whole refuses something."""
         self._drained_since = _since(self._drained_since, self._gateway.is_leaving or self._gateway.is_closed, now)
         self._full_since = _since(self._full_since, self._running.errands.counts.waiting >= self._most_deferred, now)
-        if (refused := self._gateway.spool.refused) != self._spool_refused:
-            self._spool_refused, self._spool_at = refused, now
-        is_recent = refused > 0 and now - self._spool_at < _SPOOL_S
-        self._spool_since = _since(self._spool_since, is_recent, now)
+        self._spool.look(self._gateway.spool.refused, now)
+        if listeners := self._running.listeners():
+            self._connections.look(listeners[0].refused, now)
 
     async def all(self) -> list[Restriction]:
         """Those of the whole gateway first, then operators' decisions, then what deployments do by themselves."""
@@ -112,9 +128,13 @@ class Restrictions:
         if self._full_since is not None:
             waiting = self._running.errands.counts.waiting
             yield of_operators.of_deferred_queue(waiting, self._most_deferred, self._full_since, moment)
-        if self._spool_since is not None:
+        if self._spool.since is not None:
             spool = self._gateway.spool
-            yield of_operators.of_spool(spool.used_bytes, spool.max_bytes, self._spool_since, moment)
+            yield of_operators.of_spool(spool.used_bytes, spool.max_bytes, self._spool.since, moment)
+        if self._connections.since is not None:
+            listeners = self._running.listeners()
+            most = listeners[0].settings.max_connections
+            yield of_operators.of_connections(most, len(listeners) == 1, self._connections.since, moment)
         yield from of_operators.of_modes(self._degraded.view())
         yield from self._of_clients(moment)
         for model in tuple(self._running.counters.models):

@@ -58,7 +58,8 @@ Scenes = Callable[[Path], AbstractAsyncContextManager[Scene]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    by: RefusedBy
+    by: RefusedBy | None
+    """None: before a request is read, so that the answer does not say it and no call counts it."""
     scene: Scenes
 
 
@@ -275,6 +276,22 @@ async def spool(folder: Path) -> AsyncIterator[Scene]:
             stand.app.gateway.spool.release((4 << 20) - 1000)
 
 
+@asynccontextmanager
+async def connections(folder: Path) -> AsyncIterator[Scene]:
+    """The only connection that may be open has a call."""
+    path = folder / "guard.yaml"
+    async with ScriptedProvider(HELD, CHAT.ok) as provider:
+        one_only, more = (
+            json.loads(config_text(provider.url, server={"max_connections": most}, ops={"port": 0})) for most in (1, 9)
+        )
+        path.write_text(json.dumps(one_only))
+        async with running(path) as stand:
+            held = asyncio.ensure_future(CHAT.ask(stand.url))
+            await eventually(lambda: len(provider.requests) == 1)
+            yield Scene(stand, stand.app.addresses[1], lambda: CHAT.ask(stand.url), (path, json.dumps(more)))
+            held.cancel()
+
+
 CASES: Mapping[Kind, Case] = {
     "breaker": Case("breaker", breaker),
     "host_breaker": Case("breaker", host_breaker),
@@ -292,6 +309,7 @@ CASES: Mapping[Kind, Case] = {
     "client_limit": Case("client_limit", client_limit),
     "deferred_queue": Case("limit", deferred_queue),
     "spool": Case("limit", spool),
+    "connections": Case(None, connections),
     "drain": Case("drain", drain),
 }
 HAVE_AN_END: set[Kind] = {
@@ -302,7 +320,7 @@ HAVE_AN_END: set[Kind] = {
 
 def test_every_kind_and_every_refusal_that_is_not_the_callers_mistake_has_a_case() -> None:
     assert set(CASES) == set(get_args(Kind))
-    assert {case.by for case in CASES.values()} == set(get_args(RefusedBy)) - CALLERS_MISTAKES
+    assert {case.by for case in CASES.values() if case.by} == set(get_args(RefusedBy)) - CALLERS_MISTAKES
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -325,11 +343,15 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind:
         served = await scene.ask()
         assert served.status in (200, 202), served.text
         assert "x-llm-guard-degraded" not in served.headers
-        if kind not in ("pace", "deadline", "spool"):  # headers say it again; the others are shown for a minute
+        if kind not in ("pace", "deadline", "spool", "connections"):  # headers say it again; the others are shown for a minute
             assert kind not in [each["kind"] for each in await get(scene.admin, "restrictions")]
 
 
-async def check_is_refused(scene: Scene, kind: Kind, by: RefusedBy) -> None:
+async def check_is_refused(scene: Scene, kind: Kind, by: RefusedBy | None) -> None:
+    if by is None:
+        reply = await scene.ask()
+        assert (reply.status, reply.json["error"]["code"]) == (503, "too_many_connections")
+        return
     before = await refusals(scene, by)
     reply = await scene.ask()
     if kind == "degraded_mode":
@@ -352,9 +374,11 @@ async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:
 
 # health, and the alert
 
-LASTING: set[Kind] = set(CASES) - {"degraded_mode", "deferred_queue", "drain", "client_limit", "spool"}
+LASTING: set[Kind] = set(CASES) - {
+    "degraded_mode", "deferred_queue", "drain", "client_limit", "spool", "connections",
+}  # fmt: skip
 """They refuse every call; a limit is one client's, the mode gives lesser answers, a promise is one kind of call, the
-spool refuses large bodies alone, and a shutdown is announced."""
+spool refuses large bodies alone, a shutdown is announced, and a refused connection brings no call."""
 
 
 @pytest.mark.parametrize("kind", sorted(LASTING))

@@ -126,9 +126,9 @@ async def pace(_folder: Path) -> AsyncIterator[Scene]:
 async def throttle(_folder: Path) -> AsyncIterator[Scene]:
     async with facing(CHAT.ok, models=one(capacity=IMPATIENT)) as (stand, _):
         await fail(stand, 200)
-        began_at = time.monotonic() - 2.6
+        began_at = time.monotonic() - 2.7
         throttle = stand.deployment("one/gpt").gates.all()[0]._throttle = Throttle(began_at)
-        for number in range(20):  # 2 of them are answered well; with the last a trial begins
+        for number in range(21):  # the first begins to count, 2 are answered well, and with the last a trial begins
             at = began_at + number * 0.13
             (throttle.note_ok if number in (1, 2) else throttle.note_failure)(at, at)
         await fail(stand, 200)
@@ -343,7 +343,7 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind:
         served = await scene.ask()
         assert served.status in (200, 202), served.text
         assert "x-llm-guard-degraded" not in served.headers
-        if kind not in ("pace", "deadline", "spool", "connections"):  # headers say it again; the others are shown for a minute
+        if kind not in ("pace", "deadline", "spool", "connections"):  # said again by headers, or shown for a minute
             assert kind not in [each["kind"] for each in await get(scene.admin, "restrictions")]
 
 

@@ -5,7 +5,6 @@ Owns its keys and their order. Does not own when it is written (`gateway.record`
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from datetime import UTC, datetime
 
 from msgspec import UNSET, Struct, UnsetType
@@ -76,8 +75,8 @@ class CallLine(Struct):
     timestamp: str | UnsetType = UNSET
 
 
-def call_line(call: Call, outcome: str, now: float, overhead_s: float) -> CallLine:
-    """All but the last three. `outcome`: the call's."""
+def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, overhead_s: float) -> CallLine:
+    """All but the last three. `outcome` and `tokens`: the call's."""
     line = CallLine(
         request_id=call.id,
         method=call.method,
@@ -97,7 +96,7 @@ def call_line(call: Call, outcome: str, now: float, overhead_s: float) -> CallLi
         line.skipped = [SkippedLine(each.deployment, each.why) for each in call.skipped]
     if call.client_key is not None:
         line.client = call.client_key
-        line.tokens = tokens_of(call) or UNSET
+        line.tokens = tokens or UNSET
     if call.refusal is not None:
         line.refused_by = call.refusal.by
         line.why = call.refusal.message
@@ -115,24 +114,19 @@ def tokens_of(call: Call) -> dict[str, int]:
     """The tokens of a call: input and output as the provider has counted them, cached ones of the input, and wasted
     ones, which were generated and which the client did not get. Those of which there are none are left out."""
     found: dict[str, int] = {}
-    add_tokens(call, found)
-    return found
-
-
-def add_tokens(call: Call, found: MutableMapping[str, int]) -> None:
-    """As `tokens_of`, added to sums that there are."""
     usage, wasted = call.usage, call.thrown_away
     for attempt in call.attempts:
         if attempt.failure is not None and attempt.watch is not None and attempt.answered_at is None:
             wasted += attempt.watch.tokens  # it died while it was held back
     if usage.input:
-        found["input"] = found.get("input", 0) + usage.input
+        found["input"] = usage.input
     if usage.output:
-        found["output"] = found.get("output", 0) + usage.output
+        found["output"] = usage.output
     if usage.cached:
-        found["cached"] = found.get("cached", 0) + usage.cached
+        found["cached"] = usage.cached
     if wasted:
-        found["wasted"] = found.get("wasted", 0) + wasted
+        found["wasted"] = wasted
+    return found
 
 
 def _add_beyond(line: CallLine, beyond: Beyond) -> None:

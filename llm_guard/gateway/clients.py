@@ -61,7 +61,9 @@ class Clients:
     def check_path(self, call: Call) -> Refusal | None:
         """For a call whose client key is known; it has a scope from now on."""
         scope = call.scope = self._scopes.get(call.client_key or "")
-        if scope is None or (scope.allows_path(call.method, call.path) and "_method" not in _names_in(call.query)):
+        if scope is None:
+            return None
+        if scope.allows_path(call.method, call.path) and not (call.query and "_method" in _names_in(call.query)):
             return None
         return _denied(f"this API key may not call {call.method} {call.path}; an operator allows paths for it")
 

@@ -14,7 +14,7 @@ import structlog
 
 from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.call_line import Timestamps, add_tokens, call_line
+from llm_guard.gateway.call_line import Timestamps, call_line, tokens_of
 from llm_guard.gateway.caller import suspect_of
 from llm_guard.gateway.counters import CallCounters, ClientCounts, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
@@ -24,6 +24,8 @@ from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, RefusedBy, Scope
 _NAME = "llm_guard.gateway.record"
 _log = structlog.get_logger(_NAME)
 _INFO = 20
+_NO_TOKENS: dict[str, int] = {}
+"""Of a call without a client key: its line does not say them."""
 
 _FROM_BEFORE = ("hit", "stale")
 _CLIENTS_REFUSALS: frozenset[RefusedBy] = frozenset(get_args(RefusedBy)) - frozenset(GATEWAYS_DOING)
@@ -70,15 +72,17 @@ class Recorder:
             if attempt.buffer is not None:
                 attempt.buffer.release()
         spent_s = overhead_s(call, now)
-        outcome = call.outcome
+        outcome, tokens = call.outcome, _NO_TOKENS
+        if call.client_key is not None:
+            tokens = tokens_of(call)
+            if (client := self._clients.get(call.client_key)) is not None:
+                _count_client(call, outcome, tokens, client)
         self._count(call, outcome, model, now, wall, spent_s)
-        self._write(call, outcome, now, wall, spent_s)
+        self._write(call, outcome, tokens, now, wall, spent_s)
         if self.on_end is not None:
             self.on_end(call, now)
 
     def _count(self, call: Call, outcome: str, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
-        if call.client_key is not None and (client := self._clients.get(call.client_key)) is not None:
-            _count_client(call, client)
         if call.beyond is not None:
             _count_beyond(call, call.beyond, model)
             if call.beyond.errand:
@@ -160,8 +164,8 @@ class Recorder:
             if watch.tokens and attempt.failure is not None and attempt.answered_at is None:
                 model.tokens_thrown_away[()] += watch.tokens  # it died while it was held back
 
-    def _write(self, call: Call, outcome: str, now: float, wall: float, spent_s: float) -> None:
-        line = call_line(call, outcome, now, spent_s)
+    def _write(self, call: Call, outcome: str, tokens: dict[str, int], now: float, wall: float, spent_s: float) -> None:
+        line = call_line(call, outcome, tokens, now, spent_s)
         writer, is_logged = self._writer, self._threshold.level <= _INFO
         if writer is None and is_logged:
             _log.info("call", **msgspec.to_builtins(line))
@@ -191,10 +195,11 @@ def _model(call: Call) -> str:
     return call.route.alias if call.route is not None else "other"
 
 
-def _count_client(call: Call, client: ClientCounts) -> None:
+def _count_client(call: Call, outcome: str, tokens: dict[str, int], client: ClientCounts) -> None:
     if call.beyond is None or not call.beyond.errand:
-        client.client_calls[call.outcome] += 1
-    add_tokens(call, client.client_tokens)
+        client.client_calls[outcome] += 1
+    for kind, count in tokens.items():
+        client.client_tokens[kind] += count
 
 
 def _count_beyond(call: Call, beyond: Beyond, model: ModelCounts) -> None:

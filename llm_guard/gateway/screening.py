@@ -45,7 +45,7 @@ class Screening:
 
     def applies_to(self, call: Call) -> bool:
         """Whether a call has anything to pass: `check` before it is sent, and `screen` before it is answered."""
-        return is_filtered(call) or self._isolation.applies_to(call)
+        return (self._isolation.is_on and self._isolation.applies_to(call)) or is_filtered(call)
 
     def needs_whole_body(self, call: Call) -> bool:
         return self._isolation.needs_whole_body(call)

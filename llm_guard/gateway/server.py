@@ -195,7 +195,7 @@ class Gateway:
         is_screened = call.scope is not None and self.screening is not None and self.screening.applies_to(call)
         if is_screened and self.screening is not None:
             refusal = await self.screening.check(call)
-        if refusal is None and call.client_key is not None:
+        if refusal is None and call.client_key is not None and self.quotas.by_name:
             refusal = self.quotas.reserve(call)
         if refusal is not None:
             await self._refuse(call, refusal, reply)

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.config import TimelineSettings
-from llm_guard.gateway.call_line import CallLine, call_line
+from llm_guard.gateway.call_line import CallLine, call_line, tokens_of
 from llm_guard.gateway.record import overhead_s
 from llm_guard.gateway.server import Gateway
 from llm_guard.log import to_line
@@ -92,7 +92,7 @@ class CallPages:
 
     def _running_line(self, call: Call) -> bytes:
         now = self._clock.now()
-        line = call_line(call, call.outcome, now, overhead_s(call, now))
+        line = call_line(call, call.outcome, tokens_of(call), now, overhead_s(call, now))
         line.outcome = "running"
         for attempt, its_line in zip(call.attempts, line.attempts, strict=True):
             if attempt.ended_at is None:

@@ -13,7 +13,7 @@ from typing import Any
 from llm_guard.dialect.event_json import dict_of, list_of, object_in
 from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
 from llm_guard.dialect.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
-from llm_guard.dialect.openai_media import usage_in as usage_in  # noqa: PLC0414  # every dialect has it
+from llm_guard.dialect.openai_media import usage_in as _usage_in
 from llm_guard.dialect.shapes import Items, Shape, resource
 from llm_guard.dialect.sse import (
     END,
@@ -210,6 +210,11 @@ class ResponsesReader:
 
     def missing_end(self) -> bytes:
         return b""
+
+
+def usage_in(body: dict[str, Any]) -> Usage | None:
+    """The tokens counted in a chat, completion, embedding or Responses object."""
+    return _usage_in(body)
 
 
 def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:

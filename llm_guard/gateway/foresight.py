@@ -75,7 +75,7 @@ def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patie
     if host_s > 0:
         return Shut("its host fails", host_s)
     if breaker_s > 0:
-        return Shut(f"breaker {breaker.state}", breaker_s)
+        return Shut(f"breaker {breaker.state}", breaker.come_back_s(now))
     forecast = forecast_of(target, now, call)
     return None if forecast.is_free else Full(forecast.wait_s, has_place=forecast.has_place)
 

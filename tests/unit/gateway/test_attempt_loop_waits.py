@@ -471,7 +471,7 @@ async def test_wait_in_which_the_breaker_opens_is_no_time_of_the_gateways() -> N
     stage = Stage(one, a=[Slow(1.0, SERVER_ERROR)])
     call = await stage.start()
     await stage.pass_s(1.1)
-    open_this(one.deployment.host, stage.clock.now())
+    one.deployment.host.force("forced_open", stage.clock.now())
     await stage.pass_s(0.1)
     assert stage.gave_up(call).why == "it could not be asked again: its host fails"
     assert len(call.attempts) == 1

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget, try_spend_all
+from llm_guard.policy.retry_yield import RetryYield
 
 FIXED = BudgetSettings(adaptive=False)
 
@@ -274,3 +275,15 @@ def test_new_ratio_says_at_once_how_fast_savings_fade() -> None:
     changed.settings = BudgetSettings(ratio=0.1, adaptive=False)
     assert changed.snapshot(2.0).tokens < kept.snapshot(2.0).tokens
     assert kept.snapshot(2.0).tokens == pytest.approx(100 + 100 * exp(-0.2))
+
+
+def test_successes_before_a_failure_count_before_it() -> None:
+    """They are counted together, for a budget hears of each call: with the same result as one by one."""
+    budget, alone = RetryBudget(BudgetSettings(), 0.0), RetryYield(0.0)
+    for outcome in "FFFF" + "S" * 30 + "RRR" + "F" + "S" * 10 + "R":
+        is_failure, is_retry = outcome == "F", outcome == "R"
+        budget.note(is_failure, 0.1, is_retry=is_retry)
+        alone.note(is_failure, 0.1, is_retry=is_retry)
+    expected = BudgetSettings().effective_ratio(alone.relative(), alone.success_share())
+    assert budget.snapshot(0.1).ratio == pytest.approx(expected)
+    assert 0.2 < expected < 3.0

@@ -26,6 +26,7 @@ from llm_guard.dialect.sse import (
     Event,
     Mark,
     Reader,
+    Usage,
 )  # fmt: skip
 from llm_guard.outcome import Refusal
 

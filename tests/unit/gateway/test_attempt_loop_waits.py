@@ -17,7 +17,7 @@ from llm_guard.policy.gate import CapacitySettings
 from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
 from llm_guard.routes import Target
 from tests.fakes.script import NETWORK_ERROR, OK, SERVER_ERROR, UNAVAILABLE, Hang, Outcome, Slow, new_route, new_target
-from tests.unit.gateway.plays import Play, Stage, evidence, learn, limited, open_breaker, open_this, play, skipped, two
+from tests.unit.gateway.plays import Play, Stage, evidence, learn, limited, open_breaker, play, skipped, two
 
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)

@@ -113,8 +113,8 @@ def _rows(name: str, found: list[Course]) -> list[Row]:
                  "≤ 1 s + 0.05 D + the time between two calls", f"{latest.noticed_s:.2f} s ({_named(latest)})",
                  latest.noticed_s <= longest_notice_s(latest.outage)),
         promised("A46", f"{name}: requests in an outage of D s, but for those in flight when the first failed",
-                 "≤ 20 + 1.5 D + calls of 0.25 s, or of an answer's time up to 0.5 s", f"{most.sent - most.in_flight} ({_named(most)})",
-                 most.sent <= most_requests(most)),
+                 "≤ 20 + 1.5 D + calls of 0.25 s, or of an answer's time up to 0.5 s",
+                 f"{most.sent - most.in_flight} ({_named(most)})", most.sent <= most_requests(most)),
     ]  # fmt: skip
 
 

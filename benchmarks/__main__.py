@@ -1,7 +1,7 @@
 """`python -m benchmarks [PART]`: measures everything, or one part (see `--help`), and writes `benchmarks/results/`.
 
-Exits 1 when a promise does not hold. `soak`, `since`, `storm-matrix`, `frontier`, `fuzz` and `sdk-suites`, which take
-minutes, are no part of `all`."""
+Exits 1 when a promise does not hold. `ages` measures nothing: it lists the pages that are out of date. `soak`, `since`,
+`storm-matrix`, `frontier`, `fuzz` and `sdk-suites`, which take minutes, are no part of `all`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
 from benchmarks.frontier import report as frontier_report
 from benchmarks.processes import Way
+from benchmarks.provenance import age, machine
 from benchmarks.rig import keep_off_the_gateways_processor
 from benchmarks.scenarios import report as scenario_report
 from benchmarks.scenarios import run as scenarios
@@ -141,13 +142,22 @@ def since_earlier(checkout: Path, commit: str, rounds: int) -> None:
     _end(measured.broken)
 
 
+@main.command("ages")
+def page_ages() -> None:
+    """The commit at which each page was measured; exits 1 if the path of a call has changed since one of them."""
+    ages = [age(page) for page in sorted(report.RESULTS.glob("*.md"))]
+    for each in ages:
+        click.secho(str(each), fg=None if each.is_current else "yellow")
+    sys.exit(0 if all(each.is_current for each in ages) else 1)
+
+
 @main.command("frontier")
 @click.option("--part", type=click.Choice(list(frontier_report.PARTS)), help="This part alone, and nothing is written.")
 def cross_the_frontier(part: str | None) -> None:
     """What calls succeed and cost where a provider fails at random, by overload, by content or altogether: minutes."""
     rows = frontier_report.measure(click.echo, part)
     if part is None:
-        frontier_report.write(rows, report.RESULTS, report.machine())
+        frontier_report.write(rows, report.RESULTS, machine())
     _end([f"{row.name}: {'; '.join(row.broken)}" for row in rows if row.broken], is_written=part is None)
 
 
@@ -190,7 +200,7 @@ def run_sdk_suites(sdks: tuple[str, ...], chosen: str, folder: Path | None) -> N
             click.echo(f"{difference.test}: {difference.behind.result}: {difference.behind.message[:200]}")
     is_written = not (sdks or chosen)
     if is_written:
-        sdk_suites_report.write(results, report.RESULTS, report.machine())
+        sdk_suites_report.write(results, report.RESULTS, machine())
     _end([promise for result in results for promise in result.broken], is_written=is_written)
 
 
@@ -223,7 +233,7 @@ def storm_by_cell(
     """
     if not (lengths or rates or errors or hints or part):
         matrix = storm_matrix.run(click.echo, processes)
-        storm_matrix_report.write(matrix, report.RESULTS, report.machine())
+        storm_matrix_report.write(matrix, report.RESULTS, machine())
         _end(matrix.broken)
     chosen = storm_matrix.chosen_cells(lengths, rates, errors, hints) if part in (None, "storms") else []
     measured: list[Storm | Substitution | Slowness] = [
@@ -271,7 +281,7 @@ def _other(text: str, provider_port: int) -> scenarios.Other:
 def _scenarios(seconds: float, only: Sequence[str] = (), other: scenarios.Other | None = None) -> Iterable[str]:
     rows = scenarios.run(only, seconds, other)
     if not only:
-        scenario_report.write(rows, report.RESULTS, report.machine())
+        scenario_report.write(rows, report.RESULTS, machine())
     return [f"{row.scenario.name}: {promise}" for row in rows for promise in row.broken]
 
 
@@ -280,7 +290,7 @@ def _compare(
 ) -> Iterable[str]:
     gc.freeze()  # what is imported must not be looked through again in the middle of a call
     compared = comparison.run(click.echo, peers, envoy, provider_port, compiled=compiled)
-    comparison_page.write(compared, report.RESULTS, report.machine())
+    comparison_page.write(compared, report.RESULTS, machine())
     for promise in compared.promises:
         click.echo(f"{promise.text}: {'-' if promise.found is None else f'{promise.found:.3g}'}, {promise.verdict}")
     return compared.broken

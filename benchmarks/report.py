@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 from pathlib import Path
 
 from benchmarks import classification, joins, lasting, ops, since, uploads, wrong_answers
+from benchmarks.provenance import computed_line, machine, measured_line
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
 from benchmarks.soak_picture import draw_soak
@@ -32,25 +31,6 @@ Two gateways on one processor, in turns. Who looks at one scrapes it every 5 s, 
 Alerts, timelines and all else are as by default; metrics are counted, and a line is written for each call, in both."""
 
 
-def machine() -> dict[str, str | int | None]:
-    """What the figures were measured on."""
-    return {
-        "python": platform.python_version(),
-        "system": platform.machine(),
-        "processors": os.cpu_count(),
-        "processor": _processor(),
-        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
-    }
-
-
-def _processor() -> str:
-    """The model, as Linux tells it; elsewhere what Python knows, which may be nothing."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    told = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return told[0] if told else platform.processor()
-
-
 def write_relay(cost: RelayCost) -> None:
     """relay.json and relay.md."""
     _write_json("relay", {"machine": machine(), "relay": cost.as_dict()})
@@ -65,7 +45,7 @@ def write_relay(cost: RelayCost) -> None:
         lines += ["", f"## {size.streams} streams at once, a chunk every {size.pace_s * 1e3:.0f} ms", ""]
         lines += ["| | CPU per chunk | of the plain relay's (lowest, highest) | delay p50 | p99 | chunks per write |"]
         lines += ["|---|---:|---:|---:|---:|---:|", *map(_relay_line, size.ways)]
-    (RESULTS / "relay.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
+    (RESULTS / "relay.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
 
 
 def _relay_line(way: WayCost) -> str:
@@ -88,7 +68,7 @@ def write_ops(operated: ops.Operated) -> None:
     lines += ["", *_costs(operated)]
     seen = ", ".join(f"{path} {count} times" for path, count in operated.answers.items())
     lines += ["", f"Looked at: {seen}.", *(f"- Failed: {error}" for error in operated.errors)]
-    (RESULTS / "ops.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
+    (RESULTS / "ops.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
 
 
 def write_lasting(lasted: lasting.Lasted) -> None:
@@ -101,7 +81,7 @@ def write_lasting(lasted: lasting.Lasted) -> None:
         f"{high:.3f} over {lasted.rounds} rounds). Promised: at most {lasting.PROMISED_CPU}."
     )
     lines += ["", *_costs(lasted), *(f"- Failed: {error}" for error in lasted.errors)]
-    (RESULTS / "lasting.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
+    (RESULTS / "lasting.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
 
 
 def _costs(measured: ops.Operated | lasting.Lasted | since.Since) -> list[str]:
@@ -130,7 +110,7 @@ def write_since(measured: since.Since) -> None:
         f"{keys_high:.3f}). Promised: at most {since.PROMISED_KEYS}."
     )
     lines += ["", *_costs(measured), *(f"- Failed: {error}" for error in measured.errors)]
-    (RESULTS / "since.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
+    (RESULTS / "since.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
 
 
 def write_soak(soak: Soak) -> None:
@@ -151,7 +131,7 @@ def write_soak(soak: Soak) -> None:
     for habit, found in soak.ended.items():
         lines.append(f"| {habit} | " + " | ".join(str(found.get(how, "")) for how in hows) + " |")
     lines += ["", f"Routes: {', '.join(soak.models)}. What the columns mean: `benchmarks/stream_client.py`."]
-    (RESULTS / "soak.md").write_text("\n".join([*lines, "", _machine_line(), ""]))
+    (RESULTS / "soak.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
 
 
 def _memory(soak: Soak) -> str:
@@ -178,19 +158,21 @@ def _untold(soak: Soak) -> str:
 def write_joins(joined: joins.Joins) -> None:
     """joins.json and joins.md."""
     _write_json("joins", {"machine": machine(), "joins": joined.as_dict()})
-    (RESULTS / "joins.md").write_text("\n".join([*joins.page(joined), "", _machine_line(), ""]))
+    (RESULTS / "joins.md").write_text("\n".join([*joins.page(joined), "", measured_line(machine()), ""]))
 
 
 def write_uploads(done: list[uploads.Uploaded]) -> None:
     """uploads.json and uploads.md."""
     _write_json("uploads", {"machine": machine(), "uploads": [each.as_dict() for each in done]})
-    (RESULTS / "uploads.md").write_text("\n".join([*uploads.page(done), "", _machine_line(), ""]))
+    (RESULTS / "uploads.md").write_text("\n".join([*uploads.page(done), "", measured_line(machine()), ""]))
 
 
 def write_wrong_answers(judged: wrong_answers.Judged) -> None:
     """wrong-answers.md."""
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "wrong-answers.md").write_text("\n".join([*wrong_answers.page(judged), ""]))
+    (RESULTS / "wrong-answers.md").write_text(
+        "\n".join([*wrong_answers.page(judged), "", computed_line(machine()), ""])
+    )
 
 
 def write_classification(scores: list[classification.Score], cost: classification.Cost) -> None:
@@ -238,14 +220,9 @@ def _classifying_cost(cost: classification.Cost) -> list[str]:
     lines.append(f"A typical body: {cost.median_s * 1e6:.0f} µs (p95 {cost.p95_s * 1e6:.0f} µs), promised < 50 µs.")
     lines += ["", "200 kB of hostile text, promised < 10 ms:", "", "| text | ms |", "|---|---:|"]
     lines += [f"| {name} | {seconds * 1e3:.2f} |" for name, seconds in cost.hostile.items()]
-    return [*lines, "", _machine_line()]
+    return [*lines, "", measured_line(machine())]
 
 
 def _write_json(name: str, content: object) -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-
-
-def _machine_line() -> str:
-    on = machine()
-    return f"Measured on {on['processors']} shared processors ({on['system']}), Python {on['python']}."

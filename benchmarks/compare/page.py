@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.compare import result
 from benchmarks.compare.picture import draw
 from benchmarks.compare.result import Compared, Promise, Spread, cpu_s_per_chunk
 from benchmarks.compare.ways import DIRECT
+from benchmarks.provenance import Machine, measured_line
 
 _INTRO = """\
 # What a call costs, and who else costs what
@@ -32,7 +33,7 @@ _EXPLAINED = """\
 Others join by their address, Envoy by `--envoy`: `benchmarks/peers/README.md`."""
 
 
-def write(compared: Compared, folder: Path, machine: Mapping[str, str | int | None]) -> None:
+def write(compared: Compared, folder: Path, machine: Machine) -> None:
     """Into `folder`."""
     folder.mkdir(exist_ok=True)
     content = {"machine": dict(machine), "compare": compared.as_dict()}
@@ -41,15 +42,14 @@ def write(compared: Compared, folder: Path, machine: Mapping[str, str | int | No
     draw(compared, folder / "compare.png")
 
 
-def page(compared: Compared, machine: Mapping[str, str | int | None]) -> str:
+def page(compared: Compared, machine: Machine) -> str:
     """compare.md."""
     lines = [_INTRO, *_promises(compared), "", *_table(compared), "", _EXPLAINED, ""]
     if compared.errors:
         lines += ["What failed, and is no figure therefore:", "", *(f"- {each}" for each in compared.errors), ""]
     told = [f"{name} {number}" for name, number in compared.versions.items()]
     lines.append(f"Compared: {'; '.join(told)}.")
-    on = f"{machine['processors']} processors ({machine['processor']}, {machine['system']}), {machine['kernel']}"
-    return "\n".join([*lines, "", f"Measured on {on}, Python {machine['python']}."]) + "\n"
+    return "\n".join([*lines, "", measured_line(machine)]) + "\n"
 
 
 def _promises(compared: Compared) -> list[str]:

@@ -18,6 +18,7 @@ from benchmarks.frontier import chance, peers, rows
 from benchmarks.frontier.measure import fared, run
 from benchmarks.frontier.providers import RandomFailures
 from benchmarks.frontier.rows import Cell, Row
+from benchmarks.provenance import Machine, computed_line
 from benchmarks.storm.pictures import BAD, INK, OURS, save
 
 _NAME = "frontier"
@@ -59,16 +60,16 @@ def measure(say: Callable[[str], None], part: str | None = None) -> list[Row]:
     return found
 
 
-def write(found: Sequence[Row], folder: Path, machine: Mapping[str, object]) -> None:
+def write(found: Sequence[Row], folder: Path, machine: Machine) -> None:
     """Writes all three into `folder`."""
     points = _points()
     content = {"machine": dict(machine), "rows": [asdict(row) for row in found], "points": points}
     (folder / f"{_NAME}.json").write_text(json.dumps(content, indent=1) + "\n")
-    (folder / f"{_NAME}.md").write_text(page(found, points))
+    (folder / f"{_NAME}.md").write_text(page(found, points, machine))
     _draw(points, folder / f"{_NAME}.png")
 
 
-def page(found: Sequence[Row], points: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+def page(found: Sequence[Row], points: Mapping[str, Sequence[tuple[float, float]]], machine: Machine) -> str:
     """frontier.md."""
     held = sum(not row.broken for row in found)
     lines = [
@@ -86,7 +87,7 @@ def page(found: Sequence[Row], points: Mapping[str, Sequence[tuple[float, float]
             for row in found
             if row.part == part
         ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", computed_line(machine)]) + "\n"
 
 
 def _compared(points: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:

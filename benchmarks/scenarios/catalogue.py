@@ -19,8 +19,7 @@ RENAMED = "my-gpt-4o"
 _CONFIG = """
 upstreams:
   provider: {dialect: openai, base_url: "{provider}/v1", api_key: mock}
-defaults:
-  timeout: {connect: 1s, first_token: LIMIT, idle: LIMIT, attempt: LIMIT, total: PATIENCE}
+DEFAULTS
 models:
   gpt-4o: {deployments: [{upstream: provider}]RULES}
   gpt-4o-mini: {deployments: [{upstream: provider}]}
@@ -28,6 +27,7 @@ models:
   gpt-4.1-mini: {deployments: [{upstream: provider}]}
 """
 
+_LIMITS = "defaults: {timeout: {connect: 1s, first_token: LIMIT, idle: LIMIT, attempt: LIMIT}}"
 _HEDGE = "hedge: {after: 150ms, max_extra: 0.06}"
 _CONTINUE = "stream: {recover: continue}"
 _ALL_AT_ONCE = "silence@5%, cut:4@10%, status:503@10%"
@@ -53,6 +53,8 @@ class Promise:
     """Share of success in the ten seconds from the first success on, at least: no collapse."""
     retry_after_off_s: float | None = None
     """How far from the truth 95 % of the refusals' retry-after are."""
+    loses: float | None = None
+    """Share of success below that of the best client without this gateway, for rows where it cannot win."""
     silent: int | None = None
     """Streams that ended as if they were whole and were not, or had words lost, repeated or altered."""
 
@@ -84,9 +86,11 @@ class Scenario:
     rules: str = ""
     """What the model's config says beyond the defaults."""
     limit_s: float = 1.0
-    """Of one attempt: the gateway's, and that of clients who know no gateway."""
+    """Longest attempt of a client without a gateway."""
+    is_limited: bool = False
+    """Whether the gateway's attempts have the same limit; otherwise its timeouts are the defaults."""
     patience_s: float = 20.0
-    """Of a whole call through a gateway."""
+    """Longest call of a client behind a gateway."""
     is_stream: bool = False
     outage: tuple[float, float] | None = None
     """Seconds between which nothing is answered well."""
@@ -102,8 +106,17 @@ class Scenario:
         if self.is_recommended:
             return RECOMMENDED.read_text(encoding="utf-8")
         rules = f", {self.rules}" if self.rules else ""
-        text = _CONFIG.replace("RULES", rules).replace("LIMIT", f"{self.limit_s:g}s")
-        return text.replace("PATIENCE", f"{self.patience_s:g}s")
+        limits = _LIMITS if self.is_limited else ""
+        text = _CONFIG.replace("RULES", rules).replace("DEFAULTS", limits)
+        return text.replace("LIMIT", f"{self.limit_s:g}s")
+
+    @property
+    def settings(self) -> str:
+        """What the gateway's config says beyond the shipped defaults; empty for none."""
+        if self.is_recommended:
+            return f"config/{RECOMMENDED.name}"
+        limits = f"timeouts of {self.limit_s:g} s" if self.is_limited else ""
+        return ", ".join(filter(None, (limits, self.rules and f"`{self.rules}`")))
 
     def variables(self) -> dict[str, str]:
         """What the config takes from the environment."""
@@ -133,7 +146,7 @@ def _course(
     return Scenario(key, name, acts, promise, back_s + 14.0, False, **(fixed | more))
 
 
-def _outage(key: str, down_s: float, requests_per_call: float) -> Scenario:
+def _outage(key: str, down_s: float, requests_per_call: float, loses: float) -> Scenario:
     """The first success comes within 1 s and a twentieth of the outage."""
     promise = Promise(
         median_failure_s=0.005,
@@ -141,6 +154,7 @@ def _outage(key: str, down_s: float, requests_per_call: float) -> Scenario:
         first_success_s=1 + 0.05 * down_s,
         after=0.95,
         retry_after_off_s=0.1,
+        loses=loses,
     )  # fmt: skip
     return _course(key, f"down for {down_s:g} s", "status:503", promise, down_s)
 
@@ -158,7 +172,7 @@ _LAST_OF_HERD_S = 1.1 * 9 - 4
 _HERD_PROMISE = Promise(1.0, 1.3, last_success_s=_LAST_OF_HERD_S)
 _FLAPPING = Scenario(
     "flapping", "5 s up, 5 s down", tuple(Act(at_s, "status:503" if at_s % 10 else "") for at_s in range(0, 40, 5)),
-    Promise(success=0.85 / 2), 40.0, False, rate_per_s=50.0,
+    Promise(success=0.85 / 2, loses=0.16), 40.0, False, rate_per_s=50.0,
 )  # fmt: skip
 _HERD = (Act(0, "status:503"), Act(4, "latency:80ms, capacity:20"))
 
@@ -167,7 +181,7 @@ SCENARIOS = (
     Scenario(
         "blips", "down for 200 ms every 2 s",
         tuple(act for at_s in range(1, 19, 2) for act in (Act(at_s, "status:503"), Act(at_s + 0.2, ""))),
-        seconds=20.0, is_scaled=False,
+        promise=Promise(loses=0.01), seconds=20.0, is_scaled=False,
     ),
     _brownout(10, Promise(0.999, 1.13)),
     _brownout(20, Promise(0.995, 1.27)),
@@ -184,20 +198,21 @@ SCENARIOS = (
             is_stream=True),
     _steady("midway", "20 % of streams cut midway, no recovery", "cut:4@20%", Promise(silent=0), is_stream=True),
     _midway("midway-cut", "20 % of streams cut midway", "cut:4@20%"),
-    _midway("midway-stall", "20 % of streams stall midway, limit 1 s", "stall:4@20%"),
+    _midway("midway-stall", "20 % of streams stall midway, limit 1 s", "stall:4@20%", is_limited=True),
     _midway("midway-error", "20 % of streams err midway", "error:4@20%"),
     _midway("midway-alone", "20 % of streams cut midway, no fallback", "cut:4@20%", Promise(silent=0), model=MODEL),
-    _steady("hang-5", "5 % never answer, limit 1 s", "silence@5%", Promise(0.995, None, 1.4), seconds=20.0),
-    _steady("tail", "5 % take 2 s", _SLOW_TAIL, limit_s=10.0),
+    _steady("hang-5", "5 % never answer, limit 1 s", "silence@5%", Promise(0.995, None, 1.4), seconds=20.0,
+            is_limited=True),
+    _steady("tail", "5 % take 2 s", _SLOW_TAIL, Promise(loses=0.0), limit_s=10.0),
     _steady("tail-hedged", "5 % take 2 s, with hedging", _SLOW_TAIL, Promise(1.0, 1.06, 0.3), seconds=20.0,
             limit_s=10.0, rules=_HEDGE),
     Scenario("recommended", "recommended config: 5 % of streams hang, 10 % are cut, 10 % answer 503",
              (Act(0, _ALL_AT_ONCE), Act(0, _ALL_AT_ONCE, RENAMED)), Promise(0.995, 1.35, 11.0, silent=0), 20.0,
              is_stream=True, limit_s=10.0, patience_s=40.0, is_recommended=True),
-    _outage("outage-2", 2.0, _REQUESTS_IN_2_S),
-    _outage("outage", 8.0, 0.06),
-    _outage("outage-60", 60.0, 0.06),
-    _course("outage-hang", "silent for 8 s, limit 1 s", "silence"),
+    _outage("outage-2", 2.0, _REQUESTS_IN_2_S, 0.09),
+    _outage("outage", 8.0, 0.06, 0.07),
+    _outage("outage-60", 60.0, 0.06, 0.03),
+    _course("outage-hang", "silent for 8 s, limit 1 s", "silence", Promise(loses=0.17), is_limited=True),
     Scenario("outage-fallback", "down for 8 s, with a fallback",
              (Act(0, "", SPARED), Act(3, "status:503", SPARED), Act(11, "", SPARED)), Promise(1.0), 15.0, False,
              model=SPARED, outage=(3.0, 11.0)),

@@ -102,14 +102,15 @@ def measure(scenario: Scenario, seen: Observed) -> Measured:
     )
 
 
-def broken(promise: Promise, measured: Measured) -> tuple[str, ...]:
-    """Which bounds do not hold, in words."""
+def broken(promise: Promise, measured: Measured, others: Sequence[Measured] = ()) -> tuple[str, ...]:
+    """Which bounds do not hold, in words; `others` had no gateway."""
     outage = measured.outage
     bounds: list[tuple[str, float | None, int, float | None]] = [
         ("success", promise.success, -1, measured.load.success_share),
         ("requests per call", promise.requests_per_call, 1, measured.requests_per_call),
         ("p99", promise.p99_s, 1, measured.load.latency.p99),
         ("median failure", promise.median_failure_s, 1, measured.load.failed_latency.p50),
+        ("success lost", promise.loses, 1, _lost(measured, others)),
         ("silent ends", promise.silent, 1, sum(measured.load.errors.get(kind, 0) for kind in _SILENT)),
     ]
     if outage is not None:
@@ -125,6 +126,11 @@ def broken(promise: Promise, measured: Measured) -> tuple[str, ...]:
         for name, bound, sign, found in bounds
         if bound is not None and (found is None or sign * found > sign * bound)
     )
+
+
+def _lost(measured: Measured, others: Sequence[Measured]) -> float:
+    """How much less often calls succeed than with the best of the others."""
+    return max((other.load.success_share for other in others), default=0.0) - measured.load.success_share
 
 
 def _outage(outage: tuple[float, float], seen: Observed) -> Outage:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.provenance import Machine, measured_line
 from benchmarks.scenarios import pictures
 from benchmarks.scenarios.catalogue import Promise
 from benchmarks.scenarios.clients import GUARDED
@@ -20,13 +21,15 @@ way. `make bench` measures it again; `python -m benchmarks scenarios --only outa
 - **no gateway**: one request, no retries.
 - **the SDK's retries**: two, as the official SDKs make them by default: 0.5 s, then 1 s, less up to a quarter, or what
   retry-after says (openai-python 3.52, `_base_client.py`).
-- **llm_guard**: a client without retries, through the gateway with its defaults, but for the limits of an attempt and
-  of a call, and for what a row's name says (a fallback, hedging, streams that go on).
+- **llm_guard**: a client without retries, through the gateway with the shipped defaults. Rows with a text under
+  *settings* are tuned: the text is what their config adds. Where the gateway cannot win, the promise bounds how much
+  less often calls may succeed than without it.
 
 Of a stream the whole text must have come, each word once. A stream that dies *midway* has said half of it; where
 llm_guard does not recover it, the client must at least be told by an error event, never by a clean end (*silent*).
 
-One attempt may take 1 s, in the slow tail 10 s, in the herd 2 s. *Requests per call* is what the provider is asked.
+Without a gateway one attempt may take 1 s, in the slow tail 10 s, in the herd 2 s. *Requests per call* is what the
+provider receives.
 
 ![calls that succeed, by scenario and client](scenarios.png)
 """
@@ -46,7 +49,7 @@ python -m benchmarks scenarios --other NAME=http://127.0.0.1:4000 --provider-por
 """
 
 
-def write(rows: Sequence[Row], folder: Path, machine: dict[str, str | int | None]) -> None:
+def write(rows: Sequence[Row], folder: Path, machine: Machine) -> None:
     """Into `folder`."""
     folder.mkdir(exist_ok=True)
     content = {"machine": machine, "rows": [row.as_dict() for row in rows]}
@@ -57,30 +60,30 @@ def write(rows: Sequence[Row], folder: Path, machine: dict[str, str | int | None
     pictures.draw_limits(rows, folder / "scenarios-limit.png")
 
 
-def page(rows: Sequence[Row], machine: dict[str, str | int | None]) -> str:
+def page(rows: Sequence[Row], machine: Machine) -> str:
     """scenarios.md."""
     names = list(dict.fromkeys(each.client for row in rows for each in row.measured))
     lines = [_INTRO, *_summary(rows, names), "", *_outages(rows), "", *_limits(rows), "", *_everything(rows)]
-    on = f"{machine['processors']} shared processors ({machine['system']}), Python {machine['python']}"
-    return "\n".join([*lines, "", _OTHERS, f"Measured on {on}."]) + "\n"
+    return "\n".join([*lines, "", _OTHERS, measured_line(machine)]) + "\n"
 
 
 def _summary(rows: Sequence[Row], names: list[str]) -> list[str]:
-    own = ("p50", "p99", "requests per call", "failing takes", "promised", "")
+    own = ("settings", "p50", "p99", "requests per call", "failing takes", "promised", "")
     lines = [
         f"| the provider | {' | '.join(names)} | {' | '.join(own)} |",
-        f"|---|{'---:|' * (len(names) + 4)}---|---|",
+        f"|---|{'---:|' * len(names)}---|{'---:|' * 4}---|---|",
     ]
     for row in rows:
         guarded = row.of(GUARDED)
         if guarded is None:
-            lines.append(f"| {row.scenario.name} |{' |' * (len(names) + 4)} {_promised(row.scenario.promise)} "
+            lines.append(f"| {row.scenario.name} |{' |' * (len(names) + 5)} {_promised(row.scenario.promise)} "
                          f"| not run: {row.not_run} |")  # fmt: skip
             continue
         shares = " | ".join(_share(row.of(name), is_ours=name == GUARDED) for name in names)
         verdict = "; ".join(row.broken) if row.broken else "holds" if row.scenario.promise != Promise() else ""
         verdict = f"**does not hold**: {verdict}" if row.broken else verdict
-        lines.append(f"| {row.scenario.name} | {shares} | {_times(guarded)} | {guarded.requests_per_call:.3f} "
+        name = f"{row.scenario.name} | {shares} | {row.scenario.settings}"
+        lines.append(f"| {name} | {_times(guarded)} | {guarded.requests_per_call:.3f} "
                      f"| {_failing(guarded)} | {_promised(row.scenario.promise)} | {verdict} |")  # fmt: skip
     return lines
 
@@ -171,6 +174,7 @@ def _promised(promise: Promise) -> str:
         (promise.first_success_s, "back after {:g} s"),
         (promise.last_success_s, "last answer after {:g} s"),
         (promise.after, "then ≥ {:.0%}"),
+        (None if promise.loses is None else promise.loses * 100, "loses ≤ {:g} points"),
         (promise.silent, "{:g} silent ends"),
     )
     return ", ".join(form.format(bound) for bound, form in parts if bound is not None)

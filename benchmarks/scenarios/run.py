@@ -75,7 +75,10 @@ def _run_one(scenario: Scenario, scale: float, label: str, guarded_url: str, oth
         return Row(scenario, (), not_run=f"this gateway does not take `{scenario.rules}` ({_why(refused)})")
     row = Row(scenario, tuple(measure(scenario, one) for one in seen))
     found = row.of(clients.GUARDED)
-    return row if found is None else replace(row, broken=broken(scenario.promise, found))
+    if found is None:
+        return row
+    without = [each for each in map(row.of, (clients.STRAIGHT, clients.SDK)) if each is not None]
+    return replace(row, broken=broken(scenario.promise, found, without))
 
 
 def _seconds(scenario: Scenario, scale: float) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.provenance import Machine, computed_line
 from benchmarks.sdk_suites.run import SuiteResult
 
 _NAME = "sdk-suites"
@@ -20,14 +21,14 @@ The mock answers every endpoint in the SDK's list of methods with an example of 
 field, optional ones too, has a value. Promised: each test ends the same way."""
 
 
-def write(results: Sequence[SuiteResult], folder: Path, machine: Mapping[str, object]) -> None:
+def write(results: Sequence[SuiteResult], folder: Path, machine: Machine) -> None:
     """Writes both files."""
     content = {"machine": machine, "suites": [asdict(result) for result in results]}
     Path(folder, f"{_NAME}.json").write_text(json.dumps(content, indent=1) + "\n")
-    Path(folder, f"{_NAME}.md").write_text("\n".join(_page(results)))
+    Path(folder, f"{_NAME}.md").write_text("\n".join(_page(results, machine)))
 
 
-def _page(results: Sequence[SuiteResult]) -> list[str]:
+def _page(results: Sequence[SuiteResult], machine: Machine) -> list[str]:
     lines = [_INTRO, "", "| SDK | tests | pass straight | pass behind the gateway | skipped | end otherwise | took |"]
     lines.append("|---|---|---|---|---|---|---|")
     for result in results:
@@ -48,4 +49,4 @@ def _page(results: Sequence[SuiteResult]) -> list[str]:
         if result.failed_straight:
             lines += ["", f"## {result.sdk}: tests that fail without the gateway too", ""]
             lines += [f"- `{test}`" for test in result.failed_straight]
-    return [*lines, ""]
+    return [*lines, "", computed_line(machine), ""]

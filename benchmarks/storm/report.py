@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.provenance import computed_line, machine
 from benchmarks.scenario_coverage import COVERAGE, Coverage
 from benchmarks.storm import (
     breakers,
@@ -121,7 +122,7 @@ def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
     costs.draw_frontier(points, RESULTS / "storm-budgets.png")
     costs.draw_spread(found, RESULTS / "storm-spread.png")
     _write_json(seed, rows, courses, points, found)
-    (RESULTS / "storm.md").write_text(page(rows))
+    (RESULTS / "storm.md").write_text(f"{page(rows)}\n{computed_line(machine())}\n")
     return [row.broken for row in rows if row.broken is not None]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.provenance import Machine, computed_line
 from benchmarks.storm_matrix import fallbacks, picture, slow
 from benchmarks.storm_matrix.cells import ANSWER_S, ERRORS, GRACE_S, HINT_CAP_S, HINTS_S, WINDOW_S
 from benchmarks.storm_matrix.fallbacks import Substitution
@@ -35,15 +36,15 @@ _SLOW = f"""## Right answers that take minutes
 {slow.COUNT} slow calls in each case, with no timeout configured. Promised: none is lost, and none is sent twice."""
 
 
-def write(matrix: Matrix, folder: Path, machine: Mapping[str, object]) -> None:
+def write(matrix: Matrix, folder: Path, machine: Machine) -> None:
     """Writes all three into `folder`."""
     content = {"machine": dict(machine), **matrix.as_dict()}
     (folder / f"{_NAME}.json").write_text(json.dumps(content, indent=1) + "\n")
-    (folder / f"{_NAME}.md").write_text(page(matrix))
+    (folder / f"{_NAME}.md").write_text(page(matrix, machine))
     picture.draw(matrix.storms, folder / f"{_NAME}.png")
 
 
-def page(matrix: Matrix) -> str:
+def page(matrix: Matrix, machine: Machine) -> str:
     """storm-matrix.md."""
     storms = matrix.storms
     plain = [storm for storm in storms if storm.cell.answer_s == ANSWER_S and storm.cell.share == 1.0]
@@ -54,7 +55,7 @@ def page(matrix: Matrix) -> str:
     lines += ["", "## Slow answers, and storms that hit half of the requests", "", *_cells(others)]
     lines += ["", "## Every cell", "", *_cells(plain), "", _FALLBACKS, "", *_substitutions(matrix.substitutions)]
     lines += ["", _SLOW, "", *_slowness(matrix.slowness)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", computed_line(machine)]) + "\n"
 
 
 def _worst(storms: Sequence[Storm]) -> str:

@@ -17,7 +17,8 @@ from llm_guard.config import parse_config
 
 NAN = float("nan")
 MACHINE: dict[str, str | int | None] = {
-    "python": "3.11.7", "system": "x86_64", "processors": 2, "processor": "EPYC", "kernel": "Linux 6.1",
+    "commit": "abc1234", "python": "3.11.7", "system": "x86_64", "processors": 2, "processor": "EPYC",
+    "kernel": "Linux 6.1",
 }  # fmt: skip
 GOOD: dict[str, dict[str, tuple[float, ...]]] = {
     result.CALLS_PER_S: {
@@ -116,7 +117,7 @@ def test_page_tells_each_figure_of_each_way() -> None:
     assert "| CPU per call |  | 50.0 µs | 110.0 µs | 31.0 µs |" in text
     assert "| added at one connection, p50 | 0.100 ms (0.100, 0.200) | +0.100 ms (+0.100, +0.150) |  | +0.000" in text
     assert "| memory per idle stream, at 5000 |  | 30.0 kB |  | 50.0 kB |" in text
-    assert "Measured on 2 processors (EPYC, x86_64), Linux 6.1, Python 3.11.7." in text
+    assert "Measured at commit `abc1234`, on 2 shared processors (EPYC, x86_64), Linux 6.1, Python 3.11.7." in text
     assert "Compared: llm_guard 0.1.0." in text
 
 

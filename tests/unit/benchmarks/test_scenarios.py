@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from benchmarks.scenarios.catalogue import SCENARIOS, Promise, Scenario
 from benchmarks.scenarios.clients import GUARDED, Client, straight, with_sdk
@@ -100,6 +101,22 @@ def test_each_bound_that_does_not_hold_is_named() -> None:
     ):
         [told] = broken(bound, found)
         assert told.startswith(name)
+
+
+def test_bound_on_what_may_be_lost_compares_with_the_best_client_without_a_gateway() -> None:
+    half = measured([ok(0.0), failed(1.0, 0.2)], [(0.0, 0), (2.0, 2)])
+    all_well = measured([ok(0.0), ok(1.0)], [(0.0, 0), (2.0, 2)])
+    assert broken(Promise(loses=0.5), half, [half, all_well]) == ()
+    assert broken(Promise(loses=0.4), half, [all_well, half]) == ("success lost 0.5 against 0.4",)
+    assert broken(Promise(loses=0.0), all_well, [half]) == ()
+
+
+def test_untuned_scenarios_run_with_the_shipped_defaults() -> None:
+    for scenario in SCENARIOS:
+        if not scenario.settings:
+            assert set(yaml.safe_load(scenario.config())) == {"upstreams", "models"}
+            models = yaml.safe_load(scenario.config())["models"]
+            assert {key for model in models.values() for key in model} <= {"deployments", "fallbacks"}
 
 
 def test_every_scenario_can_be_played() -> None:

@@ -89,7 +89,7 @@ def test_promise_is_broken_by_a_difference_and_by_an_empty_comparison() -> None:
 
 
 def test_page_names_each_test_that_differs(tmp_path: Path) -> None:
-    report.write([result(Difference("m.T::a", PASSED, FAILED))], tmp_path, {})
+    report.write([result(Difference("m.T::a", PASSED, FAILED))], tmp_path, {"commit": "abc1234"})
     page = (tmp_path / "sdk-suites.md").read_text()
     assert "| openai 1.2 | 3 | 2 | 2 | 1 | 1 | 1.0 min |" in page
     assert "| `m.T::a` | passed | failed | no \\| answer |" in page

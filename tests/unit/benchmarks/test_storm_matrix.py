@@ -198,7 +198,7 @@ def test_results_are_written(tmp_path: Path) -> None:
         storms, [Substitution(Flaw("429", 1, 5.0), 100, 1.0, 0.3, 0.5, 1.1)], [Slowness(CASES[0], 200, 3, 0, 0, 0, {})]
     )
     assert len(matrix.broken) == 3
-    report.write(matrix, tmp_path, {"processors": 2})
+    report.write(matrix, tmp_path, {"commit": "abc1234"})
     page = (tmp_path / "storm-matrix.md").read_text()
     assert "Worst cell: **94.0%** served (429, no hint, 16 s, 5/s). Below 95%: 1 of 296 cells" in page
     assert page.count("does not hold") == 3

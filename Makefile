@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests tools bench soak storm-matrix frontier fuzz sdk-suites compiled \
-	compiled-package compiled-tests lock clean
+.PHONY: run demo test check lint types imports tests tooling-tests tools bench soak storm-matrix frontier fuzz \
+	sdk-suites compiled compiled-package compiled-tests lock clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -32,6 +32,10 @@ imports: $(VENV)/ready-dev
 
 tests: $(VENV)/ready-dev tools
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+# Tests of the benchmarks and of the build, which no user runs; CI does.
+tooling-tests: $(VENV)/ready-dev
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal benchmarks compiling
 
 # For this Python and this kind of machine alone.
 compiled: $(VENV)/ready-dev

@@ -9,7 +9,7 @@ import pytest
 
 from compiling.program import read_program
 from compiling.rewrite import rewritten
-from tests.unit.compiling.test_declarations import FUTURE, ROOT, program
+from compiling.tests.test_declarations import FUTURE, ROOT, program
 
 
 def after(folder: Path, text: str) -> str:

@@ -10,7 +10,7 @@ from compiling.attributes import attributes
 from compiling.declare import declarations
 from compiling.program import HOT, Program, read_program
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 FUTURE = "from __future__ import annotations\n"
 
 

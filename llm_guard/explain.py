@@ -81,9 +81,12 @@ def report_lines(lines: Iterable[str], wall: float) -> Iterator[str]:
 
 def report(record: Mapping[str, Any], wall: float) -> dict[str, Any]:
     """The fields of interface.md for one record of an error corpus; raises ValueError where it is none."""
-    verdict = classify(evidence_of(record), wall)
+    return {"id": record.get("id"), **answers(classify(evidence_of(record), wall))}
+
+
+def answers(verdict: Verdict | None) -> dict[str, Any]:
+    """The fields of interface.md that a verdict gives; None is an exchange without an error."""
     return {
-        "id": record.get("id"),
         "retriable": verdict is not None and verdict.is_retriable,
         "category": verdict.kind.category if verdict is not None else "unknown",
         "retry_after_s": verdict.retry_after_s if verdict is not None else None,

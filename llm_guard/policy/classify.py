@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from llm_guard.outcome import FailureKind, Signal, Source
 from llm_guard.policy.envelope import MAX_BODY_BYTES, Layer, Said, plain_code, read_body, read_value, sentence_of
-from llm_guard.policy.error_rules import Rule, UserRule
+from llm_guard.policy.error_rules import Rule, RuleBook, UserRule
 from llm_guard.policy.in_band import error_in, error_in_answer, error_in_events
 from llm_guard.policy.phrases import words_of
 from llm_guard.policy.vocabulary import RULES
@@ -91,8 +91,11 @@ class Verdict:
         return self.kind.signal is Signal.UNHEALTHY and self.kind.source is Source.UPSTREAM
 
 
-def classify(evidence: Evidence, wall: float, rules: Sequence[UserRule] = ()) -> Verdict | None:
-    """The meaning of an exchange, or None: nothing in it is an error. `wall` in epoch seconds. Never raises."""
+def classify(
+    evidence: Evidence, wall: float, rules: Sequence[UserRule] = (), book: RuleBook = RULES
+) -> Verdict | None:  # fmt: skip
+    """The meaning of an exchange, or None: nothing in it is an error. `wall` in epoch seconds; `book` is another one
+    than the built-in only where the classifier is measured. Never raises."""
     if evidence.network_kind is not None:
         return _network_verdict(evidence)
     status = evidence.status or 200
@@ -103,7 +106,7 @@ def classify(evidence: Evidence, wall: float, rules: Sequence[UserRule] = ()) ->
     elif status < 400:
         return Verdict(FailureKind.MISROUTED, None, f"status {status}", status)
     else:
-        return _verdict(evidence, read_body(evidence.body), wall, rules)
+        return _verdict(evidence, read_body(evidence.body), wall, rules, book)
     if found is None:
         return None
     if found.kind is not None:
@@ -111,7 +114,7 @@ def classify(evidence: Evidence, wall: float, rules: Sequence[UserRule] = ()) ->
     if found.is_transport:
         return _network_verdict(Evidence(body=str(found.payload)))
     said = read_body(found.payload) if isinstance(found.payload, str) else read_value(found.payload)
-    return _verdict(evidence, said, wall, rules)
+    return _verdict(evidence, said, wall, rules, book)
 
 
 def classify_network(network_kind: str, message: str) -> Verdict:
@@ -146,13 +149,15 @@ def classify_event(data: bytes, wall: float = 0.0, family: str = "", rules: Sequ
     return _verdict(evidence, said, wall, rules)
 
 
-def _verdict(evidence: Evidence, said: Said, wall: float, rules: Sequence[UserRule]) -> Verdict:
+def _verdict(
+    evidence: Evidence, said: Said, wall: float, rules: Sequence[UserRule], book: RuleBook = RULES
+) -> Verdict:  # fmt: skip
     headers = evidence.headers
     status = _status(evidence.status or 200, said)
     family = _family(evidence, said)
     _add_header_codes(headers, said)
     layers = [(layer, sentence_of(layer, without_quotes=status in _QUOTES_ECHO)) for layer in said.layers]
-    reading = _by_rule(layers, status, family, rules)
+    reading = _by_rule(layers, status, family, rules, book)
     if reading is None:
         reading = _by_status(status, family, said, evidence.headers) or _UNKNOWN
     kind, why = reading.kind, reading.why
@@ -193,13 +198,17 @@ _UNKNOWN = _Reading(FailureKind.SERVER_ERROR, "an error without a word that is k
 
 
 def _by_rule(
-    layers: Sequence[tuple[Layer, str]], status: int | None, family: str, rules: Sequence[UserRule]
+    layers: Sequence[tuple[Layer, str]],
+    status: int | None,
+    family: str,
+    rules: Sequence[UserRule],
+    book: RuleBook,
 ) -> _Reading | None:
     for user_rule in rules:
         for layer, words in layers or ((Layer(), ""),):
             if user_rule.fits(layer, words, status):
                 return _Reading(user_rule.kind, "a rule of the config")
-    rule = RULES.find(layers, status, family)
+    rule = book.find(layers, status, family)
     return None if rule is None else _Reading(rule.kind, _why(rule), rule.is_weak, rule.soon)
 
 

@@ -191,6 +191,10 @@ def _rank(rule: Rule) -> tuple[bool, bool, int, int]:
     return rule.is_weak, is_sentence, 0 if is_sentence and not rule.families else -conditions, precedence
 
 
+def _believed(status: int | None) -> int:
+    return status if status is not None and status >= 400 else IN_BAND
+
+
 class RuleBook:
     """All built-in rules, looked up by their codes and by one word of each phrase.
 
@@ -219,13 +223,21 @@ class RuleBook:
 
     def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Rule | None:
         """The rule that decides, or None. Each layer with its sentence as `words_of` gives it."""
-        believed = status if status is not None and status >= 400 else IN_BAND
+        believed = _believed(status)
         best = len(self._rules)
         for layer, words in layers:
             for index in self._candidates(layer, words):
                 if index < best and self._holds(index, words, believed, family):
                     best = index
         return self._rules[best] if best < len(self._rules) else None
+
+    def all_holding(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Iterator[Rule]:
+        """Every rule that holds, also those that a stronger one outweighs."""
+        believed = _believed(status)
+        for layer, words in layers:
+            for index in self._candidates(layer, words):
+                if self._holds(index, words, believed, family):
+                    yield self._rules[index]
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self._rules)

@@ -1,0 +1,164 @@
+"""Leave-one-provider-out: how the classifier reads a provider whose errors its tables have not been written from.
+
+For each group of providers the rows of the vocabulary that only its own errors can have taught are taken out, its name
+is withheld, and its errors are classified with what remains. Both steps are mechanical:
+
+- A row belongs to a group if, of all labelled errors, it holds for the group's alone, or for none while its table names
+  the group. An error that a gateway quotes does not count: it is another provider's.
+- An engine that people run is at a local address ("local"), any other provider at an unknown one ("").
+
+What cannot be left out is structure: which fields of a body are read, what a status means, which reasons to stop are
+proper ends. Errors of connections are not part of it: their words come from this gateway's own HTTP client.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llm_guard.explain import answers, evidence_of
+from llm_guard.policy.classify import Evidence, classify
+from llm_guard.policy.envelope import Layer
+from llm_guard.policy.error_rules import Rule, RuleBook
+from llm_guard.policy.vocabulary import RULES
+from llm_guard.policy.vocabulary.engines import SELF_HOSTED
+
+Record = dict[str, Any]
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "amazon": ("bedrock", "sagemaker", "aws_lambda", "cloudfront", "alb", "apigw"),
+    "cloudflare": ("workers_ai",),
+    "envoy": ("envoy_ai_gateway", "inference_gateway"),
+    "google": ("gemini", "vertex", "gemini_code_assist", "cloud_run", "apigee"),
+    "kubernetes": ("knative",),
+    "llama.cpp and what embeds it": ("llama.cpp", "ollama", "lmstudio", "localai", "llama_swap"),
+    "microsoft": ("azure_openai", "azure_front_door", "azure_container_apps", "azure_ml", "github_copilot"),
+    "vllm": ("vllm_production_stack",),
+}
+"""Providers of one house, which share their words; any other is a group of its own."""
+
+NAMES = {
+    "amazon": ("Amazon", "AWS"),
+    "anthropic": ("Anthropic",),
+    "cerebras": ("Cerebras",),
+    "cloudflare": ("Cloudflare",),
+    "cohere": ("Cohere",),
+    "dashscope": ("DashScope",),
+    "databricks": ("Databricks",),
+    "deepinfra": ("DeepInfra",),
+    "deepseek": ("DeepSeek",),
+    "envoy": ("Envoy",),
+    "fireworks": ("Fireworks",),
+    "google": ("Google", "google.rpc", "Gemini", "Vertex"),
+    "groq": ("Groq",),
+    "huggingface": ("Hugging Face",),
+    "kong": ("Kong",),
+    "kubernetes": ("Kubernetes",),
+    "litellm_proxy": ("LiteLLM",),
+    "llama.cpp and what embeds it": ("llama.cpp", "Ollama", "LM Studio"),
+    "microsoft": ("Azure",),
+    "minimax": ("MiniMax",),
+    "mistral": ("Mistral",),
+    "modal": ("Modal",),
+    "moonshot": ("Moonshot",),
+    "nginx": ("nginx",),
+    "nvidia_nim": ("NVIDIA NIM",),
+    "openai": ("OpenAI, Error codes",),
+    "opencode_zen": ("OpenCode Zen",),
+    "openrouter": ("OpenRouter",),
+    "perplexity": ("Perplexity",),
+    "portkey_gateway": ("Portkey",),
+    "replicate": ("Replicate",),
+    "sambanova": ("SambaNova",),
+    "sglang": ("SGLang",),
+    "siliconflow": ("SiliconFlow",),
+    "snowflake": ("Snowflake",),
+    "tgi": ("TGI",),
+    "together": ("Together",),
+    "vercel": ("Vercel",),
+    "vllm": ("vLLM",),
+    "volcengine": ("Volcengine",),
+    "xai": ("xAI",),
+    "zhipu": ("Zhipu",),
+}
+"""How the tables' sources (`cited`) name a group."""
+
+QUOTING = frozenset({
+    "cline", "litellm_proxy", "new_api", "omniroute", "opencode_zen", "openrouter", "other_gateway", "pollinations",
+    "portkey_gateway", "sub2api", "truefoundry",
+})  # fmt: skip
+"""Gateways that quote other providers: their errors are no second source for a row."""
+
+_GROUP_OF = {member: group for group, members in GROUPS.items() for member in members}
+_SERVERS = ("cloudflare", "nginx", "envoy", "awselb", "vercel")
+_UNNAMED = "edge"
+
+
+class _Listening(RuleBook):
+    """Notes every rule that holds for what it is given."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        super().__init__(rules)
+        self.held: set[Rule] = set()
+
+    def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Rule | None:
+        self.held.update(self.all_holding(layers, status, family))
+        return super().find(layers, status, family)
+
+
+def group_of(record: Record) -> str:
+    """The group that worded an error; things in between are told apart by their name in the id or in `server`."""
+    provider = record["provider"]
+    if provider == _UNNAMED:
+        server = (record.get("headers") or {}).get("server", "").lower()
+        first = record["id"].partition("-")[0]
+        provider = next((name for name in _SERVERS if name in server), first)
+        provider = "alb" if provider == "awselb" else provider
+    return _GROUP_OF.get(provider, provider)
+
+
+def measurable(records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if record["transport"] != "network"]
+
+
+class Taught:
+    """Which groups' errors each row of the vocabulary holds for."""
+
+    def __init__(self, records: Iterable[Record], wall: float) -> None:
+        self._groups: dict[Rule, set[str]] = defaultdict(set)
+        listening = _Listening(tuple(RULES))
+        for record in measurable(records):
+            listening.held.clear()
+            classify(evidence_of(record), wall, book=listening)
+            for rule in listening.held:
+                self._groups[rule].add(group_of(record))
+
+    def belongs_to(self, rule: Rule, group: str) -> bool:
+        """Whether only this group's errors can have taught the row."""
+        groups = self._groups.get(rule, set())
+        if group not in groups and (groups or not _is_named(group, rule.source)):
+            return False
+        return not groups - QUOTING - {group}
+
+    def without(self, group: str) -> RuleBook:
+        return RuleBook([rule for rule in RULES if not self.belongs_to(rule, group)])
+
+
+def read_unknown(records: Iterable[Record], taught: Taught, wall: float) -> Iterator[tuple[Record, dict[str, Any]]]:
+    """Each error with what is found of it when its provider is unknown."""
+    books: dict[str, RuleBook] = {}
+    for record in measurable(records):
+        group = group_of(record)
+        if group not in books:
+            books[group] = taught.without(group)
+        yield record, answers(classify(_unnamed(evidence_of(record)), wall, book=books[group]))
+
+
+def _is_named(group: str, source: str) -> bool:
+    return any(name in source for name in NAMES.get(group, ()))
+
+
+def _unnamed(evidence: Evidence) -> Evidence:
+    return replace(evidence, family="local" if evidence.family in SELF_HOSTED else "")

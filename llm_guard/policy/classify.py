@@ -275,6 +275,8 @@ def _wait_s(kind: FailureKind, headers: Mapping[str, str], said: Said, wall: flo
 
 def _why(rule: Rule) -> str:
     words = f"code {rule.code}" if rule.code else ""
+    if rule.sense is not None:
+        return f"what it is about ({rule.source.partition(': ')[2] or rule.source})"
     phrase = f'the words "{rule.message.strip("* ")}"' if rule.message else ""
     return " and ".join(part for part in (words, phrase) if part)
 

@@ -69,6 +69,8 @@ class Layer:
     """An HTTP status that the layer names itself."""
     codes: frozenset[str] = frozenset()
     """Every machine-readable word of the layer, as `plain_code` makes it."""
+    labels: tuple[str, ...] = ()
+    """The same words as written."""
 
 
 @dataclass(slots=True)
@@ -185,13 +187,13 @@ def _open_object(said: Said, value: dict[str, Any], depth: int) -> None:
         said.headers.update({str(k).lower(): str(v) for k, v in list(value["headers"].items())[:50]})
     error = value.get("error", value.get("Error"))
     message, taken = _message_of(value, error)
-    code, kind, status, codes = _labels_of(value, error, said_elsewhere=message is not error)
+    code, kind, status, codes, labels = _labels_of(value, error, said_elsewhere=message is not error)
     inner = _text_of(message) if message is not None else None
     if inner is not None:
         codes |= set(_codes_in(inner))
     if codes or status or inner:
         status = status or (_status_first(inner) if inner else None)
-        said.layers.append(Layer(code, kind, inner or "", status, frozenset(codes)))
+        said.layers.append(Layer(code, kind, inner or "", status, frozenset(codes), tuple(labels)))
     if isinstance(message, str) and inner is None:
         _open(said, message, depth + 1)
     for name in _NESTED_FIELDS:
@@ -241,8 +243,10 @@ def _text_of(message: object) -> str | None:
     return None if embedded(text[:MAX_BODY_BYTES]) else text[:MAX_MESSAGE_CHARS]
 
 
-def _labels_of(value: dict[str, Any], error: object, *, said_elsewhere: bool) -> tuple[str, str, int | None, set[str]]:
-    codes: set[str] = set()
+def _labels_of(
+    value: dict[str, Any], error: object, *, said_elsewhere: bool
+) -> tuple[str, str, int | None, set[str], list[str]]:
+    labels: list[str] = []
     code = kind = ""
     status: int | None = None
     for name in _CODE_FIELDS:
@@ -250,24 +254,25 @@ def _labels_of(value: dict[str, Any], error: object, *, said_elsewhere: bool) ->
         status = status or _status_of(found)
         if isinstance(found, str | int) and not isinstance(found, bool) and _status_of(found) is None:
             code = code or str(found)
-            codes.add(plain_code(str(found)))
+            labels.append(str(found)[:200])
     for name in _TYPE_FIELDS:
         found = value.get(name)
         if name in ("status", "type") and status is None:
             status = _status_of(found)
         if isinstance(found, str):
             kind = kind or found
-            codes.add(plain_code(found[:200]))
-            if name == "__type":
-                codes.add(f"aws{plain_code(found[:200])}")
+            labels.append(found[:200])
     if isinstance(error, str) and said_elsewhere:
         kind = kind or error
-        codes.add(plain_code(error[:200]))
+        labels.append(error[:200])
     status = _status_of(value.get("originalStatusCode")) or _status_of(value.get("http_code")) or status
+    codes = {plain_code(label) for label in labels}
+    if isinstance(aws_type := value.get("__type"), str):
+        codes.add(f"aws{plain_code(aws_type[:200])}")
     codes.update(_google_codes(value))
     codes.update(_marks(value))
     codes.discard("")
-    return code[:200], kind[:200], status, codes
+    return code[:200], kind[:200], status, codes, labels
 
 
 def _google_codes(value: dict[str, Any]) -> Iterator[str]:

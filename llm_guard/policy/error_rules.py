@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from llm_guard.outcome import FailureKind as Kind
 from llm_guard.policy.envelope import Layer, plain_code
 from llm_guard.policy.phrases import Phrase
+from llm_guard.policy.senses import Sense, sense, wordings
 
 MAX_PATTERN_CHARS = 300
 
@@ -36,6 +37,8 @@ class Rule:
     """A sentence that outweighs the others, as a codeword does."""
     soon: Kind | None = None
     """The kind instead, when the provider says that a short wait will do: a window that rolls."""
+    sense: Sense | None = None
+    """What the sentence or a codeword is about. Less sure than a phrase: it decides only where none holds."""
     source: str = ""
 
 
@@ -128,6 +131,13 @@ def coded(
     )
 
 
+def about(
+    kind: Kind, *groups: str, absent: str = "", subject: str = "", statuses: Iterable[int] = ()
+) -> tuple[Rule, ...]:  # fmt: skip
+    """A rule for sentences and codewords that have a word of each group, `a word | two words`, in any order."""
+    return (Rule(kind, statuses=frozenset(statuses), sense=sense(groups, absent, subject)),)
+
+
 def cited(source: str, *groups: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """Rules and where they were seen."""
     return tuple(replace(rule, source=source) for group in groups for rule in group)
@@ -184,35 +194,40 @@ _PRECEDENCE = (
 """When a sentence says two things, the one that more depends on."""
 
 
-def _rank(rule: Rule) -> tuple[bool, bool, int, int]:
+def _rank(rule: Rule) -> tuple[bool, bool, bool, int, int]:
     conditions = bool(rule.code) + bool(rule.message) + bool(rule.families) + bool(rule.statuses)
     precedence = _PRECEDENCE.index(rule.kind) if rule.kind in _PRECEDENCE else len(_PRECEDENCE)
     is_sentence = not rule.code and not rule.is_firm
-    return rule.is_weak, is_sentence, 0 if is_sentence and not rule.families else -conditions, precedence
-
-
-def _believed(status: int | None) -> int:
-    return status if status is not None and status >= 400 else IN_BAND
+    return rule.is_weak, rule.sense is not None, is_sentence, 0 if is_sentence and not rule.families else -conditions, precedence
 
 
 class RuleBook:
-    """All built-in rules, looked up by their codes and by one word of each phrase.
+    """All built-in rules, looked up by their codes, by one word of each phrase, and by the first group of each sense.
 
-    A codeword outweighs a sentence, a rule with more conditions one with fewer, a weak word nothing but the status.
+    A codeword outweighs a sentence, a rule with more conditions one with fewer, a phrase a sense, a weak word nothing
+    but the status.
     """
 
-    __slots__ = ("_by_code", "_by_word", "_in_parts", "_phrases", "_rules", "_wordless")
+    __slots__ = ("_by_code", "_by_sense", "_by_word", "_first_sense", "_in_parts", "_phrases", "_rules", "_wordless")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(sorted(rules, key=_rank))
         self._phrases = tuple(Phrase(rule.message) if rule.message else None for rule in self._rules)
         self._by_code: dict[str, list[int]] = {}
         self._by_word: dict[str, list[int]] = {}
+        self._by_sense: dict[str, list[int]] = {}
         self._wordless: list[int] = []
         self._in_parts: list[int] = []
+        self._first_sense = next(
+            (index for index, rule in enumerate(self._rules) if rule.sense is not None or rule.is_weak),
+            len(self._rules),
+        )
         often = Counter(word for phrase in self._phrases if phrase for word in set(phrase.anchors))
         for index, (rule, phrase) in enumerate(zip(self._rules, self._phrases, strict=True)):
-            if rule.code:
+            if rule.sense is not None:
+                for word in rule.sense.groups[0]:
+                    self._by_sense.setdefault(word, []).append(index)
+            elif rule.code:
                 self._by_code.setdefault(rule.code, []).append(index)
             elif phrase is not None and phrase.anchors:
                 self._by_word.setdefault(min(phrase.anchors, key=often.__getitem__), []).append(index)
@@ -223,24 +238,35 @@ class RuleBook:
 
     def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Rule | None:
         """The rule that decides, or None. Each layer with its sentence as `words_of` gives it."""
-        believed = _believed(status)
-        best = len(self._rules)
-        for layer, words in layers:
-            for index in self._candidates(layer, words):
-                if index < best and self._holds(index, words, believed, family):
-                    best = index
+        believed = status if status is not None and status >= 400 else IN_BAND
+        best = min(self._by_words(layers, believed, family), default=len(self._rules))
+        if best >= self._first_sense:
+            best = min(self._by_senses(layers, believed), default=best)
         return self._rules[best] if best < len(self._rules) else None
 
     def all_holding(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Iterator[Rule]:
         """Every rule that holds, also those that a stronger one outweighs."""
-        believed = _believed(status)
-        for layer, words in layers:
-            for index in self._candidates(layer, words):
-                if self._holds(index, words, believed, family):
-                    yield self._rules[index]
+        believed = status if status is not None and status >= 400 else IN_BAND
+        for index in (*self._by_words(layers, believed, family), *self._by_senses(layers, believed)):
+            yield self._rules[index]
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self._rules)
+
+    def _by_words(self, layers: Sequence[tuple[Layer, str]], believed: int, family: str) -> Iterator[int]:
+        for layer, words in layers:
+            for index in self._candidates(layer, words):
+                if self._holds(index, words, believed, family):
+                    yield index
+
+    def _by_senses(self, layers: Sequence[tuple[Layer, str]], believed: int) -> Iterator[int]:
+        for layer, words in layers:
+            for wording in wordings(words, layer.labels):
+                for word in wording.words & self._by_sense.keys():
+                    for index in self._by_sense[word]:
+                        found = self._rules[index].sense
+                        if self._is_believed(index, believed) and found is not None and found.holds(wording):
+                            yield index
 
     # A word that is in a phrase with others is looked up by its rarest; a part of a word, or a script without spaces,
     # is tried on every sentence that may have it.
@@ -259,6 +285,10 @@ class RuleBook:
         rule, phrase = self._rules[index], self._phrases[index]
         if rule.families and family not in rule.families:
             return False
-        if believed not in (rule.statuses or (_ANY if rule.code else _BELIEVED_UNDER.get(rule.kind, _ANY))):
+        if not self._is_believed(index, believed):
             return False
         return phrase is None or phrase.matches(words)
+
+    def _is_believed(self, index: int, believed: int) -> bool:
+        rule = self._rules[index]
+        return believed in (rule.statuses or (_ANY if rule.code else _BELIEVED_UNDER.get(rule.kind, _ANY)))

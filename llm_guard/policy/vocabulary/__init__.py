@@ -2,6 +2,7 @@
 
 codes      machine-readable words that many share
 common     sentences that many share
+senses     what sentences are about, in words of plain English, where none of the others holds
 openai     OpenAI and Azure OpenAI
 anthropic
 google     Gemini and Vertex AI
@@ -32,9 +33,10 @@ from llm_guard.policy.vocabulary import (
     google,
     hosts,
     openai,
+    senses,
 )
 
 RULES = RuleBook((
     *openai.RULES, *anthropic.RULES, *google.RULES, *amazon.RULES, *hosts.RULES, *china.RULES, *engines.RULES,
-    *gateways.RULES, *edges.RULES, *codes.RULES, *common.RULES,
+    *gateways.RULES, *edges.RULES, *codes.RULES, *common.RULES, *senses.RULES,
 ))  # fmt: skip

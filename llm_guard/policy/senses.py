@@ -1,0 +1,68 @@
+"""What a sentence is about, when no known phrase is in it: words of several groups, in any order.
+
+Owns how a sentence and a codeword become words and pairs of words, and when a sense holds. Does not own which words
+mean what (`policy.vocabulary.senses`). Bounded: the first words of a sentence are looked at, by set operations only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+MAX_WORDS = 48
+"""What a provider means it says first; further on a message quotes the caller."""
+_MAX_LABEL_CHARS = 80
+_SUBJECT_WORDS = 4
+_LABEL_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Words and pairs of neighbours, and the words that a sentence begins with."""
+
+    words: frozenset[str]
+    subject: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sense:
+    """A word or a pair of words of each group, none of `absent`."""
+
+    groups: tuple[frozenset[str], ...]
+    absent: frozenset[str] = frozenset()
+    subject: frozenset[str] = frozenset()
+    """One of these is among the first words; empty: the sentence may begin with any."""
+
+    def holds(self, wording: Wording) -> bool:
+        words = wording.words
+        return (
+            words.isdisjoint(self.absent)
+            and not any(words.isdisjoint(group) for group in self.groups)
+            and (not self.subject or not wording.subject.isdisjoint(self.subject))
+        )
+
+
+def sense(groups: Iterable[str], absent: str = "", subject: str = "") -> Sense:
+    """Each group a list, `a word | two words | another`."""
+    return Sense(tuple(_listed(group) for group in groups), _listed(absent), _listed(subject))
+
+
+def wordings(words: str, labels: Iterable[str]) -> Iterator[Wording]:
+    """Of a sentence, as `words_of` gives it, and of each codeword by itself."""
+    spoken = words.split()[:MAX_WORDS]
+    if spoken:
+        yield Wording(_with_pairs(spoken), frozenset(spoken[:_SUBJECT_WORDS]))
+    for label in labels:
+        parts = [part.lower() for part in _LABEL_WORD.findall(label[:_MAX_LABEL_CHARS])]
+        if len(parts) > 1:
+            yield Wording(_with_pairs(parts))
+
+
+def _with_pairs(words: list[str]) -> frozenset[str]:
+    return frozenset(words).union(f"{first} {second}" for first, second in pairwise(words))
+
+
+def _listed(words: str) -> frozenset[str]:
+    return frozenset(filter(None, (" ".join(word.split()) for word in words.split("|"))))

@@ -17,6 +17,7 @@ from llm_guard.policy.envelope import MAX_BODY_BYTES, Layer, Said, plain_code, r
 from llm_guard.policy.error_rules import Rule, RuleBook, UserRule
 from llm_guard.policy.in_band import error_in, error_in_answer, error_in_events
 from llm_guard.policy.phrases import words_of
+from llm_guard.policy.sizes import is_over_limit
 from llm_guard.policy.vocabulary import RULES
 from llm_guard.policy.vocabulary.engines import MARKS, SELF_HOSTED
 from llm_guard.policy.vocabulary.families import family_of_headers
@@ -42,6 +43,8 @@ LONGEST_RETRY_S = 120.0
 _LIMITS = frozenset({
     FailureKind.RATE_LIMIT, FailureKind.QUOTA_EXHAUSTED, FailureKind.WINDOW_EXHAUSTED, FailureKind.OVERLOADED,
 })  # fmt: skip
+_RATES = frozenset({FailureKind.RATE_LIMIT, FailureKind.PAYLOAD_TOO_LARGE})
+_LARGER: dict[int | None, FailureKind] = {400: FailureKind.DEPLOYMENT_PAYLOAD, 413: FailureKind.DEPLOYMENT_PAYLOAD}
 _LONG_WINDOW_S = 3600.0
 """No window of a minute makes anyone wait so long, whatever it is called (Azure, "retry after 86400 seconds")."""
 _WRAPPERS = frozenset({424, 500, 502})
@@ -163,6 +166,8 @@ def _verdict(
     kind, why = reading.kind, reading.why
     if kind is FailureKind.CONTEXT_LENGTH and family in SELF_HOSTED and not why.startswith("code "):
         kind = FailureKind.DEPLOYMENT_CONTEXT  # by its words; engines' own codes have rows of their own
+    if kind in _RATES and any(is_over_limit(layer.message) for layer in said.layers):
+        kind, why = _LARGER.get(status, FailureKind.OVER_LIMIT), "a request larger than the limit"
     wait_s = _wait_s(kind, headers, said, wall)
     if reading.soon is not None and wait_s is not None and wait_s <= LONGEST_RETRY_S:
         kind = reading.soon
@@ -221,8 +226,12 @@ def _by_status(status: int | None, family: str, said: Said, headers: Mapping[str
 def _status(answered: int, said: Said) -> int | None:
     """The status that counts: the answer's, but under a wrapper's, or a success, the one named inside."""
     if answered < 400:
-        return said.status
-    return said.status or answered if answered in _WRAPPERS else answered
+        return said.quoted_status or said.status
+    if answered in _WRAPPERS:
+        return said.quoted_status or said.status or answered
+    if answered == 400 and said.quoted_status == 429:
+        return 429  # a proxy that calls every failure a bad request; nothing else is believed of a quotation there
+    return answered
 
 
 def _kind_of_status(status: int, family: str, said: Said, headers: Mapping[str, str]) -> FailureKind:
@@ -233,6 +242,8 @@ def _kind_of_status(status: int, family: str, said: Said, headers: Mapping[str, 
         return FailureKind.WRONG_PATH  # a framework's own, not an API's (FastAPI, Flask)
     if status == 413 and is_from_edge and (not family or family in SELF_HOSTED):
         return FailureKind.DEPLOYMENT_PAYLOAD
+    if status == 400 and said.shape == "html":
+        return FailureKind.MISROUTED  # a proxy's page, not an API's answer
     if status == 503 and said.shape == "html" and "nginx" in headers.get("server", said.message).lower():
         return FailureKind.OVERLOADED
     if status in (502, 503, 520) and said.shape == "html":

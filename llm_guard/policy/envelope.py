@@ -11,6 +11,7 @@ import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 from llm_guard.policy.loose_json import embedded, loads
@@ -20,6 +21,7 @@ MAX_BODY_BYTES = 8192
 """No more of an error body is read."""
 
 _DEEPEST = 6
+_MAX_FIELDS = 50
 _MAX_LAYERS = 12
 
 _MESSAGE_FIELDS = (
@@ -33,7 +35,8 @@ _NESTED_FIELDS = (
     "cause", "base_resp", "last_error", "incomplete_details", "status_details", "body", "exception", "Error",
     "originalMessage", "data", "output", "param",
 )  # fmt: skip
-_WAIT_FIELDS = ("retryDelay", "retry_after", "retry_after_seconds", "retryAfter", "estimated_time", "retry_after_s")
+_WAIT_FIELD = re.compile(r"(?:retry|try_?again)_?(?:after|delay|in)|resets?_?(?:in|after)|estimated_?time|cool_?down")
+"""A field that names a wait, whatever case it is written in; one that ends in `ms` has milliseconds."""
 
 _STATUS_FIRST = re.compile(
     r"\W{0,2}(?:(?:error(?: code)?|http(?: error| status)?|status(?: code)?|upstream error"
@@ -44,6 +47,7 @@ _STATUS_FIRST = re.compile(
 _STATUS_SAID = re.compile(
     r"\b(?:with status code|error code|returned|status)[: ]\s*([45]\d\d)\b(?!\.\d)", re.IGNORECASE
 )
+_STATUS_LAST = re.compile(r"\b(?:status|code|error|returned|http|failed)\b\D{0,20}\b([45]\d\d)\b\W{0,6}$", re.IGNORECASE)
 _EXCEPTION_FIRST = re.compile(r"(?:[\w.]{0,40}\.)?(\w{3,60}(?:Error|Exception|Exceeded|Failed))\b\s*[:\-(]")
 _AWS_FIRST = re.compile(r"An error occurred \((\w{3,60})\)")
 _CODE_FIRST = re.compile(r"\W?\[([\w.]{3,40})\]")
@@ -80,7 +84,9 @@ class Said:
     shape: Shape
     layers: list[Layer] = field(default_factory=list)
     waits: list[object] = field(default_factory=list)
-    """Values of fields that name a wait, as written."""
+    """Values of fields that name a wait, as written; milliseconds as seconds."""
+    quoted_status: int | None = None
+    """The status that an exception's text names right before the answer that it quotes."""
     headers: dict[str, str] = field(default_factory=dict)
     """Headers of the answer behind this one, where a gateway passes them on in the body (OpenRouter)."""
 
@@ -169,11 +175,20 @@ def _open_text(said: Said, value: str, depth: int) -> None:
     quoted = embedded(text[:MAX_BODY_BYTES])
     if quoted is not None:
         before, inner = quoted
+        said.quoted_status = said.quoted_status or _status_last(before)
         said.layers.append(_text_layer(before))
         _open(said, inner, depth + 1)
         return
     if text:
         said.layers.append(_text_layer(text))
+
+
+def _waits_in(value: dict[str, Any]) -> Iterator[object]:
+    for name, wait in islice(value.items(), _MAX_FIELDS):
+        if wait is None or not _WAIT_FIELD.match(name.lower()[:40]):
+            continue
+        is_ms = name.endswith(("ms", "Ms", "millis")) and isinstance(wait, int | float)
+        yield wait / 1000 if is_ms else wait
 
 
 def _text_layer(text: str) -> Layer:
@@ -182,7 +197,7 @@ def _text_layer(text: str) -> Layer:
 
 
 def _open_object(said: Said, value: dict[str, Any], depth: int) -> None:
-    said.waits += [value[name] for name in _WAIT_FIELDS if value.get(name) is not None]
+    said.waits += _waits_in(value)
     if isinstance(value.get("headers"), dict):
         said.headers.update({str(k).lower(): str(v) for k, v in list(value["headers"].items())[:50]})
     error = value.get("error", value.get("Error"))
@@ -300,6 +315,8 @@ def _marks(value: dict[str, Any]) -> Iterator[str]:
         yield plain_code(value["limit_source"])
     if value.get("blockReason"):
         yield "blockreason"
+    if value.get("kind") == "Status" and isinstance(value.get("reason"), str):
+        yield f"kubernetes{plain_code(value['reason'][:80])}"
 
 
 def _codes_in(text: str) -> Iterator[str]:
@@ -316,6 +333,12 @@ def _codes_in(text: str) -> Iterator[str]:
 
 def _status_first(text: str) -> int | None:
     found = _STATUS_FIRST.match(text) or _STATUS_SAID.search(text[:120])
+    return int(found[1]) if found else None
+
+
+def _status_last(text: str) -> int | None:
+    """The status at the end of the words before a quoted answer: `request failed with status 400: `."""
+    found = _STATUS_LAST.search(text[-80:])
     return int(found[1]) if found else None
 
 

@@ -132,10 +132,15 @@ def coded(
 
 
 def about(
-    kind: Kind, *groups: str, absent: str = "", subject: str = "", statuses: Iterable[int] = ()
-) -> tuple[Rule, ...]:  # fmt: skip
+    kind: Kind,
+    *groups: str,
+    absent: str = "",
+    subject: str = "",
+    statuses: Iterable[int] = (),
+    soon: Kind | None = None,
+) -> tuple[Rule, ...]:
     """A rule for sentences and codewords that have a word of each group, `a word | two words`, in any order."""
-    return (Rule(kind, statuses=frozenset(statuses), sense=sense(groups, absent, subject)),)
+    return (Rule(kind, statuses=frozenset(statuses), soon=soon, sense=sense(groups, absent, subject)),)
 
 
 def cited(source: str, *groups: tuple[Rule, ...]) -> tuple[Rule, ...]:
@@ -196,9 +201,24 @@ _PRECEDENCE = (
 
 def _rank(rule: Rule) -> tuple[bool, bool, bool, int, int]:
     conditions = bool(rule.code) + bool(rule.message) + bool(rule.families) + bool(rule.statuses)
-    precedence = _PRECEDENCE.index(rule.kind) if rule.kind in _PRECEDENCE else len(_PRECEDENCE)
     is_sentence = not rule.code and not rule.is_firm
-    return rule.is_weak, rule.sense is not None, is_sentence, 0 if is_sentence and not rule.families else -conditions, precedence
+    return rule.is_weak, rule.sense is not None, is_sentence, 0 if is_sentence and not rule.families else -conditions, _precedence(rule)
+
+
+_GENERAL = frozenset({Kind.RATE_LIMIT, Kind.PERMISSION, Kind.SERVER_ERROR})
+
+
+def _is_general(rule: Rule) -> bool:
+    """A phrase that says hardly more than a status does: "too many requests", "access denied"."""
+    return rule.kind in _GENERAL and not (rule.code or rule.families or rule.is_firm)
+
+
+def _outranks(one: Rule, other: Rule) -> bool:
+    return _is_general(other) and _precedence(one) < _precedence(other)
+
+
+def _precedence(rule: Rule) -> int:
+    return _PRECEDENCE.index(rule.kind) if rule.kind in _PRECEDENCE else len(_PRECEDENCE)
 
 
 class RuleBook:
@@ -240,8 +260,10 @@ class RuleBook:
         """The rule that decides, or None. Each layer with its sentence as `words_of` gives it."""
         believed = status if status is not None and status >= 400 else IN_BAND
         best = min(self._by_words(layers, believed, family), default=len(self._rules))
-        if best >= self._first_sense:
-            best = min(self._by_senses(layers, believed), default=best)
+        if best >= self._first_sense or _is_general(self._rules[best]):
+            about = min(self._by_senses(layers, believed), default=len(self._rules))
+            if about < best or (about < len(self._rules) and _outranks(self._rules[about], self._rules[best])):
+                best = about
         return self._rules[best] if best < len(self._rules) else None
 
     def all_holding(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Iterator[Rule]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from llm_guard.outcome import FailureKind, Signal
 from llm_guard.policy.envelope import plain_code
+from llm_guard.policy.vocabulary.engines import SELF_HOSTED
 from llm_guard.policy.vocabulary.finishes import KIND_OF_FINISH
 
 _LINE = re.compile(r"\r\n|\n|\r")
@@ -77,6 +78,8 @@ def error_in_answer(body: bytes | str, status: int, *, family: str = "") -> Foun
         return error_in_events(_BOUNDARY.split(text), family=family)
     if text[0] not in "{[":
         return Found(kind=FailureKind.MALFORMED, why="a page instead of an answer") if text[0] == "<" else Found(text)
+    if text in ("{}", "[]"):
+        return Found(kind=FailureKind.MALFORMED, why="an empty answer")
     try:
         return error_in(json.loads(text))
     except ValueError:
@@ -207,8 +210,8 @@ class _Stream:
             return Found(kind=FailureKind.TRUNCATED, why="the stream ended without its terminal event")
         if not self._events:
             return Found(kind=FailureKind.MALFORMED, why="an empty stream")
-        if family == "lmstudio" and self._has_ended and not self._has_content and self._empty_completion:
-            # An overflow of a GGUF model's window: a well-formed stream without a word in it.
+        if family in SELF_HOSTED and self._has_ended and not self._has_content and self._empty_completion:
+            # An overflow of a GGUF model's window (LM Studio): a well-formed stream without a word in it.
             return Found(kind=FailureKind.DEPLOYMENT_CONTEXT, why="a stream without content")
         return None
 

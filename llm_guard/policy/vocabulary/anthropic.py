@@ -22,7 +22,7 @@ RULES = (
             """
             credit balance is too low | reached your specified | api usage limits | crossed its monthly |
             usage limit for this 5 hour window | hour window | exceed your account s usage | extra usage |
-            will regain access on | your limit will reset | exceeded your usage limit | limit * resets
+            will regain access on | your limit will reset | exceeded your usage limit | hit your * limit
             """,
         ),
         said(

@@ -98,7 +98,7 @@ RULES = (
             does not have permission | do not have permission | does not have access | do not have access |
             don t have access | doesn t have access | not have access to | has no access to | no permission |
             not authorized to | not authorised to | not permitted | not allowed to access | not allowed to use |
-            permission denied | access denied | access is denied | access to * denied | not enabled for your |
+            permission denied | not enabled for your |
             not available for your account | not yet available for this account | not allowed for this account |
             not allowed for your | not available for this account | not available on your plan |
             not available on your current plan | requires a higher tier | upgrade to access | insufficient permissions
@@ -108,6 +108,7 @@ RULES = (
             """,
             statuses=[0, 400, 401, 403, 451],
         ),
+        said(Kind.PERMISSION, "access denied | access is denied | access to * denied", statuses=[0, 400, 403, 404, 451]),
     ),
     *cited(
         "what is said of models that are not there",

@@ -86,6 +86,13 @@ RULES = (
     ),
     *cited(
         "Kubernetes, Knative, Google Cloud Run and load balancing, Vercel, Heroku, Fly, Render, Railway, Azure",
+        coded(Kind.NETWORK, "kubernetesServiceUnavailable"),
+        coded(Kind.OVERLOADED, "kubernetesServiceUnavailable", message="too many | overloaded"),
+        coded(Kind.WRONG_PATH, "kubernetesNotFound"),
+        coded(Kind.AUTH, "kubernetesUnauthorized"),
+        coded(Kind.PERMISSION, "kubernetesForbidden"),
+        coded(Kind.TIMEOUT, "kubernetesTimeout kubernetesServerTimeout"),
+        coded(Kind.RATE_LIMIT, "kubernetesTooManyRequests"),
         said(Kind.MODEL_LOADING, "activator request timeout | activator overload"),
         said(
             Kind.NETWORK,

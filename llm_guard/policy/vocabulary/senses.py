@@ -11,8 +11,10 @@ from llm_guard.policy.error_rules import about, cited
 
 _TOO_MUCH = """
     too long | too large | too big | too many | longer | larger | bigger | exceed | exceeds | exceeded | exceeding |
-    overflow | overflows | overflowed | greater than | more than | over the | less than | fewer than | fit | above
+    overflow | overflows | overflowed | greater than | more than | over the | less than | fewer than | fit | above |
+    should be | must be | at most | cannot be | but the | but your | but received | but got | longest
     """
+_SHORT = "per minute | per min | minute | per second | per sec | rpm | tpm | rps | qps"
 _PACE = """
     per minute | per min | per second | per sec | minute | rpm | tpm | rps | qps | rate limit | rate limits |
     rate limited | ratelimit | your rate | concurrent | concurrency | throttled | burst
@@ -22,7 +24,8 @@ _GONE = """
     removed | sunset | discontinued | no such | not available | t available | unavailable for | not deployed |
     t deployed | not loaded | not configured | no longer | not found | t found | not exist | t exist | nonexistent |
     not a valid | not valid | is invalid | not recognized | disabled | end of | unable to access | cannot access |
-    can t access | not hosted | not served
+    can t access | not hosted | not served | no models | no model | valid model | unavailable model |
+    model unavailable | t valid | not exposed
     """
 _SPENT = """
     insufficient | exhausted | exhaust | depleted | too low | not enough | exceeded | exceeds | exceed | over | crossed |
@@ -38,7 +41,7 @@ _REFUSED = """
     """
 _NONE_LEFT = """
     full | no | exceeded | exceeds | maximum | limit reached | reached | busy | dropped | rejected | available |
-    unavailable | expired | exhausted | too many | none | insufficient | not enough | limited | depleted | overflow | out
+    unavailable | expired | exhausted | none | insufficient | not enough | limited | depleted | overflow | out
     """
 _SERVING = """
     server | servers | service | services | model | system | engine | api | endpoint | deployment | upstream | backend |
@@ -93,7 +96,7 @@ RULES = (
             Kind.QUOTA_EXHAUSTED,
             """
             usage limit | usage limits | usage quota | usage cap | free quota | your quota | your limit | current quota |
-            your plan | your allowance | allocation | allowance | no quota | quota exceeded | your usage | neurons
+            your plan | your allowance | allocation | allowance | no quota | your usage | neurons
             """,
             """
             reached | hit | exceeded | exceed | used | exhausted | reset | resets | regain access | upgrade | purchase |
@@ -113,22 +116,23 @@ RULES = (
             Kind.QUOTA_EXHAUSTED,
             "calls | requests | tokens | images | limited",
             "month | week | monthly | weekly",
-            absent=_PACE,
+            absent=_SHORT,
             statuses=[0, 402, 403, 429],
         ),
         about(
             Kind.QUOTA_EXHAUSTED,
             "quota",
-            "exceeded | exhausted | exceeds | reached | used",
+            "exceeded | exhausted | exceeds | reached | used | out of | replenished | renewed",
             absent=_PACE,
             statuses=[402, 403],
         ),
         about(
             Kind.WINDOW_EXHAUSTED,
             "quota | allowance | allocation | limit | limits | usage | requests | tokens | calls",
-            "day | daily | today | 24 hours | per day",
-            absent=_PACE,
+            "day | daily | today | 24 hours | per day | tpd | rpd",
+            absent=_SHORT,
             statuses=[0, 402, 403, 429],
+            soon=Kind.RATE_LIMIT,
         ),
     ),
     *cited(
@@ -158,23 +162,36 @@ RULES = (
             absent=f"{_CALLERS_FAULT} | firewall",
             statuses=[0, 400, 401, 403, 404, 451],
         ),
+        about(
+            Kind.PERMISSION,
+            "permission | permissions | scope | scopes | privilege | privileges | entitlement",
+            "insufficient | missing | lacks | lack | required | not have | t have | without | denied | no",
+            statuses=[0, 400, 401, 403],
+        ),
     ),
     *cited(
         "plain English: models that are not there",
         about(
             Kind.MODEL_NOT_FOUND,
-            "model | models | deployment | deployments | modelid | engine name | model name | model id | endpoint",
+            "model | models | deployment | deployments | modelid | model id | endpoint | function id | adapter",
             _GONE,
             absent=f"{_CALLERS_FAULT} | with this | by this | for this model | this feature | does not support | loading | "
             "endpoint or method | accept | terms | try again | temporarily | busy | service unavailable | not available yet",
             statuses=[0, 400, 404, 410, 422],
         ),
         about(
-            Kind.MODEL_NOT_FOUND,
-            "models | model | endpoints | function | checkpoint | adapter",
-            "no models | no model | no endpoints | not found | no such | unable to access",
-            statuses=[400, 404, 410],
-            absent=f"{_CALLERS_FAULT} | function call | path | page | route | url",
+            Kind.WRONG_PATH,
+            "route | path | endpoint or | page | url | method",
+            "no route | not found | no matching | no such | unknown | unexpected | unrecognized | no handler",
+            statuses=[404],
+            absent="model | models | deployment",
+        ),
+        about(
+            Kind.NOT_FOUND,
+            "response | file | thread | item | conversation | message | batch | assistant | vector | session",
+            "not found | not exist | t exist | t found",
+            statuses=[400, 404],
+            absent="model | models | deployment | endpoint | path | route",
         ),
     ),
     *cited(
@@ -211,10 +228,11 @@ RULES = (
             """
             queue | queued | queues | pending | backlog | slots | slot | workers | worker | instances | instance |
             replicas | executor | executors | servers | gpus | pods | data centers | datacenters | nodes | backends |
-            engine slots | hosts
+            engine slots | hosts | provider | providers
             """,
             _NONE_LEFT,
-            absent="died | dead | exited | crashed | your account | credits | per minute | rate limit | scaled | killed",
+            absent="died | dead | exited | crashed | your account | credits | per minute | rate limit | scaled | killed | "
+            "not supported | quota",
         ),
         about(
             Kind.OVERLOADED,
@@ -229,25 +247,14 @@ RULES = (
         ),
         about(
             Kind.OVERLOADED,
-            f"{_BUSY} | overloaded or",
-            "again | later | retry | ready | now | currently | capacity | moment | busy | overloaded",
+            f"{_BUSY} | overloaded or | capacity | demand | traffic | load | degraded | unhealthy | draining | queue",
+            """
+            again | later | retry | ready | now | currently | moment | cannot process | unable to process | cannot be |
+            can t | could not be | temporarily | rejected | full
+            """,
             statuses=[400, 422],
             subject=_SERVING,
-        ),
-        about(
-            Kind.OVERLOADED,
-            "capacity | demand | traffic | load",
-            "no | maximum | exceeded | insufficient | high | heavy | peak | out | at | full | limited",
-            "again | later | retry | moment | currently | temporarily | cannot process | unable to process",
-            statuses=[400, 422],
-            subject=f"{_SERVING} | the system",
-        ),
-        about(
-            Kind.OVERLOADED,
-            "function | model | deployment | service | worker | endpoint",
-            "degraded | unhealthy | draining | throttling",
-            statuses=[0, 400, 422, 429, *range(500, 600)],
-            absent="quality",
+            absent="max_tokens | prompt | parameter | load the | to load",
         ),
         about(
             Kind.SERVER_ERROR,
@@ -324,12 +331,13 @@ RULES = (
             Kind.NETWORK,
             """
             connection | connect | upstream | origin | peer | socket | tunnel | dial | dns | endpoints | route | host |
-            reach | unreachable | network | backend
+            reach | unreachable | network | backend | connect to
             """,
             """
             failed | failure | refused | reset | closed | terminated | termination | unreachable | no healthy | lost |
             aborted | eof | disconnect | disconnected | connect error | no available | dial | unhealthy | error trying |
-            could not reach | cannot reach | no endpoints
+            could not reach | cannot reach | no endpoints | cannot connect | t connect | not connect | not contact |
+            not resolve | balancer
             """,
             absent="upstream error | backend fetch | upstream server is | command | load model | fetch failed",
         ),
@@ -350,6 +358,7 @@ RULES = (
             "call | parse | generate | validate | parsed",
             statuses=[0, 400, 424, *range(500, 600)],
             subject="failed | could | error | generated",
+            absent="your request | request body | json body | body of | the request",
         ),
     ),
 )

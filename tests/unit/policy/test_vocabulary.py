@@ -24,14 +24,14 @@ def test_every_row_says_where_it_was_seen() -> None:
 
 
 def test_every_row_has_something_to_hold_on_to() -> None:
-    assert all(rule.code or rule.message for rule in BUILT_IN)
+    assert all(rule.code or rule.message or rule.sense for rule in BUILT_IN)
     assert all(words_of(rule.message) for rule in BUILT_IN if rule.message)
 
 
 def test_no_two_rows_contradict_each_other() -> None:
     kinds = defaultdict(set)
     for rule in BUILT_IN:
-        row = (rule.code, rule.message.lower(), rule.statuses, rule.families, rule.is_weak, rule.is_firm)
+        row = (rule.code, rule.message.lower(), rule.sense, rule.statuses, rule.families, rule.is_weak, rule.is_firm)
         kinds[row].add(rule.kind)
     assert {row: found for row, found in kinds.items() if len(found) > 1} == {}
 

@@ -184,7 +184,7 @@ _BELIEVED_UNDER = {
     Kind.DEPLOYMENT_CONTEXT: _SERVER | {400, 403, 413, 422, 424, IN_BAND},
     Kind.CONTENT_POLICY: _SERVER | {400, 403, 406, 422, 424, 446, 451, IN_BAND},
     Kind.MODEL_NOT_FOUND: _SERVER | {400, 401, 403, 404, 410, 422, 424, IN_BAND},
-    Kind.WRONG_PATH: frozenset({400, 403, 404, IN_BAND}),
+    Kind.WRONG_PATH: frozenset({400, 403, 404, 424, IN_BAND}),
     Kind.CLIENT_CANCELLED: _SERVER | {400, 408, 499, IN_BAND},
 }
 """A phrase means what it says only where its kind can be: "rate limit" under a 400 is somebody's prompt."""

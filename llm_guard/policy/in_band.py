@@ -78,8 +78,6 @@ def error_in_answer(body: bytes | str, status: int, *, family: str = "") -> Foun
         return error_in_events(_BOUNDARY.split(text), family=family)
     if text[0] not in "{[":
         return Found(kind=FailureKind.MALFORMED, why="a page instead of an answer") if text[0] == "<" else Found(text)
-    if text in ("{}", "[]"):
-        return Found(kind=FailureKind.MALFORMED, why="an empty answer")
     try:
         return error_in(json.loads(text))
     except ValueError:

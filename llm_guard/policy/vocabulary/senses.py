@@ -71,7 +71,7 @@ RULES = (
                 _TOO_MUCH,
                 "context | token | tokens | length | window | n_ctx | token count | max_model_len",
                 absent=f"{_PACE} | per day | output tokens | output | completion tokens | string | array | quota | usage | "
-                "credits | budget | wait | rate | requests | max_tokens is",
+                "credits | budget | wait | rate | requests | max_tokens is | request body | body too",
             ),
             about(
                 Kind.CONTEXT_LENGTH,
@@ -181,11 +181,15 @@ RULES = (
         ),
         about(
             Kind.WRONG_PATH,
-            "route | path | endpoint or | page | url | method",
-            "no route | not found | no matching | no such | unknown | unexpected | unrecognized | no handler",
+            "route | path | endpoint or | page | url | method | api | app | application | service | services | host | site",
+            """
+            no route | not found | no matching | no such | unknown | unexpected | unrecognized | no handler | not exist |
+            t exist | not published
+            """,
             statuses=[404],
             absent="model | models | deployment",
         ),
+        about(Kind.WRONG_PATH, "no matching | no route | no handler | no match", statuses=[404], absent="model | models"),
         about(
             Kind.NOT_FOUND,
             "response | file | thread | item | conversation | message | batch | assistant | vector | session",
@@ -227,7 +231,7 @@ RULES = (
             Kind.OVERLOADED,
             """
             queue | queued | queues | pending | backlog | slots | slot | workers | worker | instances | instance |
-            replicas | executor | executors | servers | gpus | pods | data centers | datacenters | nodes | backends |
+            replicas | executor | executors | servers | accounts | gpus | pods | data centers | datacenters | nodes | backends |
             engine slots | hosts | provider | providers
             """,
             _NONE_LEFT,
@@ -275,6 +279,12 @@ RULES = (
             """,
             absent="failed | error | failure | could not | unable | t load | crashed | timed out | exited",
             statuses=[0, 404, 424, 425, 429, *range(500, 600)],
+        ),
+        about(
+            Kind.MODEL_LOADING,
+            "session | container | replica | instance | endpoint | model | pod",
+            "become ready | became ready | not ready",
+            statuses=[0, 424, 425, 429, *range(500, 600)],
         ),
         about(
             Kind.MODEL_LOADING,
@@ -340,6 +350,22 @@ RULES = (
             not resolve | balancer
             """,
             absent="upstream error | backend fetch | upstream server is | command | load model | fetch failed",
+        ),
+    ),
+    *cited(
+        "plain English: what the request brings along",
+        about(
+            Kind.DEPLOYMENT_PAYLOAD,
+            "tokens | token",
+            "too large | too big | exceeds | max size | maximum size | larger",
+            statuses=[413],
+        ),
+        about(
+            Kind.INVALID_REQUEST,
+            "mcp | mcp server | tool server | connector | external tool",
+            "error | failed | retrieving | unauthorized | unreachable | not found",
+            statuses=[400, 422, 424],
+            absent="model",
         ),
     ),
     *cited(

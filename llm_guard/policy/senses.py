@@ -52,7 +52,9 @@ def sense(groups: Iterable[str], absent: str = "", subject: str = "") -> Sense:
 def wordings(words: str, labels: Iterable[str]) -> Iterator[Wording]:
     """Of a sentence, as `words_of` gives it, and of each codeword by itself."""
     spoken = words.split()[:MAX_WORDS]
-    if spoken:
+    if len(spoken) == 1 and "_" in spoken[0]:
+        labels = (*labels, spoken[0])
+    elif spoken:
         yield Wording(_with_pairs(spoken), frozenset(spoken[:_SUBJECT_WORDS]))
     for label in labels:
         parts = [part.lower() for part in _LABEL_WORD.findall(label[:_MAX_LABEL_CHARS])]

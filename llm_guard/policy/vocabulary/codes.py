@@ -150,7 +150,7 @@ RULES = (
             unprocessable_entity invalid_parameter validation
             """,
             is_weak=True,
-            statuses=[0],
+            statuses=[0, 424],
         ),
         coded(Kind.CLIENT_CANCELLED, "canceled", is_weak=True, statuses=[0, 499]),
         coded(Kind.PAYLOAD_TOO_LARGE, "content_too_large", is_weak=True, statuses=[0]),

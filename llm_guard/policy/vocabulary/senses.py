@@ -31,7 +31,7 @@ _SPENT = """
     insufficient | exhausted | exhaust | depleted | too low | not enough | exceeded | exceeds | exceed | over | crossed |
     required | requires | require | expired | overdue | run out | ran out | used up | reached | inactive | hard limit |
     no | zero | none | negative | unpaid | cap | capped | blocked | not active | past due | delinquent | declined | full |
-    lapsed | ended | due | needed | empty
+    lapsed | ended | due | needed | empty | t have | not have
     """
 _REFUSED = """
     not allowed | t allowed | not available | not yet | denied | disabled | suspended | restricted | banned | blocked |
@@ -90,7 +90,7 @@ RULES = (
             subscription | invoice | funds | wallet | recharge | top up | trial | free tier | paid plan | expenditure
             """,
             _SPENT,
-            absent=f"{_PACE} | in flight | load balancer",
+            absent=f"{_PACE} | in flight | load balancer | subscription key | api key",
         ),
         about(
             Kind.QUOTA_EXHAUSTED,
@@ -178,6 +178,13 @@ RULES = (
             absent=f"{_CALLERS_FAULT} | with this | by this | for this model | this feature | does not support | loading | "
             "endpoint or method | accept | terms | try again | temporarily | busy | service unavailable | not available yet",
             statuses=[0, 400, 404, 410, 422],
+        ),
+        about(
+            Kind.MODEL_NOT_FOUND,
+            "function | checkpoint | adapter | lora | endpoints | endpoint",
+            "not found | no endpoints | no such | not exist | t exist",
+            statuses=[404, 410],
+            absent=f"{_CALLERS_FAULT} | function call | path | page | route | url | unknown endpoint",
         ),
         about(
             Kind.WRONG_PATH,
@@ -309,20 +316,14 @@ RULES = (
         ),
         about(
             Kind.SERVER_ERROR,
-            "model | engine | worker | runner | process | server | container | backend | function | command",
+            "model | engine | enginecore | worker | runner | process | server | container | backend | function | command",
             """
             crash | crashed | died | dead | killed | unexpectedly | panicked | segfault | exited | core dumped |
-            terminated by | terminated unexpectedly | exit code | restarted | aborted unexpectedly
+            terminated by | terminated unexpectedly | exit code | restarted | aborted unexpectedly | failed to load |
+            error loading | not load | unable to load | encountered an | not running | exited prematurely
             """,
             statuses=[0, 400, 424, *range(500, 600)],
-            absent="client | your account | caller",
-        ),
-        about(
-            Kind.SERVER_ERROR,
-            "failed to | error loading | could not | unable to",
-            "load model | load the | loading model | load a | start model | start engine | start the",
-            subject="failed | error | could | unable | cannot",
-            statuses=[0, 400, 424, *range(500, 600)],
+            absent="client | your account | caller | image | url | file | adapter name",
         ),
         about(
             Kind.CONNECT_TIMEOUT,
@@ -379,12 +380,11 @@ RULES = (
         ),
         about(
             Kind.BAD_SAMPLE,
-            "tool | function | json | tool call | function call",
-            "failed to | could not | failed_generation",
-            "call | parse | generate | validate | parsed",
-            statuses=[0, 400, 424, *range(500, 600)],
-            subject="failed | could | error | generated",
-            absent="your request | request body | json body | body of | the request",
+            "tool | function | json | tool call | function call | call | arguments | generated | schema",
+            "parse | parsing | parsed | generate | generated | match | malformed | invalid character | call a",
+            "failed | error | not | could | invalid | missing | malformed | unexpected",
+            statuses=[0, 424, *range(500, 600)],
+            absent="your request | request body | json body | body of | the request | parameter | mcp | must be | response",
         ),
     ),
 )

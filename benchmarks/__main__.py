@@ -333,10 +333,11 @@ def _wrong_answers() -> Iterable[str]:
 
 
 def _classification(file: Path | None = None) -> Iterable[str]:
-    scores, classifying = classification.run(click.echo, (file,) if file else classification.COLLECTIONS)
-    if file is None:
-        report.write_classification(scores, classifying)
-    return [promise for score in scores for promise in score.broken] + classifying.broken
+    if file is not None:
+        return classification.run_file(click.echo, file).broken
+    measured = classification.run(click.echo)
+    report.write_classification(measured)
+    return measured.broken
 
 
 def _end(broken: Iterable[str], *, is_written: bool = True) -> None:

@@ -1,7 +1,8 @@
 """How often the classifier is right, where it is wrong, and what it costs.
 
-Measures against files of labelled errors (`tests/data/*.jsonl`, or one given by path). The held-out figures cannot be
-measured again, since what was held out has been learned from; they stand here as they were found.
+Measures against files of labelled errors (`tests/data/*.jsonl`, or one given by path): as they are, and with each
+provider left out of the vocabulary (`left_out`), which shows what to expect of a provider that is not known. Records of
+`unseen.jsonl` also hold what the classifier made of them when it first read them; nothing had been learned from them.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import left_out
 from llm_guard.explain import evidence_of, report
 from llm_guard.policy.classify import classify, classify_answer
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
-COLLECTIONS = (DATA / "corpus.jsonl", DATA / "errors.jsonl")
+COLLECTIONS = (DATA / "corpus.jsonl", DATA / "errors.jsonl", DATA / "unseen.jsonl")
 PROMISED = {
     "retriable": 0.99,
     "category": 0.97,
@@ -28,44 +30,33 @@ PROMISED = {
     "other_deployment_may_help": 0.97,
     "retry_after_s": 0.99,
 }
+LEFT_OUT_PROMISED = {
+    "retriable": 0.98,
+    "category": 0.96,
+    "counts_against_breaker": 0.985,
+    "other_deployment_may_help": 0.985,
+    "retry_after_s": 0.995,
+}
+"""What holds of a provider that is not known; the aim is 99 % of each, and the page shows what is missing."""
 TYPICAL_S = 50e-6
 HOSTILE_S = 10e-3
 _WALL = 1_800_000_000.0
 _HOSTILE_BYTES = 200_000
 
 
+Record = dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Figures that were taken once, before what they were taken on had been looked at."""
+class Misreading:
+    """An error with at least one wrong answer."""
 
-    name: str
-    how: str
-    cases: int
-    shares: dict[str, float]
+    id: str
+    group: str
+    wrong: tuple[str, ...]
 
-
-HELD_OUT = (
-    HeldOut(
-        "corpus.jsonl, 15 of its 32 providers",
-        "The stricter figure. Providers in a seeded shuffle, first a third of them (59 cases), then, still unread, "
-        "more in the same order until a third of the cases was out too (openai, openrouter, vllm, bedrock, xai, "
-        "deepseek, llama.cpp, sglang, fireworks, vertex, perplexity and four small ones). The tables were written from "
-        "the other 17 providers, from public code and issues, and from the error reference, which had been written "
-        "with the whole collection in sight and names some of what was held out: so it flatters. Measured once, then "
-        "learned from.",
-        121,
-        dict(zip(PROMISED, (0.992, 0.868, 0.967, 0.967, 1.0), strict=True)),
-    ),
-    HeldOut(
-        "errors.jsonl, 193 of its 215",
-        "Weaker evidence: bodies from public code, issues and documentation, labelled by whoever had written the "
-        "tables, in part from the same sources, after all of corpus.jsonl had been learned from. 22 are left out of "
-        "the figure, because they had served as spot checks before or repeat a sentence of the corpus; with them "
-        "category was 96.3 %. Measured once, then learned from.",
-        193,
-        dict(zip(PROMISED, (0.995, 0.959, 0.995, 0.990, 1.0), strict=True)),
-    ),
-)
+    def __str__(self) -> str:
+        return f"{self.id}: {', '.join(self.wrong)}"
 
 
 @dataclass(slots=True)
@@ -77,7 +68,29 @@ class Score:
     right: Counter[str] = field(default_factory=Counter)
     by_provider: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     confusion: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    wrong: list[str] = field(default_factory=list)
+    wrong: list[Misreading] = field(default_factory=list)
+    promised: dict[str, float] = field(default_factory=lambda: PROMISED)
+
+    def add(self, record: Record, found: Record, group: str) -> None:
+        """Compares answers with the labels. A wait is right within 1 %; where two experts would name different
+        categories (`also`), each of them is right."""
+        expected = record["expect"]
+        self.cases += 1
+        provider = self.by_provider[group]
+        provider["cases"] += 1
+        wrong = []
+        for name in PROMISED:
+            is_right = _is_right(found[name], expected[name]) or (
+                name == "category" and found[name] in record.get("also", ())
+            )
+            self.right[name] += is_right
+            provider[name] += is_right
+            if not is_right:
+                wrong.append(f"{name} is {expected[name]}, found {found[name]}")
+        is_alike = found["category"] in record.get("also", ())
+        self.confusion[expected["category"]][expected["category"] if is_alike else found["category"]] += 1
+        if wrong:
+            self.wrong.append(Misreading(record["id"], group, tuple(wrong)))
 
     def share(self, name: str) -> float:
         """Of right answers, 0 to 1."""
@@ -87,8 +100,8 @@ class Score:
     def broken(self) -> list[str]:
         """Promises that do not hold."""
         return [
-            f"{self.name}: {name} {self.share(name):.1%} against {promised:.0%}"
-            for name, promised in PROMISED.items()
+            f"{self.name}: {name} {self.share(name):.1%} against {promised:.1%}"
+            for name, promised in self.promised.items()
             if self.share(name) < promised
         ]
 
@@ -111,35 +124,88 @@ class Cost:
         return found
 
 
-def run(say: Callable[[str], None], files: tuple[Path, ...] = COLLECTIONS) -> tuple[list[Score], Cost]:
-    """Scores each file and measures the cost on the first."""
-    read = [(file.name, [json.loads(line) for line in file.read_text("utf-8").splitlines() if line]) for file in files]
-    scores = [score(name, records) for name, records in read]
-    for each in scores:
-        say(f"{each.name:16} {each.cases} cases: " + ", ".join(f"{name} {each.share(name):.1%}" for name in PROMISED))
-        for line in each.wrong:
-            say(f"  {line}")
-    measured = cost(read[0][1])
-    say(f"cost: median {measured.median_s * 1e6:.0f} us, hostile {max(measured.hostile.values()) * 1e3:.1f} ms at most")
-    return scores, measured
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything that the page shows."""
+
+    visible: list[Score]
+    first: list[Score]
+    """Errors by what was found of them when the classifier first read them."""
+    left_out: Score
+    words_left_out: Score
+    """Stricter: single words of a sense are left out as well."""
+    cost: Cost
+
+    @property
+    def broken(self) -> list[str]:
+        """Promises that do not hold."""
+        scores = (*self.visible, self.left_out)
+        return [promise for each in scores for promise in each.broken] + self.cost.broken
 
 
-def score(name: str, records: list[dict[str, Any]]) -> Score:
-    """How often the answers agree with the labels; a wait is right within 1 %."""
+def run(say: Callable[[str], None]) -> Measured:
+    """Measures all collections."""
+    read = {file.name: _records_of(file) for file in COLLECTIONS}
+    records = [record for collection in read.values() for record in collection]
+    taught = left_out.Taught(records, _WALL)
+    measured = Measured(
+        [score(name, collection) for name, collection in read.items()],
+        _first_read(read["unseen.jsonl"]),
+        _score_left_out("provider left out", left_out.read_unknown(records, taught, _WALL)),
+        _score_left_out("words left out too", left_out.read_unknown(records, taught, _WALL, words_too=True)),
+        cost(read["corpus.jsonl"]),
+    )
+    for each in (*measured.visible, *measured.first, measured.left_out, measured.words_left_out):
+        _say(say, each)
+    _say_cost(say, measured.cost)
+    return measured
+
+
+def run_file(say: Callable[[str], None], file: Path) -> Score:
+    """Scores one file of labelled errors."""
+    result = score(file.name, _records_of(file))
+    _say(say, result)
+    for misreading in result.wrong:
+        say(f"  {misreading}")
+    return result
+
+
+def score(name: str, records: Iterable[Record]) -> Score:
+    """How often the answers agree with the labels."""
     result = Score(name)
     for record in records:
-        expected, found = record["expect"], report(record, _WALL)
-        result.cases += 1
-        provider = result.by_provider[record["provider"]]
-        provider["cases"] += 1
-        result.confusion[expected["category"]][found["category"]] += 1
-        for each in PROMISED:
-            is_right = _is_right(found[each], expected[each])
-            result.right[each] += is_right
-            provider[each] += is_right
-            if not is_right:
-                result.wrong.append(f"{record['id']}: {each} is {expected[each]}, found {found[each]}")
+        result.add(record, report(record, _WALL), record["provider"])
     return result
+
+
+def _first_read(records: list[Record]) -> list[Score]:
+    scores = []
+    for batch in sorted({record["batch"] for record in records}):
+        result = Score(f"unseen.jsonl, batch {batch}, first read")
+        for record in records:
+            if record["batch"] == batch:
+                result.add(record, record["first_read"], record["provider"])
+        scores.append(result)
+    return scores
+
+
+def _score_left_out(name: str, answers: Iterable[tuple[Record, Record]]) -> Score:
+    result = Score(name, promised=LEFT_OUT_PROMISED)
+    for record, found in answers:
+        result.add(record, found, left_out.group_of(record))
+    return result
+
+
+def _records_of(file: Path) -> list[Record]:
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines() if line]
+
+
+def _say(say: Callable[[str], None], each: Score) -> None:
+    say(f"{each.name:36} {each.cases} cases: " + ", ".join(f"{name} {each.share(name):.1%}" for name in PROMISED))
+
+
+def _say_cost(say: Callable[[str], None], found: Cost) -> None:
+    say(f"cost: median {found.median_s * 1e6:.0f} us, hostile {max(found.hostile.values()) * 1e3:.1f} ms at most")
 
 
 def cost(records: list[dict[str, Any]]) -> Cost:

@@ -7,6 +7,9 @@ is withheld, and its errors are classified with what remains. Both steps are mec
   the group. An error that a gateway quotes does not count: it is another provider's.
 - An engine that people run is at a local address ("local"), any other provider at an unknown one ("").
 
+The stricter of the two figures also takes single words out of the senses (`policy.senses`): words that only the
+group's errors use, although many of them are plain English and were not learned from these errors.
+
 What cannot be left out is structure: which fields of a body are read, what a status means, which reasons to stop are
 proper ends. Errors of connections are not part of it: their words come from this gateway's own HTTP client.
 """
@@ -22,6 +25,7 @@ from llm_guard.explain import answers, evidence_of
 from llm_guard.policy.classify import Evidence, classify
 from llm_guard.policy.envelope import Layer
 from llm_guard.policy.error_rules import Rule, RuleBook
+from llm_guard.policy.senses import Sense, Wording, wordings
 from llm_guard.policy.vocabulary import RULES
 from llm_guard.policy.vocabulary.engines import SELF_HOSTED
 
@@ -97,15 +101,28 @@ _UNNAMED = "edge"
 
 
 class _Listening(RuleBook):
-    """Notes every rule that holds for what it is given."""
+    """Notes every rule that holds for what it is given, and the words of senses that made it hold."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         super().__init__(rules)
         self.held: set[Rule] = set()
+        self.used: set[tuple[Rule, str]] = set()
 
     def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Rule | None:
-        self.held.update(self.all_holding(layers, status, family))
+        held = set(self.all_holding(layers, status, family))
+        self.held |= held
+        spoken = [wording for layer, words in layers for wording in wordings(words, layer.labels)]
+        for rule in held:
+            if rule.sense is not None:
+                self.used.update((rule, word) for word in _words_used(rule.sense, spoken))
         return super().find(layers, status, family)
+
+
+def _words_used(sense: Sense, spoken: Iterable[Wording]) -> Iterator[str]:
+    for wording in spoken:
+        if sense.holds(wording):
+            for group in sense.groups:
+                yield from group & wording.words
 
 
 def group_of(record: Record) -> str:
@@ -124,35 +141,56 @@ def measurable(records: Iterable[Record]) -> list[Record]:
 
 
 class Taught:
-    """Which groups' errors each row of the vocabulary holds for."""
+    """Which groups' errors each row of the vocabulary, and each word of a sense, holds for."""
 
     def __init__(self, records: Iterable[Record], wall: float) -> None:
-        self._groups: dict[Rule, set[str]] = defaultdict(set)
+        self._rows: dict[Rule, set[str]] = defaultdict(set)
+        self._words: dict[tuple[Rule, str], set[str]] = defaultdict(set)
         listening = _Listening(tuple(RULES))
         for record in measurable(records):
             listening.held.clear()
+            listening.used.clear()
             classify(evidence_of(record), wall, book=listening)
             for rule in listening.held:
-                self._groups[rule].add(group_of(record))
+                self._rows[rule].add(group_of(record))
+            for used in listening.used:
+                self._words[used].add(group_of(record))
 
-    def belongs_to(self, rule: Rule, group: str) -> bool:
-        """Whether only this group's errors can have taught the row."""
-        groups = self._groups.get(rule, set())
-        if group not in groups and (groups or not _is_named(group, rule.source)):
+    def without(self, group: str, *, words_too: bool = False) -> RuleBook:
+        """The vocabulary that nothing but this group's errors has taught a row of."""
+        rules = [rule for rule in RULES if not self._is_from(self._rows.get(rule, set()), group, rule.source)]
+        return RuleBook(self._narrowed(rules, group) if words_too else rules)
+
+    def _is_from(self, groups: set[str], group: str, source: str = "") -> bool:
+        if group not in groups and (groups or not _is_named(group, source)):
             return False
         return not groups - QUOTING - {group}
 
-    def without(self, group: str) -> RuleBook:
-        return RuleBook([rule for rule in RULES if not self.belongs_to(rule, group)])
+    def _narrowed(self, rules: Iterable[Rule], group: str) -> list[Rule]:
+        narrowed = []
+        for rule in rules:
+            if rule.sense is not None:
+                kept = tuple(
+                    frozenset(word for word in words if not self._is_only(rule, word, group))
+                    for words in rule.sense.groups
+                )
+                rule = replace(rule, sense=replace(rule.sense, groups=kept))
+            narrowed.append(rule)
+        return narrowed
+
+    def _is_only(self, rule: Rule, word: str, group: str) -> bool:
+        return self._is_from(self._words.get((rule, word), set()), group)
 
 
-def read_unknown(records: Iterable[Record], taught: Taught, wall: float) -> Iterator[tuple[Record, dict[str, Any]]]:
+def read_unknown(
+    records: Iterable[Record], taught: Taught, wall: float, *, words_too: bool = False
+) -> Iterator[tuple[Record, dict[str, Any]]]:
     """Each error with what is found of it when its provider is unknown."""
     books: dict[str, RuleBook] = {}
     for record in measurable(records):
         group = group_of(record)
         if group not in books:
-            books[group] = taught.without(group)
+            books[group] = taught.without(group, words_too=words_too)
         yield record, answers(classify(_unnamed(evidence_of(record)), wall, book=books[group]))
 
 

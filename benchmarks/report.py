@@ -7,7 +7,7 @@ import json
 import statistics
 from pathlib import Path
 
-from benchmarks import classification, joins, lasting, ops, since, uploads, wrong_answers
+from benchmarks import classification, classification_page, joins, lasting, ops, since, uploads, wrong_answers
 from benchmarks.provenance import computed_line, machine, measured_line
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
@@ -175,52 +175,12 @@ def write_wrong_answers(judged: wrong_answers.Judged) -> None:
     )
 
 
-def write_classification(scores: list[classification.Score], cost: classification.Cost) -> None:
+def write_classification(measured: classification.Measured) -> None:
     """classification.md."""
     RESULTS.mkdir(exist_ok=True)
-    names = list(classification.PROMISED)
-    head = "| " + " | ".join(["", "cases", *(name.replace("_", " ") for name in names)]) + " |"
-    rule = "|---|" + "---:|" * (len(names) + 1)
-    lines = ["# How often the classifier is right", "", "## Held out", "", head, rule]
-    for each in classification.HELD_OUT:
-        shares = " | ".join(f"{each.shares[name]:.1%}" for name in names)
-        lines.append(f"| {each.name} | {each.cases} | {shares} |")
-    lines += [""] + [f"- **{each.name}**: {each.how}" for each in classification.HELD_OUT]
-    lines += ["", "## Visible", "", "These have been learned from: they show that nothing broke, not how good it is."]
-    lines += ["", head, rule]
-    for score in scores:
-        shares = " | ".join(f"{score.share(name):.1%}" for name in names)
-        lines.append(f"| {score.name} | {score.cases} | {shares} |")
-    lines.append("| promised | | " + " | ".join(f"{share:.0%}" for share in classification.PROMISED.values()) + " |")
-    for score in scores:
-        lines += _providers_of(score, names, head, rule) + _confusion_of(score)
-    lines += _classifying_cost(cost)
-    (RESULTS / "classification.md").write_text("\n".join(lines) + "\n")
-
-
-def _providers_of(score: classification.Score, names: list[str], head: str, rule: str) -> list[str]:
-    lines = ["", f"### {score.name}, by provider", "", head, rule]
-    for provider, right in sorted(score.by_provider.items()):
-        shares = " | ".join(f"{right[name] / right['cases']:.0%}" for name in names)
-        lines.append(f"| {provider} | {right['cases']} | {shares} |")
-    return lines
-
-
-def _confusion_of(score: classification.Score) -> list[str]:
-    lines = ["", f"### {score.name}, what was taken for what", "", "| it is | cases | right | taken for |"]
-    lines.append("|---|---:|---:|---|")
-    for category, found in sorted(score.confusion.items()):
-        others = ", ".join(f"{other} {count}" for other, count in found.most_common() if other != category)
-        lines.append(f"| {category} | {found.total()} | {found[category]} | {others or '-'} |")
-    return lines
-
-
-def _classifying_cost(cost: classification.Cost) -> list[str]:
-    lines = ["", "## Cost", ""]
-    lines.append(f"A typical body: {cost.median_s * 1e6:.0f} µs (p95 {cost.p95_s * 1e6:.0f} µs), promised < 50 µs.")
-    lines += ["", "200 kB of hostile text, promised < 10 ms:", "", "| text | ms |", "|---|---:|"]
-    lines += [f"| {name} | {seconds * 1e3:.2f} |" for name, seconds in cost.hostile.items()]
-    return [*lines, "", measured_line(machine())]
+    (RESULTS / "classification.md").write_text(
+        "\n".join([*classification_page.page(measured), measured_line(machine()), ""])
+    )
 
 
 def _write_json(name: str, content: object) -> None:

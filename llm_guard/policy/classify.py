@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llm_guard.outcome import FailureKind, Signal, Source
-from llm_guard.policy.envelope import MAX_BODY_BYTES, Layer, Said, plain_code, read_body, read_value, sentence_of
+from llm_guard.policy.codewords import plain_code
+from llm_guard.policy.envelope import MAX_BODY_BYTES, Layer, Said, read_body, read_value, sentence_of
 from llm_guard.policy.error_rules import Rule, RuleBook, UserRule
 from llm_guard.policy.in_band import error_in, error_in_answer, error_in_events
 from llm_guard.policy.phrases import words_of

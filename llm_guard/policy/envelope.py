@@ -14,6 +14,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
+from llm_guard.policy.codewords import (
+    CLOUDFLARE,
+    codes_in,
+    google_codes,
+    marks,
+    plain_code,
+    status_first,
+    status_last,
+    status_of,
+)
 from llm_guard.policy.loose_json import embedded, loads
 from llm_guard.policy.phrases import MAX_MESSAGE_CHARS, words_of
 
@@ -38,21 +48,6 @@ _NESTED_FIELDS = (
 _WAIT_FIELD = re.compile(r"(?:retry|try_?again)_?(?:after|delay|in)|resets?_?(?:in|after)|estimated_?time|cool_?down")
 """A field that names a wait, whatever case it is written in; one that ends in `ms` has milliseconds."""
 
-_STATUS_FIRST = re.compile(
-    r"\W{0,2}(?:(?:error(?: code)?|http(?: error| status)?|status(?: code)?|upstream error"
-    r"|request failed with status code)[:=]?\s*)?"
-    r"([45]\d\d)\b(?![.,]\d)(?!\s*(?:tokens|characters|bytes|images|messages))",
-    re.IGNORECASE,
-)
-_STATUS_SAID = re.compile(
-    r"\b(?:with status code|error code|returned|status)[: ]\s*([45]\d\d)\b(?!\.\d)", re.IGNORECASE
-)
-_STATUS_LAST = re.compile(r"\b(?:status|code|error|returned|http|failed)\b\D{0,20}\b([45]\d\d)\b\W{0,6}$", re.IGNORECASE)
-_EXCEPTION_FIRST = re.compile(r"(?:[\w.]{0,40}\.)?(\w{3,60}(?:Error|Exception|Exceeded|Failed))\b\s*[:\-(]")
-_AWS_FIRST = re.compile(r"An error occurred \((\w{3,60})\)")
-_CODE_FIRST = re.compile(r"\W?\[([\w.]{3,40})\]")
-_CODE_LAST = re.compile(r"\((\d{4})\)\s*$")
-_CLOUDFLARE = re.compile(r"error(?:\s+code)?:?\s*(1\d{3})\b", re.IGNORECASE)
 _LIKE_JSON = re.compile(r"""\{|\[\s*(?:[{\["']|$)|"[^"]""")
 _TITLE = re.compile(r"<title[^<>]{0,100}>([^<]{0,300})", re.IGNORECASE)
 _HEADING = re.compile(r"<h[12][^<>]{0,100}>(.{0,200})", re.IGNORECASE)
@@ -127,26 +122,13 @@ def read_value(value: object) -> Said:
     return said
 
 
-def plain_code(code: str) -> str:
-    """A machine-readable word without its spelling: RateLimitError, rate_limit_error and rate-limit are one."""
-    if "://" in code or "#" in code:
-        code = code.partition(":")[0].rpartition("#")[2]  # x-amzn-errortype: ThrottlingException:http://...
-    prefix, dot, last = code.rpartition(".")
-    if dot and prefix.islower():
-        code = last  # litellm.RateLimitError
-    plain = "".join(filter(str.isalnum, code.lower()))
-    for ending in ("exception", "error"):
-        plain = plain.removesuffix(ending)
-    return plain
-
-
 def _read_html(text: str) -> Said:
     found = [*_TITLE.findall(text), *_HEADING.findall(text)[:2]]
     message = html.unescape(" | ".join(" ".join(_TAG.sub(" ", part).split()) for part in found))
     said = Said("html")
-    code = _CLOUDFLARE.search(message)
+    code = CLOUDFLARE.search(message)
     codes = frozenset({f"cloudflare{code[1]}"} if code else ())
-    said.layers.append(Layer(message=message, status=_status_first(message), codes=codes))
+    said.layers.append(Layer(message=message, status=status_first(message), codes=codes))
     return said
 
 
@@ -175,7 +157,7 @@ def _open_text(said: Said, value: str, depth: int) -> None:
     quoted = embedded(text[:MAX_BODY_BYTES])
     if quoted is not None:
         before, inner = quoted
-        said.quoted_status = said.quoted_status or _status_last(before)
+        said.quoted_status = said.quoted_status or status_last(before)
         said.layers.append(_text_layer(before))
         _open(said, inner, depth + 1)
         return
@@ -193,7 +175,7 @@ def _waits_in(value: dict[str, Any]) -> Iterator[object]:
 
 def _text_layer(text: str) -> Layer:
     text = text[:MAX_MESSAGE_CHARS]
-    return Layer(message=text, status=_status_first(text), codes=frozenset(_codes_in(text)))
+    return Layer(message=text, status=status_first(text), codes=frozenset(codes_in(text)))
 
 
 def _open_object(said: Said, value: dict[str, Any], depth: int) -> None:
@@ -205,9 +187,9 @@ def _open_object(said: Said, value: dict[str, Any], depth: int) -> None:
     code, kind, status, codes, labels = _labels_of(value, error, said_elsewhere=message is not error)
     inner = _text_of(message) if message is not None else None
     if inner is not None:
-        codes |= set(_codes_in(inner))
+        codes |= set(codes_in(inner))
     if codes or status or inner:
-        status = status or (_status_first(inner) if inner else None)
+        status = status or (status_first(inner) if inner else None)
         said.layers.append(Layer(code, kind, inner or "", status, frozenset(codes), tuple(labels)))
     if isinstance(message, str) and inner is None:
         _open(said, message, depth + 1)
@@ -266,88 +248,28 @@ def _labels_of(
     status: int | None = None
     for name in _CODE_FIELDS:
         found = value.get(name)
-        status = status or _status_of(found)
-        if isinstance(found, str | int) and not isinstance(found, bool) and _status_of(found) is None:
+        status = status or status_of(found)
+        if isinstance(found, str | int) and not isinstance(found, bool) and status_of(found) is None:
             code = code or str(found)
             labels.append(str(found)[:200])
     for name in _TYPE_FIELDS:
         found = value.get(name)
         if name in ("status", "type") and status is None:
-            status = _status_of(found)
+            status = status_of(found)
         if isinstance(found, str):
             kind = kind or found
             labels.append(found[:200])
     if isinstance(error, str) and said_elsewhere:
         kind = kind or error
         labels.append(error[:200])
-    status = _status_of(value.get("originalStatusCode")) or _status_of(value.get("http_code")) or status
+    status = status_of(value.get("originalStatusCode")) or status_of(value.get("http_code")) or status
     codes = {plain_code(label) for label in labels}
     if isinstance(aws_type := value.get("__type"), str):
         codes.add(f"aws{plain_code(aws_type[:200])}")
-    codes.update(_google_codes(value))
-    codes.update(_marks(value))
+    codes.update(google_codes(value))
+    codes.update(marks(value))
     codes.discard("")
     return code[:200], kind[:200], status, codes, labels
-
-
-def _google_codes(value: dict[str, Any]) -> Iterator[str]:
-    """QuotaFailure names the windows in identifiers: GenerateRequestsPerDayPerProjectPerModel-FreeTier."""
-    violations = value.get("violations")
-    for violation in violations[:10] if isinstance(violations, list) else ():
-        name = violation.get("quotaId") if isinstance(violation, dict) else None
-        if isinstance(name, str):
-            for window in ("PerMinute", "PerDay", "PerSecond", "PerHour"):
-                if window in name:
-                    yield f"quota{window.lower()}"
-
-
-def _marks(value: dict[str, Any]) -> Iterator[str]:
-    """Fields whose presence says something."""
-    if value.get("object") == "error" and isinstance(value.get("type"), str) and value["type"][:1].isupper():
-        yield "markvllm"
-    if "error_type" in value and isinstance(value.get("error"), str):
-        yield "marktgi"
-    if isinstance(value.get("n_ctx"), int):
-        yield "markllamacpp"
-    if isinstance(value.get("reasons"), list) and "flagged_input" in value:
-        yield "flagged"
-    if isinstance(value.get("limit_source"), str):
-        yield plain_code(value["limit_source"])
-    if value.get("blockReason"):
-        yield "blockreason"
-    if value.get("kind") == "Status" and isinstance(value.get("reason"), str):
-        yield f"kubernetes{plain_code(value['reason'][:80])}"
-
-
-def _codes_in(text: str) -> Iterator[str]:
-    """Machine-readable words at fixed places of a sentence."""
-    for pattern in (_EXCEPTION_FIRST, _AWS_FIRST, _CODE_FIRST):
-        found = pattern.match(text)
-        if found and _status_of(found[1]) is None:
-            yield plain_code(found[1])
-    if found := _CODE_LAST.search(text[-12:]):
-        yield f"minimax{found[1]}"
-    if found := _CLOUDFLARE.match(text):
-        yield f"cloudflare{found[1]}"
-
-
-def _status_first(text: str) -> int | None:
-    found = _STATUS_FIRST.match(text) or _STATUS_SAID.search(text[:120])
-    return int(found[1]) if found else None
-
-
-def _status_last(text: str) -> int | None:
-    """The status at the end of the words before a quoted answer: `request failed with status 400: `."""
-    found = _STATUS_LAST.search(text[-80:])
-    return int(found[1]) if found else None
-
-
-def _status_of(value: object) -> int | None:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) == 3:
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599:
-        return value
-    return None
 
 
 def sentence_of(layer: Layer, *, without_quotes: bool) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.envelope import Layer, plain_code
+from llm_guard.policy.codewords import plain_code
+from llm_guard.policy.envelope import Layer
 from llm_guard.policy.phrases import Phrase
 from llm_guard.policy.senses import Sense, sense, wordings
 
@@ -202,7 +203,13 @@ _PRECEDENCE = (
 def _rank(rule: Rule) -> tuple[bool, bool, bool, int, int]:
     conditions = bool(rule.code) + bool(rule.message) + bool(rule.families) + bool(rule.statuses)
     is_sentence = not rule.code and not rule.is_firm
-    return rule.is_weak, rule.sense is not None, is_sentence, 0 if is_sentence and not rule.families else -conditions, _precedence(rule)
+    return (
+        rule.is_weak,
+        rule.sense is not None,
+        is_sentence,
+        0 if is_sentence and not rule.families else -conditions,
+        _precedence(rule),
+    )
 
 
 _GENERAL = frozenset({Kind.RATE_LIMIT, Kind.PERMISSION, Kind.SERVER_ERROR})

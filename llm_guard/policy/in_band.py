@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.envelope import plain_code
+from llm_guard.policy.codewords import plain_code
 from llm_guard.policy.vocabulary.engines import SELF_HOSTED
 from llm_guard.policy.vocabulary.finishes import KIND_OF_FINISH
 

@@ -3,6 +3,7 @@
 codes      machine-readable words that many share
 common     sentences that many share
 senses     what sentences are about, in words of plain English, where none of the others holds
+server_senses  the same, of servers
 openai     OpenAI and Azure OpenAI
 anthropic
 google     Gemini and Vertex AI
@@ -34,9 +35,10 @@ from llm_guard.policy.vocabulary import (
     hosts,
     openai,
     senses,
+    server_senses,
 )
 
 RULES = RuleBook((
     *openai.RULES, *anthropic.RULES, *google.RULES, *amazon.RULES, *hosts.RULES, *china.RULES, *engines.RULES,
-    *gateways.RULES, *edges.RULES, *codes.RULES, *common.RULES, *senses.RULES,
+    *gateways.RULES, *edges.RULES, *codes.RULES, *common.RULES, *senses.RULES, *server_senses.RULES,
 ))  # fmt: skip

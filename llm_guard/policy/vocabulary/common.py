@@ -108,7 +108,9 @@ RULES = (
             """,
             statuses=[0, 400, 401, 403, 451],
         ),
-        said(Kind.PERMISSION, "access denied | access is denied | access to * denied", statuses=[0, 400, 403, 404, 451]),
+        said(
+            Kind.PERMISSION, "access denied | access is denied | access to * denied", statuses=[0, 400, 403, 404, 451]
+        ),
     ),
     *cited(
         "what is said of models that are not there",

@@ -7,7 +7,7 @@ words as `envelope.plain_code` makes them.
 from __future__ import annotations
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.envelope import plain_code
+from llm_guard.policy.codewords import plain_code
 
 _WORDS = {
     Kind.CONTENT_POLICY: (

@@ -28,9 +28,11 @@ _GONE = """
     model unavailable | t valid | not exposed
     """
 _SPENT = """
-    insufficient | exhausted | exhaust | depleted | too low | not enough | exceeded | exceeds | exceed | over | crossed |
+    insufficient | exhausted | exhaust | depleted | too low | not enough | exceeded | exceeds | exceed | over |
+    crossed |
     required | requires | require | expired | overdue | run out | ran out | used up | reached | inactive | hard limit |
-    no | zero | none | negative | unpaid | cap | capped | blocked | not active | past due | delinquent | declined | full |
+    no | zero | none | negative | unpaid | cap | capped | blocked | not active | past due | delinquent | declined |
+    full |
     lapsed | ended | due | needed | empty | t have | not have
     """
 _REFUSED = """
@@ -39,26 +41,6 @@ _REFUSED = """
     not enabled | accept | acceptance | agreed | agree | not authorized | not eligible | ineligible | unverified |
     must be verified | revoked | lacks | lack
     """
-_NONE_LEFT = """
-    full | no | exceeded | exceeds | maximum | limit reached | reached | busy | dropped | rejected | available |
-    unavailable | expired | exhausted | none | insufficient | not enough | limited | depleted | overflow | out
-    """
-_SERVING = """
-    server | servers | service | services | model | system | engine | api | endpoint | deployment | upstream | backend |
-    provider | gateway | inference | we | our | sorry | cluster | instance | worker | workers | temporarily | platform |
-    function | capacity | gpu | gpus
-    """
-"""Under a status that blames the request, a claim about the serving side is believed where it is the subject: a caller's
-own words come later in the sentence."""
-_BUSY = " | ".join(
-    f"{before} {word}"
-    for word in ("overloaded", "busy", "saturated", "congested", "overwhelmed", "oversubscribed")
-    for before in (
-        "is", "are", "was", "been", "currently", "temporarily", "too", "very", "system", "service", "server", "servers",
-        "engine", "so", "being", "all", "model",
-    )
-    if (before, word) != ("model", "overloaded")
-)  # fmt: skip
 _CALLERS_FAULT = "parameter | argument | field | value | max_tokens | tool_choice | tools | schema | role | roles"
 
 RULES = (
@@ -67,10 +49,12 @@ RULES = (
         *(
             about(
                 Kind.CONTEXT_LENGTH,
-                "context | prompt | input | inputs | sequence | conversation | messages | tokens | token | chat history",
+                "context | prompt | input | inputs | sequence | conversation | messages | tokens | "
+                "token | chat history",
                 _TOO_MUCH,
                 "context | token | tokens | length | window | n_ctx | token count | max_model_len",
-                absent=f"{_PACE} | per day | output tokens | output | completion tokens | string | array | quota | usage | "
+                absent=f"{_PACE} | per day | output tokens | output | completion tokens | string | "
+                "array | quota | usage | "
                 "credits | budget | wait | rate | requests | max_tokens is | request body | body too",
             ),
             about(
@@ -95,7 +79,8 @@ RULES = (
         about(
             Kind.QUOTA_EXHAUSTED,
             """
-            usage limit | usage limits | usage quota | usage cap | free quota | your quota | your limit | current quota |
+            usage limit | usage limits | usage quota | usage cap | free quota | your quota | your limit |
+            current quota |
             your plan | your allowance | allocation | allowance | no quota | your usage | neurons
             """,
             """
@@ -145,7 +130,8 @@ RULES = (
             oauth token | access key | secret key | login
             """,
             """
-            invalid | missing | expired | incorrect | required | wrong | failed | fails | failure | revoked | malformed |
+            invalid | missing | expired | incorrect | required | wrong | failed | fails | failure | revoked |
+            malformed |
             not valid | no | unauthorized | not match | t match | mismatch | not found | could not | unable | bad |
             please use | unknown | rejected | provide | need
             """,
@@ -175,8 +161,10 @@ RULES = (
             Kind.MODEL_NOT_FOUND,
             "model | models | deployment | deployments | modelid | model id | endpoint | function id | adapter",
             _GONE,
-            absent=f"{_CALLERS_FAULT} | with this | by this | for this model | this feature | does not support | loading | "
-            "endpoint or method | accept | terms | try again | temporarily | busy | service unavailable | not available yet",
+            absent=f"{_CALLERS_FAULT} | with this | by this | for this model | this feature | "
+            "does not support | loading | "
+            "endpoint or method | accept | terms | try again | temporarily | busy | "
+            "service unavailable | not available yet",
             statuses=[0, 400, 404, 410, 422],
         ),
         about(
@@ -188,15 +176,19 @@ RULES = (
         ),
         about(
             Kind.WRONG_PATH,
-            "route | path | endpoint or | page | url | method | api | app | application | service | services | host | site",
+            "route | path | endpoint or | page | url | method | api | app | application | service | "
+            "services | host | site",
             """
-            no route | not found | no matching | no such | unknown | unexpected | unrecognized | no handler | not exist |
+            no route | not found | no matching | no such | unknown | unexpected | unrecognized | no handler |
+            not exist |
             t exist | not published
             """,
             statuses=[404],
             absent="model | models | deployment",
         ),
-        about(Kind.WRONG_PATH, "no matching | no route | no handler | no match", statuses=[404], absent="model | models"),
+        about(
+            Kind.WRONG_PATH, "no matching | no route | no handler | no match", statuses=[404], absent="model | models"
+        ),
         about(
             Kind.NOT_FOUND,
             "response | file | thread | item | conversation | message | batch | assistant | vector | session",
@@ -223,137 +215,6 @@ RULES = (
         ),
     ),
     *cited(
-        "plain English: servers that are full",
-        about(Kind.OVERLOADED, _BUSY),
-        about(
-            Kind.OVERLOADED,
-            "capacity",
-            """
-            no | not | exceeded | at | over | maximum | full | exhausted | insufficient | limited | limits | temporarily |
-            out | reached | lack | lacks | constraints | unavailable | limit | without | low
-            """,
-            absent="per minute | your plan",
-        ),
-        about(
-            Kind.OVERLOADED,
-            """
-            queue | queued | queues | pending | backlog | slots | slot | workers | worker | instances | instance |
-            replicas | executor | executors | servers | accounts | gpus | pods | data centers | datacenters | nodes | backends |
-            engine slots | hosts | provider | providers
-            """,
-            _NONE_LEFT,
-            absent="died | dead | exited | crashed | your account | credits | per minute | rate limit | scaled | killed | "
-            "not supported | quota",
-        ),
-        about(
-            Kind.OVERLOADED,
-            "backpressure | back pressure | load shedding | shedding | sheddable | load shed | saturated | overloading",
-            "request | requests | system | server | pool | dropped | due | rejected | shedding | backpressure | is",
-        ),
-        about(
-            Kind.OVERLOADED,
-            "demand | traffic | load",
-            "high | heavy | unusually | peak | excessive | heavily | increased | surge | overload",
-            absent="failed to | unable to load | your account",
-        ),
-        about(
-            Kind.OVERLOADED,
-            f"{_BUSY} | overloaded or | capacity | demand | traffic | load | degraded | unhealthy | draining | queue",
-            """
-            again | later | retry | ready | now | currently | moment | cannot process | unable to process | cannot be |
-            can t | could not be | temporarily | rejected | full
-            """,
-            statuses=[400, 422],
-            subject=_SERVING,
-            absent="max_tokens | prompt | parameter | load the | to load",
-        ),
-        about(
-            Kind.SERVER_ERROR,
-            "temporarily unavailable | currently unavailable | temporarily down | temporary failure | unavailable right",
-            statuses=[400, 422],
-            subject=_SERVING,
-            absent="your account | your region | region | country",
-        ),
-    ),
-    *cited(
-        "plain English: servers that start, break or stop",
-        about(
-            Kind.MODEL_LOADING,
-            "model | deployment | endpoint | engine | container | replica | server | instance | loading model | pod",
-            """
-            loading | not ready | starting | initializing | initialising | warming | warm up | provisioning | cold start |
-            spinning up | waking up | waking | unloaded | sleeping | booting | still loading | being loaded | coming up
-            """,
-            absent="failed | error | failure | could not | unable | t load | crashed | timed out | exited",
-            statuses=[0, 404, 424, 425, 429, *range(500, 600)],
-        ),
-        about(
-            Kind.MODEL_LOADING,
-            "session | container | replica | instance | endpoint | model | pod",
-            "become ready | became ready | not ready",
-            statuses=[0, 424, 425, 429, *range(500, 600)],
-        ),
-        about(
-            Kind.MODEL_LOADING,
-            "model is | model has | model currently | instance is | engine is",
-            "unloaded | loading | starting | initializing | warming | waking | not ready",
-            subject="model | engine | instance",
-            absent="failed | error | cold | crashed",
-            statuses=[400, 422],
-        ),
-        about(
-            Kind.SCALING_UP,
-            "model | deployment | endpoint | instance | replicas | function",
-            "scaled to | scale to | scaling up | scaled down | is cold | scaling from | from zero | paused | hibernating",
-            statuses=[0, 400, 404, 409, 424, 425, 429, *range(500, 600)],
-        ),
-        about(
-            Kind.GPU_OOM,
-            "memory | vram | gpu | system resources | host memory",
-            "out of | insufficient | not enough | requires more | allocate | allocation | unable to | exhausted | full model",
-            absent="gpus available | no gpus | instances | capacity",
-            statuses=[0, 400, 404, 424, *range(500, 600)],
-        ),
-        about(
-            Kind.SERVER_ERROR,
-            "model | engine | enginecore | worker | runner | process | server | container | backend | function | command",
-            """
-            crash | crashed | died | dead | killed | unexpectedly | panicked | segfault | exited | core dumped |
-            terminated by | terminated unexpectedly | exit code | restarted | aborted unexpectedly | failed to load |
-            error loading | not load | unable to load | encountered an | not running | exited prematurely
-            """,
-            statuses=[0, 400, 424, *range(500, 600)],
-            absent="client | your account | caller | image | url | file | adapter name",
-        ),
-        about(
-            Kind.CONNECT_TIMEOUT,
-            "connection timeout | connect timeout | connection timed | connect timed | timeout connecting",
-        ),
-        about(
-            Kind.TIMEOUT,
-            "timeout | timed out | time out | deadline | timedout",
-            """
-            request | response | connection | upstream | gateway | read | byte | stream | exceeded | waiting | backend |
-            invocation | queue | inference | operation | generation | server | expired | execution
-            """,
-            absent="parameter | activator",
-        ),
-        about(
-            Kind.NETWORK,
-            """
-            connection | connect | upstream | origin | peer | socket | tunnel | dial | dns | endpoints | route | host |
-            reach | unreachable | network | backend | connect to
-            """,
-            """
-            failed | failure | refused | reset | closed | terminated | termination | unreachable | no healthy | lost |
-            aborted | eof | disconnect | disconnected | connect error | no available | dial | unhealthy | error trying |
-            could not reach | cannot reach | no endpoints | cannot connect | t connect | not connect | not contact |
-            not resolve | balancer
-            """,
-            absent="upstream error | backend fetch | upstream server is | command | load model | fetch failed",
-        ),
-    ),
-    *cited(
         "plain English: what the request brings along",
         about(
             Kind.DEPLOYMENT_PAYLOAD,
@@ -367,24 +228,6 @@ RULES = (
             "error | failed | retrieving | unauthorized | unreachable | not found",
             statuses=[400, 422, 424],
             absent="model",
-        ),
-    ),
-    *cited(
-        "plain English: what the model wrote and its server could not use",
-        about(
-            Kind.BAD_SAMPLE,
-            "generated | model output | model produced | model generated | failed_generation | failed generation",
-            "json | schema | tool | function | call | arguments | parse | parsed",
-            "not | failed | invalid | malformed | unparsable | failed_generation",
-            statuses=[0, 400, 422, 424, *range(500, 600)],
-        ),
-        about(
-            Kind.BAD_SAMPLE,
-            "tool | function | json | tool call | function call | call | arguments | generated | schema",
-            "parse | parsing | parsed | generate | generated | match | malformed | invalid character | call a",
-            "failed | error | not | could | invalid | missing | malformed | unexpected",
-            statuses=[0, 424, *range(500, 600)],
-            absent="your request | request body | json body | body of | the request | parameter | mcp | must be | response",
         ),
     ),
 )

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from llm_guard.policy.envelope import MAX_BODY_BYTES, plain_code, read_body
+from llm_guard.policy.codewords import plain_code
+from llm_guard.policy.envelope import MAX_BODY_BYTES, read_body
 from llm_guard.policy.loose_json import embedded, loads
 
 INNER = {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}

@@ -5,7 +5,8 @@ from collections import defaultdict
 import pytest
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.envelope import Layer, plain_code
+from llm_guard.policy.codewords import plain_code
+from llm_guard.policy.envelope import Layer
 from llm_guard.policy.error_rules import Rule, RuleBook, cited, coded, exactly, said, user_rule
 from llm_guard.policy.phrases import words_of
 from llm_guard.policy.vocabulary import RULES

@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Providers of one house, which share their words; any other is a group of its own."""
 
 NAMES = {
-    "amazon": ("Amazon", "AWS"),
+    "amazon": ("Amazon",),
     "anthropic": ("Anthropic",),
     "cerebras": ("Cerebras",),
     "cloudflare": ("Cloudflare",),
@@ -127,7 +127,7 @@ def _words_used(sense: Sense, spoken: Iterable[Wording]) -> Iterator[str]:
 
 def group_of(record: Record) -> str:
     """The group that worded an error; things in between are told apart by their name in the id or in `server`."""
-    provider = record["provider"]
+    provider: str = record["provider"]
     if provider == _UNNAMED:
         server = (record.get("headers") or {}).get("server", "").lower()
         first = record["id"].partition("-")[0]

@@ -23,7 +23,7 @@ def answer(status: int, headers: dict[str, str], body: str) -> bytes:
 def _answers() -> tuple[bytes, ...]:
     records: list[dict[str, Any]] = [
         json.loads(line)
-        for name in ("corpus.jsonl", "errors.jsonl")
+        for name in ("corpus.jsonl", "errors.jsonl", "unseen.jsonl")
         for line in (DATA / name).read_text("utf-8").splitlines()
         if line
     ]

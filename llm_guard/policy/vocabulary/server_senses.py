@@ -16,6 +16,10 @@ _SERVING = """
     """
 """Under a status that blames the request, a claim about the serving side is believed where it is the subject: words of
 a caller come later in the sentence."""
+_OF_A_REQUEST = """
+    invalid | value | values | expected | field | parameter | argument | content | text | messages | prompt | max_tokens |
+    must be | should be | unknown | unsupported | schema
+    """
 _BUSY = " | ".join(
     f"{before} {word}"
     for word in ("overloaded", "busy", "saturated", "congested", "overwhelmed", "oversubscribed")
@@ -72,7 +76,7 @@ RULES = (
             """,
             statuses=[400, 422],
             subject=_SERVING,
-            absent="max_tokens | prompt | parameter | load the | to load",
+            absent=f"{_OF_A_REQUEST} | load the | to load",
         ),
         about(
             Kind.SERVER_ERROR,
@@ -80,7 +84,7 @@ RULES = (
             "unavailable right",
             statuses=[400, 422],
             subject=_SERVING,
-            absent="your account | your region | region | country",
+            absent=f"{_OF_A_REQUEST} | your account | your region | region | country",
         ),
     ),
     *cited(

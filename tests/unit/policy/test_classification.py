@@ -1,8 +1,8 @@
-"""The classifier against two collections of errors, their labels and their sources beside them.
+"""The classifier against three collections of errors, their labels and their sources beside them.
 
 `corpus.jsonl`: 306 labelled errors of 32 providers. `errors.jsonl`: 215 more, from public code, issues and
-documentation. Both have been learned from: this shows that nothing broke, not how good it is
-(`benchmarks/results/classification.md`).
+documentation. `unseen.jsonl`: 220, labelled before the classifier had read them. All have been learned from: this shows
+that nothing broke, not how good it is (`benchmarks/results/classification.md`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from llm_guard.policy.classify import MAX_BODY_BYTES, classify_answer, classify_
 
 WALL = 1_800_000_000.0
 DATA = Path(__file__).parent.parent.parent / "data"
+NAMES = ("corpus", "errors", "unseen")
 NEEDED = {
     "retriable": 0.99,
     "category": 0.97,
@@ -37,18 +38,19 @@ def is_right(field: str, found: Any, expected: Any) -> bool:
     return bool(found == pytest.approx(expected, rel=0.01, abs=0.01))
 
 
-@pytest.mark.parametrize("name", ["corpus", "errors"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("field", NEEDED)
 def test_share_of_right_answers_is_what_was_promised(name: str, field: str) -> None:
     wrong = [
         record["id"]
         for record in records(name)
-        if not is_right(field, report(record, WALL)[field], record["expect"][field])
+        if not is_right(field, found := report(record, WALL)[field], record["expect"][field])
+        if not (field == "category" and found in record.get("also", ()))
     ]
     assert len(wrong) <= (1 - NEEDED[field]) * len(records(name)), wrong
 
 
-@pytest.mark.parametrize("name", ["corpus", "errors"])
+@pytest.mark.parametrize("name", NAMES)
 def test_collection_says_where_each_error_was_seen(name: str) -> None:
     found = records(name)
     assert all(record["source"] for record in found)

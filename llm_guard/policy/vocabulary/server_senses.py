@@ -17,8 +17,8 @@ _SERVING = """
 """Under a status that blames the request, a claim about the serving side is believed where it is the subject: words of
 a caller come later in the sentence."""
 _OF_A_REQUEST = """
-    invalid | value | values | expected | field | parameter | argument | content | text | messages | prompt | max_tokens |
-    must be | should be | unknown | unsupported | schema
+    invalid | value | values | expected | field | parameter | argument | content | text | messages | prompt |
+    max_tokens | must be | should be | unknown | unsupported | schema
     """
 _BUSY = " | ".join(
     f"{before} {word}"

@@ -171,7 +171,7 @@ def _verdict(
         kind, why = _LARGER.get(status, FailureKind.OVER_LIMIT), "a request larger than the limit"
     wait_s = _wait_s(kind, headers, said, wall)
     if kind is FailureKind.QUOTA_EXHAUSTED and status == 402 and 0 < (wait_s or 0) <= LONGEST_RETRY_S:
-        kind = FailureKind.RATE_LIMIT  # money that is only reserved: nobody pays an invoice in two minutes
+        kind = FailureKind.RATE_LIMIT  # credit reserved by running calls: an invoice is not paid in two minutes
     elif reading.soon is not None and wait_s is not None and wait_s <= LONGEST_RETRY_S:
         kind = reading.soon
     elif kind is FailureKind.RATE_LIMIT and wait_s is not None and wait_s >= _LONG_WINDOW_S:

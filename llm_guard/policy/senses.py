@@ -50,7 +50,7 @@ def sense(groups: Iterable[str], absent: str = "", subject: str = "") -> Sense:
 
 
 def wordings(words: str, labels: Iterable[str]) -> Iterator[Wording]:
-    """Of a sentence, as `words_of` gives it, and of each codeword by itself."""
+    """Yields the wording of a sentence, as `words_of` gives it, and of each codeword by itself."""
     spoken = words.split()[:MAX_WORDS]
     if len(spoken) == 1 and "_" in spoken[0]:
         labels = (*labels, spoken[0])

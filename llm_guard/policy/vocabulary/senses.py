@@ -1,4 +1,4 @@
-"""What sentences are about, whoever wrote them: subjects and what is said of them, as sets of plain English words.
+"""What sentences are about: subjects and statements about them, as sets of plain English words.
 
 Decides where no known phrase does. Words come from the subject matter and from a thesaurus, not from one provider;
 `benchmarks/left_out.py` measures what they are worth for a provider that is not known.

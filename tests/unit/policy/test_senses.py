@@ -74,6 +74,7 @@ def test_claim_about_the_server_is_believed_under_a_bad_request(status: int, mes
         "Invalid value: the system is overloaded or not ready yet.",
         "content[0].text says the model is temporarily unavailable",
         "Unknown field queue_is_full, try again without it",
+        "In line 3 you say: the server is overloaded, try again later",
     ],
 )
 def test_words_of_a_caller_under_a_bad_request_are_an_echo(message: str) -> None:

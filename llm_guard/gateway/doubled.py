@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from llm_guard.call import Call
 from llm_guard.gateway.asked import Asked, BadRequest
+from llm_guard.policy.memo import Memo
 
 _NAMES = frozenset({"model", "models", "fallbacks"})
 """OpenRouter goes on with the next of `models`, and LiteLLM with `fallbacks`."""
+_PLAIN = b'"model"'
 _NAMING = re.compile(rb'"(?:[mM][oO][dD][eE][lL][sS]?|[fF][aA][lL][lL][bB][aA][cC][kK][sS])"')
 """Servers in Go and .NET match the names of fields in any case."""
 _ESCAPED = re.compile(rb"\\u(?:00[4-7]|017f|212[aA])")
@@ -26,9 +29,16 @@ _LONGEST = max(map(len, _NAMES))
 def check_single_model(call: Call, asked: Asked) -> None:
     """Raises BadRequest for a call that names more than one model."""
     is_plain = isinstance(call.body, bytes) and not call.content_encoding and call.body.lstrip()[:1] == b"{"
-    if asked.is_model_doubled or (is_plain and isinstance(call.body, bytes) and names_more_models(call.body)):
+    if asked.is_model_doubled or (is_plain and isinstance(call.body, bytes) and _is_doubtful(call.body, asked)):
         message = "this API key may name one model only: write `model` once, and neither `models` nor `fallbacks`"
         raise BadRequest(400, "invalid_model", message, "model")
+
+
+def _is_doubtful(document: bytes, asked: Asked) -> bool:
+    """Whether a JSON object names several models, although its parsed fields show at most one."""
+    if asked.model is not None and document.count(_PLAIN) == 1 and not _has_escaped_letter(document):
+        return False  # only `model` itself could be there twice: the fields show every other name
+    return names_more_models(document)
 
 
 def names_more_models(document: bytes) -> bool:
@@ -45,14 +55,26 @@ def names_more_models(document: bytes) -> bool:
 
 def _is_disguised(document: bytes) -> bool:
     """Whether a name may be written so that `_NAMING` does not find it. Most documents are ASCII, or have no escape."""
-    if b"\\" in document and _ESCAPED.search(document) is not None:
+    if _has_escaped_letter(document):
         return True
     return not document.isascii() and any(letter in document for letter in _FOLDED)
+
+
+def _has_escaped_letter(document: bytes) -> bool:
+    return b"\\" in document and _ESCAPED.search(document) is not None
 
 
 def is_naming(name: str) -> bool:
     """Whether a server may take a field of this name for one that names a model."""
     return len(name) <= _LONGEST and name.casefold() in _NAMES
+
+
+_is_naming = Memo(is_naming)
+
+
+def names_several(fields: Iterable[str]) -> bool:
+    """Whether several of the names of an object's fields name models."""
+    return len([name for name in fields if _is_naming[name]]) > 1
 
 
 class _Pairs:

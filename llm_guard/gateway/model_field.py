@@ -17,6 +17,7 @@ import msgspec
 
 from llm_guard.gateway.asked import MAX_MODEL_CHARS, NOTHING, RARE, Asked, BadRequest, checked_model, token_limit
 from llm_guard.gateway.coding import deflater, inflate, is_coded
+from llm_guard.gateway.doubled import names_several
 from llm_guard.gateway.form_scan import FormScan, boundary
 from llm_guard.policy.memo import Memo
 
@@ -36,7 +37,6 @@ _NAMES_IN_MODEL = ("id", "name")
 """Of a model that is an object (Anthropic's agents)."""
 _MAX_MODEL_FIELDS = 3000
 _MAX_FORMAT_BYTES = 64
-
 _FEW_BYTES = 1 << 13
 
 P = ParamSpec("P")
@@ -190,7 +190,7 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
     may_stream = type(stream) in (int, float, str) and bool(stream)
     max_tokens = token_limit(fields)
     if RARE.isdisjoint(fields):
-        return Asked(model, is_stream, may_stream=may_stream, max_tokens=max_tokens)
+        return Asked(model, is_stream, 1, 1, False, "", may_stream, max_tokens, False, names_several(fields))
     n = fields.get("n")
     is_bound = _says(fields, "previous_response_id") or _says(fields, "conversation")
     return Asked(
@@ -202,6 +202,7 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
         may_stream=may_stream,
         max_tokens=max_tokens,
         is_stateful=is_bound or _says(fields, "background") or _says(fields, "store"),
+        is_model_doubled=names_several(fields),
     )
 
 
@@ -341,9 +342,9 @@ def asked_of_form(scan: FormScan) -> Asked:
     is_stream = stream == b"true"
     may_stream = not is_stream and stream.lower() in _TRUE_IN_FORMS
     response_format = scan.fields.get("response_format", b"")[:_MAX_FORMAT_BYTES].decode("latin-1")
+    is_doubled = len(scan.spans) > 1
     try:
         model = checked_model(raw.decode()) if raw is not None else None
-        is_doubled = len(scan.spans) > 1
         return Asked(model, is_stream, 1, 1, False, response_format, may_stream, is_model_doubled=is_doubled)
     except UnicodeDecodeError:
         raise BadRequest(400, "invalid_model", "`model` must be UTF-8 text", "model") from None

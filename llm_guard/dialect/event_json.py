@@ -39,7 +39,7 @@ def list_of(value: object) -> list[Any]:
 
 def count_of(value: object) -> int | None:
     """A count of tokens; None for what is none, such as a number of thousands of digits."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def _with_long_numbers(data: bytes) -> object:

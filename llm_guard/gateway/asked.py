@@ -61,8 +61,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     is_stateful: bool = False
     """It asks the provider to keep it, or goes on from what is kept."""
     is_model_doubled: bool = False
-    """It names several models. Of a JSON body that was there as a whole: under several names; a name that is repeated is
-    not seen."""
+    """It names several models. Of a JSON body that was there as a whole: under several names; repetition of
+    one is not seen."""
 
 
 NOTHING = Asked()

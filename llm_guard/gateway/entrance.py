@@ -190,7 +190,7 @@ class Entrance:
         if host is None:
             return Shut("its host fails", deployment.host.retry_after_s(now))
         caller = caller_of(call, deployment, now)
-        suspect = deployment.callers.suspect(caller) if deployment.callers.has_failures else None
+        suspect = deployment.callers.suspect(caller)
         breaker = deployment.judge_of(suspect)
         permit = breaker.try_acquire(now) or _look_out_of_turn(deployment, breaker, caller, now)
         if permit is None:

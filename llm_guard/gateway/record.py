@@ -96,7 +96,8 @@ class Recorder:
         model.attempts_made += len(call.attempts)
         trace_id = call.trace.trace_id if call.trace is not None else 0
         model.call_duration.note_call(now - call.started_at, call.id, trace_id, wall)
-        self._count_refusal(call, model)
+        if (refused_by := call.refused_by) is not None:
+            self._count_refusal(call, refused_by, model)
         if call.usage.input:
             model.tokens["input"] += call.usage.input
         if call.usage.output:
@@ -122,11 +123,8 @@ class Recorder:
         for attempt in call.attempts:
             self._count_attempt(attempt, call, model, now)
 
-    def _count_refusal(self, call: Call, model: ModelCounts) -> None:
+    def _count_refusal(self, call: Call, refused_by: RefusedBy, model: ModelCounts) -> None:
         """Counts a call that the gateway refused, also on every deployment that could have served it."""
-        refused_by = call.refused_by
-        if refused_by is None:
-            return
         model.refusals[refused_by] += 1
         if refused_by not in GATEWAYS_DOING:
             return

@@ -205,11 +205,12 @@ class Gateway:
             if await self.first_resort.has_answered(call, reply):
                 return
             self.degraded.hurry(call, has_stale=False)
-        if call.route.stream.waiting is None:
-            result = await self._loop.run(call, call.route)
-        else:
-            with Waiting(call, reply, call.route.stream.waiting, self._clock):
+        waiting = call.route.stream.waiting
+        if waiting is not None and waiting.applies_to(is_stream=call.is_stream):
+            with Waiting(call, reply, waiting, self._clock):
                 result = await self._loop.run(call, call.route)
+        else:
+            result = await self._loop.run(call, call.route)
         reply.closes_connection |= self.is_leaving
         if is_screened and self.screening is not None:
             result = await self.screening.screen(

@@ -48,7 +48,7 @@ class Waiting:
         self._task: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
-        if self._settings is not None and (self._call.is_stream or self._settings.unary):
+        if self._settings is not None and self._settings.applies_to(is_stream=self._call.is_stream):
             self._set(self._settings.after)
         return self
 

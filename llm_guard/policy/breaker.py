@@ -136,14 +136,14 @@ class Breaker:
         if permit.is_settled:
             return None
         permit.is_settled = True
+        settings = self._settings
+        is_slow = settings.slow_call is not None and duration_s is not None and duration_s > settings.slow_call
         if permit.generation != self._generation:
-            return self._note_late(permit, signal, now, duration_s)
+            return self._note_late(permit, signal, now, is_slow=is_slow)
         is_overdue = permit.is_probe and self._leases.pop(permit, 0.0) <= now
         if signal is _NO_EVIDENCE or self._state == "disabled":
             self._sent -= 1
             return None
-        settings = self._settings
-        is_slow = self._is_slow(duration_s)
         is_failure = signal is _UNHEALTHY
         if permit.is_probe:
             if is_overdue and (is_failure or is_slow) and self._live_leases(now):
@@ -246,15 +246,11 @@ class Breaker:
     def _live_leases(self, now: float) -> int:
         return sum(ends_at > now for ends_at in self._leases.values())
 
-    def _is_slow(self, duration_s: float | None) -> bool:
-        slow_s = self._settings.slow_call
-        return slow_s is not None and duration_s is not None and duration_s > slow_s
-
-    def _note_late(self, permit: Permit, signal: Signal, now: float, duration_s: float | None) -> Transition | None:
+    def _note_late(self, permit: Permit, signal: Signal, now: float, *, is_slow: bool) -> Transition | None:
         """A call of an earlier generation has ended. Where answers take longer than failures, one that was sent in the
         outage may succeed after it was shown: a probe closes the circuit even so, another call has the next probe pass
         at once."""
-        if signal is not Signal.HEALTHY or permit.sent_at < self._outage_from or self._is_slow(duration_s):
+        if signal is not Signal.HEALTHY or permit.sent_at < self._outage_from or is_slow:
             return None
         transition = self.end_opening(now, "a call of the outage was answered")
         return self._judge_probe(permit, signal, False, now) if permit.is_probe else transition

@@ -296,7 +296,8 @@ class Gate:
         self._in_flight += 1
         if (held_since := self._hold.since) is not None and self._hold.take(now):
             self._open_after_hold(now - held_since, now)
-        self._throttle.take(now)
+        if self._throttle.rate is not None:
+            self._throttle.take(now)
         self._pacer.take(now)
         return Slot(now)
 

@@ -54,6 +54,9 @@ class WaitingSettings:
     unary: bool = False
     """Calls that are not streamed, too: blank lines before the JSON."""
 
+    def applies_to(self, *, is_stream: bool) -> bool:
+        return is_stream or self.unary
+
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:

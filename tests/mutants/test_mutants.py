@@ -1,14 +1,16 @@
-"""Policies that are wrong on purpose, and the tests that notice: see catalogue/."""
+"""Every mutant of the catalogue fails its killer, and the killers pass without it."""
 
 from __future__ import annotations
 
+import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.mutants.mutant import Mutant, catalogue, mutants
+from tests.mutants.mutant import Mutant, catalogue, definitions, mutants
 from tests.mutants.stand import DOES_NOT_RUN, Stand, standing
 
 MUTANTS = catalogue()
@@ -47,9 +49,9 @@ def test_killers_spare_what_is_right(file: str, stand: Stand) -> None:
     assert verdict.exit_code == 0, verdict.output
 
 
-@each_mutant
-def test_mutant_is_another_text_in_one_place(mutant: Mutant) -> None:
-    assert mutant.source() != mutant.path.read_text()
+def test_mutants_differ_from_what_they_replace() -> None:
+    same = [mutant.name for mutant in MUTANTS if mutant.source() == mutant.path.read_text()]
+    assert not same
 
 
 def test_every_mutant_is_told_from_the_others() -> None:
@@ -60,10 +62,10 @@ def test_every_mutant_is_told_from_the_others() -> None:
 @pytest.mark.parametrize(
     ("walk", "modules", "least"),
     [
-        (BREAKER_WALK, {"breaker", "opening", "evidence"}, 15),
-        (BUDGET_WALK, {"retry_budget", "recent"}, 5),
-        (GATE_WALK, {"gate", "line"}, 5),
-        (LIMIT_LAW, {"limiter", "adaptive_limit"}, 3),
+        (BREAKER_WALK, {"policy.breaker", "policy.opening", "policy.evidence"}, 15),
+        (BUDGET_WALK, {"policy.retry_budget", "policy.recent"}, 5),
+        (GATE_WALK, {"policy.gate", "policy.line"}, 5),
+        (LIMIT_LAW, {"policy.limiter", "policy.adaptive_limit"}, 3),
     ],
 )
 def test_walks_that_nobody_wrote_down_kill_too(walk: str, modules: set[str], least: int) -> None:
@@ -72,10 +74,12 @@ def test_walks_that_nobody_wrote_down_kill_too(walk: str, modules: set[str], lea
 
 # The stand itself
 
-SLOWER = Mutant("recent", "fades more slowly", "FADE_S = 15.0", "FADE_S = 16.0", "unit/policy/test_recent.py")
+SLOWER = Mutant(
+    "policy.recent", "fades more slowly", "FADE_S", "FADE_S = 15.0", "FADE_S = 16.0", "unit/policy/test_recent.py"
+)
 
 
-def test_what_differs_is_noticed_and_what_does_not_survives(stand: Stand) -> None:
+def test_change_that_matters_is_killed_and_one_that_does_not_survives(stand: Stand) -> None:
     killed = stand.run([SLOWER.killer], SLOWER)
     assert (killed.exit_code, len(killed.failed)) == (1, 1)
     assert "test_recent.py::" in killed.failed[0]
@@ -89,25 +93,81 @@ def test_mutant_that_cannot_be_imported_is_no_kill(new: str, stand: Stand) -> No
 
 
 @pytest.mark.parametrize("killer", ["unit/policy/test_nothing.py", "unit/policy/test_recent.py::test_nothing"])
-def test_killer_that_is_gone_is_no_kill(killer: str, stand: Stand) -> None:
+def test_killer_that_does_not_exist_is_no_kill(killer: str, stand: Stand) -> None:
     verdict = stand.run([killer], SLOWER)
     assert verdict.exit_code not in (0, 1)
     assert not verdict.failed
 
 
-@pytest.mark.parametrize(("old", "times"), [("FADE_S = 14.0", 0), ("FADE_S", 2)])
-def test_old_text_that_is_gone_or_not_alone_is_told(old: str, times: int) -> None:
-    with pytest.raises(ValueError, match=f"fades more slowly: its old text stands {times} times in recent.py"):
-        replace(SLOWER, old=old).source()
-
-
-def test_catalogue_is_read_line_by_line() -> None:
-    text = "# one\n- a\n-     b\n+ c\n! k\n\n# two\n- d\n! k\n"
-    assert list(mutants("x", text)) == [Mutant("x", "one", "a\n    b", "c", "k"), Mutant("x", "two", "d", "", "k")]
+def test_mutant_of_a_package_replaces_the_package(stand: Stand) -> None:
+    broken = Mutant("config.__init__", "cannot be imported", "__all__", "__all__", "import llm_guard.nothing", "unit")
+    assert stand.run(["unit/test_config.py"], broken).exit_code == DOES_NOT_RUN
 
 
 @pytest.mark.parametrize(
-    "text", ["# one\n- a\n+ b", "# one\n+ b\n! k", "- a\n+ b\n! k", "# one\n- a\n b\n! k", "# one\n- a \n! k", "#one"]
+    ("where", "old", "places"),
+    [
+        ("FADE_S", "FADE_S = 14.0", 0),
+        ("Recent", "self._noted_at = now", 3),
+        ("Recent.note", "FADE_S = 15.0", 0),
+        ("Recent.nothing", "now", 0),
+    ],
+)
+def test_old_text_must_occur_once_in_its_definition(where: str, old: str, places: int) -> None:
+    with pytest.raises(ValueError, match=f"fades more slowly: {places} places in {where} of recent.py"):
+        replace(SLOWER, where=where, old=old).source()
+
+
+SOURCE = """
+class Gate:
+    @property
+    def width(self) -> int:
+        return 1
+
+    @width.setter
+    def width(self, value: int) -> None:
+        self._width = min(
+            value,
+            9,
+        )
+"""
+
+
+def test_definition_is_found_by_its_qualified_name() -> None:
+    found = [SOURCE[start:end].split()[1] for start, end in definitions(SOURCE, "Gate.width")]
+    assert found == ["width(self)", "width(self,"]
+    assert len(definitions(SOURCE, "Gate")) == 1
+    assert not definitions(SOURCE, "width")
+
+
+def test_mutant_survives_a_move_and_another_formatting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.mutants.mutant.PACKAGE", tmp_path)
+    mutant = Mutant("gate", "has no bound", "Gate.width", "self._width = min(value, 9,)", "if value:\n    pass", "k")
+    for moved in (SOURCE, f"X = 1\n{SOURCE}", SOURCE.replace("        ", "            ")):
+        (tmp_path / "gate.py").write_text(moved)
+        ast.parse(mutant.source())
+        assert "min" not in mutant.source()
+
+
+def test_catalogue_is_read_line_by_line() -> None:
+    text = "# one\n@ f\n- a\n-     b\n+ c\n! k\n\n# two\n@ g\n- d\n! k\n"
+    assert list(mutants("x", text)) == [
+        Mutant("x", "one", "f", "a\n    b", "c", "k"),
+        Mutant("x", "two", "g", "d", "", "k"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# one\n@ f\n- a\n+ b",
+        "# one\n@ f\n+ b\n! k",
+        "# one\n- a\n+ b\n! k",
+        "@ f\n- a\n+ b\n! k",
+        "# one\n@ f\n- a\n b\n! k",
+        "# one\n@ f\n- a \n! k",
+        "#one",
+    ],
 )
 def test_catalogue_with_a_hole_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="x: "):

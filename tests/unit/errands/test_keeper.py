@@ -205,6 +205,15 @@ async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
         assert it.provider.asked == []
 
 
+async def test_credentials_of_a_call_that_could_not_be_kept_do_not_stay_in_memory() -> None:
+    async with world() as it:
+        it.store.problem = "disk I/O error"
+        assert isinstance(await it.keeper.promise(it.call(headers=HEADERS), is_at_once=True), Refusal)
+        assert await it.keeper.bury(it.call(headers=HEADERS, failure=BUSY)) is None
+        assert SECRET not in repr(it.keeper._credentials._kept)
+        assert it.errands.counts.waiting == 0
+
+
 async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True

@@ -186,6 +186,25 @@ async def test_letter_that_fails_again_is_dead_again() -> None:
         assert (it.now(kept).state, it.now(kept).rounds) == ("answered", 2)
 
 
+async def test_letter_that_is_over_is_no_promise_that_is_over() -> None:
+    async with world(store={"dead_letters": {"pace": 100}}) as it:
+        kept = await it.buried()
+        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        promised = []
+        for _ in range(8):
+            await it.pass_s(0.25)
+            promised.append(it.errands.counts.promised)
+        assert it.now(kept).state == "answered"
+        assert promised == [0] * 8
+
+
+async def test_promise_that_is_over_is_counted_at_once() -> None:
+    async with world() as it:
+        await it.promised()
+        await let_run()
+        assert it.errands.counts.promised == 0
+
+
 async def test_call_whose_model_is_gone_is_dead_and_says_so() -> None:
     store = KeptInMemory()
     first = World(store, models={"old": {"deployments": [{"upstream": "one"}]}})

@@ -280,6 +280,27 @@ async def test_framing_without_end_is_refused(stand: Stand, what: str) -> None:
     assert transport.statuses == [400]
 
 
+async def test_framing_of_each_request_counts_for_itself(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    for _ in range(4):
+        connection.data_received(b"POST /v1/x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(8):
+            connection.data_received(b"1;" + b"x" * 4000 + b"\r\na\r\n")
+        connection.data_received(b"0\r\n\r\n")
+        await settle()
+    assert transport.statuses == [200] * 4
+
+
+async def test_short_limit_is_looked_at_more_often_than_a_long_one() -> None:
+    stand = Stand(head_timeout=0.2)
+    _, transport = stand.connect()
+    for _ in range(6):
+        stand.clock.advance(0.05)
+        stand.clock.ring_due()
+    assert ends(transport) == "closed"
+    await stand.listener.close(0)
+
+
 async def test_answer_before_the_body_is_read_closes_the_connection_in_peace() -> None:
     async def refuse(_request: Request, reply: Reply) -> None:
         await reply.send(401, "", [], b"no")

@@ -12,6 +12,7 @@ from llm_guard.gateway.flight import Flight
 from llm_guard.gateway.reply import Reply
 from llm_guard.outcome import Failure, FailureKind, GaveUp
 from tests.fakes.clock import let_run
+from tests.fakes.script import new_call, new_target
 
 
 def call(*, decide_by: float = 10.0, deadline_at: float = 100.0) -> Call:
@@ -146,3 +147,24 @@ async def test_record_goes_over_to_who_is_left_and_stays_with_one() -> None:
     await world.flight.leave(staying)
     assert second.attempts is world.flight.call.attempts
     world.is_kept.set()
+
+
+async def test_request_that_was_begun_before_a_reload_is_not_joined_after_it() -> None:
+    target = new_target()
+    own, other = new_call(target), new_call(target)
+    world = World(own)
+    same = new_call(target)
+    same.route = own.route
+    assert world.flight.is_fit_for(same)
+    assert not world.flight.is_fit_for(other)
+    await world.flight.leave(world.flight.follow(same, is_own=True))
+
+
+async def test_urgent_call_does_not_join_a_request_that_still_waits_in_a_lower_priority() -> None:
+    own, urgent = new_call(new_target(), priority=2), new_call(priority=0)
+    urgent.route = own.route
+    world = World(own)
+    assert not world.flight.is_fit_for(urgent)
+    own.attempts = [Attempt(new_target(), 1000.0)]  # it is being answered: there is nothing to wait for
+    assert world.flight.is_fit_for(urgent)
+    await world.flight.leave(world.flight.follow(urgent, is_own=True))

@@ -124,6 +124,19 @@ def test_retries_and_their_waits_are_counted_by_what_failed(records: Records) ->
     assert records("fallbacks_total", model="gpt-4", deployment="a/x") is None
 
 
+def test_kind_of_a_retry_is_that_of_the_attempt_before_on_the_same_deployment(records: Records) -> None:
+    first, second = new_target("a/x"), new_target("b/y")
+    call = new_call(first, second)
+    call.attempts = [
+        tried(first, 1000.0, 1001.0, SERVER_ERROR),
+        tried(second, 1001.0, 1002.0, TIMEOUT, is_fallback=True),
+        tried(first, 1002.2, 1003.0, waited=0.2),
+    ]
+    records.whole_call(call)
+    assert records("retries_total", deployment="a/x", kind="server_error") == 1
+    assert records("retries_total", deployment="a/x", kind="timeout") is None
+
+
 def test_fallback_is_counted_for_the_deployment_that_was_moved_on_to(records: Records) -> None:
     first, second = new_target("a/x"), new_target("b/y")
     call = new_call(first, second)

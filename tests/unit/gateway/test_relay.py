@@ -15,6 +15,7 @@ from llm_guard.gateway.reply import Connection, Reply
 from llm_guard.gateway.request import Request
 from llm_guard.gateway.stream_view import view_of
 from llm_guard.policy.deadline import TimeoutSettings
+from llm_guard.policy.stream import ENDING_S
 from tests.chaos.forms import CHAT, STREAMS, Form, name_of
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.script import OpenExchange, new_call, new_target
@@ -23,6 +24,7 @@ from tests.unit.gateway.test_settle import leave_for
 
 PING = b": keep-alive\n\n"
 STALL_S = 180.0
+IDLE_S = TimeoutSettings().idle
 UNSEEN_S = 1.0
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 
@@ -166,3 +168,25 @@ async def test_large_comment_that_is_still_arriving_is_none() -> None:
     call, _, _ = await relayed(CHAT, [(1.0, b": "), *letters], for_s=420.0, stall_s=30.0)
     assert call.failure is not None
     assert call.failure.limit == "stall"
+
+
+async def test_time_that_the_client_takes_is_not_the_providers_silence() -> None:
+    takes_s = IDLE_S - 10.0
+    call, left_s, _ = await relayed(CHAT, [(20.0, CHAT.token)] * 3, for_s=500.0, takes_s=takes_s, stall_s=600.0)
+    # Each event waits longer than the idle limit for the client and the provider together; neither exceeds it alone.
+    assert call.failure is not None
+    assert call.failure.limit == "idle"
+    assert left_s == pytest.approx(4 * takes_s + 3 * 20.0 + IDLE_S)
+
+
+async def test_provider_that_is_silent_after_a_full_buffer_is_not_a_client_that_stopped_reading() -> None:
+    call, _, _ = await relayed(CHAT, [(1.0, CHAT.token)], for_s=300.0, takes_s=5.0, stall_s=600.0)
+    assert call.failure is not None
+    assert call.failure.kind.label == "timeout"
+
+
+async def test_body_that_stays_open_behind_the_terminal_event_is_closed_soon() -> None:
+    call, left_s, _ = await relayed(CHAT, [(1.0, CHAT.end)], for_s=30.0)
+    assert call.failure is None
+    assert left_s is not None
+    assert left_s <= 1.0 + ENDING_S + 0.25

@@ -8,7 +8,7 @@ from structlog.testing import LogCapture
 
 from llm_guard.call import Attempt
 from llm_guard.gateway.entrance import Entrance
-from llm_guard.gateway.settle import settle, settle_host
+from llm_guard.gateway.settle import settle, settle_begun, settle_host
 from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.bench import Bench
@@ -16,7 +16,7 @@ from llm_guard.policy.breaker import BreakerSettings
 from llm_guard.policy.breaker_settings import BreakerFailure
 from llm_guard.routes import Target
 from tests.fakes.clock import ManualClock
-from tests.fakes.script import SERVER_ERROR, new_call, new_target
+from tests.fakes.script import SERVER_ERROR, new_call, new_route, new_target
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="attempt")
 
@@ -206,6 +206,20 @@ def test_budgets_hear_of_failures_and_rate_limits_but_not_of_clients_that_leave(
     recent = target.deployment.budget.recent.snapshot(1002.0)
     assert recent.failure_share == pytest.approx(share)
     assert recent.attempts == (0.0 if failure is CANCELLED else 1.0)
+
+
+def test_stream_that_dies_is_a_failure_of_the_retry_budgets() -> None:
+    target, clock = new_target("a/x"), ManualClock()
+    budgets = (target.deployment.budget, new_route(target).budget)
+    attempt = Attempt(target, clock.now(), budgets=budgets, is_stream=True)
+    leave = leave_for(target)
+    settle_begun(attempt, leave, clock)
+    assert [budget.recent.snapshot(clock.now()).failure_share for budget in budgets] == [0.0, 0.0]
+    attempt.failure = Failure(FailureKind.NETWORK, "the connection was reset")
+    settle(attempt, leave, Signal.UNHEALTHY, clock)
+    for budget in budgets:
+        recent = budget.recent.snapshot(clock.now())
+        assert (recent.attempts, recent.failure_share) == (1.0, pytest.approx(0.1))
 
 
 @pytest.mark.parametrize(

@@ -418,6 +418,27 @@ async def test_reload_that_gives_it_other_upstreams_listens_to_those() -> None:
         assert here.state() == "unhealthy"
 
 
+async def test_engine_that_was_given_up_leaves_no_mark_on_upstreams_that_it_no_longer_serves() -> None:
+    async with world() as here:
+        here.engine.problems = ["no such container"] * 10
+        await here.clock.pass_s(300)
+        assert here.state() == "failed"
+        assert here.probing.failed.keys() == {"local"}
+        here.engines.adopt({"e": config(upstreams=("other",))})
+        await let_run()
+        assert here.probing.failed.keys() == {"other"}
+
+
+async def test_engine_that_a_reload_removes_leaves_no_mark() -> None:
+    async with world() as here:
+        here.engine.problems = ["no such container"] * 10
+        await here.clock.pass_s(300)
+        assert here.probing.failed.keys() == {"local"}
+        here.engines.adopt({})
+        await let_run()
+        assert not here.probing.failed
+
+
 async def test_reload_that_removes_one_in_the_middle_of_a_restart_forgets_it() -> None:
     async with world() as here:
         await here.come_up()

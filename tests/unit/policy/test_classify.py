@@ -354,3 +354,10 @@ def test_date_is_measured_against_the_clock_of_whoever_wrote_it() -> None:
     wrote = {"retry-after": THEN, "date": "Fri, 15 Jan 2027 08:00:20 GMT"}
     assert retry_after(wrote, WALL - 3600) == 10.0
     assert retry_after({**wrote, "date": "today"}, WALL) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "kind"), [(3599, Kind.RATE_LIMIT), (3600, Kind.WINDOW_EXHAUSTED), (86_400, Kind.WINDOW_EXHAUSTED)]
+)
+def test_rate_limit_that_lasts_an_hour_is_a_window_that_is_used_up(wait_s: int, kind: Kind) -> None:
+    assert classify_answer(429, {"retry-after": str(wait_s)}, body(), WALL).kind is kind

@@ -629,3 +629,17 @@ def test_memory_of_windows_is_bounded() -> None:
     for i in range(1000):
         pacer.note_hint(RateHint((Window(f"x-{i}-tokens", True, 9.0, 9.0, 1.0),)), 0, 0, 0.0, 0.0)
     assert len(pacer._header._windows) <= 16
+
+
+def test_call_that_did_not_go_is_not_part_of_the_rate_that_is_learned() -> None:
+    rates = []
+    for has_more in (False, True):
+        pacer = Pacer(0.0)
+        for i in range(40):
+            pacer.take(99.0 + i / 40)
+            if has_more:
+                pacer.take(99.0 + i / 40)
+                pacer.put_back(99.0 + i / 40, 99.0 + i / 40)
+        refuse(pacer, 50, 100.0)
+        rates.append(rate(pacer, 100.0))
+    assert rates[0] == rates[1]

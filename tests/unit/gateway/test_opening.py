@@ -1,0 +1,100 @@
+"""Reading a response up to the point at which it is known to be good, without sockets."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from llm_guard.call import Attempt, Call, Opened
+from llm_guard.gateway.connections import UpstreamError
+from llm_guard.gateway.opening import Limits, read_to_commit
+from llm_guard.outcome import Failure, FailureKind
+from llm_guard.policy.answer_memory import AnswerMemory
+from tests.fakes.clock import ManualClock
+from tests.fakes.script import OpenExchange, new_call, new_target
+
+JSON = ("content-type", "application/json")
+RATE = (
+    ("x-ratelimit-limit-requests", "60"),
+    ("x-ratelimit-remaining-requests", "1"),
+    ("x-ratelimit-reset-requests", "1s"),
+)
+ERROR = b'{"error": {"message": "the engine is dead"}}'
+
+
+class ReadExchange(OpenExchange):
+    """Delivers the given chunks, then ends or breaks."""
+
+    def __init__(
+        self, status: int, *chunks: bytes, headers: tuple[tuple[str, str], ...] = (), breaks: bool = False
+    ) -> None:
+        super().__init__()
+        self.status, self.headers = status, (JSON, *headers)
+        self._chunks = list(chunks)
+        self._breaks = breaks
+
+    async def read(self) -> bytes:
+        if self._chunks:
+            return self._chunks.pop(0)
+        if self._breaks:
+            raise UpstreamError(FailureKind.NETWORK, "the connection was reset")
+        return b""
+
+
+class NoLimits:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+
+    def on_stream(self) -> None: ...
+    def on_first_token(self) -> None: ...
+    def on_unary(self) -> None: ...
+
+
+async def opened(exchange: ReadExchange, call: Call | None = None) -> Opened | Failure:
+    target = new_target()
+    limits = cast("Limits", NoLimits())
+    return await read_to_commit(call or new_call(target), Attempt(target, 1000.0), exchange, limits, AnswerMemory())
+
+
+async def test_whole_error_body_is_kept_for_the_client() -> None:
+    failure = await opened(ReadExchange(500, ERROR[:9], ERROR[9:]))
+    assert isinstance(failure, Failure)
+    assert failure.answer is not None
+    assert failure.answer.body == ERROR
+
+
+async def test_error_body_that_was_cut_is_not_passed_on_as_a_whole() -> None:
+    failure = await opened(ReadExchange(500, ERROR[:9], breaks=True))
+    assert isinstance(failure, Failure)
+    assert failure.kind is FailureKind.SERVER_ERROR
+    assert failure.answer is None
+
+
+async def test_error_body_beyond_the_bound_is_not_passed_on_as_a_whole() -> None:
+    failure = await opened(ReadExchange(500, *[b"x" * (1 << 16)] * 64))
+    assert isinstance(failure, Failure)
+    assert failure.answer is None
+
+
+async def test_rate_headers_set_the_pace_of_calls_with_a_model_only() -> None:
+    chat = await opened(ReadExchange(200, b'{"choices": [{"message": {"content": "a"}}]}', headers=RATE))
+    assert isinstance(chat, Opened)
+    assert chat.rate is not None
+    files = new_call(new_target())
+    files.model, files.method, files.path = None, "GET", "/v1/files"
+    listed = await opened(ReadExchange(200, b'{"data": []}', headers=RATE), files)
+    assert isinstance(listed, Opened)
+    assert listed.rate is None
+
+
+async def test_redirect_of_a_call_is_a_failure() -> None:
+    with pytest.raises(UpstreamError) as raised:
+        await opened(ReadExchange(307))
+    assert raised.value.kind is FailureKind.MISROUTED
+
+
+async def test_upgrade_without_a_request_for_it_is_a_failure() -> None:
+    with pytest.raises(UpstreamError) as raised:
+        await opened(ReadExchange(101))
+    assert raised.value.kind is FailureKind.MALFORMED

@@ -6,7 +6,6 @@ expectation.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -14,7 +13,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +23,7 @@ from llm_guard.app import App, create_app
 from llm_guard.config import Config, parse_config
 from llm_guard.deployment import Deployment
 from llm_guard.policy.breaker import BreakerSnapshot
+from tests.chaos.lag import Lag
 from tests.chaos.wire import fetch
 from tests.fakes.provider import ScriptedProvider, Step
 from tests.fakes.waiting import eventually
@@ -97,8 +97,13 @@ class Stand:
     app: App
     log: list[MutableMapping[str, Any]]
     """Every log line since the start."""
-    lag_s: float = 0.0
-    """How long in all the machine has kept the loop waiting: what is measured cannot be finer."""
+    lag: Lag = field(default_factory=Lag)
+
+    @property
+    def lag_s(self) -> float:
+        """How late the loop was in all: what is measured cannot be finer. A test that uses it fails where the process
+        has blocked the loop for longer than `LONGEST_BLOCK_S` at once."""
+        return self.lag.total_s
 
     @property
     def url(self) -> str:
@@ -161,11 +166,12 @@ async def standing(config: Config) -> AsyncIterator[Stand]:
         app = create_app(config)
         await app.start()
         stand = Stand(app, log)
-        metronome = asyncio.create_task(_listen_for_lag(stand))
+        stand.lag.start()
         try:
             yield stand
+            stand.lag.check()
         finally:
-            metronome.cancel()
+            stand.lag.stop()
             await app.stop()
 
 
@@ -174,11 +180,3 @@ async def facing(*scripts: Sequence[Step], **sections: Any) -> AsyncIterator[tup
     """A gateway before a provider that plays these scripts, one for each request."""
     async with ScriptedProvider(*scripts) as provider, standing(config_of(provider.url, **sections)) as stand:
         yield stand, provider
-
-
-async def _listen_for_lag(stand: Stand) -> None:
-    while True:
-        before = time.monotonic()
-        await asyncio.sleep(0.005)
-        late_s = time.monotonic() - before - 0.005
-        stand.lag_s += late_s if late_s > 0.005 else 0.0

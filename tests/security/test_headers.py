@@ -59,17 +59,17 @@ async def test_wish_to_change_protocols_reaches_no_provider(lines: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    "attack",
+    ("attack", "status"),
     [
-        {"model": "gpt\r\nX-Evil: 1"},
-        {"model": "gpt", "user": "a\r\nX-Evil: 1", "metadata": {"a\r\nX-Evil": "1\r\nX-Evil: 1"}},
+        ({"model": "gpt\r\nX-Evil: 1"}, 404),
+        ({"model": "gpt", "user": "a\r\nX-Evil: 1", "metadata": {"a\r\nX-Evil": "1\r\nX-Evil: 1"}}, 200),
     ],
 )
-async def test_line_breaks_of_a_body_become_no_header(attack: dict[str, object]) -> None:
+async def test_line_breaks_of_a_body_become_no_header(attack: dict[str, object], status: int) -> None:
     """C44: nothing of a body is copied into a header, neither of the request nor of the answer."""
     async with fronting(models={"gpt*": {"deployments": [{"upstream": "one"}]}}) as front:
         reply = await ask(front.url, CHAT.path, json.dumps(attack).encode())
-        assert reply.status in (200, 400, 404)
+        assert reply.status == status
         assert "x-evil" not in reply.headers
         assert not any("evil" in value.lower() for value in reply.headers.values())
         assert not any(request.values(b"x-evil") for request in front.provider.requests)
@@ -189,18 +189,19 @@ async def test_clients_words_on_itself_pass_and_its_encodings_as_far_as_they_can
 
 
 @pytest.mark.parametrize(
-    ("method", "target"),
+    ("method", "target", "status"),
     [
-        ("OPTIONS", "/v1/chat/completions"), ("OPTIONS", "/"), ("GET", "/"), ("GET", "/docs"), ("GET", "/debug/pprof"),
-        ("GET", "/openapi.json"), ("GET", "/admin"), ("GET", "/.env"), ("TRACE", "/"), ("GET", "/v2/models"),
-        ("GET", "/healthz"), ("GET", "/metrics"), ("POST", "/v1/chat/completions"), ("GET", "/upstreams/x/v1/models"),
+        ("OPTIONS", "/v1/chat/completions", 401), ("OPTIONS", "/", 401), ("GET", "/", 401), ("GET", "/docs", 401),
+        ("GET", "/debug/pprof", 401), ("GET", "/openapi.json", 401), ("GET", "/admin", 401), ("GET", "/.env", 401),
+        ("TRACE", "/", 405), ("GET", "/v2/models", 401), ("GET", "/healthz", 200), ("GET", "/metrics", 200),
+        ("POST", "/v1/chat/completions", 401), ("GET", "/upstreams/x/v1/models", 401),
     ],
 )  # fmt: skip
-async def test_answer_of_the_gateways_own_names_no_software(method: str, target: str) -> None:
+async def test_answer_of_the_gateways_own_names_no_software(method: str, target: str, status: int) -> None:
     """C91: whoever knows the version knows its weaknesses."""
     async with fronting(server=DOOR) as front, Connection(front.url) as connection:
         reply = await connection.ask(raw_request(target, method=method))
-        assert reply.status in (200, 400, 401, 403, 404, 405, 501)
+        assert reply.status == status
         assert not {"server", "x-powered-by", "via"} & set(reply.headers)
         shown = f"{reply.headers} {reply.text if target != '/metrics' else ''}".lower()
         assert not [word for word in ("aiohttp", "python", "httptools", "uvloop", "traceback", ".py") if word in shown]
@@ -211,5 +212,5 @@ async def test_operators_paths_on_a_port_of_their_own_are_not_on_the_clients_one
     """C91."""
     async with fronting(server=DOOR, ops={"port": 0}) as front, Connection(front.url) as connection:
         reply = await connection.ask(raw_request(target, method="GET"))
-        assert reply.status in (401, 404)
+        assert reply.status == 401
         assert b"llm_guard_" not in reply.body

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -240,7 +242,7 @@ async def test_answer_to_head_has_no_body_that_could_be_the_next_one() -> None:
     """C50."""
     async with facing([Respond(whole(200, b'"POISONED"').data)], CHAT.ok) as (stand, _):
         head = await ask(stand.url, "/v1/models", method="HEAD")
-        assert head.status in (200, 502)
+        assert head.status == 200
         assert (await CHAT.ask(stand.url)).body == CHAT.answer
 
 
@@ -258,9 +260,31 @@ async def test_cookie_of_one_callers_answer_reaches_no_other_callers_request() -
 # classification
 
 
+MOST_SHARE = 0.25
+"""Of `cost_of_a_look_at_each_byte`: six times what the worst of these takes. A quadratic pattern takes thousands."""
+
+
+def cost_of(act: Callable[[], object], times: int = 2) -> float:
+    """Seconds of this thread's processor time, the least of some tries: other load on the machine does not count."""
+    costs = []
+    for _ in range(times):
+        before = time.thread_time()
+        act()
+        costs.append(time.thread_time() - before)
+    return min(costs)
+
+
+@cache
+def cost_of_a_look_at_each_byte() -> float:
+    """The unit: one match of a regular expression for each of 200,000 bytes."""
+    text = b"a " * 100_000
+    return cost_of(lambda: list(re.finditer(b".", text)), 5)
+
+
 @pytest.mark.parametrize("status", [400, 429, 500, 503])
 def test_no_error_body_keeps_the_classifier_busy(status: int) -> None:
-    """C82: at most 3 ms for 200 kB of any of these; a quadratic pattern would take minutes."""
+    """C82: 200 kB of any of these are read in a fraction of the time that it takes to look at each byte."""
+    most_s = MOST_SHARE * cost_of_a_look_at_each_byte()
     size = 200_000
     rules = tuple(
         user_rule(FailureKind.OVERLOADED, message=message)
@@ -272,8 +296,8 @@ def test_no_error_body_keeps_the_classifier_busy(status: int) -> None:
     ):  # fmt: skip
         text = piece * (size // len(piece))
         for body in (text + b"!", b'{"error":{"message":"' + text + b'!"}}'):
-            classify_answer(status, {}, body, 0.0, rules=rules)
-            classify_event(body, rules=rules)
+            assert cost_of(partial(classify_answer, status, {}, body, 0.0, rules=rules)) <= most_s, piece
+            assert cost_of(partial(classify_event, body, rules=rules)) <= most_s, piece
 
 
 def test_pattern_of_an_operators_is_words_and_never_a_regular_expression() -> None:
@@ -288,7 +312,9 @@ def test_no_header_keeps_the_classifier_busy(name: str) -> None:
     """C82: headers have at most 32 kB."""
     for piece in ("9", "1h", " ", "a", "1.", "r=1;", '"a";', "Mon, ", "-", ":"):
         value = (piece * 30_000)[:30_000]
-        classify_answer(429, {name: value, "x-ratelimit-limit": value}, b"{}", 0.0)
+        headers = {name: value, "x-ratelimit-limit": value}
+        most_s = MOST_SHARE * cost_of_a_look_at_each_byte()
+        assert cost_of(partial(classify_answer, 429, headers, b"{}", 0.0)) <= most_s, piece
 
 
 # who answers

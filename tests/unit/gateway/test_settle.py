@@ -219,7 +219,8 @@ def test_stream_that_dies_is_a_failure_of_the_retry_budgets() -> None:
     settle(attempt, leave, Signal.UNHEALTHY, clock)
     for budget in budgets:
         recent = budget.recent.snapshot(clock.now())
-        assert (recent.attempts, recent.failure_share) == (1.0, pytest.approx(0.1))
+        assert recent.attempts == 1.0
+        assert recent.failure_share == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ def limits_of(*, is_stream: bool = True, ends_by: float = inf, deadline_at: floa
     call: Call = new_call(target, deadline_at=deadline_at)
     call.is_stream = is_stream
     attempt = Attempt(target, clock.now(), is_stream=is_stream, first_token_s=10.0, ends_by=ends_by)
-    return _Limits(call, attempt, clock), clock  # type: ignore[arg-type]
+    return _Limits(call, attempt, clock), clock
 
 
-def limit_of(clock: ManualClock) -> tuple[str, float]:
+def limit_of(clock: ManualClock) -> tuple[str, float | None]:
     limit = clock.limits[-1]
     return limit.name, limit.at
 

@@ -263,3 +263,15 @@ async def test_rolled_back_config_stays_until_the_file_changes(tmp_path: Path) -
         await clock.pass_s(1.0)
         await settled(world, 3)
         assert world.idle_s == 30.0
+
+
+async def test_file_that_was_read_by_an_operator_is_not_read_again_by_the_watch(tmp_path: Path) -> None:
+    clock = SteppedClock()
+    world = World(tmp_path / "guard.yaml", clock)
+    watch = asyncio.ensure_future(world.reloads.watch())
+    await world.reload(2)
+    for _ in range(5):
+        await clock.pass_s(1.0)
+        await asyncio.sleep(0.01)
+    watch.cancel()
+    assert [adopted.by for adopted in world.adopted] == ["ann"]

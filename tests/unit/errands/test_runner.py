@@ -466,3 +466,56 @@ async def test_what_is_kept_is_looked_at_and_old_answers_go() -> None:
         await it.pass_s(130)
         assert it.errands.counts.found.count == {"letter/dead": 1}
         await asyncio.sleep(0)
+
+
+async def test_credentials_are_forgotten_with_the_answer_and_with_a_call_that_its_owner_gave_up() -> None:
+    async with world(one={}) as it:
+        headers = (("content-type", "application/json"), ("authorization", "Bearer sk-callers"))
+        await it.promised(headers=headers)
+        assert it.keeper._credentials._kept
+        await let_run()
+        assert not it.keeper._credentials._kept
+        it.provider.is_silent = True
+        kept = await it.promised(headers=headers)
+        await let_run()
+        assert it.errands.runner.give_up(kept.id)
+        await let_run()
+        assert kept.id not in it.store.rows
+        assert not it.keeper._credentials._kept
+
+
+async def test_pause_saves_up_no_letters() -> None:
+    async with world(store={"dead_letters": {"pace": 2}, "answer_later": {"at_once": 50}}) as it:
+        await it.pass_s(60)
+        for _ in range(20):
+            await it.buried()
+        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        await it.pass_s(1)
+        assert len(it.provider.asked) <= 4
+
+
+async def test_attempt_ends_with_the_deadline_of_its_call() -> None:
+    async with world(rules={"answer_later": {"deadline": "3s"}}) as it:
+        it.provider.is_silent = True
+        await it.promised()
+        await let_run()
+        (call,) = it.provider.asked
+        assert call.deadline_at <= it.clock.now() + 3.0
+
+
+async def test_what_is_kept_is_swept_once_a_minute() -> None:
+    async with world() as it:
+        await it.promised()
+        await it.pass_s(1)
+        before = it.store.done.count("sweep")
+        await it.pass_s(120)
+        assert 1 <= it.store.done.count("sweep") - before <= 3
+
+
+async def test_reload_changes_for_how_long_answers_are_kept() -> None:
+    async with world(store={"answer_later": {"keep": "1h"}}) as it:
+        kept = await it.promised()
+        await it.pass_s(10)
+        it.errands.adopt(World(KeptInMemory(), store={"answer_later": {"keep": "30s"}}).config)
+        await it.pass_s(120)
+        assert kept.id not in it.store.rows

@@ -457,6 +457,19 @@ async def test_connection_that_finds_no_room_is_told_so() -> None:
     assert transport.statuses == [503]
     assert ends(transport) == "closed"
     assert ends(busy_transport) == ""
+    assert stand.listener.refused == 1
+    await stand.listener.close(0)
+    await settle()
+
+
+async def test_limits_of_a_reload_hold_for_the_next_connection() -> None:
+    stand = Stand(max_connections=10)
+    stand.go_on.clear()
+    busy, _ = stand.connect()
+    busy.data_received(GET)
+    stand.listener.adopt(ListenerSettings(max_connections=1))
+    _, transport = stand.connect()
+    assert transport.statuses == [503]
     await stand.listener.close(0)
     await settle()
 

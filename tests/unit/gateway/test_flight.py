@@ -7,10 +7,12 @@ import asyncio
 import pytest
 
 from llm_guard.call import Attempt, Call
+from llm_guard.dialect.sse import Usage
 from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.flight import Flight
+from llm_guard.gateway.flight import Flight, errand_for
 from llm_guard.gateway.reply import Reply
 from llm_guard.outcome import Failure, FailureKind, GaveUp
+from llm_guard.policy.client_limits import ClientLimits, ClientLimitSettings, Reservation
 from tests.fakes.clock import let_run
 from tests.fakes.script import new_call, new_target
 
@@ -168,3 +170,36 @@ async def test_urgent_call_does_not_join_a_request_that_still_waits_in_a_lower_p
     own.attempts = [Attempt(new_target(), 1000.0)]  # it is being answered: there is nothing to wait for
     assert world.flight.is_fit_for(urgent)
     await world.flight.leave(world.flight.follow(urgent, is_own=True))
+
+
+async def test_request_has_the_highest_priority_of_the_calls_that_wait_for_it() -> None:
+    world = World(new_call(priority=2))
+    world.flight.follow(new_call(priority=2), is_own=True)
+    world.flight.follow(new_call(priority=0), is_own=False)
+    world.flight.follow(new_call(priority=1), is_own=False)
+    assert world.flight.call.priority == 0
+    world.flight.task.cancel()
+
+
+async def test_call_that_leaves_last_has_the_tokens_of_the_request_in_its_record() -> None:
+    world = World()
+    own = call()
+    follower = world.flight.follow(own, is_own=True)
+    world.flight.call.usage, world.flight.call.thrown_away = Usage(7, 3), 2
+    world.result.set_result(None)
+    world.is_kept.set()
+    await let_run()
+    await world.flight.leave(follower)
+    assert (own.usage, own.thrown_away) == (Usage(7, 3), 2)
+
+
+def test_refresh_in_the_background_takes_nothing_from_its_call() -> None:
+    served = new_call(new_target(), priority=0, client_retries=3)
+    limits = ClientLimits(ClientLimitSettings(rate=10.0), 0.0, 0.0)
+    reservation = limits.try_enter(10, 0.0, 0.0)
+    assert isinstance(reservation, Reservation)
+    served.reservation = reservation
+    errand = errand_for(served, 1050.0)
+    assert errand.reservation is None
+    assert served.reservation is reservation
+    assert (errand.priority, errand.client_retries, errand.started_at) == (2, 0, 1050.0)

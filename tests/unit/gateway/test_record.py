@@ -137,6 +137,20 @@ def test_kind_of_a_retry_is_that_of_the_attempt_before_on_the_same_deployment(re
     assert records("retries_total", deployment="a/x", kind="timeout") is None
 
 
+def test_memory_of_an_attempt_is_released_with_its_call(records: Records) -> None:
+    released = []
+
+    class Lease:
+        def release(self) -> None:
+            released.append(self)
+
+    target = new_target("a/x")
+    call = new_call(target)
+    call.attempts = [tried(target, 1000.0, 1001.0, SERVER_ERROR, buffer=Lease()), tried(target, 1001.0, 1002.0)]
+    records.whole_call(call)
+    assert len(released) == 1
+
+
 def test_fallback_is_counted_for_the_deployment_that_was_moved_on_to(records: Records) -> None:
     first, second = new_target("a/x"), new_target("b/y")
     call = new_call(first, second)

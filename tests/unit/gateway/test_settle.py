@@ -6,11 +6,13 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
+from llm_guard.api_keys import ApiKey
 from llm_guard.call import Attempt
 from llm_guard.gateway.entrance import Entrance
 from llm_guard.gateway.settle import settle, settle_begun, settle_host
 from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.bench import Bench
 from llm_guard.policy.breaker import BreakerSettings
 from llm_guard.policy.breaker_settings import BreakerFailure
@@ -221,6 +223,22 @@ def test_stream_that_dies_is_a_failure_of_the_retry_budgets() -> None:
         recent = budget.recent.snapshot(clock.now())
         assert recent.attempts == 1.0
         assert recent.failure_share == pytest.approx(0.1)
+
+
+def test_key_of_a_pool_is_free_again() -> None:
+    target, key = new_target("a/x"), ApiKey("first", "sk-1")
+    leave = leave_for(target)
+    leave.key = key
+    key.in_flight = 1
+    settle(begun(target), leave, Signal.HEALTHY, ManualClock())
+    assert key.in_flight == 0
+
+
+def test_hint_of_rate_limits_holds_the_gate_no_longer_than_max_retry_after() -> None:
+    target, clock = new_target("a/x", retry=RetrySettings(max_retry_after=60.0)), ManualClock()
+    for _ in range(2):
+        settled(target, Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=500.0), clock=clock)
+    assert held_until(target) == [clock.now() + 60.0]
 
 
 @pytest.mark.parametrize(

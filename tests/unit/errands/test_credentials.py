@@ -1,0 +1,40 @@
+"""Credentials of callers: in memory only, a bounded number of them, and none of the gateway's own."""
+
+from __future__ import annotations
+
+from llm_guard.call import Call
+from llm_guard.errands.credentials import MOST, Credentials, plain_query
+
+KEY = (("authorization", "Bearer sk-callers"),)
+
+
+def call_with(**facts: object) -> Call:
+    call = Call("lg-1", "openai", "POST", "/v1/chat/completions", "", KEY, 0.0)
+    for name, value in facts.items():
+        setattr(call, name, value)
+    return call
+
+
+def test_credentials_of_the_longest_ago_go_first() -> None:
+    credentials = Credentials()
+    for number in range(MOST + 2):
+        credentials.keep(str(number), call_with())
+    assert [bool(credentials.of(str(number)).headers) for number in (0, 1, 2, MOST, MOST + 1)] == [
+        False, False, True, True, True,
+    ]  # fmt: skip
+
+
+def test_key_that_opens_the_gateway_is_not_kept() -> None:
+    credentials = Credentials()
+    credentials.keep("a", call_with(client_key="app"))
+    assert not credentials.of("a").headers
+
+
+def test_parameter_that_may_be_a_key_stays_off_the_disk_and_in_memory() -> None:
+    credentials = Credentials()
+    query = "api-version=1&key=sk-1&%73ig=2"
+    credentials.keep("a", call_with(query=query))
+    assert credentials.of("a").parameters == ("key=sk-1", "%73ig=2")
+    assert plain_query(query) == "api-version=1"
+    credentials.forget("a")
+    assert not credentials.of("a").parameters

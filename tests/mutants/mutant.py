@@ -13,6 +13,7 @@ PACKAGE = ROOT / "llm_guard"
 CATALOGUE = Path(__file__).parent / "catalogue"
 
 _MARKS = "#@-+!"
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ class Mutant:
     @property
     def import_name(self) -> str:
         return f"llm_guard.{self.module}".removesuffix(".__init__")
+
+    @property
+    def is_in_function(self) -> bool:
+        return any(isinstance(node, _FUNCTION) for node in _named(ast.parse(self.path.read_text()), self.where))
 
     def source(self) -> str:
         """The changed module. Raises ValueError unless the old text occurs exactly once in the definition."""

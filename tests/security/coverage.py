@@ -1,20 +1,53 @@
-"""Where each of the attacks C01 to C99 is tested, or why it is not yet.
+"""Where each of the attacks C01 to C99 is tested, or which part of the gateway it would need.
 
-A group for each file of tests; a test holds that every attack stands in exactly one of them, and that what is named
-here exists and says whose it is.
+A group for each file of tests; a test holds that every attack stands in exactly one of them, that what is named here
+exists and says whose it is, and that no attack is excused by the lack of something that exists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+import llm_guard.ops
+from llm_guard.ops.pages import Change
+
+_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No test yet."""
+    """No test, for want of something to attack."""
 
     why: str
+    found: Callable[[], Sequence[str]]
+    """Where the code has what is said to be missing: then the attack needs a test."""
+
+
+def uses_of_other_stores() -> list[str]:
+    """Files that name a store which several machines could share."""
+    files = [_ROOT / "pyproject.toml", *(_ROOT / "llm_guard").rglob("*.py")]
+    named = re.compile(r"\b(redis|valkey|memcached?|aiomcache|pickle|marshal|shelve)\b", re.IGNORECASE)
+    return [str(path.relative_to(_ROOT)) for path in files if named.search(path.read_text())]
+
+
+def addresses_in_pages(change: type[msgspec.Struct] = Change) -> list[str]:
+    """Fields of the bodies of admin requests that could hold the address of something else."""
+    for module in pkgutil.walk_packages(llm_guard.ops.__path__, "llm_guard.ops."):
+        importlib.import_module(module.name)
+    found, left = [], [change]
+    while left:
+        kind = left.pop()
+        left += kind.__subclasses__()
+        names = (field.encode_name for field in msgspec.structs.fields(kind))
+        found += [f"{kind.__name__}.{name}" for name in names if re.search(r"ur[il]|host|addr|port$|endpoint", name)]
+    return found
 
 
 Table = Mapping[str, tuple[str, ...] | Absent]
@@ -47,7 +80,7 @@ _CONFIG = _HERE + "test_config.py::"
 _LABELS = _HERE + "test_labels.py::"
 _STREAMS = _HERE + "test_streams.py::"
 
-_NO_REDIS = Absent("there is no Redis: gateways share SQLite files, whose rows are JSON")
+_NO_REDIS = Absent("there is no Redis: gateways share SQLite files, whose rows are JSON", uses_of_other_stores)
 
 SMUGGLING: Table = {
     "C01": (
@@ -489,7 +522,7 @@ LASTING: Table = {
     ),
 }
 NOT_YET: Table = {
-    "C42": Absent("no page takes a URL: upstreams, engines and webhooks are the config's alone"),
+    "C42": Absent("no page takes a URL: upstreams, engines and webhooks are the config's alone", addresses_in_pages),
     "C79": _NO_REDIS,
     "C80": _NO_REDIS,
     "C81": _NO_REDIS,

@@ -109,6 +109,14 @@ class Stand:
     def url(self) -> str:
         return self.app.addresses[0]
 
+    @property
+    def held_bytes(self) -> int:
+        """What the gateway itself holds of answers: received from upstreams and not read, or written and not yet
+        taken by the kernel."""
+        clients = [each for _, listener in self.app._listeners for each in listener._connections]
+        unread = sum(each.unread for each in self.app._connections._living)
+        return unread + sum(each.unsent_bytes for each in clients)
+
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of all samples with these labels, among others, once every call has been recorded."""
         await self.idle()

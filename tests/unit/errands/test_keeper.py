@@ -8,11 +8,16 @@ import io
 import pytest
 
 from llm_guard.errands import form
+from llm_guard.gateway.asked import Asked
+from llm_guard.gateway.recording import Recording
+from llm_guard.gateway.serving import Serving
 from llm_guard.gateway.spool import Spool
 from llm_guard.gateway.stored_body import StoredBody
 from llm_guard.outcome import Refusal
+from llm_guard.routes import compile_routes
 from tests.fakes.clock import let_run
-from tests.unit.errands.world import BUSY, WRONG, world
+from tests.fakes.kept_calls import KeptInMemory
+from tests.unit.errands.world import BUSY, WRONG, World, world
 
 SECRET = "sk-canary-4711"
 HEADERS = (
@@ -256,6 +261,38 @@ async def test_no_more_are_promised_than_may_wait() -> None:
         await it.pass_s(10)
         assert {each.state for each in it.store.rows.values()} == {"answered"}
         assert isinstance(await it.keeper.promise(it.call(), is_at_once=True), str)
+
+
+async def test_reload_changes_how_many_may_wait() -> None:
+    async with world(store={"answer_later": {"waiting": 1, "at_once": 1}}) as it:
+        it.provider.is_silent = True
+        await it.promised()
+        assert isinstance(await it.keeper.promise(it.call(), is_at_once=True), Refusal)
+        it.keeper.adopt(World(KeptInMemory(), store={"answer_later": {"waiting": 2}}).config)
+        assert isinstance(await it.keeper.promise(it.call(), is_at_once=True), str)
+
+
+async def test_kept_call_is_made_by_what_its_key_may_call_now() -> None:
+    client = {"name": "app", "key": "k-app"}
+    async with world(server={"client_keys": [client]}) as it:
+        call = it.call(client_key="app")
+        assert it.gateway.take_up(call, Asked(model="gpt")) is None
+        files = it.call("/v1/files", client_key="app")
+        refusal = it.gateway.take_up(files, Asked())
+        assert refusal is not None
+        assert refusal.code == "permission_denied"
+
+
+async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_gateway() -> None:
+    async with world() as it:
+        assert it.gateway._clients.admit(it.call(), {}) is None
+        client = {"name": "app", "key": "k-app"}
+        other = World(KeptInMemory(), server={"max_body": "3MiB", "client_keys": [client]})
+        it.gateway.adopt(Serving(other.config, compile_routes(other.config, it.clock.now())))
+        assert it.gateway._body_limits.of(it.call(), Recording().reply()).max_bytes == 3 << 20
+        refusal = it.gateway._clients.admit(it.call(), {})
+        assert refusal is not None
+        assert refusal.code == "invalid_api_key"
 
 
 async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:

@@ -151,6 +151,16 @@ def test_memory_of_an_attempt_is_released_with_its_call(records: Records) -> Non
     assert len(released) == 1
 
 
+def test_calls_and_tokens_of_a_client_key_are_counted_for_it(records: Records) -> None:
+    records.recorder.adopt_clients(["app"])
+    call = new_call(new_target("a/x"), client_key="app")
+    call.usage = Usage(7, 3)
+    records.whole_call(call)
+    counted = records.counters.clients["app"]
+    assert counted.client_calls == {"ok": 1}
+    assert (counted.client_tokens["input"], counted.client_tokens["output"]) == (7, 3)
+
+
 def test_fallback_is_counted_for_the_deployment_that_was_moved_on_to(records: Records) -> None:
     first, second = new_target("a/x"), new_target("b/y")
     call = new_call(first, second)

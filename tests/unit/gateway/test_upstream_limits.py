@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from math import inf
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 
 from llm_guard.call import Attempt, Call
-from llm_guard.gateway.upstream import _Limits, timeout_failure
-from llm_guard.outcome import FailureKind
+from llm_guard.gateway.sending import Sending
+from llm_guard.gateway.upstream import _Limits, _weighed, timeout_failure
+from llm_guard.outcome import Failure, FailureKind
 from llm_guard.policy.deadline import TimeoutSettings
+from llm_guard.request_body import FileBody
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_call, new_target
 
@@ -70,3 +76,22 @@ def test_call_that_may_take_longer_moves_the_limit() -> None:
 def test_missing_connection_is_a_failure_of_its_own_kind() -> None:
     assert timeout_failure("connect", TIMEOUTS).kind is FailureKind.CONNECT_TIMEOUT
     assert timeout_failure("first_token", TIMEOUTS).kind is FailureKind.TIMEOUT
+
+
+@pytest.mark.parametrize(("waited_s", "is_clients"), [(0.5, False), (30.0, True)])
+async def test_failure_before_the_whole_body_was_sent_says_so_and_who_was_slow(
+    waited_s: float, is_clients: bool
+) -> None:
+    limits, clock = limits_of(is_stream=False)
+    limits.sending = Sending(cast("FileBody", SimpleNamespace(size=None)), limits)
+    limits.on_connected()
+    limits.on_client_awaited()
+    clock.advance(waited_s)
+    failure = _weighed(Failure(FailureKind.TIMEOUT, "no complete answer"), limits, None)
+    assert isinstance(failure, Failure)
+    assert failure.is_incomplete
+    assert failure.is_clients_delay is is_clients
+    limits.sending.is_complete = True
+    failure = _weighed(Failure(FailureKind.TIMEOUT, "no complete answer"), limits, None)
+    assert isinstance(failure, Failure)
+    assert not failure.is_incomplete

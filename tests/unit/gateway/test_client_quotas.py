@@ -1,0 +1,78 @@
+"""Limits of client keys: what is reserved, corrected, counted, and kept over a reload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llm_guard.call import Attempt, Call
+from llm_guard.config.clients import ClientKey
+from llm_guard.dialect.sse import Usage
+from llm_guard.gateway.client_quotas import ClientQuotas, estimated_tokens, used_tokens
+from llm_guard.outcome import Failure, FailureKind, Refusal
+from llm_guard.policy.client_limits import Reservation
+from tests.fakes.clock import ManualClock
+from tests.fakes.script import SERVER_ERROR, new_call, new_target
+
+LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+
+
+def key(**limits: Any) -> ClientKey:
+    return ClientKey.model_validate({"name": "app", "key": "k-app", "limits": limits})
+
+
+def quotas(**limits: Any) -> ClientQuotas:
+    made = ClientQuotas(ManualClock())
+    made.adopt([key(**limits)])
+    return made
+
+
+def call(**facts: Any) -> Call:
+    return new_call(new_target(), client_key="app", body=b"x" * 400, max_tokens=100, **facts)
+
+
+def test_refusals_are_counted_by_key_and_limit() -> None:
+    limited = quotas(concurrency=1)
+    assert limited.reserve(call()) is None
+    for _ in range(2):
+        assert isinstance(limited.reserve(call()), Refusal)
+    assert limited.refusals == {("app", "concurrency"): 2}
+
+
+def test_call_that_is_over_makes_room() -> None:
+    limited, first = quotas(concurrency=1), call()
+    assert limited.reserve(first) is None
+    assert first.reservation is not None
+    limited.settle(first, first.reservation)
+    assert limited.reserve(call()) is None
+
+
+def test_reload_keeps_what_was_used_and_changes_the_limit() -> None:
+    limited = quotas(concurrency=1)
+    assert limited.reserve(call()) is None
+    limited.adopt([key(concurrency=2)])
+    assert limited.reserve(call()) is None
+    assert isinstance(limited.reserve(call()), Refusal)
+
+
+def test_every_choice_is_reserved() -> None:
+    assert estimated_tokens(call()) == 100 + 100
+    assert estimated_tokens(call(choices=3)) == 100 + 300
+
+
+@pytest.mark.parametrize(
+    ("failure", "usage", "used"),
+    [
+        (None, Usage(7, 3), 10),
+        (None, Usage(), 200),
+        (SERVER_ERROR, Usage(), 0),
+        (LEFT, Usage(), 200),
+        (LEFT, Usage(7, 3), 200),
+    ],
+)
+def test_client_that_leaves_pays_its_estimate_at_least(failure: Failure | None, usage: Usage, used: int) -> None:
+    made = call(failure=failure, usage=usage, attempts=[Attempt(new_target(), 1000.0)])
+    assert quotas(tokens_per_minute=1000).reserve(made) is None
+    assert isinstance(made.reservation, Reservation)
+    assert used_tokens(made, made.reservation) == used

@@ -1,0 +1,32 @@
+"""How the operator's side reads a body."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from llm_guard.gateway.recording import Recording
+from llm_guard.gateway.request import Request
+from llm_guard.ops.pages import Change, Refused
+from llm_guard.ops.site import _MAX_BODY_BYTES, _body
+
+
+class Endless:
+    """A request whose body goes on after its bound."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.version = "1.1"
+        self.read_bytes = 0
+
+    async def read(self) -> bytes:
+        assert self.read_bytes <= _MAX_BODY_BYTES, "it is read beyond its bound"
+        self.read_bytes += 1 << 16
+        return b" " * (1 << 16)
+
+
+async def test_body_of_an_admin_request_is_bounded() -> None:
+    with pytest.raises(Refused) as refused:
+        await _body(cast("Request", Endless()), Recording().reply(), Change)
+    assert refused.value.status == 413

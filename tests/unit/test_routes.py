@@ -460,6 +460,7 @@ def test_table_changes_what_it_has_carried_over_when_it_takes_over() -> None:
     assert one.breaker is deployment(before, "gpt").breaker
     assert (one.breaker.settings.open_for, one.budget.settings.ratio, one.host.settings.window) == (20.0, 0.5, 7.0)
     assert deployment(built, "m-1").gates.settings.concurrency == 4
+    assert route(built, "gpt").budget is route(before, "gpt").budget
     assert route(built, "gpt").budget.settings.ratio == 0.5
     assert set(dressed) == set(built.deployments())
     dressed.clear()

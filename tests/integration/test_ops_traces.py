@@ -288,7 +288,7 @@ def test_traces_without_the_packages_are_an_error_that_names_the_remedy(monkeypa
                 "llm_guard.config.operator.find_spec",
                 lambda wanted, missing=name, real=real: None if wanted.startswith(missing) else real(wanted),
             )
-            assert "pip install '.[otel]'" in problem("http://127.0.0.1:4318/v1/traces")
+            assert "pip install 'llm-guard-proxy[otel]'" in problem("http://127.0.0.1:4318/v1/traces")
 
 
 async def test_anthropic_calls_are_told_as_such() -> None:

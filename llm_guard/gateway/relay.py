@@ -303,7 +303,7 @@ def _is_adopted(call: Call, recovery: Recovery, served: Served, clock: Clock) ->
 
 
 def _internal(error: Exception, call: Call) -> Failure:
-    _log.exception("a stream broke the gateway", request_id=call.id)
+    _log.exception("a stream broke the gateway", **call.log_ids)
     return Failure(FailureKind.INTERNAL, type(error).__name__)
 
 

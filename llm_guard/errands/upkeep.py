@@ -61,7 +61,7 @@ class Upkeep:
             for kept_id in gone:
                 self._runner.let_go(kept_id)
         if recovered := await self._shelf.do(lambda store: store.recover(self._clock.wall())):
-            _log.info("kept calls of a gateway that is gone were taken over", count=recovered)
+            _log.info("kept calls of a process that has ended were taken over", count=recovered)
             self._runner.wake()
         if self._clock.now() - self._swept_at >= _SWEEP_EVERY_S:
             self._swept_at = self._clock.now()

@@ -169,7 +169,7 @@ class KeptCalls(Protocol):
         """Over or dead, which this webhook was not told; the oldest first, without bodies."""
 
     def recover(self, now: float) -> int:
-        """Of those whose lease has ended: repeatable ones are queued, the rest is dead; how many."""
+        """Of those whose lease or whose process has ended: repeatable ones are queued, the rest is dead; how many."""
 
     def sweep(self, now: float, answered_for_s: float, max_age_s: float, max_bytes: int) -> int:
         """Deletes what is too old, then the oldest dead ones until the rest of them fits; how many. What nobody here

@@ -160,8 +160,7 @@ class Attempt:
     span_id: int = 0
     """Not 0 once it is sent, where the call is traced."""
     failure: Failure | None = None
-    wasted: int = 0
-    """Output tokens of an answer that is dropped because another attempt's answer was first."""
+    wasted: int = 0  # output tokens of an answer that is dropped because another attempt's was first
     status: int | None = None
     next_step: str = ""
     """What was decided after it failed."""
@@ -253,8 +252,7 @@ class Call:
     """What in the gateway refused the call although it ended with a failure: a cooldown, or the deadline."""
     trace: TraceContext | None = None
     """None: it is not traced."""
-    trace_id: int = 0
-    """For log lines, also where no spans are exported; 0: the call is part of no trace."""
+    trace_id: int = 0  # for log lines, also where no spans are exported; 0: it is part of no trace
     is_in_flight: bool = False  # counted as running
     is_draining: bool = False
     """The gateway is going away and ends this call."""
@@ -281,13 +279,6 @@ class Call:
     def commit_by(self) -> float:
         """The instant by which the client must have an answer's first byte."""
         return self.decide_by if self.decide_by < self.deadline_at else self.deadline_at  # noqa: FURB136  # half the price
-
-    @property
-    def log_ids(self) -> dict[str, str]:
-        """Names the call in a log line."""
-        if not self.trace_id:
-            return {"request_id": self.id}
-        return {"request_id": self.id, "trace_id": f"{self.trace_id:032x}"}
 
     def start_time(self, decide_by: float, deadline_at: float) -> None:
         """Sets both limits of a call whose body has arrived while attempts were being made."""

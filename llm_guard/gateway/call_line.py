@@ -133,6 +133,14 @@ def tokens_of(call: Call) -> dict[str, int]:
     return found
 
 
+def log_ids(call: Call) -> dict[str, str]:
+    """Names the call in any other log line."""
+    ids = {"request_id": call.id}
+    if call.trace_id:
+        ids["trace_id"] = f"{call.trace_id:032x}"
+    return ids
+
+
 def wasted_by(attempt: Attempt) -> int:
     """Output tokens of a failed attempt that were held back when it died, or lost a race."""
     if attempt.answered_at is not None:

@@ -19,6 +19,7 @@ from llm_guard.call import Attempt, Call, Opened, Served, StreamView
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.call_line import log_ids
 from llm_guard.gateway.connections import UpstreamError
 from llm_guard.gateway.last_resort import LastResort
 from llm_guard.gateway.recovery import Recovery, recovery_of
@@ -303,7 +304,7 @@ def _is_adopted(call: Call, recovery: Recovery, served: Served, clock: Clock) ->
 
 
 def _internal(error: Exception, call: Call) -> Failure:
-    _log.exception("a stream broke the gateway", **call.log_ids)
+    _log.exception("a stream broke the gateway", **log_ids(call))
     return Failure(FailureKind.INTERNAL, type(error).__name__)
 
 

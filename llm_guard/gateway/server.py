@@ -22,6 +22,7 @@ from llm_guard.gateway.arrival import Arrival, check_announced, needs_whole_body
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import ArrivingBody
+from llm_guard.gateway.call_line import log_ids
 from llm_guard.gateway.client_quotas import ClientQuotas
 from llm_guard.gateway.degraded import Degraded
 from llm_guard.gateway.first_resort import FirstResort
@@ -124,7 +125,7 @@ class Gateway:
         except BadRequest as bad:  # found when the model was to be renamed, or while the body was sent on
             await self._refuse(call, refusal_of(bad), reply)
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
-            _log.exception("a call broke the gateway", **call.log_ids)
+            _log.exception("a call broke the gateway", **log_ids(call))
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
             await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), reply)
         finally:

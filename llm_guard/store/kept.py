@@ -6,7 +6,7 @@ through them (`errands`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -145,6 +145,9 @@ class KeptCalls(Protocol):
 
     def extend(self, ids: Sequence[str], now: float, lease_s: float) -> list[str]:
         """Those that run here go on; the ids of those that do not."""
+
+    def reschedule(self, times: Mapping[str, tuple[float, float]]) -> None:
+        """By id, when a queued call is due, and when one that is queued or runs expires: the wall clock was set."""
 
     def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
         """It is queued again. False: it does not run here any more (its lease ended, or it was deleted)."""

@@ -29,6 +29,10 @@ INTERRUPTED = Ended(
 )
 
 _MINE = "id = ? AND state = 'running' AND runner = ?"
+_RESCHEDULE = """
+    UPDATE calls SET due_at = iif(state = 'queued', ?, NULL), deadline_at = ?
+    WHERE id = ? AND state IN ('queued', 'running')
+"""
 _RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # our own terms
 _EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # our own terms
 OVERDUE = Ended(kind="deadline", detail="its deadline has passed, and nobody has the store.key to what it asked for")
@@ -149,6 +153,11 @@ class KeptCallsFile:
             until = now + lease_s
             return [each for each in ids if not connection.execute(_EXTEND, (until, each, self._runner)).rowcount]
 
+    def reschedule(self, times: Mapping[str, tuple[float, float]]) -> None:
+        if times and self._database.is_there():
+            with self._database.writing() as connection:
+                connection.executemany(_RESCHEDULE, [(*both, call_id) for call_id, both in times.items()])
+
     def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
         return self._leave(call_id, "queued", now, ended, due_at=due_at)
 
@@ -200,8 +209,9 @@ class KeptCallsFile:
                     self._move(connection, call_id, runner, "queued", now, None, due_at=now)
                 else:
                     self._move(connection, call_id, runner, "dead", now, INTERRUPTED)
-        for runner in ended:
-            self._lock.forget(runner)
+        if self._lock is not None:
+            for runner in ended:
+                self._lock.forget(runner)
         return len(found)
 
     def sweep(self, now: float, answered_for_s: float, max_age_s: float, max_bytes: int) -> int:

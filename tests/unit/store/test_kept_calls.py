@@ -107,6 +107,26 @@ def test_gateway_that_stops_leaves_no_lock_behind(tmp_path: Path, opened: Openin
     assert list(tmp_path.glob("*-runner-*")) == []
 
 
+# whose wall clock is set
+
+
+def test_what_is_queued_or_runs_gets_its_times_in_the_new_clock(store: KeptCallsFile) -> None:
+    store.add(promise("runs"), promise("queued", due_at=1002.0), promise("over"), promise("other", due_at=1003.0))
+    store.begin(1000.0, 2, 10.0)
+    store.answer("over", ANSWER, 1, 1001.0)
+    store.reschedule(dict.fromkeys(("runs", "queued", "over", "missing"), (5002.0, 6000.0)))
+    found = [store.get(call_id) for call_id in ("runs", "queued", "over", "other")]
+    times = [(call.due_at, call.deadline_at) for call in found if call is not None]
+    assert times == [(None, 6000.0), (5002.0, 6000.0), (None, 4600.0), (1003.0, 4600.0)]
+    assert store.put_back("runs", None, 5001.0, 5001.0)
+
+
+def test_nothing_is_made_where_nothing_is_kept(tmp_path: Path, store: KeptCallsFile) -> None:
+    store.reschedule({})
+    store.reschedule({"a": (1.0, 2.0)})
+    assert list(tmp_path.iterdir()) == []
+
+
 # what is kept
 
 

@@ -310,13 +310,12 @@ def _internal(error: Exception, call: Call) -> Failure:
 
 def _note_tokens(call: Call, served: Served, recovery: Recovery | None) -> None:
     """For the record: all that was paid for, and what of it the client has not got."""
-    opened = served.opened
     if recovery is not None and served.attempt.manner is not None:
         call.usage, call.thrown_away = recovery.transcript.usage, recovery.transcript.thrown_away
-    elif opened.view is not None:
-        call.usage = opened.view.watch.usage
+    elif (view := served.opened.view) is not None:
+        call.usage = view.watch.usage
     else:
-        call.usage = opened.usage or call.usage
+        call.usage = served.opened.usage or call.usage
 
 
 async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply) -> None:

@@ -99,11 +99,13 @@ $(VENV)/made:
 	touch $@
 
 $(VENV)/ready: $(VENV)/made requirements.lock
-	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	@echo "installing what the gateway needs into $(VENV)/: a minute or less, the first time"
+	$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements.lock
 	touch $@
 
 $(VENV)/ready-dev: $(VENV)/made requirements-dev.lock pyproject.toml
-	$(BIN)/pip install --quiet --require-hashes -r requirements-dev.lock
+	@echo "installing what the tests need into $(VENV)/: some minutes, the first time"
+	$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -8,7 +8,7 @@ WORKERS ?= 2
 PORT ?= 8080
 
 .PHONY: run demo test check lint types imports tests tooling-tests tools bench soak storm-matrix frontier fuzz \
-	sdk-suites compiled compiled-package compiled-tests lock clean
+	sdk-suites compiled compiled-package compiled-tests release lock clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -40,6 +40,11 @@ tooling-tests: $(VENV)/ready-dev
 # For this Python and this kind of machine alone.
 compiled: $(VENV)/ready-dev
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# What a release is, from the last commit, into dist/release/VERSION, each wheel tried in a fresh environment: five minutes.
+# Nothing is uploaded. VERSION=1.2.3 where it does not follow from the changelog; RELEASE_OPTIONS=--pure without a compiler.
+release: $(VENV)/ready-dev
+	$(BIN)/python -m compiling.release $(if $(VERSION),--version $(VERSION)) $(RELEASE_OPTIONS)
 
 compiled-package: $(VENV)/ready-dev
 	$(BIN)/python -m compiling

@@ -7,6 +7,7 @@ declare      Cython's declarations beside a module (.pxd)
 rewrite      the module itself, line for line, without what Cython would misread
 build        from sources to a package under build/, in parallel, and only what has changed
 training     what a gateway that counts where it goes is shown (gcc's profile)
+release      what a release is, built and tried; with changelog (which version comes next) and sbom
 launcher     the command `llm-guard`, in the wheel outside the package
 hook         the wheel that `make compiled` leaves in dist/
 """

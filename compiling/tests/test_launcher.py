@@ -10,7 +10,7 @@ import pytest
 
 from compiling import launcher
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TEXTS = [
     *(
         ROOT / name

@@ -15,7 +15,7 @@ from compiling.release import ReleaseError, check_demo, cut, image_files, write_
 from compiling.sbom import sbom
 from llm_guard.version import __version__
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 HEAD = "# Changelog\n\n## Unreleased\n\n"
 OLD = "\n## 0.3.1 - 2026-01-31\n\n### Added\n\n- A thing.\n"
 MOMENT = datetime(2026, 2, 1, 12, tzinfo=UTC)

@@ -249,7 +249,8 @@ async def test_tables_are_as_wide_whatever_fonts_a_machine_has(tmp_path: Path, f
         for width in (1440, 1400, 1366):
             async with full_tables(opening(browser), width) as page:
                 loaded = "document.fonts.ready.then(fonts => [...fonts].map(each => `${each.family} ${each.status}`))"
-                assert await page.evaluate(loaded) == ["Inter loaded"]
+                # Chromium takes no font from a page where it finds none on the machine to fall back on.
+                assert await page.evaluate(loaded) == ["Inter error" if fonts is None else "Inter loaded"]
                 assert await page.evaluate(WIDER) == [0, 0]
 
 

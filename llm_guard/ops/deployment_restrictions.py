@@ -14,7 +14,7 @@ from llm_guard.deployment import Deployment
 from llm_guard.ops.changes import iso
 from llm_guard.ops.restriction_views import Kind, Lift, LiftBody, Resettable, Restriction
 from llm_guard.policy.bench import Benched, Key
-from llm_guard.policy.breaker import BreakerSnapshot
+from llm_guard.policy.breaker import Breaker, BreakerSnapshot
 from llm_guard.policy.gate import GateSnapshot
 from llm_guard.policy.throttle import Phase
 
@@ -38,13 +38,13 @@ class Moment:
 def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     """Its own breaker, and those of callers that it judges by themselves, where the evidence has opened them."""
     lift = _reset(deployment, "breaker", "Its breaker closes, and forgets what it has seen; calls return gradually.")
-    breakers = {"its breaker": deployment.breaker}
+    found: list[tuple[Kind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
     for caller, suspect in deployment.callers.suspects():
-        breakers[f"its breaker for {caller or 'unknown callers'}, whose calls alone fail,"] = suspect.breaker
-    for whose, breaker in breakers.items():
-        seen = breaker.snapshot(moment.now)
-        if seen.state in ("open", "half_open"):
-            yield _shut(seen, "breaker", whose, deployment, lift, moment)
+        who = caller or "unknown callers"
+        found.append(("caller_breaker", f"its breaker for {who}, whose calls alone fail,", suspect.breaker))
+    for kind, whose, breaker in found:
+        if (seen := breaker.snapshot(moment.now)).state in ("open", "half_open"):
+            yield _shut(seen, kind, whose, deployment, lift, moment)
 
 
 def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:

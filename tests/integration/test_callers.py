@@ -64,9 +64,9 @@ async def test_what_a_caller_fails_at_alone_neither_degrades_its_route_nor_raise
 async def test_operator_finds_the_caller_and_lifts_the_refusal() -> None:
     async with poisoned() as stand:
         assert (await call(stand, "sk-poisoner")).status == 503
-        (found,) = [each for each in await get(stand.url, "restrictions") if each["kind"] == "breaker"]
+        (found,) = [each for each in await get(stand.url, "restrictions") if each["kind"] == "caller_breaker"]
         assert "poisoner, whose calls alone fail," in found["cause"]
         assert "6 failures in a row" in found["cause"]
         await change(stand.url, "deployments/reset", **found["lift"]["body"])
         assert (await call(stand, "sk-poisoner")).status == 200
-        assert not [each for each in await get(stand.url, "restrictions") if each["kind"] == "breaker"]
+        assert not [each for each in await get(stand.url, "restrictions") if each["kind"] == "caller_breaker"]

@@ -155,7 +155,7 @@ class Breaker:
         if is_failure:
             self._run.add_failure(now, permit.sent_at, permit.place)
         else:
-            permit.end, permit.settled_at = self._run.end(), now
+            permit.end, permit.settled_at = self._run.end(permit.place), now
             took_s = now - permit.sent_at if duration_s is None else duration_s
             weight = _SMOOTHING if self._ok_takes_s > 0 else 1.0
             self._ok_takes_s += weight * (took_s - self._ok_takes_s)

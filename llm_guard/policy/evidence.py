@@ -120,18 +120,22 @@ class Run:
     """
 
     __slots__ = (
-        "_failed", "_first_place", "_last_place", "_lasting", "_lasting_end", "_length_before", "_rate_before",
-        "_sent_at", "began_at", "ends", "first_sent_at", "length", "recent_rate", "takes_s",
+        "_counted_before", "_failed", "_first_place", "_last_place", "_lasting", "_lasting_end", "_length_before",
+        "_ok_place", "_ok_place_before", "_rate_before", "_sent_at", "began_at", "counted", "ends", "first_sent_at",
+        "length", "recent_rate", "takes_s",
     )  # fmt: skip
 
     def __init__(self, recent_rate: float = 0.0) -> None:
         self.length = 0
+        self.counted = 0
+        """Its failures whose calls were sent after every call that succeeded: only these may show an outage. Where
+        failures take longer than answers, the others were sent while the provider answered."""
         self.began_at = 0.0
-        """When its first failure was noted; of no meaning while `length` is 0, as are the next two."""
+        """When its first counted failure was noted; meaningless while `counted` is 0, as are the next two."""
         self.first_sent_at = 0.0
         """When the call was sent that failed first."""
         self.takes_s = 0.0
-        """How long its calls took to fail, on average."""
+        """How long its counted calls took to fail, on average."""
         self.recent_rate = recent_rate
         self.ends = 0
         """Successes so far."""
@@ -140,7 +144,9 @@ class Run:
         self._first_place = self._last_place = self._failed = 0
         """Places of the calls that failed first and last, in the order in which calls were sent; failures of calls that
         were sent after the first."""
-        self._length_before = 0
+        self._ok_place = self._ok_place_before = 0
+        """Place of the last call, in the order in which calls were sent, that succeeded."""
+        self._length_before = self._counted_before = 0
         self._rate_before = recent_rate
         self._lasting = 0.0
         self._lasting_end = 0
@@ -148,13 +154,18 @@ class Run:
 
     def add_failure(self, now: float, sent_at: float, place: int = 0) -> None:
         """`place`: the call's number in the order in which calls were sent."""
-        if not self.length:
+        self.length += 1
+        if place >= self._ok_place:
+            self._count(now, sent_at, place)
+
+    def _count(self, now: float, sent_at: float, place: int) -> None:
+        if not self.counted:
             self.began_at, self.first_sent_at = now, sent_at
             self.takes_s = 0.0
             self._sent_at.clear()
             self._first_place, self._failed = place, 0
-        self.length += 1
-        self.takes_s += (now - sent_at - self.takes_s) / self.length
+        self.counted += 1
+        self.takes_s += (now - sent_at - self.takes_s) / self.counted
         self._sent_at.append(sent_at)
         self._last_place = place
         self._failed += place >= self._first_place
@@ -170,21 +181,26 @@ class Run:
         return min(evenly, self._last_place - self._first_place + 1) - self._failed >= 1
 
     def lately(self) -> float:
-        """Share of failures before the run, as the worse of both averages has it."""
-        return max(self.recent_rate, self._lasting * _LASTING_KEPT ** (self.ends - self._lasting_end))
+        """Share of failures without the counted ones, as the worse of both averages has it."""
+        recent = 1 - (1 - self.recent_rate) * _KEPT ** (self.length - self.counted)
+        return max(recent, self._lasting * _LASTING_KEPT ** (self.ends - self._lasting_end))
 
     def count_sent_by(self, at: float) -> int:
-        """Failures of calls that were sent by then."""
+        """Counted failures of calls that were sent by then."""
         later = 0
         for sent_at in reversed(self._sent_at):
             if sent_at <= at:
                 break
             later += 1
-        return self.length - later
+        return self.counted - later
 
-    def end(self) -> int:
-        """A success: the moving average takes the whole run in, and then the success. Returns its number."""
+    def end(self, place: int = 0) -> int:
+        """A success: the moving average takes the whole run in, and then the success. Returns its number. `place` as
+        for a failure."""
         self.ends += 1
+        self._ok_place_before = self._ok_place
+        if place > self._ok_place:
+            self._ok_place = place
         length = self._length_before = self.length
         rate = self._rate_before = self.recent_rate
         if length:
@@ -192,17 +208,23 @@ class Run:
             lasting = self._lasting * _LASTING_KEPT ** (self.ends - 1 - self._lasting_end)
             self._lasting = 1 - (1 - lasting) * _LASTING_KEPT**length
             self._lasting_end = self.ends - 1
-            self.length = 0
+            self._counted_before = self.counted
+            self.length = self.counted = 0
         self.recent_rate = rate * _KEPT
         return self.ends
 
     def take_back(self, end: int, now: float, sent_at: float, place: int) -> None:
         """The success that was the end with this number has failed after all. Unless another came since, the run that
-        it ended goes on."""
+        it ended goes on. It counts even if calls that were sent later have succeeded: these may be streams that have
+        only begun."""
         if self.ends == end:
-            self.length += self._length_before
+            if self._length_before:
+                self.length += self._length_before
+                self.counted += self._counted_before
             self.recent_rate = self._rate_before
-        self.add_failure(now, sent_at, place)
+            self._ok_place = self._ok_place_before
+        self.length += 1
+        self._count(now, sent_at, place)
 
 
 def is_run_evidence(
@@ -233,19 +255,19 @@ def is_run_evidence(
     wait_s = min(ok_takes_s if window.calls > window.failures else run.takes_s, _LONGEST_WAIT_S)
     if threshold >= _PATIENT_FROM and now - run.began_at < wait_s:
         return False
-    if run.length < max(threshold, _PATIENCE_S * window.calls_per_s(now)):
+    if run.counted < max(threshold, _PATIENCE_S * window.calls_per_s(now)):
         return False
-    if threshold >= _PATIENT_FROM and run.length < _SURE and window.is_young(now) and now - run.began_at < _PATIENCE_S:
+    if threshold >= _PATIENT_FROM and run.counted < _SURE and window.is_young(now) and now - run.began_at < _PATIENCE_S:
         return False
-    calls = _PRIOR_CALLS + max(0, window.calls - run.length)
-    failures = _PRIOR_CALLS * _PRIOR_RATE + max(0, window.failures - run.length)
+    calls = _PRIOR_CALLS + max(0, window.calls - run.counted)
+    failures = _PRIOR_CALLS * _PRIOR_RATE + max(0, window.failures - run.counted)
     rate = min(max(failures / calls, run.lately()), _WORST_RATE)
     if threshold >= _PATIENT_FROM and _is_survived(run, now, ok_takes_s, sent):
         return False
-    counted: float = run.length
+    counted: float = run.counted
     if threshold >= _PATIENT_FROM:
         early = run.count_sent_by(now - wait_s)
-        counted = early + min(run.length - early, wait_s * window.calls_per_s(now))
+        counted = early + min(run.counted - early, wait_s * window.calls_per_s(now))
     expected_runs: float = calls * rate**counted
     # With a threshold of 1 and no other failure both sides are equal, but for rounding.
     return expected_runs <= _PRIOR_CALLS * _PRIOR_RATE**threshold * (1 + 1e-9)

@@ -13,12 +13,11 @@ from math import inf, sqrt
 # the 10 s after which 95 % of the calls are served again. An outage of 8 s costs 8 probes, one of 10 minutes 190.
 _EARLY_S = 0.8
 _EARLY_SHARE = 1 / 20
-# Where many calls are refused a probe is one of 250 of them, and a recovery is noticed within 0.45 s + D / 50: clients
+# Where many calls are refused a probe is one of 250 of them, and a recovery is noticed within 0.33 s + D / 20: clients
 # that wait for the end of an outage are served later by as much as it goes unnoticed. 1,000 of them, served at 200/s
 # after an outage of 4 s, must not take longer than 1.1 times the 9 s that they need.
 _CALLS_PER_PROBE = 250
-_BUSY_S = 0.45
-_BUSY_SHARE = 1 / 50
+_BUSY_S = 0.33
 # The first is for blips. In a brownout each probe may be one that is answered.
 _FIRST_S = 0.25
 _LONGEST_EARLY_S = 3.5
@@ -57,8 +56,8 @@ class Opening:
         """Opens for a time that grows with the outage, shortened by up to the share `jitter` of itself.
 
         With early probes: 800 ms (the first and in a brownout 250 ms) and a twentieth of the outage so far, or as long
-        as 250 calls take to come, if that is shorter, but not below 450 ms and a fiftieth of the outage; at most 3.5 s,
-        at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
+        as 250 calls take to come, if that is shorter, but not below 330 ms and a twentieth of the outage;
+        at most 3.5 s, at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
         `max_open_s` (a longer `open_s` wins). `is_brownout` counts when the outage begins.
         """
         at_least_s = _EARLY_S
@@ -97,7 +96,6 @@ class Opening:
 
     def _busy_s(self, now: float) -> float:
         """Interval of probes that the number of refused calls allows; inf if none was refused."""
-        outage_s = 0.0 if self.outage_at is None else now - self.outage_at
-        if not self.refused:
+        if self.outage_at is None or not self.refused:
             return inf
-        return max(_BUSY_S + outage_s * _BUSY_SHARE, _CALLS_PER_PROBE * outage_s / self.refused)
+        return max(self._early_s(_BUSY_S, now), _CALLS_PER_PROBE * (now - self.outage_at) / self.refused)

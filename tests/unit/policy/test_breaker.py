@@ -15,6 +15,7 @@ an operator's word holds, a reload changes what it says    `test_forced_...`, `t
 
 from __future__ import annotations
 
+import heapq
 import random
 from dataclasses import replace
 
@@ -172,6 +173,35 @@ def test_random_failures_never_open_it(share: float, seed: int) -> None:
     for i in range(6_000):
         transition = call(breaker, UNHEALTHY if dice.random() < share else HEALTHY, i / 100)
         assert transition is None, f"{transition} after {i / 100} s"
+
+
+@pytest.mark.parametrize("calls_per_s", [50, 100])
+@pytest.mark.parametrize("seed", range(8))
+def test_random_failures_that_take_longer_than_answers_never_open_it(calls_per_s: int, seed: int) -> None:
+    """From a cold start: answers take 0.2 s, nine calls in ten fail after 0.5 to 1 s. The failures that come first were
+    sent with calls that were answered."""
+    dice, breaker = random.Random(f"{calls_per_s} {seed}"), Breaker(BreakerSettings())
+    due: list[tuple[float, int, Permit, Signal]] = []
+    for i in range(10 * calls_per_s):
+        sent_at = i / calls_per_s
+        while due and due[0][0] <= sent_at:
+            at, _, permit, signal = heapq.heappop(due)
+            assert breaker.settle(permit, signal, at) is None, f"opens after {at} s"
+        is_failure = dice.random() < 0.9
+        took_s = dice.uniform(0.5, 1.0) if is_failure else 0.2
+        heapq.heappush(due, (sent_at + took_s, i, acquire(breaker, sent_at), UNHEALTHY if is_failure else HEALTHY))
+
+
+def test_outage_with_slow_failures_is_noticed_as_soon_as_one_with_quick_ones() -> None:
+    """Failures of calls that were sent before the last success do not count. Those of the outage were sent later."""
+    breaker = healthy_minute(50)
+    mixed = [acquire(breaker, 60.0) for _ in range(3)]
+    call(breaker, HEALTHY, 60.2)
+    for permit in mixed:
+        assert breaker.settle(permit, UNHEALTHY, 60.5) is None
+    later = [acquire(breaker, 60.5 + i / 50) for i in range(13)]
+    transitions = [breaker.settle(permit, UNHEALTHY, permit.sent_at + 1.0) for permit in later]
+    assert [transition is None for transition in transitions] == [True] * 12 + [False]
 
 
 def test_outage_may_end_as_a_brownout() -> None:

@@ -284,7 +284,7 @@ class Breaker:
         settings, run = self._settings, self._run
         is_evidence = run.length >= settings.consecutive_failures and (
             settings.sensitivity == "literal"
-            or is_run_evidence(run, settings.consecutive_failures, self._window, now, self._ok_takes_s, self._sent)
+            or is_run_evidence(run, settings.consecutive_failures, self._window, now, self._ok_takes_s)
         )
         return f"{run.length} failures in a row" if is_evidence else None
 

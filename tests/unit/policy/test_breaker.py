@@ -178,17 +178,30 @@ def test_random_failures_never_open_it(share: float, seed: int) -> None:
 @pytest.mark.parametrize("calls_per_s", [50, 100])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_failures_that_take_longer_than_answers_never_open_it(calls_per_s: int, seed: int) -> None:
-    """From a cold start: answers take 0.2 s, nine calls in ten fail after 0.5 to 1 s. The failures that come first were
-    sent with calls that were answered."""
-    dice, breaker = random.Random(f"{calls_per_s} {seed}"), Breaker(BreakerSettings())
-    due: list[tuple[float, int, Permit, Signal]] = []
+    """The failures that come first are of calls that were sent with others that were answered."""
+    dice = random.Random(f"{calls_per_s} {seed}")
+    check_random_failures(dice, calls_per_s, share=0.9, fails_s=(0.5, 1.0), answer_s=0.2)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.6])
+@pytest.mark.parametrize("seed", range(5))
+def test_random_failures_that_take_more_or_less_time_than_others_never_open_it(share: float, seed: int) -> None:
+    """Answers take longer: until they come, calls that do not fail show that not all do."""
+    check_random_failures(random.Random(f"{share} {seed}"), 100, share=share, fails_s=(0.8, 1.2), answer_s=2.0)
+
+
+def check_random_failures(
+    dice: random.Random, calls_per_s: int, share: float, fails_s: tuple[float, float], answer_s: float
+) -> None:
+    """Ten seconds from a cold start: the breaker stays closed."""
+    breaker, due = Breaker(BreakerSettings()), list[tuple[float, int, Permit, Signal]]()
     for i in range(10 * calls_per_s):
         sent_at = i / calls_per_s
         while due and due[0][0] <= sent_at:
             at, _, permit, signal = heapq.heappop(due)
             assert breaker.settle(permit, signal, at) is None, f"opens after {at} s"
-        is_failure = dice.random() < 0.9
-        took_s = dice.uniform(0.5, 1.0) if is_failure else 0.2
+        is_failure = dice.random() < share
+        took_s = dice.uniform(*fails_s) if is_failure else answer_s
         heapq.heappush(due, (sent_at + took_s, i, acquire(breaker, sent_at), UNHEALTHY if is_failure else HEALTHY))
 
 
@@ -202,6 +215,21 @@ def test_outage_with_slow_failures_is_noticed_as_soon_as_one_with_quick_ones() -
     later = [acquire(breaker, 60.5 + i / 50) for i in range(13)]
     transitions = [breaker.settle(permit, UNHEALTHY, permit.sent_at + 1.0) for permit in later]
     assert [transition is None for transition in transitions] == [True] * 12 + [False]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_outage_whose_failures_vary_is_noticed_after_half_a_second(seed: int) -> None:
+    """Answers took 2 s, so a run of failures lasts half a second. What failed before it is no survivor."""
+    dice, breaker = random.Random(seed), healthy_minute(50)
+    due: list[tuple[float, int, Permit, Signal]] = []
+    for i in range(300):
+        at = 60.0 + i / 50
+        took_s = 2.0 if at < 62.0 else dice.uniform(0.8, 1.2)
+        heapq.heappush(due, (at + took_s, i, acquire(breaker, at), HEALTHY if at < 62.0 else UNHEALTHY))
+    while breaker.state == "closed":
+        now, _, permit, signal = heapq.heappop(due)
+        breaker.settle(permit, signal, now)
+    assert now < 64.7, "the last answer comes at 64 s"
 
 
 def test_outage_may_end_as_a_brownout() -> None:

@@ -226,6 +226,7 @@ def test_outage_whose_failures_vary_is_noticed_after_half_a_second(seed: int) ->
         at = 60.0 + i / 50
         took_s = 2.0 if at < 62.0 else dice.uniform(0.8, 1.2)
         heapq.heappush(due, (at + took_s, i, acquire(breaker, at), HEALTHY if at < 62.0 else UNHEALTHY))
+    now = 0.0
     while breaker.state == "closed":
         now, _, permit, signal = heapq.heappop(due)
         breaker.settle(permit, signal, now)

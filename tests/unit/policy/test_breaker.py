@@ -193,10 +193,11 @@ def test_random_failures_that_take_more_or_less_time_than_others_never_open_it(s
 def check_random_failures(
     dice: random.Random, calls_per_s: int, share: float, fails_s: tuple[float, float], answer_s: float
 ) -> None:
-    """Ten seconds from a cold start: the breaker stays closed."""
+    """Ten seconds of Poisson arrivals from a cold start: the breaker stays closed."""
     breaker, due = Breaker(BreakerSettings()), list[tuple[float, int, Permit, Signal]]()
+    sent_at = 0.0
     for i in range(10 * calls_per_s):
-        sent_at = i / calls_per_s
+        sent_at += dice.expovariate(calls_per_s)
         while due and due[0][0] <= sent_at:
             at, _, permit, signal = heapq.heappop(due)
             assert breaker.settle(permit, signal, at) is None, f"opens after {at} s"

@@ -52,7 +52,7 @@ def lead_of(text: str) -> Lead | None:
     if not core:
         return Lead(quote=quote, fence=fence)
     has_ended = core.endswith(_ENDS) or dots.strip() or ("\n" in dots and core[-1] not in _GO_ON)
-    return Lead(True, quote, fence) if has_ended and _is_preamble(core) else None
+    return Lead(True, quote, fence=fence) if has_ended and _is_preamble(core) else None
 
 
 def _is_preamble(text: str) -> bool:

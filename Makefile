@@ -8,7 +8,7 @@ WORKERS ?= 2
 PORT ?= 8080
 
 .PHONY: run demo test check lint types imports tests tooling-tests tools bench soak storm-matrix frontier fuzz \
-	sdk-suites compiled compiled-package compiled-tests lock clean
+	sdk-suites compiled compiled-package compiled-tests release lock clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -40,6 +40,11 @@ tooling-tests: $(VENV)/ready-dev
 # For this Python and this kind of machine alone.
 compiled: $(VENV)/ready-dev
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# What a release is, from the last commit, into dist/release/VERSION, each wheel tried in a fresh environment: five minutes.
+# Nothing is uploaded. VERSION=1.2.3 where it does not follow from the changelog; RELEASE_OPTIONS=--pure without a compiler.
+release: $(VENV)/ready-dev
+	$(BIN)/python -m compiling.release $(if $(VERSION),--version $(VERSION)) $(RELEASE_OPTIONS)
 
 compiled-package: $(VENV)/ready-dev
 	$(BIN)/python -m compiling
@@ -99,11 +104,13 @@ $(VENV)/made:
 	touch $@
 
 $(VENV)/ready: $(VENV)/made requirements.lock
-	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	@echo "installing what the gateway needs into $(VENV)/: a minute or less, the first time"
+	$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements.lock
 	touch $@
 
 $(VENV)/ready-dev: $(VENV)/made requirements-dev.lock pyproject.toml
-	$(BIN)/pip install --quiet --require-hashes -r requirements-dev.lock
+	@echo "installing what the tests need into $(VENV)/: some minutes, the first time"
+	$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -1,4 +1,4 @@
-"""A resilience proxy for LLM calls.
+"""A resilience proxy for LLM calls: the package of the distribution llm-guard-proxy.
 
 A call walks through the code in one straight line; every decision is a pure function or a small state machine.
 

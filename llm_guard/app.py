@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -51,6 +51,8 @@ from llm_guard.store.cache import AnswerStore, MemoryCache
 from llm_guard.store.folder import state_folder
 from llm_guard.store.kept_bodies import Bodies
 from llm_guard.store.kept_calls import KeptCallsFile
+from llm_guard.store.kept_file import gateway_name
+from llm_guard.store.runner_lock import RunnerLock
 from llm_guard.store.sealing import Sealing
 from llm_guard.store.sqlite_cache import SqliteCache
 
@@ -264,8 +266,7 @@ class App:
 
     def _new_errands(self) -> Errands:
         folder = partial(state_folder, self.config.ops.store, os.environ)
-        runner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(8)}"
-        self._kept = KeptCallsFile(folder, runner, _bodies(self.config))
+        self._kept = KeptCallsFile(folder, _new_runner(folder, self.config), _bodies(self.config))
         self._webhook_client = WebhookClient()
         return Errands(self.config, self.gateway, self._kept, self._webhook_client.post, self._clock, self._draw)
 
@@ -290,6 +291,14 @@ class App:
         hurry = asyncio.ensure_future(self._is_told_to_hurry.wait())
         await asyncio.wait((hurry,), timeout=seconds)
         hurry.cancel()
+
+
+def _new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:
+    """A port that the system chooses is another one after a restart: then there is no earlier process to look for."""
+    host, port, token = config.server.host, config.server.port, token_hex(8)
+    if port == 0:
+        return f"{socket.gethostname()}:{os.getpid()}:{token}"
+    return RunnerLock(folder, gateway_name(host, port), token)
 
 
 def create_app(config: Config, *, path: Path | None = None, adapt: Adapt = lambda config: config) -> App:

@@ -160,6 +160,7 @@ class Attempt:
     span_id: int = 0
     """Not 0 once it is sent, where the call is traced."""
     failure: Failure | None = None
+    wasted: int = 0  # output tokens of an answer that is dropped because another attempt's was first
     status: int | None = None
     next_step: str = ""
     """What was decided after it failed."""
@@ -252,6 +253,7 @@ class Call:
     """What in the gateway refused the call although it ended with a failure: a cooldown, or the deadline."""
     trace: TraceContext | None = None
     """None: it is not traced."""
+    trace_id: int = 0  # for log lines, also where no spans are exported; 0: it is part of no trace
     is_in_flight: bool = False  # counted as running
     is_draining: bool = False
     """The gateway is going away and ends this call."""

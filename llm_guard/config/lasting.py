@@ -76,7 +76,7 @@ class StoreConfig(Strict):
         if key is None:
             return None
         if find_spec("cryptography") is None:
-            raise wrong("needs the package cryptography, which is not installed: pip install 'llm-guard[encryption]'")
+            raise wrong("needs cryptography, which is not installed: pip install 'llm-guard-proxy[encryption]'")
         try:
             sealing_keys(key)
         except ValueError as error:

@@ -58,7 +58,7 @@ class TraceSettings(Strict):
         if not re.fullmatch(r"https?://[^\s/@?#]+/[^\s?#]*", endpoint):
             raise wrong("must be the whole URL, such as http://127.0.0.1:4318/v1/traces")
         if not _has_opentelemetry():
-            raise wrong("needs OpenTelemetry, which is not installed: in a clone of the gateway, pip install '.[otel]'")
+            raise wrong("needs OpenTelemetry, which is not installed: pip install 'llm-guard-proxy[otel]'")
         return endpoint
 
 

@@ -5,6 +5,7 @@ keeper       keeps calls, as the way of a call sees it
 window       where a client looks what has become of a call that it was promised
 runner       begins what is due, a few at a time
 asking       one round: from the kept call to its answer, or to what follows
+terms        deadlines that a wall clock which is set does not move
 upkeep       leases, recovery, retention
 told         webhooks
 shelf        the way to the store; form, credentials: what is kept of a call, and what only in memory

@@ -16,6 +16,7 @@ from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.errands.credentials import Credentials
 from llm_guard.errands.form import MOST_BODY_BYTES, call_of, end_of, ended_of
+from llm_guard.errands.terms import Terms
 from llm_guard.gateway.asked import BadRequest
 from llm_guard.gateway.body import receive
 from llm_guard.gateway.body_limit import BodyLimit
@@ -75,10 +76,13 @@ class _Asking:
 class Asker:
     """Asks through a gateway."""
 
-    def __init__(self, gateway: Gateway, credentials: Credentials, clock: Clock, draw: Callable[[], float]) -> None:
+    def __init__(
+        self, gateway: Gateway, credentials: Credentials, terms: Terms, clock: Clock, draw: Callable[[], float]
+    ) -> None:
         """`draw` gives a uniform number in [0, 1)."""
         self._gateway = gateway
         self._credentials = credentials
+        self._terms = terms
         self._clock = clock
         self._draw = draw
 
@@ -86,7 +90,8 @@ class Asker:
         """Once. Never raises, but when the task is cancelled by somebody other than the gateway."""
         if kept.request.body is None:
             return Failed(_NO_BODY, None)
-        if kept.deadline_at is not None and kept.deadline_at <= self._clock.wall():
+        left_s = self._terms.left_s(kept)
+        if left_s is not None and left_s <= 0:
             return Failed(_LATE, None)
         call = call_of(kept, self._credentials.of(kept.id), self._clock.now())
         asking = _Asking(kept, call)
@@ -120,8 +125,8 @@ class Asker:
             call.refusal = self._gateway.take_up(call, asked)
             if call.refusal is not None:
                 return
-            if kept.deadline_at is not None:
-                call.deadline_at = min(call.deadline_at, self._clock.now() + kept.deadline_at - self._clock.wall())
+            if (left_s := self._terms.left_s(kept)) is not None:
+                call.deadline_at = min(call.deadline_at, self._clock.now() + left_s)
             gave_up = await self._gateway.ask(call, asking.recording.reply(call.method))
         except BadRequest as bad:
             call.refusal = refusal_of(bad)
@@ -153,14 +158,15 @@ class Asker:
                 kind=ended.kind, detail=ended.detail + _LOST_KEY, status=ended.status, attempts=ended.attempts,
                 body=ended.body,
             )  # fmt: skip
-        if kept.deadline_at is None:  # an operator has asked: he sees what came of it, and may ask again
+        left_s = self._terms.left_s(kept)
+        if left_s is None:  # an operator has asked: he sees what came of it, and may ask again
             return Failed(ended, None)
         step = after_round(
             end,
             rounds=kept.rounds,
             is_repeatable=call.is_repeatable,
             is_own_doing=is_clients_doing(call),
-            left_s=kept.deadline_at - self._clock.wall(),
+            left_s=left_s,
             u=self._draw(),
         )
         match step:

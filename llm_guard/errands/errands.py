@@ -19,6 +19,7 @@ from llm_guard.errands.credentials import Credentials
 from llm_guard.errands.keeper import DeskKeeper
 from llm_guard.errands.runner import Runner
 from llm_guard.errands.shelf import Shelf
+from llm_guard.errands.terms import Terms
 from llm_guard.errands.tidings import Tidings
 from llm_guard.errands.told import Post, Teller
 from llm_guard.errands.upkeep import Upkeep
@@ -48,13 +49,13 @@ class Errands:
         self.counts = ErrandCounts()
         self.tidings = Tidings(clock)
         self.shelf = Shelf(store, clock)
-        credentials = Credentials()
-        self._asker = Asker(gateway, credentials, clock, draw)
+        credentials, terms = Credentials(), Terms(clock)
+        self._asker = Asker(gateway, credentials, terms, clock, draw)
         self._teller = Teller(config, self.shelf, post, self.counts, clock, draw)
         self.runner = Runner(
-            config, self.shelf, self._asker, credentials, self.counts, self.tidings, clock, self._teller.wake
+            config, self.shelf, self._asker, credentials, self.counts, self.tidings, terms, clock, self._teller.wake
         )
-        self._upkeep = Upkeep(config, self.shelf, self.runner, self.counts, self.tidings, clock)
+        self._upkeep = Upkeep(config, self.shelf, self.runner, self.counts, self.tidings, terms, clock)
         window = Window(self.shelf, clock, self.runner.give_up)
         self.keeper = DeskKeeper(
             config,
@@ -63,6 +64,7 @@ class Errands:
             credentials,
             self.counts,
             self.tidings,
+            terms,
             clock,
             draw,
             self.runner.wake,

@@ -18,6 +18,7 @@ from llm_guard.errands.counts import ErrandCounts, LostWhy
 from llm_guard.errands.credentials import Credentials
 from llm_guard.errands.form import MOST_BODY_BYTES, body_of, end_of, ended_of, kept_call, new_id
 from llm_guard.errands.shelf import Shelf, SlowDisk
+from llm_guard.errands.terms import Terms
 from llm_guard.errands.tidings import Tidings
 from llm_guard.errands.window import Window
 from llm_guard.gateway.reply import Reply
@@ -50,6 +51,7 @@ class DeskKeeper:
         credentials: Credentials,
         counts: ErrandCounts,
         tidings: Tidings,
+        terms: Terms,
         clock: Clock,
         draw: Callable[[], float],
         on_promise: Callable[[], None],
@@ -62,6 +64,7 @@ class DeskKeeper:
         self._credentials = credentials
         self._counts = counts
         self._tidings = tidings
+        self._terms = terms
         self._clock = clock
         self._draw = draw
         self._on_promise = on_promise
@@ -92,6 +95,7 @@ class DeskKeeper:
             return _TOO_LARGE
         kept = self._promised(call, body, ended, due_in_s, call.route.lasting.later)
         self._credentials.keep(kept.id, call)
+        self._terms.note(kept)
         self._counts.promised += 1
         try:
             await self._write(kept)
@@ -99,6 +103,7 @@ class DeskKeeper:
             self._counts.promised -= 1
             # Nobody will ever ask for it, so nobody is to be asked for it.
             self._credentials.forget(kept.id)
+            self._terms.forget(kept.id)
             self._take_back(kept.id)
             self._shelf.let(lambda store: store.delete(Wanted(ids=(kept.id,))))
             if isinstance(error, StoreError):

@@ -19,6 +19,7 @@ from llm_guard.errands.asking import Answered, Asker, Failed, Interrupted, Round
 from llm_guard.errands.counts import ErrandCounts, RoundOutcome
 from llm_guard.errands.credentials import Credentials
 from llm_guard.errands.shelf import Shelf
+from llm_guard.errands.terms import Terms
 from llm_guard.errands.tidings import Tidings
 from llm_guard.store.kept import KeptCall, Purpose, StoreError, Wanted
 
@@ -55,6 +56,7 @@ class Runner:
         credentials: Credentials,
         counts: ErrandCounts,
         tidings: Tidings,
+        terms: Terms,
         clock: Clock,
         on_over: Callable[[], None],
     ) -> None:
@@ -64,6 +66,7 @@ class Runner:
         self._credentials = credentials
         self._counts = counts
         self._tidings = tidings
+        self._terms = terms
         self._clock = clock
         self._on_over = on_over
         self._begun: dict[str, _Begun] = {}
@@ -83,6 +86,7 @@ class Runner:
         """Looks every second, and whenever it is woken."""
         while not self._is_leaving:
             try:
+                await self.follow_clock()
                 await self._begin("later", self._room("later"))
                 self._note_letters(await self._begin("letter", min(self._room("letter"), int(self._letters_due()))))
                 self._is_failing = False
@@ -92,6 +96,14 @@ class Runner:
                     _log.error("kept calls cannot be begun", problem=str(error))
                 self._is_failing = True
             await self._rest()
+
+    async def follow_clock(self) -> None:
+        """If the wall clock was set, the store has the same instants in its new time. Raises StoreError."""
+        if (ahead_s := self._terms.jumped()) is not None:
+            if times := self._terms.times(ahead_s):
+                await self._shelf.do(lambda store: store.reschedule(times))
+                _log.warning("the wall clock was set: deferred calls keep their deadlines", calls=len(times))
+            self._terms.accept(ahead_s)
 
     def wake(self) -> None:
         """There may be something to do."""
@@ -156,6 +168,7 @@ class Runner:
         wall = self._clock.wall()
         found = await self._shelf.do(lambda store: store.begin(wall, room, LEASE_S, purpose))
         for kept in found:
+            self._terms.note(kept)
             begun = self._begun[kept.id] = _Begun(kept, is_given_up=kept.id in self._taken_back)
             begun.task = asyncio.get_running_loop().create_task(self._run_one(begun), name=f"errand {kept.id}")
         return len(found)
@@ -172,6 +185,8 @@ class Runner:
         try:
             outcome = await self._outcome(begun)
             self._counts.rounds[begun.kept.purpose, outcome] += 1
+            if outcome not in ("again", "put_back"):
+                self._terms.forget(begun.kept.id)
         except StoreError as error:
             self._counts.rounds[begun.kept.purpose, "lost"] += 1
             _log.error("what came of a kept call could not be written", kept=begun.kept.id, problem=str(error))
@@ -204,9 +219,11 @@ class Runner:
                 return self._over(kept, "dead") if is_ours else "lost"
             case Failed(failure, after_s):
                 due_at = wall + (after_s or 0.0)
+                self._terms.postpone(kept.id, self._clock.now() + (after_s or 0.0))
                 is_ours = await self._shelf.insist(lambda store: store.put_back(kept.id, failure, wall, due_at))
                 return "again" if is_ours else "lost"
             case Interrupted():
+                self._terms.postpone(kept.id, self._clock.now())
                 is_ours = await self._shelf.insist(lambda store: store.put_back(kept.id, None, wall, wall))
                 return "put_back" if is_ours else "lost"
 

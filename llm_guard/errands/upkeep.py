@@ -12,6 +12,7 @@ from llm_guard.config import Config
 from llm_guard.errands.counts import ErrandCounts
 from llm_guard.errands.runner import LEASE_S, Runner
 from llm_guard.errands.shelf import Shelf
+from llm_guard.errands.terms import Terms
 from llm_guard.errands.tidings import Tidings
 from llm_guard.store.kept import KeptCalls, StoreError
 
@@ -26,12 +27,20 @@ class Upkeep:
     """`await run()` until it is cancelled."""
 
     def __init__(
-        self, config: Config, shelf: Shelf, runner: Runner, counts: ErrandCounts, tidings: Tidings, clock: Clock
+        self,
+        config: Config,
+        shelf: Shelf,
+        runner: Runner,
+        counts: ErrandCounts,
+        tidings: Tidings,
+        terms: Terms,
+        clock: Clock,
     ) -> None:
         self._shelf = shelf
         self._runner = runner
         self._counts = counts
         self._tidings = tidings
+        self._terms = terms
         self._clock = clock
         self._swept_at = float("-inf")
         self._is_failing = False
@@ -56,15 +65,17 @@ class Upkeep:
 
     async def _look(self) -> None:
         """Raises StoreError."""
+        await self._runner.follow_clock()
         if running := self._runner.running():
             gone = await self._shelf.do(lambda store: store.extend(running, self._clock.wall(), LEASE_S))
             for kept_id in gone:
                 self._runner.let_go(kept_id)
         if recovered := await self._shelf.do(lambda store: store.recover(self._clock.wall())):
-            _log.info("kept calls of a gateway that is gone were taken over", count=recovered)
+            _log.info("kept calls of a process that has ended were taken over", count=recovered)
             self._runner.wake()
         if self._clock.now() - self._swept_at >= _SWEEP_EVERY_S:
             self._swept_at = self._clock.now()
+            self._terms.forget_expired(_SWEEP_EVERY_S)
             await self._shelf.do(self._sweep)
         counted = self._counts.promised
         self._counts.found = await self._shelf.do(lambda store: store.stats())

@@ -57,6 +57,8 @@ class CallLine(Struct):
     duration_s: float
     overhead_s: float
     attempts: list[AttemptLine]
+    trace_id: str | UnsetType = UNSET
+    """32 hexadecimal digits, as in `traceparent`."""
     ttft_s: float | UnsetType = UNSET
     skipped: list[SkippedLine] | UnsetType = UNSET
     client: str | UnsetType = UNSET
@@ -90,6 +92,8 @@ def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, over
         overhead_s=int(overhead_s * 1e6 + 0.5) / 1e6,
         attempts=[_attempt_line(attempt, call.started_at, now) for attempt in call.attempts],
     )
+    if call.trace_id:
+        line.trace_id = f"{call.trace_id:032x}"
     if call.first_token_at is not None:
         line.ttft_s = _rounded(call.first_token_at - call.started_at)
     if call.skipped:
@@ -116,8 +120,8 @@ def tokens_of(call: Call) -> dict[str, int]:
     found: dict[str, int] = {}
     usage, wasted = call.usage, call.thrown_away
     for attempt in call.attempts:
-        if attempt.failure is not None and attempt.watch is not None and attempt.answered_at is None:
-            wasted += attempt.watch.tokens  # it died while it was held back
+        if attempt.failure is not None:
+            wasted += wasted_by(attempt)
     if usage.input:
         found["input"] = usage.input
     if usage.output:
@@ -127,6 +131,21 @@ def tokens_of(call: Call) -> dict[str, int]:
     if wasted:
         found["wasted"] = wasted
     return found
+
+
+def log_ids(call: Call) -> dict[str, str]:
+    """Names the call in any other log line."""
+    ids = {"request_id": call.id}
+    if call.trace_id:
+        ids["trace_id"] = f"{call.trace_id:032x}"
+    return ids
+
+
+def wasted_by(attempt: Attempt) -> int:
+    """Output tokens of a failed attempt that were held back when it died, or lost a race."""
+    if attempt.answered_at is not None:
+        return attempt.wasted
+    return attempt.watch.tokens if attempt.watch is not None else 0
 
 
 def _add_beyond(line: CallLine, beyond: Beyond) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from llm_guard.call import Call
 from llm_guard.gateway.asked import BadRequest
+from llm_guard.gateway.call_line import log_ids
 from llm_guard.gateway.refusals import DRAINED
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.tape import Reader, Tape
@@ -132,14 +133,14 @@ class Flight:
         except BadRequest as bad:
             self._bad = bad
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
-            _log.exception("a request for several calls broke the gateway", request_id=self.call.id)
+            _log.exception("a request for several calls broke the gateway", **log_ids(self.call))
             self.gave_up = GaveUp(Failure(FailureKind.INTERNAL, type(error).__name__), None, "the gateway failed")
         self.tape.end()
         await on_over(self)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("an answer could not be kept", request_id=self.call.id, exc_info=error)
+            _log.error("an answer could not be kept", **log_ids(self.call), exc_info=error)
         if not self.tape.is_over:  # whoever follows all the same was not heard of: there is no such way but a drain
             self.gave_up = GaveUp(None, DRAINED, "the gateway is going away")
             self.tape.is_broken = True
@@ -172,7 +173,7 @@ def errand_for(call: Call, now: float) -> Call:
     errand.started_at = now
     errand.decide_by, errand.deadline_at = float("inf"), now + call.route.timeouts.total
     errand.priority, errand.client_retries = 2, 0
-    errand.trace = None  # the call's, which is over
+    errand.trace, errand.trace_id = None, 0  # the call's, which is over
     errand.reservation = None
     errand.beyond = Beyond(errand="refresh")
     return errand

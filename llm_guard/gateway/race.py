@@ -101,6 +101,7 @@ class Race:
         finally:
             for outcome in (first, hedge.outcome):
                 if isinstance(outcome, Served) and outcome is not winner:
+                    outcome.attempt.wasted = _output_tokens(outcome.opened)
                     self._close(outcome, _SUPERSEDED if winner is not None else _LEFT)
 
     def _close(self, served: Served, why: Failure) -> None:
@@ -256,6 +257,15 @@ def more_useful(last: Failure | None, new: Failure) -> Failure:
     if last is not None and last.answer is not None and new.answer is None:
         return last
     return new
+
+
+def _output_tokens(opened: Opened) -> int:
+    """Tokens generated so far: the provider's count, or one for each event of the stream."""
+    view = opened.view
+    usage = opened.usage if view is None else view.watch.usage
+    if usage is not None and usage.output:
+        return usage.output
+    return view.watch.tokens if view is not None else 0
 
 
 def _is_last_word(outcome: Served | Failure | None) -> bool:

@@ -14,7 +14,7 @@ import structlog
 
 from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.call_line import Timestamps, call_line, tokens_of
+from llm_guard.gateway.call_line import Timestamps, call_line, tokens_of, wasted_by
 from llm_guard.gateway.caller import suspect_of
 from llm_guard.gateway.counters import CallCounters, ClientCounts, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
@@ -140,9 +140,12 @@ class Recorder:
         deployment = self._deployments[label]
         deployment.attempts[attempt.outcome] += 1
         deployment.upstream_duration.note((attempt.ended_at or now) - attempt.timed_from)
-        if attempt.failure is not None and attempt.failure.limit is not None:
-            deployment.timeouts[attempt.failure.limit] += 1
-            model.limits_hit += 1
+        if attempt.failure is not None:
+            if wasted := wasted_by(attempt):
+                model.tokens_thrown_away[()] += wasted
+            if attempt.failure.limit is not None:
+                deployment.timeouts[attempt.failure.limit] += 1
+                model.limits_hit += 1
         if attempt.is_hedge:
             model.hedges["lost" if attempt.failure is not None else "won"] += 1
         elif attempt.is_retry:
@@ -156,11 +159,8 @@ class Recorder:
             deployment.queue_wait.note(attempt.waited_s)
         if attempt.manner is not None:
             model.recoveries[attempt.manner, attempt.outcome] += 1
-        if (watch := attempt.watch) is not None:
-            if watch.garbled:
-                deployment.malformed_events[()] += watch.garbled
-            if watch.tokens and attempt.failure is not None and attempt.answered_at is None:
-                model.tokens_thrown_away[()] += watch.tokens  # it died while it was held back
+        if attempt.watch is not None and attempt.watch.garbled:
+            deployment.malformed_events[()] += attempt.watch.garbled
 
     def _write(self, call: Call, outcome: str, tokens: dict[str, int], now: float, wall: float, spent_s: float) -> None:
         line = call_line(call, outcome, tokens, now, spent_s)

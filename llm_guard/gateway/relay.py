@@ -19,6 +19,7 @@ from llm_guard.call import Attempt, Call, Opened, Served, StreamView
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.call_line import log_ids
 from llm_guard.gateway.connections import UpstreamError
 from llm_guard.gateway.last_resort import LastResort
 from llm_guard.gateway.recovery import Recovery, recovery_of
@@ -303,19 +304,18 @@ def _is_adopted(call: Call, recovery: Recovery, served: Served, clock: Clock) ->
 
 
 def _internal(error: Exception, call: Call) -> Failure:
-    _log.exception("a stream broke the gateway", request_id=call.id)
+    _log.exception("a stream broke the gateway", **log_ids(call))
     return Failure(FailureKind.INTERNAL, type(error).__name__)
 
 
 def _note_tokens(call: Call, served: Served, recovery: Recovery | None) -> None:
     """For the record: all that was paid for, and what of it the client has not got."""
-    opened = served.opened
     if recovery is not None and served.attempt.manner is not None:
         call.usage, call.thrown_away = recovery.transcript.usage, recovery.transcript.thrown_away
-    elif opened.view is not None:
-        call.usage = opened.view.watch.usage
+    elif (view := served.opened.view) is not None:
+        call.usage = view.watch.usage
     else:
-        call.usage = opened.usage or call.usage
+        call.usage = served.opened.usage or call.usage
 
 
 async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply) -> None:

@@ -22,6 +22,7 @@ from llm_guard.gateway.arrival import Arrival, check_announced, needs_whole_body
 from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.gateway.attempt_loop import AttemptLoop
 from llm_guard.gateway.body import ArrivingBody
+from llm_guard.gateway.call_line import log_ids
 from llm_guard.gateway.client_quotas import ClientQuotas
 from llm_guard.gateway.degraded import Degraded
 from llm_guard.gateway.first_resort import FirstResort
@@ -39,7 +40,7 @@ from llm_guard.gateway.request import Request, objection, without_upstream
 from llm_guard.gateway.screening import Screening
 from llm_guard.gateway.serving import Serving
 from llm_guard.gateway.spool import Spool, default_max_bytes
-from llm_guard.gateway.tracing import Tracer
+from llm_guard.gateway.tracing import Tracer, begin_trace
 from llm_guard.gateway.upstream import Upstreams
 from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal
@@ -124,7 +125,7 @@ class Gateway:
         except BadRequest as bad:  # found when the model was to be renamed, or while the body was sent on
             await self._refuse(call, refusal_of(bad), reply)
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
-            _log.exception("a call broke the gateway", request_id=call.id)
+            _log.exception("a call broke the gateway", **log_ids(call))
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
             await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), reply)
         finally:
@@ -295,8 +296,8 @@ class Gateway:
             is_upgrade=request.is_for_websocket,
             client_retries=retry_count(names),
         )
-        if self.tracer is not None:
-            call.trace = self.tracer.begin(request.headers)
+        if self.tracer is not None or "traceparent" in names:
+            begin_trace(call, self.tracer)
         return call
 
     # admit: before the body is read

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from random import Random
 
-from llm_guard.call import Attempt, Headers
+from llm_guard.call import Attempt, Call
 from llm_guard.gateway.headers import value_of
-from llm_guard.policy.trace_context import TraceContext, is_kept, parse_traceparent, traceparent
+from llm_guard.policy.trace_context import Parent, TraceContext, is_kept, parse_traceparent, traceparent
 
 _PARENT = "traceparent"
 _STATE = "tracestate"
@@ -24,9 +24,8 @@ class Tracer:
         self._random = random
         self._share = share
 
-    def begin(self, headers: Headers) -> TraceContext | None:
-        """None: this call is not traced. A caller's word on that holds."""
-        parent = parse_traceparent(value_of(headers, _PARENT))
+    def begin(self, parent: Parent | None) -> TraceContext | None:
+        """None: this call is not traced. The caller's sampling decision holds."""
         if parent is not None:
             return TraceContext(parent.trace_id, self._new_id(64), parent.span_id) if parent.is_sampled else None
         trace_id = self._new_id(128)
@@ -34,6 +33,15 @@ class Tracer:
 
     def _new_id(self, bits: int) -> int:
         return self._random.getrandbits(bits) or 1
+
+
+def begin_trace(call: Call, tracer: Tracer | None) -> None:
+    """Notes the trace that the caller names. A tracer begins one if none is named, and decides on its export."""
+    parent = parse_traceparent(value_of(call.headers, _PARENT))
+    if parent is not None:
+        call.trace_id = parent.trace_id
+    if tracer is not None and (trace := tracer.begin(parent)) is not None:
+        call.trace, call.trace_id = trace, trace.trace_id
 
 
 def pass_on(headers: list[tuple[str, str]], trace: TraceContext, attempt: Attempt) -> None:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 
 from llm_guard.mock.faults import Fault, FaultPlan, Struck, TokenBucket, parse_plan
 
+_MOST_CALLS = 100_000
+"""Counted at once; then the count begins anew."""
+
 
 @dataclass(slots=True)
 class Course:
@@ -23,10 +26,12 @@ class Course:
     _buckets: dict[Fault, TokenBucket] = field(default_factory=dict)
     _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict)
 
-    def throw(self) -> Struck:
-        """The faults that strike the plan's next request."""
+    def throw(self, call_id: str = "", attempt: int = 0) -> Struck:
+        """The faults that strike the plan's next request; with `call_id`, that attempt of the call."""
         if not self.plan.faults:
             return Struck()
+        if call_id:
+            return self.plan.draw_for(self._seed, call_id, attempt)
         self._draws += 1
         return self.plan.draw(self._seed, self._draws)
 
@@ -48,12 +53,22 @@ class Courses:
         self._seed = seed
         self._courses: dict[str, Course] = {}
         self._switched: dict[str, str] = {}
+        self._attempts: dict[str, int] = {}
 
     def of(self, model: str, header: str) -> Course:
         """The course of a model text and a header text, and what was switched on; raises BadFaultError."""
         switched = self._switched.get(model.partition("+")[0], "")
         plan = parse_plan(model, ",".join(text for text in (header, switched) if text))
         return self._courses.setdefault(plan.text, Course(plan, self._seed))
+
+    def attempt(self, call_id: str) -> int:
+        """The number of this request among those with the header `x-mock-call: call_id`, from 1; 0 without one."""
+        if not call_id:
+            return 0
+        if len(self._attempts) >= _MOST_CALLS:
+            self._attempts.clear()
+        self._attempts[call_id] = number = self._attempts.get(call_id, 0) + 1
+        return number
 
     def switch(self, model: str, faults: str) -> None:
         """From now on `faults` strike `model` (a name without faults) too, after its own; an empty text lifts them.

@@ -44,7 +44,8 @@ faults: model `NAME+FAULT+FAULT`, or header `x-mock-fault: FAULT, FAULT`; the fi
   overlap:N                  told to go on with a text, repeats its last N words first, whatever it was told
   preamble                   told to go on with a text, begins with "Sure, here is the rest:"
   another                    says another text, in another JSON answer or tool call too
-  any of them with @P%       strikes P percent of the requests, e.g. status:503@10%"""
+  any of them with @P%       strikes P percent of the requests, e.g. status:503@10%
+header `x-mock-call: ID`: which requests are struck depends on ID and on how many came with it, on nothing else"""
 
 
 class BadFaultError(ValueError):
@@ -101,6 +102,10 @@ class FaultPlan:
     text: str = ""
     """Model text and header text: what the dice and the buckets are keyed by."""
     faults: tuple[Fault, ...] = ()
+
+    def draw_for(self, seed: int, call_id: str, attempt: int) -> Struck:
+        """The faults that strike this attempt of a call, whichever model it names and whatever else was requested."""
+        return replace(self, text="\x1e".join((call_id, *map(repr, self.faults)))).draw(seed, attempt)
 
     def draw(self, seed: int, number: int) -> Struck:
         """The faults that strike request `number` of this plan; the same arguments give the same answer."""

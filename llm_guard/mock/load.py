@@ -47,6 +47,8 @@ class LoadPlan:
     seed: int = 0
     text: str | None = None
     """The whole text that each stream must have said; None: any."""
+    call_ids: str = ""
+    """What the calls' ids begin with, by which the mock provider decides which requests fail; empty: no ids."""
 
     def __post_init__(self) -> None:
         if not self.models or self.rate_per_s <= 0 or self.concurrency < 1:
@@ -85,10 +87,10 @@ async def run_calls(plan: LoadPlan, progress: Progress | None = None) -> list[En
         if progress is not None:
             progress(len(ended), planned)
 
-    async def send(model: str, due_at: float) -> None:
+    async def send(model: str, due_at: float, call_id: str) -> None:
         nonlocal in_flight
         try:
-            end(await call(session, target, model, due_at))
+            end(await call(session, target, model, due_at, call_id))
         finally:
             in_flight -= 1
 
@@ -103,7 +105,7 @@ async def run_calls(plan: LoadPlan, progress: Progress | None = None) -> list[En
                 end(Ended("not_sent", 0.0, ended_at=due_at))
             else:
                 in_flight += 1
-                calls.create_task(send(model, due_at))
+                calls.create_task(send(model, due_at, f"{plan.call_ids}{index}" if plan.call_ids else ""))
     return ended
 
 

@@ -68,16 +68,17 @@ def open_session(target: Target) -> aiohttp.ClientSession:
     )
 
 
-async def call(session: aiohttp.ClientSession, target: Target, model: str, due_at: float) -> Ended:
-    """Sends one call, due at the monotonic instant `due_at`; never raises for what a server may do.
+async def call(session: aiohttp.ClientSession, target: Target, model: str, due_at: float, call_id: str = "") -> Ended:
+    """Sends one call, due at the monotonic instant `due_at`; never raises for what a server may do. With `call_id` the
+    mock provider decides by call and attempt which requests fail (`x-mock-call`).
 
     Success is a 2xx and a whole, valid body; of a stream: the dialect's terminal event, no error event, and the text
     that was expected. Errors: `http_STATUS`, `timeout`, `connect`, `disconnected`, `truncated`, `malformed`,
     `error_event`, and `wrong_text` for words lost, repeated or altered. Of a call that was retried, the last answer
     counts.
     """
-    requests = 1
-    reading, outcome = await _exchange(session, target, model)
+    requests, headers_of_call = 1, {"x-mock-call": call_id} if call_id else None
+    reading, outcome = await _exchange(session, target, model, headers_of_call)
     while target.retries is not None and reading.can_be_retried(outcome):
         status, headers = (None, {}) if outcome in _BROKEN else (reading.status, reading.headers)
         wait_s = target.retries.try_wait_s(requests - 1, status, headers, time.monotonic() - due_at)
@@ -85,7 +86,7 @@ async def call(session: aiohttp.ClientSession, target: Target, model: str, due_a
             break
         await asyncio.sleep(wait_s)
         requests += 1
-        reading, outcome = await _exchange(session, target, model)
+        reading, outcome = await _exchange(session, target, model, headers_of_call)
     now = time.monotonic()
     return Ended(
         outcome,
@@ -99,10 +100,12 @@ async def call(session: aiohttp.ClientSession, target: Target, model: str, due_a
     )
 
 
-async def _exchange(session: aiohttp.ClientSession, target: Target, model: str) -> tuple[_Reading, str]:
+async def _exchange(
+    session: aiohttp.ClientSession, target: Target, model: str, headers: Mapping[str, str] | None
+) -> tuple[_Reading, str]:
     reading = _Reading(target)
     try:
-        async with session.post(target.endpoint(), data=target.body(model)) as response:
+        async with session.post(target.endpoint(), data=target.body(model), headers=headers) as response:
             outcome = await reading.read(response)
     except TimeoutError:
         outcome = "timeout"

@@ -150,7 +150,8 @@ class MockProvider:
         except BadFaultError as error:
             return await player.reply(refusal_reply(asked.dialect, 400, str(error)))
         asked.model = course.plan.model
-        struck = course.throw()
+        call_id = request.headers.get("x-mock-call", "")
+        struck = course.throw(call_id, self._courses.attempt(call_id))
         asked.overlap, asked.is_another = struck.overlap, struck.is_another
         asked.has_preamble = struck.has_preamble
         trouble = _choose(asked, course, struck)

@@ -101,7 +101,7 @@ def _head(call: CallLine) -> Iterator[str]:
     own = f"of which the gateway's own {took(call.overhead_s)}"
     yield f"{_shortened(call.model or 'no model', 200)}{via}: {said}, {own}"
     by = f"by {call.refused_by}: " if call.refused_by not in (UNSET, None) else ""
-    for name, text in (("client", call.client), ("why", call.why), ("gave up", call.gave_up)):
+    for name, text in (("client", call.client), ("trace", call.trace_id), ("why", call.why), ("gave up", call.gave_up)):
         if not isinstance(text, UnsetType) and text is not None:
             yield f"{name:9}{by if name == 'why' else ''}{printable(text)}"
     yield from _beyond(call)

@@ -8,5 +8,6 @@ audit       what operators have changed
 cache       answers kept for a while: the nouns, and the store in memory; sqlite_cache with cache_file: in SQLite
 owners      which client key has made which of a provider's objects
 kept        calls that are kept: the nouns, and what a store of them must do
-kept_calls  that store, in SQLite; with kept_rows (its form), kept_bodies and sealing (encryption)
+kept_calls  that store, in SQLite; with kept_rows (its form), kept_bodies and sealing (encryption);
+              runner_lock shows whether the process that runs one is alive
 """

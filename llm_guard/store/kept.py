@@ -6,7 +6,7 @@ through them (`errands`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -146,6 +146,9 @@ class KeptCalls(Protocol):
     def extend(self, ids: Sequence[str], now: float, lease_s: float) -> list[str]:
         """Those that run here go on; the ids of those that do not."""
 
+    def reschedule(self, times: Mapping[str, tuple[float, float]]) -> None:
+        """By id, when a queued call is due, and when one that is queued or runs expires: the wall clock was set."""
+
     def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
         """It is queued again. False: it does not run here any more (its lease ended, or it was deleted)."""
 
@@ -169,7 +172,7 @@ class KeptCalls(Protocol):
         """Over or dead, which this webhook was not told; the oldest first, without bodies."""
 
     def recover(self, now: float) -> int:
-        """Of those whose lease has ended: repeatable ones are queued, the rest is dead; how many."""
+        """Of those whose lease or whose process has ended: repeatable ones are queued, the rest is dead; how many."""
 
     def sweep(self, now: float, answered_for_s: float, max_age_s: float, max_bytes: int) -> int:
         """Deletes what is too old, then the oldest dead ones until the rest of them fits; how many. What nobody here

@@ -10,6 +10,7 @@ elsewhere may be begun a second time; where it jumps back, what is due waits tha
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from llm_guard.store.errors import DiskFullError
 from llm_guard.store.kept import Ended, Found, KeptCall, Purpose, State, StoredAnswer, Wanted
 from llm_guard.store.kept_bodies import Bodies, Part, Unreadable
 from llm_guard.store.kept_rows import FORM, INSERT, SELECT, as_text, condition, kept_call, written
+from llm_guard.store.runner_lock import RunnerLock
 
 INTERRUPTED = Ended(
     kind="interrupted",
@@ -27,6 +29,10 @@ INTERRUPTED = Ended(
 )
 
 _MINE = "id = ? AND state = 'running' AND runner = ?"
+_RESCHEDULE = """
+    UPDATE calls SET due_at = iif(state = 'queued', ?, NULL), deadline_at = ?
+    WHERE id = ? AND state IN ('queued', 'running')
+"""
 _RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # our own terms
 _EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # our own terms
 OVERDUE = Ended(kind="deadline", detail="its deadline has passed, and nobody has the store.key to what it asked for")
@@ -43,6 +49,10 @@ _OVERDUE = f"""
     SELECT number, id, purpose FROM calls
     WHERE state = 'queued' AND deadline_at <= :now AND NOT {_CAN_BE_ASKED} LIMIT :limit
 """  # noqa: S608  # our own terms
+_LOST = """
+    SELECT id, runner, is_repeatable FROM calls
+    WHERE state = 'running' AND (leased_until <= :now OR runner IN (SELECT value FROM json_each(:ended)))
+"""
 _BEGIN = """
     UPDATE calls SET state = 'running', runner = ?, leased_until = ?, due_at = NULL, rounds = rounds + 1
     WHERE number = ?
@@ -81,10 +91,12 @@ _Doomed = tuple[str, State, int]
 class KeptCallsFile:
     """The `KeptCalls` of one gateway. Opened when it is first needed; after a StoreError the next call tries anew."""
 
-    def __init__(self, folder: Callable[[], Path], runner: str, bodies: Bodies) -> None:
-        """`folder` may raise OSError. `runner`: this process; no other, earlier or beside it, has the same."""
+    def __init__(self, folder: Callable[[], Path], runner: str | RunnerLock, bodies: Bodies) -> None:
+        """`folder` may raise OSError. `runner`: this process; no other, earlier or beside it, has the same. By a lock
+        the calls of an earlier process are taken over at once, without one when their leases end."""
         self._database = Database(folder, FORM)
-        self._runner = runner
+        self._lock = None if isinstance(runner, str) else runner
+        self._runner = runner if isinstance(runner, str) else runner.runner
         self._bodies = bodies
 
     def adopt(self, bodies: Bodies) -> None:
@@ -123,6 +135,8 @@ class KeptCallsFile:
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
         if not self._database.is_there():
             return []
+        if self._lock is not None:
+            self._lock.hold()
         bodies = self._bodies  # another thread may change them
         values = {"now": now, "purpose": purpose, "limit": limit, "keys": bodies.keys}
         with self._database.writing() as connection:
@@ -138,6 +152,11 @@ class KeptCallsFile:
         with self._database.writing() as connection:
             until = now + lease_s
             return [each for each in ids if not connection.execute(_EXTEND, (until, each, self._runner)).rowcount]
+
+    def reschedule(self, times: Mapping[str, tuple[float, float]]) -> None:
+        if times and self._database.is_there():
+            with self._database.writing() as connection:
+                connection.executemany(_RESCHEDULE, [(*both, call_id) for call_id, both in times.items()])
 
     def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
         return self._leave(call_id, "queued", now, ended, due_at=due_at)
@@ -182,14 +201,17 @@ class KeptCallsFile:
     def recover(self, now: float) -> int:
         if not self._database.is_there():
             return 0
-        lost = "SELECT id, runner, is_repeatable FROM calls WHERE state = 'running' AND leased_until <= ?"
+        ended = [] if self._lock is None else self._lock.ended()
         with self._database.writing() as connection:
-            found = connection.execute(lost, (now,)).fetchall()
+            found = connection.execute(_LOST, {"now": now, "ended": json.dumps(ended)}).fetchall()
             for call_id, runner, is_repeatable in found:
                 if is_repeatable:
                     self._move(connection, call_id, runner, "queued", now, None, due_at=now)
                 else:
                     self._move(connection, call_id, runner, "dead", now, INTERRUPTED)
+        if self._lock is not None:
+            for runner in ended:
+                self._lock.forget(runner)
         return len(found)
 
     def sweep(self, now: float, answered_for_s: float, max_age_s: float, max_bytes: int) -> int:
@@ -210,6 +232,8 @@ class KeptCallsFile:
 
     def close(self) -> None:
         self._database.close()
+        if self._lock is not None:
+            self._lock.release()
 
     # one call
 

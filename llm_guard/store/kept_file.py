@@ -64,8 +64,12 @@ class KeptFile:
 
 
 def file_name(host: str, port: int) -> str:
+    return f"{gateway_name(host, port)}.json"
+
+
+def gateway_name(host: str, port: int) -> str:
     """Of the gateway that listens there on this machine: after a restart it has the same."""
-    return f"gateway-{quote(socket.gethostname(), safe='')}-{quote(host, safe='')}-{port}.json"
+    return f"gateway-{quote(socket.gethostname(), safe='')}-{quote(host, safe='')}-{port}"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -6,6 +6,7 @@ Owns how the browser is started, and what every page has to answer for at the en
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -61,17 +62,29 @@ class Window:
 Opens = Callable[..., AbstractAsyncContextManager[Window]]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
+@asynccontextmanager
+async def browsing(**environment: str | float | bool) -> AsyncIterator[Browser]:
     path = need("chromium")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, args=_QUIETLY)
+        env = {**os.environ, **environment}
+        browser = await playwright.chromium.launch(executable_path=path, args=_QUIETLY, env=env)
         yield browser
         await browser.close()
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with browsing() as browser:
+        yield browser
+
+
 @pytest.fixture
 def opens(browser: Browser) -> Opens:
+    """As `opening`, in the browser that the tests share."""
+    return opening(browser)
+
+
+def opening(browser: Browser) -> Opens:
     """A window with a profile of its own, which has nothing to complain of: `opens(width=375, color_scheme="dark")`.
     It is to be closed before the gateway is."""
 

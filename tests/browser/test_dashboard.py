@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from llm_guard.mock.provider import MockProvider
-from tests.browser.conftest import Opens
+from tests.browser.conftest import Opens, browsing, opening
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_of, facing, standing
 from tests.chaos.wire import ask
@@ -228,16 +229,42 @@ async def test_without_an_alert_none_is_counted(opens: Opens) -> None:
         await expect(page.locator("#firing")).to_be_hidden()
 
 
+WIDER = "[...document.querySelectorAll('.scroll')].map(each => each.scrollWidth - each.clientWidth)"
+
+
 @pytest.mark.parametrize("width", [1600, 1520, 1440, 1400, 1366])
 async def test_no_table_is_wider_than_its_place_on_a_laptop(opens: Opens, width: int) -> None:
+    async with full_tables(opens, width) as page:
+        assert await page.evaluate(WIDER) == [0, 0]
+
+
+@pytest.mark.parametrize("fonts", ["dejavu", "liberation", None])
+async def test_tables_are_as_wide_whatever_fonts_a_machine_has(tmp_path: Path, fonts: str | None) -> None:
+    folder = tmp_path if fonts is None else Path("/usr/share/fonts/truetype", fonts)
+    if not folder.is_dir():
+        pytest.skip(f"there is no {folder}: apt-get install fonts-{fonts}")
+    config = tmp_path / "fonts.conf"
+    config.write_text(f"<fontconfig><dir>{folder}</dir><cachedir>{tmp_path}/cache</cachedir></fontconfig>")
+    async with browsing(FONTCONFIG_FILE=str(config)) as browser:
+        for width in (1440, 1400, 1366):
+            async with full_tables(opening(browser), width) as page:
+                loaded = "document.fonts.ready.then(fonts => [...fonts].map(each => `${each.family} ${each.status}`))"
+                # Chromium takes no font from a page where it finds none on the machine to fall back on.
+                assert await page.evaluate(loaded) == ["Inter error" if fonts is None else "Inter loaded"]
+                assert await page.evaluate(WIDER) == [0, 0]
+
+
+@asynccontextmanager
+async def full_tables(opens: Opens, width: int) -> AsyncIterator[Page]:
+    """The dashboard of a model with a long name, with figures as wide as they get."""
     name = "claude-sonnet-4-20250514"
     models = {name: {"deployments": [{"upstream": "one"}]}}
     async with MockProvider() as provider, gateway(provider, models=models) as stand, opens(width=width) as window:
         await window.page.route("**/admin/metrics", busy)
         page = await window.open(stand.url)
         await expect(page.locator("#models tbody")).to_contain_text("12.3\u00a0%")
-        script = "[...document.querySelectorAll('.scroll')].map(each => each.scrollWidth - each.clientWidth)"
-        assert await page.evaluate(script) == [0, 0]
+        yield page
+        await page.unroute_all(behavior="ignoreErrors")
 
 
 async def busy(route: Route) -> None:
@@ -247,6 +274,12 @@ async def busy(route: Route) -> None:
     traffic = {"timeout_rate": 0.1234, "in_flight": 888, "duration": times, "time_to_first_token": times}
     for model in said["models"]:
         model["traffic"] |= traffic | {"success_rate": 0.9888, "calls_per_second": 88.8, "retries_per_call": 0.88}
+    load = {"success_rate": 0.9888, "timeout_rate": 0.1234, "duration": times, "attempts": 888_888}
+    for one in said["deployments"]:
+        one |= load | {"last_success": "2026-01-02T10:30:30.000000Z"}
+        one["gate"] |= {"in_flight": 88, "limit": 888, "waiting": 888, "rate": 88.8}
+        one["budget"] |= {"tokens": 8888.8, "ratio": 0.88}
+    said["at"] = "2026-01-02T11:29:29.000000Z"
     await route.fulfill(json=said)
 
 

@@ -25,6 +25,10 @@ class ManualClock:
     def now(self) -> float:
         return self._now
 
+    def set_wall(self, by_s: float) -> None:
+        """Somebody sets the wall clock: by so much it is later from now on, and the monotonic one is as before."""
+        self._wall_offset_s += by_s
+
     def wall(self) -> float:
         return self._now + self._wall_offset_s
 

@@ -5,7 +5,7 @@ Has the surface of `llm_guard.store.kept.KeptCalls`. Several gateways share one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -74,6 +74,13 @@ class KeptInMemory:
             if self._is_mine(each):
                 self.leases[each] = (self._runner, now + lease_s)
         return [each for each in ids if not self._is_mine(each)]
+
+    def reschedule(self, times: Mapping[str, tuple[float, float]]) -> None:
+        self._note("reschedule")
+        for call_id, (due_at, deadline_at) in times.items():
+            kept = self.rows.get(call_id)
+            if kept is not None and kept.state in ("queued", "running"):
+                self._put(kept, due_at=due_at if kept.state == "queued" else None, deadline_at=deadline_at)
 
     def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
         return self._leave("put_back", call_id, ended, now, state="queued", due_at=due_at)

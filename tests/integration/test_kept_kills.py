@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ from llm_guard.app import App
 from llm_guard.clock import SystemClock
 from llm_guard.config import parse_config
 from llm_guard.mock.provider import MockProvider
+from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
 from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
+from tests.fakes.provider import Hold, ScriptedProvider
 from tests.fakes.waiting import eventually
 from tests.integration.keeping import ASYNC
 from tests.tokens import BEARER
@@ -121,3 +124,23 @@ async def _until_requeued_letters_are_answered(client: Client, url: str, provide
     assert done["now"]["count"] >= len(client.letters)
     await _until_answered(client, url, client.letters)
     await eventually(lambda: provider.stats().requests == before + done["now"]["count"])
+
+
+async def test_call_in_execution_at_a_kill_is_sent_again_within_two_seconds_of_the_restart(tmp_path: Path) -> None:
+    with socket.socket() as reserved:  # a gateway that the system gave a port has another one after its restart
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    async with ScriptedProvider((Hold(),), CHAT.ok) as provider:
+        text = json.loads(text_of(provider.url, tmp_path / "s"))
+        text["server"]["port"] = port
+        async with serving(tmp_path / "guard.yaml", json.dumps(text)) as served:
+            body = b'{"model":"gpt","messages":[]}'
+            kept_id = (await ask(served.url, "/v1/chat/completions", body, ASYNC)).json["id"]
+            await eventually(lambda: len(provider.requests) == 1, within_s=10)
+            served.signal(signal.SIGKILL)
+            await served.exit_code()
+        async with serving(tmp_path / "guard.yaml", json.dumps(text)) as served:
+            await eventually(lambda: len(provider.requests) == 2, within_s=2)  # its lease lasts for 7.5 s at least
+            await served.logged("kept calls of a process that has ended were taken over")
+            client = Client()
+            await _until_answered(client, served.url, [kept_id])

@@ -198,6 +198,33 @@ async def test_callers_word_holds_where_no_others_are_traced() -> None:
     assert seen.call.trace_id.hex() == TRACE
 
 
+async def test_log_line_of_a_call_has_the_id_of_its_trace() -> None:
+    async with traced(CHAT.ok, CHAT.ok) as seen:
+        await seen.ask(SAID)
+        await seen.ask()
+        lines = [line for line in seen.stand.log if line["event"] == "call"]
+    assert lines[0]["trace_id"] == TRACE
+    assert lines[1]["trace_id"] in {span.trace_id.hex() for span in seen.spans} - {TRACE}
+
+
+@pytest.mark.parametrize("flags", ["00", "01"])
+async def test_log_line_has_the_callers_trace_also_where_the_gateway_exports_none(flags: str) -> None:
+    async with facing(CHAT.ok, CHAT.ok, CHAT.ok) as (stand, _):
+        await ask(stand.url, CHAT.path, CHAT.body(), {"traceparent": f"00-{TRACE}-{SPAN}-{flags}"})
+        await ask(stand.url, CHAT.path, CHAT.body(), {"traceparent": "nonsense"})
+        await ask(stand.url, CHAT.path, CHAT.body())
+        lines = [line for line in stand.log if line["event"] == "call"]
+    assert [line.get("trace_id") for line in lines] == [TRACE, None, None]
+
+
+async def test_error_of_the_gateway_is_logged_with_the_trace_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with facing(CHAT.ok) as (stand, _):
+        monkeypatch.setattr("llm_guard.gateway.server.identify", lambda *_: 1 / 0)
+        await ask(stand.url, CHAT.path, CHAT.body(), SAID)
+        [line] = [line for line in stand.log if line["event"] == "a call broke the gateway"]
+    assert line["trace_id"] == TRACE
+
+
 async def test_without_traces_the_callers_headers_pass_as_they_are() -> None:
     async with facing(CHAT.ok) as (stand, provider):
         await ask(stand.url, CHAT.path, CHAT.body(), SAID)
@@ -288,7 +315,7 @@ def test_traces_without_the_packages_are_an_error_that_names_the_remedy(monkeypa
                 "llm_guard.config.operator.find_spec",
                 lambda wanted, missing=name, real=real: None if wanted.startswith(missing) else real(wanted),
             )
-            assert "pip install '.[otel]'" in problem("http://127.0.0.1:4318/v1/traces")
+            assert "pip install 'llm-guard-proxy[otel]'" in problem("http://127.0.0.1:4318/v1/traces")
 
 
 async def test_anthropic_calls_are_told_as_such() -> None:

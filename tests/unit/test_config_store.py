@@ -47,7 +47,7 @@ def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("llm_guard.config.lasting.find_spec", lambda name: None)
     told = problem(MODELS + f"store:\n  key: {KEY}")
     assert told == (
-        "6: store.key: needs the package cryptography, which is not installed: pip install 'llm-guard[encryption]'"
+        "6: store.key: needs cryptography, which is not installed: pip install 'llm-guard-proxy[encryption]'"
     )
     assert parse_config(BASE + MODELS).store.key is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import structlog
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from llm_guard import cli, demo
 from llm_guard.app import App
+from llm_guard.mock.faults import parse_plan
 from llm_guard.ops.operator_token import Generated
 from tests.chaos.wire import ask
 from tests.tokens import bearer
@@ -69,3 +71,46 @@ def test_invitation_names_the_tokens_file_and_shows_no_token(tmp_path: Path) -> 
     assert f"http://127.0.0.1:8080/dashboard, with the token in {tmp_path / 'ops-token'}" in said
     assert "login=" not in said
     assert token.token not in said
+
+
+@pytest.mark.parametrize("scene", demo.SCENES, ids=lambda scene: scene.trouble)
+def test_no_call_of_a_scene_that_can_be_recovered_is_struck_by_chance_at_every_attempt(scene: demo.Scene) -> None:
+    struck = strikes(scene)
+    first = sum(attempts[0] for attempts in struck) / scene.calls
+    share = parse_plan(scene.model, scene.faults).faults[0].share
+    assert abs(first - share) < 0.04  # the scene shows what its title says
+    enough = 2 if "silence" in scene.faults else 3  # a client has no patience for two silent attempts
+    if share < 1:
+        assert not [attempts for attempts in struck if all(attempts[:enough])]
+
+
+async def test_scene_shows_the_same_in_each_run() -> None:
+    scene = demo.SCENES[0]
+    struck = strikes(scene)
+    direct = sum(not attempts[0] for attempts in struck) / scene.calls
+    requests = sum(1 + attempts.index(False) for attempts in struck)
+    for _ in range(2):
+        assert await play_once(scene) == (direct, 1.0, requests)
+
+
+def strikes(scene: demo.Scene) -> list[list[bool]]:
+    """For each call, which of its first attempts fail."""
+    plan, number = parse_plan(scene.model, scene.faults), demo.SCENES.index(scene)
+    return [
+        [bool(plan.draw_for(demo._SEED, f"{number}-{call}", attempt).faults) for attempt in (1, 2, 3, 4)]
+        for call in range(scene.calls)
+    ]
+
+
+async def play_once(scene: demo.Scene) -> tuple[float, float, int]:
+    """The shares of successes without and with the gateway, and the requests that it made."""
+    shown: list[demo.Seen] = []
+    with TemporaryDirectory() as store, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(demo, "SCENES", (scene,))
+        provider, app = await demo.start("127.0.0.1", 0, store)
+        try:
+            await demo.play(provider, app, shown.append)
+        finally:
+            await app.stop()
+            await provider.stop()
+    return shown[0].direct.success_share, shown[0].guarded.success_share, shown[0].upstream_requests

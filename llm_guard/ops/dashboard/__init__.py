@@ -12,9 +12,12 @@ from pathlib import Path
 from llm_guard.ops.pages import Answer, Asked, Page, Refused
 
 _HERE = Path(__file__).parent
-_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_TEXTS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_KINDS = {kind: f"{media}; charset=utf-8" for kind, media in _TEXTS.items()} | {".woff2": "font/woff2"}
+_FOLDERS = (_HERE, _HERE / "uplot", _HERE / "inter")
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     # No text becomes markup, whatever a script asks for: browsers that know of this refuse innerHTML itself.
     "require-trusted-types-for 'script'; trusted-types 'none'"
@@ -25,13 +28,13 @@ class Dashboard:
     """The files, read once. Raises OSError where the installation has lost them."""
 
     def __init__(self) -> None:
-        paths = [path for folder in (_HERE, _HERE / "uplot") for path in folder.iterdir() if path.suffix in _KINDS]
+        paths = [path for folder in _FOLDERS for path in folder.iterdir() if path.suffix in _KINDS]
         self._answers = {path.name: _answer(path) for path in paths}
         self._page = self._answers.pop("index.html")
 
     def pages(self) -> list[Page]:
         return [
-            Page("GET", "/dashboard", "The dashboard.", self._index, media=_KINDS[".html"], is_open=True),
+            Page("GET", "/dashboard", "The dashboard.", self._index, media=_TEXTS[".html"], is_open=True),
             Page("GET", "/dashboard/{file}", "What it is made of.", self._file, media="*/*", is_open=True),
         ]
 
@@ -54,7 +57,7 @@ def _answer(path: Path) -> Answer:
         ("Cache-Control", "no-cache"),  # kept, but asked for each time: a new version shows at once
         ("ETag", f'"{sha256(body).hexdigest()[:32]}"'),
     )
-    return Answer(body, f"{_KINDS[path.suffix]}; charset=utf-8", headers=headers)
+    return Answer(body, _KINDS[path.suffix], headers=headers)
 
 
 def _unless_known(answer: Answer, asked: Asked) -> Answer:

@@ -56,6 +56,7 @@ function facts(line) {
     ["First token", line.ttft_s === undefined ? null : seconds(line.ttft_s)],
     ["Of the gateway’s own", seconds(line.overhead_s)],
     ["Client", line.client],
+    ["Trace", line.trace_id],
     ["Refused by", line.refused_by],
     ["Gave up", line.gave_up],
     ["From before", line.cache === undefined ? null : (FROM_CACHE[line.cache] ?? line.cache)],

@@ -68,6 +68,72 @@ async def test_provider_that_asks_for_a_wait_is_not_asked_before() -> None:
         assert len(it.provider.asked) == 2
 
 
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+async def test_wall_clock_that_is_set_neither_shortens_nor_delays_a_promise(by_s: float) -> None:
+    async with world(rules={"answer_later": {"deadline": "300s"}}) as it:
+        it.provider.outcomes = [RATE_LIMITED, OK]
+        kept = await it.promised()
+        await let_run()
+        it.clock.set_wall(by_s)
+        await it.pass_s(90)
+        assert len(it.provider.asked) == 1
+        assert it.now(kept).deadline_at == pytest.approx(it.clock.wall() + 210, abs=2)
+        await it.pass_s(25)
+        assert (len(it.provider.asked), it.now(kept).state) == (2, "answered")
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+async def test_promise_expires_on_the_monotonic_clock(by_s: float) -> None:
+    async with world(rules={"answer_later": {"deadline": "100s"}}) as it:
+        it.provider.outcomes = [BUSY]
+        kept = await it.promised()
+        await it.pass_s(20)
+        it.clock.set_wall(by_s)
+        await it.pass_s(40)
+        assert it.now(kept).state in ("queued", "running")
+        await it.pass_s(60)
+        assert it.now(kept).state == "dead"
+        asked = len(it.provider.asked)
+        await it.pass_s(3600)
+        assert len(it.provider.asked) == asked
+
+
+async def test_round_during_which_the_wall_clock_is_set_is_followed_by_another() -> None:
+    async with world(rules={"answer_later": {"deadline": "300s"}}) as it:
+        it.provider.outcomes, it.provider.is_silent = [BUSY, OK], True
+        kept = await it.promised()
+        await let_run()
+        it.clock.set_wall(3600)
+        it.provider.is_silent = False
+        await it.pass_s(30)
+        assert it.now(kept).state == "answered"
+
+
+async def test_promise_of_an_earlier_process_expires_by_the_wall_clock() -> None:
+    async with world(rules={"answer_later": {"deadline": "300s"}}) as it:
+        it.provider.outcomes = [BUSY]
+        kept = await it.promised()
+        await let_run()
+        rows = it.store
+    async with world(rows) as it:
+        it.clock.set_wall(3600)
+        await it.pass_s(30)
+        assert it.now(kept).state == "dead"
+
+
+async def test_clock_is_followed_once_the_disk_takes_it() -> None:
+    async with world(rules={"answer_later": {"deadline": "300s"}}) as it:
+        it.provider.outcomes = [RATE_LIMITED, OK]
+        kept = await it.promised()
+        await let_run()
+        it.store.problem = "full"
+        it.clock.set_wall(-3600)
+        await it.pass_s(20)
+        it.store.problem = None
+        await it.pass_s(100)
+        assert it.now(kept).state == "answered"
+
+
 async def test_after_its_deadline_a_call_is_dead() -> None:
     async with world(rules={"answer_later": {"deadline": "10s"}}) as it:
         it.provider.outcomes = [BUSY]

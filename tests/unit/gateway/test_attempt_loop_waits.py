@@ -190,6 +190,13 @@ async def test_call_that_its_client_has_sent_before_brings_nothing() -> None:
     assert [each.snapshot(1000.0).calls for each in (budget, this.targets[0].deployment.budget)] == [0, 0]
 
 
+@pytest.mark.parametrize("client_retries", [0, 1, 5])
+async def test_call_that_its_client_has_sent_before_has_as_many_attempts_as_any(client_retries: int) -> None:
+    this = play(*[SERVER_ERROR] * 9, client_retries=client_retries)
+    await this.gives_up()
+    assert len(this.call.attempts) == this.targets[0].retry.max_attempts
+
+
 # the deadline
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 from typing import Any, Literal
 
 import pytest
 
 from llm_guard.call import Attempt, Call, Opened, Served
+from llm_guard.dialect import DIALECTS
+from llm_guard.dialect.sse import Usage
 from llm_guard.gateway.attempt_loop import AttemptLoop
+from llm_guard.gateway.call_line import tokens_of
 from llm_guard.gateway.settle import settle
+from llm_guard.gateway.stream_view import view_of
 from llm_guard.outcome import Failure, FailureKind, GaveUp, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.bench import Bench
@@ -21,7 +25,7 @@ from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
 from llm_guard.policy.transition import Transition
 from llm_guard.routes import Hedging
 from tests.fakes.clock import ManualClock, ManualLimit, let_run
-from tests.fakes.script import UNAVAILABLE, new_call, new_route, new_target, open_stream
+from tests.fakes.script import OK, UNAVAILABLE, new_call, new_route, new_target, open_stream
 
 What = Literal["answers", "fails", "fails for good", "breaks", "is out of time"]
 Event = tuple[int, What] | Literal["the client leaves", "the first is slow"]
@@ -33,6 +37,8 @@ UNHEARD: list[dict[str, Any]] = []
 """Errors that nobody has asked a task for, as the loop tells them."""
 LATER = 12
 """Turns of the loop: everything has come to rest in between."""
+TOKENS = 3
+"""Tokens of a stream that has begun."""
 GAPS = (0, 1, 2, 3, LATER)
 
 FINAL = Failure(FailureKind.INVALID_REQUEST, "answered 400 (status 400)")
@@ -96,7 +102,14 @@ def outcome_of(what: What) -> Opened | Failure | Exception:
         case "breaks":
             return RuntimeError("a bug")
         case _:
-            return open_stream()
+            return stream_of(TOKENS)
+
+
+def stream_of(tokens: int) -> Opened:
+    """A stream of which the upstream has sent this many tokens."""
+    view = view_of(DIALECTS["openai"].stream_reader("/v1/chat/completions", 1), "")
+    view.watch.tokens = tokens
+    return replace(open_stream(), view=view)
 
 
 class Race:
@@ -131,7 +144,7 @@ class Race:
         except asyncio.CancelledError:
             if not self._is_stubborn:
                 raise
-            side.stream = open_stream()
+            side.stream = stream_of(TOKENS)
             return side.stream
 
     def let(self, event: Event) -> None:
@@ -189,6 +202,7 @@ class Race:
             assert set(closed) <= {"client_cancelled" if self.left else "superseded"}
         streams: list[Any] = [side.stream for side in self.sides if side.stream is not None]
         assert [each for each in streams if not each.exchange.is_aborted] == ([kept] if kept is not None else [])
+        assert tokens_of(self.call).get("wasted", 0) == TOKENS * sum(each.exchange.is_aborted for each in streams)
         answered = [each for each in self.call.attempts if each.outcome == "ok"]
         assert answered == ([result.attempt] if isinstance(result, Served) else [])
         if isinstance(result, Served):
@@ -317,6 +331,20 @@ async def test_first_that_answers_in_spite_of_being_ended(second: What) -> None:
     race = Race(is_stubborn=True)
     result = await race.play([(LATER, SLOW), (LATER, (1, second))])
     assert told(result, race) == 0
+
+
+@pytest.mark.parametrize(("usage", "wasted"), [(Usage(10, 7), {"wasted": 7}), (Usage(10), {}), (None, {})])
+async def test_output_of_a_whole_answer_that_came_too_late_is_wasted(
+    usage: Usage | None, wasted: dict[str, int]
+) -> None:
+    race = Race()
+    await let_run(LATER)
+    race.let(SLOW)
+    await let_run(LATER)
+    for side in reversed(race.sides):
+        side.told.set_result(replace(OK, usage=usage))
+    assert isinstance(await race.task, Served)
+    assert tokens_of(race.call) == wasted
 
 
 @pytest.mark.parametrize("first", ["answers", "fails", "fails for good", "breaks"])

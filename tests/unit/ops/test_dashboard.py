@@ -40,6 +40,7 @@ async def test_page_says_what_the_browser_may_do() -> None:
     policy = dict((await give("/dashboard")).headers)["Content-Security-Policy"].split("; ")
     assert policy == [
         "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self' data:",
+        "font-src 'self'",
         "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
         "require-trusted-types-for 'script'", "trusted-types 'none'",
     ]  # fmt: skip
@@ -47,17 +48,33 @@ async def test_page_says_what_the_browser_may_do() -> None:
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("", "text/html"), ("/style.css", "text/css"), ("/main.js", "text/javascript"), ("/uPlot.min.css", "text/css")],
-)
+    [
+        ("", "text/html; charset=utf-8"), ("/style.css", "text/css; charset=utf-8"),
+        ("/main.js", "text/javascript; charset=utf-8"), ("/uPlot.min.css", "text/css; charset=utf-8"),
+        ("/inter-latin.woff2", "font/woff2"),
+    ],
+)  # fmt: skip
 async def test_files_say_what_they_are(path: str, kind: str) -> None:
     answer = await give(f"/dashboard{path}")
-    assert (answer.status, answer.content_type) == (200, f"{kind}; charset=utf-8")
+    assert (answer.status, answer.content_type) == (200, kind)
     assert answer.body
 
 
 @pytest.mark.parametrize(
     "name",
-    ["../guard.py", "..", ".", "__init__.py", "LICENSE", "index.html", "uplot", "uplot/LICENSE", "/etc/passwd", "a\0b"],
+    [
+        "../guard.py",
+        "..",
+        ".",
+        "__init__.py",
+        "LICENSE",
+        "index.html",
+        "uplot",
+        "uplot/LICENSE",
+        "inter/LICENSE",
+        "/etc/passwd",
+        "a\0b",
+    ],
 )
 async def test_what_is_not_on_the_list_is_not_there(name: str) -> None:
     with pytest.raises(Refused, match="no such file") as refused:
@@ -96,7 +113,7 @@ def test_no_file_is_left_that_nothing_names() -> None:
 def test_files_are_in_the_wheel(tmp_path: Path) -> None:
     builder = WheelBuilder(str(ROOT))
     packed = {file.distribution_path for file in builder.recurse_included_files()}
-    wanted = [*OURS, *(FOLDER / "uplot").iterdir()]
+    wanted = [*OURS, *(FOLDER / "uplot").iterdir(), *(FOLDER / "inter").iterdir()]
     assert {str(path.relative_to(ROOT)) for path in wanted} <= packed
 
 
@@ -116,7 +133,8 @@ def test_no_text_can_become_markup_or_a_script(name: str) -> None:
 def test_nothing_is_asked_of_anybody_else(name: str) -> None:
     names = {"http://www.w3.org/2000/svg"}  # is asked of nobody
     assert set(re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^\s\"')]*", TEXT[name])) <= names
-    assert not re.search(r"@import|url\(", TEXT[name])
+    assert not re.search(r"@import", TEXT[name])
+    assert set(re.findall(r"url\(([^)]*)\)", TEXT[name])) <= {'"inter-latin.woff2"'}
 
 
 def test_page_has_no_inline_script_style_or_handler() -> None:
@@ -139,6 +157,13 @@ def test_library_is_as_it_was_published_and_its_licence_is_beside_it() -> None:
     assert prints == UPLOT
     assert "uPlot (v1.6.32)" in (FOLDER / "uplot" / "uPlot.iife.min.js").read_text()[:80]
     assert "The MIT License" in (FOLDER / "uplot" / "LICENSE").read_text()
+
+
+def test_font_is_as_it_was_published_and_its_licence_is_beside_it() -> None:
+    """Inter 4.1, Latin, as npm's @fontsource-variable/inter 5.3.0 has it."""
+    prints = {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in (FOLDER / "inter").iterdir()}
+    assert prints == {"LICENSE": "3b0a5fca3d17942c", "inter-latin.woff2": "3100e775e8616cd2"}
+    assert "SIL Open Font License, Version 1.1" in (FOLDER / "inter" / "LICENSE").read_text()
 
 
 UPLOT = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 import threading
@@ -16,6 +17,7 @@ from llm_guard.store.errors import StoreError
 from llm_guard.store.kept import Ended, Found, KeptCall, Wanted
 from llm_guard.store.kept_bodies import Bodies, BodyRule, Unreadable
 from llm_guard.store.kept_calls import INTERRUPTED, KeptCallsFile
+from llm_guard.store.runner_lock import RunnerLock
 from llm_guard.store.sealing import Sealing
 from tests.fakes.kept import ANSWER, BODY, FAILED, letter, promise, stored_request
 
@@ -29,7 +31,7 @@ def opened(tmp_path: Path) -> Iterator[Opening]:
     """Opens the one file for a gateway; all are closed at the end."""
     made: list[KeptCallsFile] = []
 
-    def open_it(runner: str = "one", bodies: Bodies = PLAIN) -> KeptCallsFile:
+    def open_it(runner: str | RunnerLock = "one", bodies: Bodies = PLAIN) -> KeptCallsFile:
         made.append(KeptCallsFile(lambda: tmp_path, runner, bodies))
         return made[-1]
 
@@ -58,6 +60,71 @@ def ids(calls: list[KeptCall]) -> list[str]:
 
 def on_the_disk(folder: Path) -> bytes:
     return b"".join(each.read_bytes() for each in folder.iterdir())
+
+
+# whose process has ended
+
+
+def runner(folder: Path, token: str, gateway: str = "gateway-a") -> RunnerLock:
+    return RunnerLock(lambda: folder, gateway, token)
+
+
+def die(held: RunnerLock) -> None:
+    """As the kernel does it for a process that is killed."""
+    assert held._held is not None
+    os.close(held._held)
+    held._held = None
+
+
+def test_restarted_gateway_takes_over_at_once_what_its_killed_process_ran(tmp_path: Path, opened: Opening) -> None:
+    before, after = runner(tmp_path, "1"), runner(tmp_path, "2")
+    opened(before).add(promise("a"), promise("b", request=stored_request(is_repeatable=False)))
+    killed, restarted = opened(before), opened(after)
+    assert ids(killed.begin(1000.0, 9, 10.0)) == ["a", "b"]
+    assert restarted.recover(1000.1) == 0  # it lives
+    die(before)
+    assert restarted.recover(1000.2) == 2
+    assert (state_of(restarted, "a"), state_of(restarted, "b")) == ("queued", "dead")
+    assert after.ended() == []
+
+
+def test_another_gateway_waits_for_the_lease_of_a_killed_process(tmp_path: Path, opened: Opening) -> None:
+    before = runner(tmp_path, "1")
+    killed, other = opened(before), opened(runner(tmp_path, "2", "gateway-b"))
+    killed.add(promise("a"))
+    killed.begin(1000.0, 9, 10.0)
+    die(before)
+    assert other.recover(1009.9) == 0
+    assert other.recover(1010.0) == 1
+
+
+def test_gateway_that_stops_leaves_no_lock_behind(tmp_path: Path, opened: Opening) -> None:
+    store = opened(runner(tmp_path, "1"))
+    store.add(promise("a"))
+    store.begin(1000.0, 9, 10.0)
+    assert list(tmp_path.glob("*-runner-*"))
+    store.close()
+    assert list(tmp_path.glob("*-runner-*")) == []
+
+
+# whose wall clock is set
+
+
+def test_what_is_queued_or_runs_gets_its_times_in_the_new_clock(store: KeptCallsFile) -> None:
+    store.add(promise("runs"), promise("queued", due_at=1002.0), promise("over"), promise("other", due_at=1003.0))
+    store.begin(1000.0, 2, 10.0)
+    store.answer("over", ANSWER, 1, 1001.0)
+    store.reschedule(dict.fromkeys(("runs", "queued", "over", "missing"), (5002.0, 6000.0)))
+    found = [store.get(call_id) for call_id in ("runs", "queued", "over", "other")]
+    times = [(call.due_at, call.deadline_at) for call in found if call is not None]
+    assert times == [(None, 6000.0), (5002.0, 6000.0), (None, 4600.0), (1003.0, 4600.0)]
+    assert store.put_back("runs", None, 5001.0, 5001.0)
+
+
+def test_nothing_is_made_where_nothing_is_kept(tmp_path: Path, store: KeptCallsFile) -> None:
+    store.reschedule({})
+    store.reschedule({"a": (1.0, 2.0)})
+    assert list(tmp_path.iterdir()) == []
 
 
 # what is kept

@@ -1,0 +1,85 @@
+"""A lock file that shows whether the gateway process that runs kept calls is alive.
+
+Owns its name, and the names of earlier processes of the same gateway that have ended. The kernel releases a lock when
+its process ends, however it ends (flock(2)). It blocks, and is one thread's. Does not own what follows for the calls
+of such a process (`store.kept_calls`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from llm_guard.store.folder import open_private
+
+_SUFFIX = ".lock"
+
+
+class RunnerLock:
+    """Of one process. Where it cannot be held, other processes wait for the leases of this one's calls to end."""
+
+    def __init__(self, folder: Callable[[], Path], gateway: str, token: str) -> None:
+        """`folder` may raise OSError. `gateway` is the same after a restart, `token` differs for each process."""
+        self._folder = folder
+        self._prefix = f"{gateway}-runner-"
+        self.runner = f"{self._prefix}{token}"
+        """The name of this process in the store."""
+        self._held: int | None = None
+
+    def hold(self) -> None:
+        """Before this process runs its first call. Does nothing where the file system has no locks."""
+        if self._held is not None:
+            return
+        with contextlib.suppress(OSError):
+            path = self._path(self.runner)
+            new = path.with_suffix(".new")
+            descriptor = open_private(new)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                new.rename(path)  # under its name it is never seen unlocked while this process lives
+            except OSError:
+                os.close(descriptor)
+                raise
+            self._held = descriptor
+
+    def ended(self) -> list[str]:
+        """The names of earlier processes of this gateway that have ended without `release`."""
+        with contextlib.suppress(OSError):
+            names = [name.removesuffix(_SUFFIX) for name in os.listdir(self._folder()) if self._is_ours(name)]
+            return [name for name in sorted(names) if name != self.runner and not self._is_locked(name)]
+        return []
+
+    def forget(self, runner: str) -> None:
+        """A process that has ended runs no calls any more."""
+        with contextlib.suppress(OSError):
+            self._path(runner).unlink()
+
+    def release(self) -> None:
+        """This process runs no calls any more."""
+        if self._held is not None:
+            self.forget(self.runner)
+            os.close(self._held)
+            self._held = None
+
+    def _is_ours(self, name: str) -> bool:
+        return name.startswith(self._prefix) and name.endswith(_SUFFIX)
+
+    def _is_locked(self, runner: str) -> bool:
+        """True also where that cannot be found out."""
+        try:
+            descriptor = os.open(self._path(runner), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _path(self, runner: str) -> Path:
+        return self._folder() / f"{runner}{_SUFFIX}"

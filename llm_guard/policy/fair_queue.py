@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -32,6 +32,17 @@ class Caller:
 
 
 ANONYMOUS = Caller()
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Selects the calls of some sources, or of all others."""
+
+    sources: Collection[str]
+    is_among: bool
+
+    def selects(self, ticket: Ticket) -> bool:
+        return (ticket.source in self.sources) is self.is_among
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,8 @@ class Slot:
     is_back: bool = False
     holder: Holder | None = None
     """Of a slot for which calls waited; it counts against its caller's share."""
+    source: str = ""
+    """The caller that a provider's refusal of the call tells of."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +74,8 @@ class Ticket:
     caller: Caller = ANONYMOUS
     slot: Slot | None = None
     is_evicted: bool = False
+    source: str = ""
+    """The caller that a provider's refusal of the call tells of."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +142,30 @@ class FairQueue:
         """Removes and returns the next call. Raises IndexError if there is none. `slots`: how many there are, if they
         are what is short; `held`: how many of them each caller has."""
         at = self._first_below_share(slots, held) if slots is not None and len(self._flows) > 1 else 0
+        return self._take_at(at, newest_first=newest_first)
+
+    def take_selected(
+        self, only: Only, slots: int | None = None, held: Mapping[str, int] = _NONE_HELD, *, newest_first: bool = False
+    ) -> Ticket:
+        """Like `take`, but passes over callers whose next call is not selected. Raises ValueError if none is."""
+        firsts = sorted(flow.turns[0] for flow in self._flows.values() if self._is_selected(flow, only, newest_first))
+        if not firsts:
+            raise ValueError("no call is selected")
+        turn = firsts[0]
+        if slots is not None and len(firsts) > 1:
+            per_weight = slots / self._weight
+            below = [each for each in firsts if held.get(each[2].caller.name, 0) < per_weight * each[2].caller.weight]
+            turn = below[0] if below else turn
+        return self._take_at(bisect_left(self._turns, turn), newest_first=newest_first)
+
+    def has_selected(self, only: Only, *, newest_first: bool = False) -> bool:
+        """Whether a caller's next call is selected."""
+        return any(self._is_selected(flow, only, newest_first) for flow in self._flows.values())
+
+    def _is_selected(self, flow: _Flow, only: Only, newest_first: bool) -> bool:
+        return only.selects(next(reversed(flow.tickets) if newest_first else iter(flow.tickets)))
+
+    def _take_at(self, at: int, *, newest_first: bool) -> Ticket:
         tag, _, flow = self._turns.pop(at)
         self._virtual_time = max(self._virtual_time, tag)
         flow.turns.popleft()

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from llm_guard.policy.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Slot, Ticket
+from llm_guard.policy.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Only, Slot, Ticket
 
-__all__ = ["ANONYMOUS", "Caller", "Holder", "Line", "Slot", "Ticket"]
+__all__ = ["ANONYMOUS", "Caller", "Holder", "Line", "Only", "Slot", "Ticket"]
 
 MOST_PASSED = 3
 """After so many turns of other priorities in a row the next is of a priority that waits. So each gets a quarter of the
@@ -65,6 +65,22 @@ class Line:
         self._note_shorter(priority, queue)
         self.note_turn(priority)
         return ticket
+
+    def take_selected(self, only: Only, slots: int | None = None, *, newest_first: bool = False) -> Ticket:
+        """Like `take`, but passes over calls that are not selected. Raises ValueError if none is."""
+        ready = [of for of, queue in self._queues.items() if queue.has_selected(only, newest_first=newest_first)]
+        overdue = self._overdue(slots) if len(ready) > 1 else None
+        priority = overdue if overdue in ready and overdue is not None else min(ready)
+        queue = self._queues[priority]
+        held: Mapping[str, int] = {} if slots is None else self._held.get(priority, {})
+        ticket = queue.take_selected(only, slots, held, newest_first=newest_first)
+        self._note_shorter(priority, queue)
+        self.note_turn(priority)
+        return ticket
+
+    def has_selected(self, only: Only, *, newest_first: bool = False) -> bool:
+        """Whether a call that is selected may be taken."""
+        return any(queue.has_selected(only, newest_first=newest_first) for queue in self._queues.values())
 
     def may_pass(self, priority: int, slots: int | None = None) -> bool:
         """Whether a newcomer has the next turn, although it has not waited."""

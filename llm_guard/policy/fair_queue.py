@@ -51,6 +51,7 @@ class Holder:
 
     priority: int
     caller: str = ""
+    since: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +92,7 @@ class _Flow:
 _Turn = tuple[float, int, _Flow]
 """A finish tag, a number that makes it unique (the earlier first), and whose it is."""
 _NO_FLOW = _Flow()
-_NONE_HELD: Mapping[str, int] = MappingProxyType({})
+_NONE_HELD: Mapping[str, float] = MappingProxyType({})
 
 
 class FairQueue:
@@ -137,15 +138,20 @@ class FairQueue:
         return True
 
     def take(
-        self, slots: int | None = None, held: Mapping[str, int] = _NONE_HELD, *, newest_first: bool = False
+        self, slots: float | None = None, held: Mapping[str, float] = _NONE_HELD, *, newest_first: bool = False
     ) -> Ticket:
         """Removes and returns the next call. Raises IndexError if there is none. `slots`: how many there are, if they
-        are what is short; `held`: how many of them each caller has."""
+        are what is short, or for how long they were used; `held`: how much of that each caller has."""
         at = self._first_below_share(slots, held) if slots is not None and len(self._flows) > 1 else 0
         return self._take_at(at, newest_first=newest_first)
 
     def take_selected(
-        self, only: Only, slots: int | None = None, held: Mapping[str, int] = _NONE_HELD, *, newest_first: bool = False
+        self,
+        only: Only,
+        slots: float | None = None,
+        held: Mapping[str, float] = _NONE_HELD,
+        *,
+        newest_first: bool = False,
     ) -> Ticket:
         """Like `take`, but passes over callers whose next call is not selected. Raises ValueError if none is."""
         firsts = sorted(flow.turns[0] for flow in self._flows.values() if self._is_selected(flow, only, newest_first))
@@ -173,6 +179,10 @@ class FairQueue:
         self._drop_if_empty(flow)
         return ticket
 
+    def callers(self) -> Collection[str]:
+        """Names of those that wait."""
+        return self._flows.keys()
+
     def last(self, *, newest_first: bool = False) -> Ticket:
         """The call that is served last, of the caller with most waiting calls per weight. Raises IndexError if there is
         none."""
@@ -199,7 +209,7 @@ class FairQueue:
         begin = self._virtual_time if flow is None else flow.turns[-1][0]
         return begin + 1 / caller.weight
 
-    def _first_below_share(self, slots: int, held: Mapping[str, int]) -> int:
+    def _first_below_share(self, slots: float, held: Mapping[str, float]) -> int:
         """The place of the first turn whose caller holds less than its share of the slots; 0 if none does."""
         per_weight = slots / self._weight
         left = len(self._flows)

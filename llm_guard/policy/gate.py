@@ -104,13 +104,14 @@ class Gate:
         """A slot at once, unless there is no room, or the next turn is a waiting call's (`Line.may_pass`). `source`:
         the caller that a provider's refusal of the call tells of."""
         line, pace = self._line, self._paces.of(source, now)
-        if (line.length and not line.may_pass(priority, self._scarce_slots(now))) or self._opens_at(pace, now) > now:
+        must_wait = line.length and not line.may_pass(priority, self._scarce_slots(now), now)
+        if must_wait or self._opens_at(pace, now) > now:
             pace.note_denied(now)
             return None
         slot = self._grant(pace, source, now)
         if line.length:
             line.note_turn(priority)
-            slot.holder = line.hold(priority)
+            slot.holder = line.hold(priority, now=now)
         return slot
 
     def wait_s(
@@ -118,7 +119,7 @@ class Gate:
     ) -> float | None:  # fmt: skip
         """About how long a newcomer would wait, 0 when not at all; None: it would not be let into the line."""
         pace = self._paces.of(source, now)
-        if self._opens_at(pace, now) <= now and self._line.may_pass(priority, self._scarce_slots(now)):
+        if self._opens_at(pace, now) <= now and self._line.may_pass(priority, self._scarce_slots(now), now):
             return 0.0
         return self.drain_s(now, priority, caller, source) if self._has_place(priority, caller) else None
 
@@ -134,7 +135,7 @@ class Gate:
     ) -> Forecast:  # fmt: skip
         """Read-only: unlike `wait_s` it does not count as demand, which may have the pace grow."""
         pace = self._paces.forecast_of(source)
-        is_free = self._line.may_pass(priority, self._scarce_slots(now)) and (
+        is_free = self._line.may_pass(priority, self._scarce_slots(now), now) and (
             max(
                 self._limiter.opens_at(self._in_flight, now),
                 -inf if pace is None else pace.forecast_at(now),
@@ -167,7 +168,7 @@ class Gate:
             return
         ticket.slot.is_back = True
         if ticket.slot.holder is not None:
-            self._line.release(ticket.slot.holder)
+            self._line.release(ticket.slot.holder, now)
         self._in_flight -= 1
         self._paces.of_known(ticket.source).put_back(ticket.slot.entered_at, now)
         self._throttle.put_back(ticket.slot.entered_at, now)
@@ -181,7 +182,8 @@ class Gate:
             opens_at = self._opens_at(self._paces.free, now)
             if opens_at > now:
                 return None if opens_at == inf else opens_at
-            self._let_in(self._line.take(self._scarce_slots(now), newest_first=self._throttle.is_throttling), now)
+            newest_first = self._throttle.is_throttling
+            self._let_in(self._line.take(self._scarce_slots(now), newest_first=newest_first, now=now), now)
         return None
 
     def exit(self, slot: Slot, now: float, outcome: Ending, latency_s: float | None) -> bool:
@@ -196,7 +198,7 @@ class Gate:
             return is_waited_for
         slot.is_back = True
         if slot.holder is not None:
-            self._line.release(slot.holder)
+            self._line.release(slot.holder, now)
         self._exited_at = now
         in_flight = self._in_flight
         self._in_flight = in_flight - 1
@@ -287,12 +289,13 @@ class Gate:
             opens_at = self._opens_at(pace, now)
             if opens_at > now:
                 return opens_at
-            self._let_in(line.take_selected(only, self._scarce_slots(now), newest_first=newest_first), now)
+            ticket = line.take_selected(only, self._scarce_slots(now), newest_first=newest_first, now=now)
+            self._let_in(ticket, now)
         return inf
 
     def _let_in(self, ticket: Ticket, now: float) -> None:
         ticket.slot = self._grant(self._paces.of_known(ticket.source), ticket.source, now)
-        ticket.slot.holder = self._line.hold(ticket.priority, ticket.caller.name)
+        ticket.slot.holder = self._line.hold(ticket.priority, ticket.caller.name, now)
         ticket.notify()
 
     def _opens_at(self, pace: Pace, now: float) -> float:

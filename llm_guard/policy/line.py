@@ -164,8 +164,8 @@ class Line:
         if slots >= _FEWEST_SLOTS:
             used, priority = min((float(sum(self._held.get(each, {}).values())), each) for each in self._queues)
             return priority if used * (MOST_PASSED + 1) < slots else None
-        of, passed = self._slot_time.of_priority, self._passed
-        used, turns, priority = min((of(each, now), -passed[each], each) for each in self._queues)
+        time, passed = self._slot_time, self._passed
+        used, turns, priority = min((time.of_priority(each, now), -passed[each], each) for each in self._queues)
         is_behind = used * (MOST_PASSED + 1) < self._slot_time.total(now)
         return priority if is_behind or (not used and turns <= -MOST_PASSED) else None
 

@@ -111,7 +111,7 @@ class Gate:
         slot = self._grant(pace, source, now)
         if line.length:
             line.note_turn(priority)
-            slot.holder = line.hold(priority, now=now)
+            slot.holder = line.hold(priority, "", now)
         return slot
 
     def wait_s(

@@ -13,6 +13,7 @@ from math import inf
 from llm_guard.call import Attempt, Call, Served
 from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
+from llm_guard.gateway.caller import source_of
 from llm_guard.gateway.entrance import Entrance, Full, Shut, credential_of
 from llm_guard.gateway.race import Beside, Opener, Race, more_useful
 from llm_guard.gateway.settle import settle, settle_host
@@ -243,7 +244,8 @@ class AttemptLoop:
             attempt = _attempt_of(call, failure)
             credential = credential_of(call, target, None if attempt is None else attempt.key)
             key = deployment_key(credential, target.model)
-            self._bench.note_wait(key, failure, target.retry.max_retry_after, now)
+            source = source_of(call, target.deployment)
+            self._bench.note_wait(key, failure, target.retry.max_retry_after, now, source)
 
 
 def _following(way: Way, stop: Stop) -> Latency | None:

@@ -14,7 +14,16 @@ import re
 from dataclasses import dataclass, replace
 
 from llm_guard.dialect.lead import MOST_PREAMBLE, Lead, lead_of
-from llm_guard.dialect.overlap import QUOTES, folded, is_proof, is_telling, weight
+from llm_guard.dialect.overlap import (
+    LEAST_WEIGHT,
+    QUOTES,
+    common_end,
+    folded,
+    is_at_same_place,
+    is_proof,
+    is_telling,
+    weight,
+)
 from llm_guard.dialect.wrapping import FENCE, Bare, Fenced, Quoted, Rest, closers_of
 
 MOST_HEAD = 600
@@ -31,15 +40,11 @@ _TOLD = 20
 _STYLE = 4000
 """Characters in which a text shows how it breaks its lines."""
 
-_PLACE = 4
-"""Weight of the words by which the place in a row is known."""
-_PLACE_WITH_MARKS = 2
-"""Folded characters, each number counted as one, by which it is known where they are not letters alone."""
-_PLACE_READ = 40
+_LEAST_PARTIAL_WEIGHT = 20
+"""Of a repetition that is shorter than the anchor: a text itself may say a clause of 16 twice in a row."""
 _FEW = 2
 _MOST_FEW = 200
 """Folded characters of a repetition that is shorter than the anchor."""
-_NUMBERS = re.compile(r"\d+")
 _PUNCTUATION = ".,;:!?\u2026"
 _MARKS = '".'
 """Folded: what may stand before words that come again."""
@@ -134,8 +139,9 @@ class Instructed:
 
     def _look(self) -> _Found | None:
         """The repetition that ends where the head does now, if it proves where the text goes on."""
-        length = _common_end(self._came, self._known)
-        if _is_at_same_place(self._known, len(self._known) - length):
+        length = common_end(self._came, self._known)
+        begin = len(self._known) - length
+        if is_at_same_place(self._known, begin) or (length != self._anchor and self._has_come_to_next_row(begin)):
             return None
         marks = _marks_before_a_word(self._came[len(self._came) - length :])
         for words in range(length, length - marks - 1, -1):
@@ -145,12 +151,19 @@ class Instructed:
                 return _Found(len(self._head), lead, self._came[at : at + _COMPARED])
         return None
 
+    def _has_come_to_next_row(self, begin: int) -> bool:
+        """Whether a text that repeats only the last few characters, and goes on from there, comes to the same place of
+        the next row as a repetition that begins at `begin` would."""
+        repeated = (few for few in range(1, _FEW + 1) if self._known.endswith(self._known[begin : begin + few]))
+        return any(is_at_same_place(self._known, begin + few) for few in repeated)
+
     def _is_proof(self, words: int) -> bool:
         """Less than the anchor proves nothing where its second half has occurred before: such a text may say all of it
         again."""
         half = self._known[len(self._known) - words // 2 :]
-        is_new = words >= self._anchor or self._known.find(half) == len(self._known) - len(half)
-        return is_new and is_proof(self._known, words)
+        end = self._known[len(self._known) - words :]
+        is_new = self._known.find(half) == len(self._known) - len(half) and weight(end) >= _LEAST_PARTIAL_WEIGHT
+        return (words >= self._anchor or is_new) and is_proof(self._known, words)
 
     def _is_safe(self, lead: Lead, at: int, words: int) -> bool:
         """Behind a preamble the whole anchor must come. And that it is one: a text that says other things of what was
@@ -162,7 +175,8 @@ class Instructed:
             return False
         before = self._came[:at].replace(self._came[at:], "")
         windows = (before[start : start + _TOLD] for start in range(len(before) - _TOLD + 1))
-        return words >= self._anchor and not any(window in self._known for window in windows)
+        is_whole = words >= self._anchor and weight(self._known[len(self._known) - words :]) >= LEAST_WEIGHT
+        return is_whole and not any(window in self._known for window in windows)
 
     def _lead(self, at: int, begin: int) -> Lead | None:
         """What stands before a repetition that begins at `at` in what came, and at `begin` in what is known. A
@@ -290,28 +304,11 @@ def _rest_of(lead: Lead, sent: str) -> Rest:
     return Quoted(sent, lead.quote, is_own=lead.is_own_quote) if lead.quote else Bare()
 
 
-def _is_at_same_place(known: str, begin: int) -> bool:
-    """Whether what precedes `begin` ends like the whole, numbers aside. In rows that are alike, a text that goes on
-    without any repetition has come to the same place of the next row then."""
-    end, before = (_NUMBERS.sub("0", text[-_PLACE_READ:]) for text in (known, known[:begin]))
-    common = end[len(end) - _common_end(end, before) :]
-    return weight(common) >= _PLACE or (len(common) >= _PLACE_WITH_MARKS and not common[-_PLACE:].isalpha())
-
-
 def _begins_with_end_of(came: str, known: str) -> bool:
     """Whether a text begins with the end of another, be it too short for a proof."""
     text = came.lstrip(_MARKS)
     lengths = range(_FEW, min(len(text), _MOST_FEW) + 1)
     return any(known.endswith(text[:length]) and is_telling(text[:length]) for length in lengths)
-
-
-def _common_end(one: str, other: str) -> int:
-    length = 0
-    for ours, theirs in zip(reversed(one), reversed(other), strict=False):
-        if ours != theirs:
-            break
-        length += 1
-    return length
 
 
 def _marks_before_a_word(text: str) -> int:

@@ -73,15 +73,8 @@ class Quoted:
 
     def end(self) -> str:
         held, self._held = self._held, ""
-        if self._is_own and held and _closes(self._text, held[0]):
-            return held
         self.has_diverged = bool(held) and (self._is_own or _may_belong_to(self._text, held[0]))
         return ""
-
-
-def _closes(text: str, mark: str) -> bool:
-    """Whether a mark behind the text is the end of the quotation that is open there."""
-    return mark not in "'`" and _has_open(text) and not _has_open(text + mark)
 
 
 def _may_belong_to(text: str, mark: str) -> bool:

@@ -336,12 +336,12 @@ def test_last_mark_that_may_end_a_quotation_of_the_text_is_not_passed(begin: str
     assert joint.has_diverged
 
 
-def test_quotation_that_is_repeated_from_its_beginning_is_the_texts() -> None:
+@pytest.mark.parametrize("mark", ["\u201d", '"'])
+def test_mark_behind_a_quotation_that_is_repeated_from_its_beginning_may_be_the_models(mark: str) -> None:
+    """The text may end inside its own quotation, and the model may have put all that it wrote in quotation marks."""
     sent = "It began at noon. \u201cThe breaker opens when a provider fails, and calls go elsewhere until it is"
-    repeated = sent[sent.index("\u201c") :]
-    assert joined("instruction", sent, repeated + " well.\u201d") == sent + " well.\u201d"
     joint = seam("instruction", sent)
-    assert joint.feed(repeated + ' well."') + joint.end() == " well."
+    assert joint.feed(sent[sent.index("\u201c") :] + " well." + mark) + joint.end() == " well."
     assert joint.has_diverged
 
 
@@ -350,6 +350,22 @@ def test_quotation_that_is_repeated_from_its_beginning_is_the_texts() -> None:
     [
         # the text goes on without a repetition, with a row that ends like the last one
         ("4,failed,035,orchard,stone,garden\nok,00", "5,orchard,stone,garden\nok,006,orchard,stone,garden"),
+        # the last mark is repeated, and the row that follows is the same again
+        (
+            "| orchard whisper | yes | 9 |\n| lantern whisper harbour | yes | 10 |\n| lantern whisper harbour |",
+            "| yes | 10 |\n| lantern whisper harbour | yes | 10 |\n| orchard wh",
+        ),
+        # a clause is said twice in a row
+        (
+            "\u65e5\u5317\u6708\u77f3\u79cb\u82b1\u82b1\u590f\u3002\u91d1\u5c71\u91d1\u65e5\u87f2\u6625\u6cb3\u9ce5\u9b5a",
+            "\u3002\u91d1\u5c71\u91d1\u65e5\u87f2\u6625\u6cb3\u9ce5\u9b5a\uff1b\u706b\u65e5\u706b\u91d1",
+        ),
+        # a text of a few characters comes again behind others
+        (
+            "\u6cb3\u51ac\u897f\u706b\u96e8",
+            "\u6cb3\u51ac\u96e8\u6cb3\u3001\u98a8\u571f\u3002\u6cb3\u51ac\u897f\u706b\u96e8\u6cb3\u51ac\u96e8\u6cb3\u3002"
+            * 12,
+        ),
         # three words are repeated; the row that follows them contains the whole anchor
         (
             "a | b\n|---:|\n| lantern meadow marble | 10 |\n| lantern m",

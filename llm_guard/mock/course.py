@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from llm_guard.mock.faults import Fault, FaultPlan, Struck, TokenBucket, parse_plan
 
 _MOST_CALLS = 100_000
-"""Counted at once; then the count begins anew."""
+"""Calls counted before the count restarts at zero."""
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ def google_codes(value: dict[str, Any]) -> Iterator[str]:
 
 
 def marks(value: dict[str, Any]) -> Iterator[str]:
-    """Fields whose presence says something."""
+    """Fields that are evidence by being present."""
     if value.get("object") == "error" and isinstance(value.get("type"), str) and value["type"][:1].isupper():
         yield "markvllm"
     if "error_type" in value and isinstance(value.get("error"), str):

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from llm_guard.dialect.seam import seam
-from tests.fakes.habits import HABITS, REPEATING, TEXTS, UNJOINABLE, Cut, Habit
+from tests.fakes.habits import HABITS, OTHERS, REPEATING, TEXTS, UNJOINABLE, Cut, Habit
+from tests.fakes.hard_texts import KINDS
 
 CUTS = 105
 """For each kind of text and habit: 10,080 in all."""
+HARD_CUTS = 70
+"""For each kind of hard text and habit, each in a text of its own: 10,080 in all."""
 PROMISED_ERRORS = 0.05
 _SEED = 17
 _MOST_PIECE = 12
@@ -43,11 +46,15 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Joins:
     cells: tuple[Cell, ...]
+    hard: tuple[Cell, ...] = ()
+    """Texts that are made to be joined wrong; the share of errors is promised for the others."""
 
     @property
     def broken(self) -> list[str]:
         """What was promised and did not hold."""
-        found = [f"{cell.kind}, {cell.habit}: {cell.wrong} wrong texts" for cell in self.cells if cell.wrong]
+        found = [
+            f"{cell.kind}, {cell.habit}: {cell.wrong} wrong texts" for cell in (*self.cells, *self.hard) if cell.wrong
+        ]
         share = self.errors_of_the_repeating
         if share > PROMISED_ERRORS:
             found.append(f"{share:.1%} honest errors where the anchor is repeated, against {PROMISED_ERRORS:.0%}")
@@ -61,9 +68,7 @@ class Joins:
 
     def of(self, habits: Collection[str]) -> Cell:
         """All kinds of text together, with models of these habits."""
-        cells = [cell for cell in self.cells if cell.habit in habits]
-        counts = (sum(getattr(cell, name) for cell in cells) for name in ("right", "errors", "wrong"))
-        return Cell("all", ", ".join(habits), *counts)
+        return _total([cell for cell in self.cells if cell.habit in habits])
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -82,6 +87,10 @@ where a model may have broken the line itself; in a text that repeats itself; wh
 quotation or fence, or one of the text; behind a preamble, where nothing follows the anchor but a last paragraph, which
 may be the end of a refusal. A model that repeats less than 16 letters, or nothing, is never joined."""
 
+_HARD = """\
+Quotations that stay open, rows that begin alike, refrains, code and objects that come again: there the same words may
+be a repetition or the text itself. Where both are possible nothing is joined, so errors are more frequent here."""
+
 
 def page(joins: Joins) -> list[str]:
     """The figures as Markdown."""
@@ -96,7 +105,29 @@ def page(joins: Joins) -> list[str]:
     for habit in HABITS:
         cells = [cell for cell in joins.cells if cell.habit == habit]
         lines.append(f"| {habit} | {' | '.join(f'{cell.right} / {cell.errors} / {cell.wrong}' for cell in cells)} |")
-    return [*lines, "", _NOTE]
+    return [*lines, "", _NOTE, "", *_hard_section(joins)]
+
+
+def _hard_section(joins: Joins) -> list[str]:
+    """The texts that are hard to join, by kind."""
+    groups = {"repeats the anchor in any form": REPEATING, "any other": OTHERS}
+    lines = ["## Texts that are hard to join", "", _HARD, "", _hard_summary(joins), ""]
+    lines += ["| text | model | cuts | right | honest errors | wrong |", "|---|---|---:|---:|---:|---:|"]
+    for kind in KINDS:
+        for title, habits in groups.items():
+            cell = _total([cell for cell in joins.hard if cell.kind == kind and cell.habit in habits])
+            lines.append(f"| {kind} | {title} | {_counts(cell)} |")
+    return lines
+
+
+def _hard_summary(joins: Joins) -> str:
+    every = _total(joins.hard)
+    repeating = _total([cell for cell in joins.hard if cell.habit in REPEATING])
+    share = repeating.errors / max(1, repeating.cuts)
+    return (
+        f"{every.cuts:,} cuts, each in another text: **{every.wrong} wrong** (promised: 0). Models that repeat the "
+        f"anchor in any form: {share:.1%} honest errors."
+    )
 
 
 def _summary(joins: Joins) -> str:
@@ -111,19 +142,43 @@ def _summary(joins: Joins) -> str:
 def _table(title: str, cells: list[Cell], names: list[str]) -> list[str]:
     lines = [f"| {title} | cuts | right | honest errors | wrong |", "|---|---:|---:|---:|---:|"]
     for name, cell in zip(names, cells, strict=True):
-        errors = f"{cell.errors} ({cell.errors / max(1, cell.cuts):.1%})"
-        lines.append(f"| {name} | {cell.cuts} | {cell.right} | {errors} | {cell.wrong} |")
+        lines.append(f"| {name} | {_counts(cell)} |")
     return lines
 
 
-def run(say: Callable[[str], None], cuts: int = CUTS) -> Joins:
+def _counts(cell: Cell) -> str:
+    return f"{cell.cuts} | {cell.right} | {cell.errors} ({cell.errors / max(1, cell.cuts):.1%}) | {cell.wrong}"
+
+
+def _total(cells: Collection[Cell]) -> Cell:
+    """Several cells together."""
+    counts = (sum(getattr(cell, name) for cell in cells) for name in ("right", "errors", "wrong"))
+    return Cell("all", ", ".join(dict.fromkeys(cell.habit for cell in cells)), *counts)
+
+
+def run(say: Callable[[str], None], cuts: int = CUTS, hard_cuts: int = HARD_CUTS) -> Joins:
     """All kinds and habits; the same cuts each time."""
     cells = []
     for place, (kind, text) in enumerate(TEXTS.items(), 1):
         began = time.monotonic()
         cells += [measure(kind, text, habit, cuts) for habit in HABITS]
         say(f"joins {place}/{len(TEXTS)}: {kind}, {len(HABITS) * cuts} cuts in {time.monotonic() - began:.1f} s")
-    return Joins(tuple(cells))
+    hard = [measure_hard(kind, habit, hard_cuts) for kind in KINDS for habit in HABITS]
+    say(f"joins: {len(hard) * hard_cuts} cuts of hard texts")
+    return Joins(tuple(cells), tuple(hard))
+
+
+def measure_hard(kind: str, habit: str, cuts: int) -> Cell:
+    """Cuts anywhere, each in a text of its own."""
+    found = [verdict(dice, cut, HABITS[habit], habit in UNJOINABLE) for dice, cut in _hard_cuts(kind, habit, cuts)]
+    return Cell(kind, habit, found.count("right"), found.count("error"), found.count("wrong"))
+
+
+def _hard_cuts(kind: str, habit: str, cuts: int) -> Iterator[tuple[random.Random, Cut]]:
+    for at in range(cuts):
+        dice = random.Random(f"{_SEED} {kind} {habit} {at}")
+        text = KINDS[kind](dice)
+        yield dice, Cut(text, text[: dice.randint(1, len(text) - 1)])
 
 
 def measure(kind: str, text: str, habit: str, cuts: int) -> Cell:

@@ -212,6 +212,7 @@ class Call:
     is_upgrade: bool = False
     max_tokens: int = 0  # of output, as the body limits it; 0: not known
     choices: int = 1  # of all prompts together; 0: not known
+    inputs: int = 0  # each with a result of its own; 0: not known
     response_format: str = ""  # as a form requests it
     route: Route | None = None
     is_repeatable: bool = True

@@ -25,6 +25,7 @@ from llm_guard.policy.error_rules import UserRule
 from llm_guard.policy.gate import CapacitySettings, Gate
 from llm_guard.policy.latency import Latency, PeakEwma
 from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.policy.returns import Returns
 from llm_guard.policy.stream import StreamEnd
 from llm_guard.policy.vocabulary.families import family_of_url
 
@@ -236,6 +237,7 @@ class Deployment:
     """The upstream's own, one for all its deployments: it hears of connections, not of answers."""
     gates: Gates
     callers: Callers = field(default_factory=Callers)
+    returns: Returns = field(default_factory=Returns)
     latency: Latency = field(default_factory=Latency)
     """Of whole answers."""
     first_tokens: Latency = field(default_factory=Latency)

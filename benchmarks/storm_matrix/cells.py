@@ -99,13 +99,15 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """The matrix, then some cells with slow answers, and some with a storm that hits half of the requests."""
+    """The matrix, then some cells with slow answers, and some with a storm that hits a part of the requests."""
     for error, hint_s, length_s, rate in product(ERRORS, HINTS_S, LENGTHS_S, RATES_PER_S):
         yield Cell(length_s, rate, error, hint_s)
     for error, hint_s, length_s, rate in product(ERRORS, (None, 30), (16.0, 60.0), (5.0, 50.0)):
         yield Cell(length_s, rate, error, hint_s, answer_s=SLOW_ANSWER_S)
     for error, hint_s, rate in product(ERRORS[:2], (None, 30), (5.0, 50.0)):
         yield Cell(60.0, rate, error, hint_s, share=0.5)
+    for error, hint_s, share in product(ERRORS[:2], (None, 2, 30), (0.1, 0.3, 0.7, 0.9)):
+        yield Cell(60.0, 5.0, error, hint_s, share=share)
 
 
 class StormyProvider:

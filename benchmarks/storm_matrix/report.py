@@ -52,7 +52,7 @@ def page(matrix: Matrix, machine: Machine) -> str:
     lines = [_HEAD, "", _worst(storms), ""]
     lines += ["![share of calls served after each storm](storm-matrix.png)", ""]
     lines += ["Of all lengths and rates together, the worst cell:", "", *_by_error(plain)]
-    lines += ["", "## Slow answers, and storms that hit half of the requests", "", *_cells(others)]
+    lines += ["", "## Slow answers, and storms that hit a part of the requests", "", *_cells(others)]
     lines += ["", "## Every cell", "", *_cells(plain), "", _FALLBACKS, "", *_substitutions(matrix.substitutions)]
     lines += ["", _SLOW, "", *_slowness(matrix.slowness)]
     return "\n".join([*lines, "", computed_line(machine)]) + "\n"

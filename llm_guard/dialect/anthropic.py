@@ -38,10 +38,9 @@ _HAS_ENDED = re.compile(rb'"stop_reason"\s*:\s*"')
 """Of a legacy completion; text cannot fake them, since its quotes are escaped."""
 _BLOCK_EDGES = frozenset({"content_block_start", "content_block_stop"})
 
+_CONTENT = Items({"type": "text"}, at_least=0, needed={"text": "text", "tool_use": "name"})
 ANSWERS = {
-    ("POST", "/v1/messages"): Shape(
-        "a message", {"role": "text", "content": Items({"type": "text"}, at_least=0)}, "required"
-    ),
+    ("POST", "/v1/messages"): Shape("a message", {"role": "text", "content": _CONTENT}, "required"),
     ("POST", "/v1/messages/count_tokens"): Shape("a token count", {"input_tokens": "count"}),
     ("POST", "/v1/complete"): Shape("a completion", {"completion": "text"}, "required"),
     ("POST", "/v1/messages/batches"): resource("a message batch"),

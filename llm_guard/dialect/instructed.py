@@ -14,7 +14,16 @@ import re
 from dataclasses import dataclass, replace
 
 from llm_guard.dialect.lead import MOST_PREAMBLE, Lead, lead_of
-from llm_guard.dialect.overlap import QUOTES, folded, is_proof
+from llm_guard.dialect.overlap import (
+    LEAST_WEIGHT,
+    QUOTES,
+    common_end,
+    folded,
+    is_at_same_place,
+    is_proof,
+    is_telling,
+    weight,
+)
 from llm_guard.dialect.wrapping import FENCE, Bare, Fenced, Quoted, Rest, closers_of
 
 MOST_HEAD = 600
@@ -31,6 +40,11 @@ _TOLD = 20
 _STYLE = 4000
 """Characters in which a text shows how it breaks its lines."""
 
+_LEAST_PARTIAL_WEIGHT = 20
+"""Of a repetition that is shorter than the anchor: a text itself may say a clause of 16 twice in a row."""
+_FEW = 2
+_MOST_FEW = 200
+"""Folded characters of a repetition that is shorter than the anchor."""
 _PUNCTUATION = ".,;:!?\u2026"
 _MARKS = '".'
 """Folded: what may stand before words that come again."""
@@ -125,34 +139,60 @@ class Instructed:
 
     def _look(self) -> _Found | None:
         """The repetition that ends where the head does now, if it proves where the text goes on."""
-        length = _common_end(self._came, self._known)
+        length = common_end(self._came, self._known)
+        begin = len(self._known) - length
+        if is_at_same_place(self._known, begin) or (length != self._anchor and self._has_come_to_next_row(begin)):
+            return None
         marks = _marks_before_a_word(self._came[len(self._came) - length :])
         for words in range(length, length - marks - 1, -1):
             at = len(self._came) - words
-            lead = self._lead(at, words)
-            if lead is not None and self._is_safe(lead, at, words) and is_proof(self._known, words):
+            lead = self._lead(at, len(self._known) - words)
+            if lead is not None and self._is_safe(lead, at, words) and self._is_proof(words):
                 return _Found(len(self._head), lead, self._came[at : at + _COMPARED])
         return None
 
+    def _has_come_to_next_row(self, begin: int) -> bool:
+        """Whether a text that repeats only the last few characters, and goes on from there, comes to the same place of
+        the next row as a repetition that begins at `begin` would."""
+        repeated = (few for few in range(1, _FEW + 1) if self._known.endswith(self._known[begin : begin + few]))
+        return any(is_at_same_place(self._known, begin + few) for few in repeated)
+
+    def _is_proof(self, words: int) -> bool:
+        """Less than the anchor proves nothing where its second half has occurred before: such a text may say all of it
+        again."""
+        half = self._known[len(self._known) - words // 2 :]
+        end = self._known[len(self._known) - words :]
+        is_new = self._known.find(half) == len(self._known) - len(half) and weight(end) >= _LEAST_PARTIAL_WEIGHT
+        return (words >= self._anchor or is_new) and is_proof(self._known, words)
+
     def _is_safe(self, lead: Lead, at: int, words: int) -> bool:
         """Behind a preamble the whole anchor must come. And that it is one: a text that says other things of what was
-        sent, or in another order, tells it anew."""
+        sent, or in another order, tells it anew; one that begins with the last few words is a shorter repetition,
+        behind which the text itself may say the anchor once more."""
         if not lead.has_preamble:
             return True
+        if _begins_with_end_of(self._came[:at], self._known):
+            return False
         before = self._came[:at].replace(self._came[at:], "")
         windows = (before[start : start + _TOLD] for start in range(len(before) - _TOLD + 1))
-        return words >= self._anchor and not any(window in self._known for window in windows)
+        is_whole = words >= self._anchor and weight(self._known[len(self._known) - words :]) >= LEAST_WEIGHT
+        return is_whole and not any(window in self._known for window in windows)
 
-    def _lead(self, at: int, words: int) -> Lead | None:
-        """What stands before a repetition of so many folded characters. A quotation mark or a fence in which it begins
-        may be the model's, too: an anchor begins with a word."""
+    def _lead(self, at: int, begin: int) -> Lead | None:
+        """What stands before a repetition that begins at `at` in what came, and at `begin` in what is known. A
+        quotation mark or a fence in which it begins may be the model's, too: an anchor begins with a word."""
         start = self._starts[at]
         lead = lead_of(self._head[:start])
-        if lead is None or lead.quote or lead.fence or words == self._anchor:
+        if lead is None:
+            return None
+        if lead.quote:
+            is_own = begin != len(self._known) - self._anchor and self._known[:begin].endswith('"')
+            return replace(lead, is_own_quote=is_own)
+        if lead.fence or begin == len(self._known) - self._anchor:
             return lead
         fence = FENCE.match(self._head, start)
-        quote = self._head[start]
-        return replace(lead, quote=quote if quote in QUOTES else "", fence=fence[0] if fence is not None else "")
+        quote = self._head[start] if self._head[start] in QUOTES else ""
+        return replace(lead, quote=quote, is_own_quote=bool(quote), fence=fence[0] if fence is not None else "")
 
     def _find_under_way(self) -> _Following | None:
         """A repetition of earlier words, or of the whole text, whose end has not come yet."""
@@ -160,9 +200,9 @@ class Instructed:
             if start > MOST_PREAMBLE:
                 break
             came = self._came[at:]
-            lead = self._lead(at, -1)
-            place = self._known.find(came) if lead is not None else -1
-            if lead is not None and place >= 0 and self._known.find(came, place + 1) < 0:
+            place = self._known.find(came)
+            lead = self._lead(at, place) if place >= 0 else None
+            if lead is not None and self._known.find(came, place + 1) < 0:
                 return _Following(place + len(came), lead, came[:_COMPARED])
         return None
 
@@ -261,16 +301,14 @@ def _is_over_soon(after: str) -> bool:
 def _rest_of(lead: Lead, sent: str) -> Rest:
     if lead.fence:
         return Fenced(sent, lead.fence)
-    return Quoted(sent, lead.quote) if lead.quote else Bare()
+    return Quoted(sent, lead.quote, is_own=lead.is_own_quote) if lead.quote else Bare()
 
 
-def _common_end(one: str, other: str) -> int:
-    length = 0
-    for ours, theirs in zip(reversed(one), reversed(other), strict=False):
-        if ours != theirs:
-            break
-        length += 1
-    return length
+def _begins_with_end_of(came: str, known: str) -> bool:
+    """Whether a text begins with the end of another, be it too short for a proof."""
+    text = came.lstrip(_MARKS)
+    lengths = range(_FEW, min(len(text), _MOST_FEW) + 1)
+    return any(known.endswith(text[:length]) and is_telling(text[:length]) for length in lengths)
 
 
 def _marks_before_a_word(text: str) -> int:

@@ -19,6 +19,8 @@ _DOTS = re.compile(r"(?:\s|\.{2,}|\u2026|\[(?:\.{3}|\u2026)\]|\((?:\.{3}|\u2026)
 _FENCE = re.compile(r"(?:\A|\n)[ \t]*(`{3,}|~{3,})[\w.+#-]*[ \t]*\Z")
 _ENDS = tuple(".!?:\u2026\u3002\uff01\uff1a\uff1f\u0964\u061f")
 """A preamble ends in one of these, or before a new line."""
+_GO_ON = frozenset("|,;{}<>=+\\/&\t\u3001\uff0c\uff1b")
+"""A line that ends in one of these is a row, or code: no remark to the reader."""
 _MARKUP = "*_#([\u00a1\u00bf" + QUOTES
 """A preamble may begin with one of these."""
 
@@ -30,6 +32,8 @@ class Lead:
     has_preamble: bool = False
     quote: str = ""
     """The quotation mark that was opened before it."""
+    is_own_quote: bool = False
+    """The text has a quotation mark there as well."""
     fence: str = ""
     """The marks of the code fence that was opened before it."""
 
@@ -47,8 +51,8 @@ def lead_of(text: str) -> Lead | None:
         core, dots = core[: core.rindex("\n") if "\n" in core else 0].rstrip(), "\n"
     if not core:
         return Lead(quote=quote, fence=fence)
-    has_ended = core.endswith(_ENDS) or dots.strip() or "\n" in dots
-    return Lead(True, quote, fence) if has_ended and _is_preamble(core) else None
+    has_ended = core.endswith(_ENDS) or dots.strip() or ("\n" in dots and core[-1] not in _GO_ON)
+    return Lead(True, quote, fence=fence) if has_ended and _is_preamble(core) else None
 
 
 def _is_preamble(text: str) -> bool:

@@ -54,17 +54,19 @@ _IMAGES = Shape("an image answer", {"data": Items({}, one_of=("b64_json", "url")
 _TRANSCRIPT = Shape(
     "a transcript", {"text": "text"}, "optional", text_formats=frozenset({"text", "srt", "vtt"})
 )  # fmt: skip
-_CHOICES = Items({"message": "object"}, may_break_off=True)
-_TEXTS = Items({"text": "text"}, may_break_off=True)
+_CHOICES = Items({"message": "message"}, may_break_off=True)
+"""As many as there are: several servers ignore `n`, and some put tool calls into a choice of their own."""
+_TEXTS = Items({"text": "text"}, may_break_off=True, per_input="some")
+_OUTPUT = Items({"type": "text"}, at_least=0, needed={"message": "content", "function_call": "name"})
+_EMBEDDINGS = Items({"embedding": "vector"}, per_input="each")
+_VERDICTS = Items({}, one_of=("flagged", "categories", "category_scores"), per_input="each")
 ANSWERS = {
     ("POST", "/v1/chat/completions"): Shape("a chat completion", {"choices": _CHOICES}, "required"),
     ("POST", "/v1/completions"): Shape("a completion", {"choices": _TEXTS}, "required"),
-    ("POST", "/v1/responses"): Shape(
-        "a response", {"id": "text", "output": Items({}, at_least=0)}, "required", carries_error=True
-    ),
+    ("POST", "/v1/responses"): Shape("a response", {"id": "text", "output": _OUTPUT}, "required", carries_error=True),
     ("POST", "/v1/responses/input_tokens"): Shape("a token count", {"input_tokens": "count"}),
-    ("POST", "/v1/embeddings"): Shape("a list of embeddings", {"data": Items({"embedding": "vector"})}),
-    ("POST", "/v1/moderations"): Shape("a moderation", {"results": Items({})}),
+    ("POST", "/v1/embeddings"): Shape("a list of embeddings", {"data": _EMBEDDINGS}),
+    ("POST", "/v1/moderations"): Shape("a moderation", {"results": _VERDICTS}),
     ("POST", "/v1/images/generations"): _IMAGES,
     ("POST", "/v1/images/edits"): _IMAGES,
     ("POST", "/v1/images/variations"): _IMAGES,

@@ -20,6 +20,15 @@ UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u2e80-\uabff\uf900-\ufaff\uff
 QUOTES = "\"'\u00b4\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u300c\u300d\u300e\u300f"
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
 _SAME = {**dict.fromkeys(map(ord, QUOTES), '"'), **dict.fromkeys(map(ord, _DASHES), "-")}
+_PLACE = 4
+"""Weight of the words by which the place in a row is known."""
+_PLACE_WITH_MARKS = 2
+"""Folded characters, each number counted as one, by which it is known where they are not letters alone."""
+_PLACE_READ = 40
+_NUMBERS = re.compile(r"\d+")
+_LEAST_BORDER = 2
+_MOST_BORDER = 200
+"""Folded characters in which a text may end as it begins."""
 _CACHED_MOST = 1 << 16
 
 
@@ -54,12 +63,14 @@ def is_proof(text: str, length: int) -> bool:
     """Whether a text that begins with the last `length` characters of `text` must be a repetition of them. Both are
     folded.
 
-    It need not be where these characters occur in `text` before, or repeat themselves: there the text itself may go on
-    with them once more.
+    It need not be where these characters occur in `text` before, repeat themselves, or end as they begin: there the
+    text itself may continue with them once more, behind a repetition of their last few alone.
     """
     end = text[len(text) - length :]
     enough = LEAST_WHOLE_WEIGHT if length == len(text) else LEAST_WEIGHT
-    return weight(end) >= enough and text.find(end) == len(text) - length and not _is_periodic(end)
+    return (
+        weight(end) >= enough and text.find(end) == len(text) - length and not (_is_periodic(end) or _has_border(end))
+    )
 
 
 def _weight_of(char: str) -> int:
@@ -78,3 +89,33 @@ def _is_periodic(text: str) -> bool:
             return True
         period = text.find(half, period + 1)
     return False
+
+
+def _has_border(text: str) -> bool:
+    """Whether the text ends as it begins."""
+    lengths = range(_LEAST_BORDER, min(len(text), _MOST_BORDER + 1))
+    return any(text.endswith(text[:length]) and is_telling(text[:length]) for length in lengths)
+
+
+def is_telling(text: str) -> bool:
+    """Whether folded characters that two places have in common say that the places are alike: three of any kind, or two
+    that stand for a syllable or more."""
+    return len(text) > _LEAST_BORDER or weight(text) >= 2 * _LEAST_BORDER
+
+
+def is_at_same_place(known: str, begin: int) -> bool:
+    """Whether what precedes `begin` ends like the whole, numbers aside. In rows that are alike, a text that goes on
+    without any repetition has come to the same place of the next row then."""
+    end, before = (_NUMBERS.sub("0", text[-_PLACE_READ:]) for text in (known, known[:begin]))
+    common = end[len(end) - common_end(end, before) :]
+    return weight(common) >= _PLACE or (len(common) >= _PLACE_WITH_MARKS and not common[-_PLACE:].isalpha())
+
+
+def common_end(one: str, other: str) -> int:
+    """How many of their last characters two texts have in common."""
+    length = 0
+    for ours, theirs in zip(reversed(one), reversed(other), strict=False):
+        if ours != theirs:
+            break
+        length += 1
+    return length

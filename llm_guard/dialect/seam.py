@@ -10,7 +10,7 @@ from typing import Protocol
 
 from llm_guard.dialect.continuation import Manner
 from llm_guard.dialect.instructed import Instructed
-from llm_guard.dialect.overlap import UNSPACED, folded, is_proof
+from llm_guard.dialect.overlap import UNSPACED, folded, is_at_same_place, is_proof
 
 LEAST_ECHO = 8
 """Characters. A shorter beginning that comes again may as well be new: `#` and `#` are `##`."""
@@ -64,9 +64,14 @@ def anchor(sent: str) -> str:
     offset = len(text) - len(tail)
     starts = range(len(tail) - _ANCHOR_LEAST, -1, -1)
     begins = [at for at in starts if tail[at].isalnum() and _begins_word(text, offset + at)]
-    proofs = (at for at in begins if is_proof(known, len(folded(tail[at:]))))
+    proofs = (at for at in begins if _is_unmistakable(known, len(folded(tail[at:]))))
     start = next(proofs, 0 if len(begins) == 0 or not offset else begins[-1])
     return tail[start:].lstrip()
+
+
+def _is_unmistakable(known: str, length: int) -> bool:
+    """Whether only a repetition can begin with the last `length` folded characters, even in rows that are alike."""
+    return is_proof(known, length) and not is_at_same_place(known, len(known) - length)
 
 
 def instruction_text(anchor: str) -> str:

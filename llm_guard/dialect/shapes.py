@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-Member = Literal["count", "object", "text", "vector"]
-"""`vector`: a list or a string that is not empty."""
+Member = Literal["count", "message", "object", "text", "vector"]
+"""`message`: an object with a role, or at least one field of what a model can say. `vector`: a list of numbers or a
+string (base64) that is not empty."""
+
+PerInput = Literal["", "each", "some"]
+"""`each`: exactly one item for each input of the request, numbered like them or not at all. `some`: one or more for
+each."""
 
 Streaming = Literal["never", "optional", "required", "any"]
 """`required`: `stream: true` is answered with an event stream, and without it there is none. `optional`: it may be
@@ -40,6 +45,9 @@ class Items:
     one_of: tuple[str, ...] = ()
     """Each item has one of these, and it is not null."""
     at_least: int = 1
+    needed: Mapping[str, str] = field(default_factory=dict)
+    """The member that an item of this `type` has, not null."""
+    per_input: PerInput = ""
     may_break_off: bool = False
     """Each says how its generation ended: in full, or by a failure (`has_broken_off`)."""
 

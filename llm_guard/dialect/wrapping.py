@@ -13,6 +13,7 @@ _ENDS = {
     "\u300c": "\u300d", "\u300e": "\u300f",
 }  # fmt: skip
 _MARKS = frozenset("".join([*_ENDS, *_ENDS.values()]))
+_INCHES = re.compile(r"\d[\"\u201d]")
 FENCE = re.compile(r"`{3,}|~{3,}")
 """The marks of a code fence."""
 _FENCE_LINE = re.compile(r" {0,3}(`{3,}|~{3,})([^`\n]*)")
@@ -47,11 +48,14 @@ def closers_of(quote: str) -> str:
 
 
 class Quoted:
-    """A text behind an opening quotation mark. A mark in which it ends is left out, unless the text owes it itself."""
+    """A text behind an opening quotation mark. A mark in which it ends is left out, unless it may be the text's own:
+    then nothing shows whether the wrapping was closed, and the end of the text is unknown."""
 
-    def __init__(self, sent: str, quote: str) -> None:
+    def __init__(self, sent: str, quote: str, *, is_own: bool) -> None:
+        """`is_own`: the opening mark stands before the same words in the text as well."""
         self._closers = closers_of(quote)
         self._text = sent
+        self._is_own = is_own
         self._held = ""
         self.has_diverged = False
 
@@ -69,30 +73,30 @@ class Quoted:
 
     def end(self) -> str:
         held, self._held = self._held, ""
-        if not held:
-            return ""
-        is_owed = _is_owed(self._text, held[0])
-        self.has_diverged = is_owed is None
-        return held if is_owed else ""
+        self.has_diverged = bool(held) and (self._is_own or _may_belong_to(self._text, held[0]))
+        return ""
 
 
-def _is_owed(text: str, mark: str) -> bool | None:
-    """Whether the text has a quotation open that this mark ends; None where that cannot be known, as with apostrophes
-    and with a mark that was not closed in an earlier paragraph."""
-    is_open = _has_open(text, mark)
-    return is_open if mark not in "'`" and is_open == _has_open(text.rpartition("\n\n")[2], mark) else None
+def _may_belong_to(text: str, mark: str) -> bool:
+    """Whether a mark behind the text may be the text's own: one of its quotations is open, or the mark may be an
+    apostrophe, inches, or the beginning of another quotation."""
+    before = text[-1:]
+    if mark in "'`" or before.isspace() or before in "([{=" or (before.isdigit() and _INCHES.search(text) is not None):
+        return True
+    return _has_open(text) or _has_open(text.rpartition("\n\n")[2])
 
 
-def _has_open(text: str, mark: str) -> bool:
-    if mark == '"':
-        return text.count(mark) % 2 == 1
+def _has_open(text: str) -> bool:
+    """Whether any quotation in the text has not been closed."""
+    if text.count('"') % 2 == 1:
+        return True
     opened: list[str] = []
     for char in filter(_MARKS.__contains__, text):
         if opened and char in _ENDS[opened[-1]]:
             opened.pop()
         elif char in _ENDS:
             opened.append(char)
-    return any(mark in _ENDS[begin] for begin in opened)
+    return bool(opened)
 
 
 class Fenced:

@@ -14,10 +14,10 @@ first_resort         an answer before anybody is asked, by answer_cache and repl
                      same: flight (its task), tape (what has come of it, a recording), following (each who gets it)
 body_limit           how large a body may be
 arrival              a body that takes many reads: received as a whole, or its call begins before all of it has arrived
-body                 such a body: looked at as it passes (json_scan, form_scan, coding), kept in memory or in a file
-                     (body_store), and once all of it is there (stored_body)
+body                 such a body: looked at as it passes (json_scan, input_count, form_scan, coding), kept in memory or
+                     in a file (body_store), and once all of it is there (stored_body)
 spool                the files of all bodies, bounded together
-model_field, asked   what a body asks for: its model found, and renamed
+model_field, asked   what a body asks for: its model found, and renamed; a large one is read uncollected
 headers              which headers travel, and which do not
 attempt_loop         attempt, classify, decide: until one deployment answers well
 way                  who is asked next, now or after a wait
@@ -29,7 +29,8 @@ connections          HTTP to upstreams: which origin is reached how
 origin, proxied      an origin's connections: made, kept, counted; behind an HTTP proxy by aiohttp
 upstream_connection  one of them: request_head out, answer_reader in; what comes of it is an upstream_exchange
 opening              an answer, read until it is known to be good
-unary                one that is not streamed: read whole and judged by its shape (answer_shape), or relayed as it comes
+unary                one that is not streamed: read whole and judged by its shape (answer_shape, answer_items), or
+                     relayed as it comes; media_head recognises what is no audio
 clients, doubled     whose key a call has, and whether it may call this path and this model, which it names once
 screening            what its key may use and see besides: isolation of objects (ownership, response_tap), model_list
 output_count         the output of a stream, for a key whose tokens are limited

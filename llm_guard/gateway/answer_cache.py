@@ -15,9 +15,10 @@ from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.flight import Flight
-from llm_guard.gateway.model_field import kind_of, uncollected
+from llm_guard.gateway.model_field import kind_of
 from llm_guard.gateway.replay import replay, true_for_all
 from llm_guard.gateway.reply import Reply
+from llm_guard.gateway.uncollected import uncollected
 from llm_guard.outcome import Beyond
 from llm_guard.policy.cache_key import Question, canonical, key_of, media_type, telling
 from llm_guard.policy.cacheable import ANSWERS, forbids_keeping, is_filtered, may_be_asked_of_cache

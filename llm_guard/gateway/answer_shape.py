@@ -12,14 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from llm_guard.dialect.shapes import Items, Member, Shape, is_breakage, is_error_answer, reports
+from llm_guard.gateway.answer_items import NULL, ItemCheck, Message, Object
 
 Fault = Literal["cut", "empty", "shape", "text"]
-_NOTHING = (b"[]", b'""', b"null")
-_LONGEST_NOTHING = 4
-
-
-class Object(msgspec.Struct):
-    """Any JSON object; nothing of it is kept."""
 
 
 class Fields(msgspec.Struct, kw_only=True):
@@ -40,25 +35,24 @@ class Reader:
         self.is_json = shape is not None and shape.is_json
         members = {} if shape is None else shape.members
         lists = [(name, member) for name, member in members.items() if isinstance(member, Items)]
-        self._checked = [
-            (name, items.one_of, [key for key, member in items.members.items() if member == "vector"])
-            for name, items in lists
-            if items.one_of or "vector" in items.members.values()
-        ]
-        """Lists with conditions that a type cannot hold."""
+        self._checks = [(name, ItemCheck(items)) for name, items in lists if ItemCheck(items).is_needed]
+        """Of lists with conditions that a type cannot hold."""
         self._breaking = [name for name, items in lists if items.may_break_off]
         self._is_resource = shape is None or shape.carries_error
         self._decode = msgspec.json.Decoder(Fields if shape is None else _struct_of(shape)).decode
 
-    def read(self, body: bytes) -> Fields | Fault:
-        """The fields of an answer in this shape, be it good or not, else what is wrong with it."""
+    def read(self, body: bytes, inputs: int = 0) -> Fields | Fault:
+        """The fields of an answer in this shape, be it good or not, else what is wrong with it.
+
+        `inputs`: how many the request has, each with a result of its own; 0: unknown.
+        """
         try:
             fields = self._decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return self._read_odd(body)
+            return self._read_odd(body, inputs)
         except RecursionError:
             return Fields()  # nested deeper than can be read here: valid all the same
-        return fields if not self._checked or self._has_items(fields) else "shape"
+        return fields if not self._checks or self._has_items(fields, inputs) else self._read_itemless(fields)
 
     def is_error(self, fields: Fields) -> bool:
         """Whether an answer in this shape reports an error instead of a result."""
@@ -72,7 +66,7 @@ class Reader:
                     return True
         return False
 
-    def _read_odd(self, body: bytes) -> Fields | Fault:
+    def _read_odd(self, body: bytes, inputs: int) -> Fields | Fault:
         """JSON that msgspec does not take as it is, or not in this shape; text that is no JSON."""
         if not body.strip():
             return "empty"
@@ -84,26 +78,14 @@ class Reader:
             return "shape"
         except ValueError:
             return "cut" if _is_cut(body) else "text"
-        return fields if self._has_items(fields) else "shape"
+        return fields if self._has_items(fields, inputs) else self._read_itemless(fields)
 
-    def _has_items(self, fields: Fields) -> bool:
-        for name, one_of, vectors in self._checked:
-            for item in getattr(fields, name):
-                if one_of and all(_is_nothing(getattr(item, key)) for key in one_of):
-                    return False
-                if not all(_is_vector(getattr(item, key)) for key in vectors):
-                    return False
-        return True
+    def _read_itemless(self, fields: Fields) -> Fields | Fault:
+        """An answer whose items are not what they should be may be an error, which has none."""
+        return fields if self.is_error(fields) else "shape"
 
-
-def _is_nothing(raw: msgspec.Raw) -> bool:
-    value = memoryview(raw)
-    return len(value) <= _LONGEST_NOTHING and bytes(value) in _NOTHING
-
-
-def _is_vector(raw: msgspec.Raw) -> bool:
-    """Whether JSON is a list or a text that is not empty."""
-    return memoryview(raw)[0] in b'["' and not _is_nothing(raw)
+    def _has_items(self, fields: Fields, inputs: int) -> bool:
+        return all(check.holds(getattr(fields, name), inputs) for name, check in self._checks)
 
 
 def value_of(body: bytes) -> Any:
@@ -119,9 +101,11 @@ def _struct_of(shape: Shape) -> Any:
 
 def _type_of(member: Member | Items) -> Any:
     if not isinstance(member, Items):
-        return {"count": int, "object": Object, "text": str, "vector": msgspec.Raw}[member]
+        return {"count": int, "message": Message, "object": Object, "text": str, "vector": msgspec.Raw}[member]
     named: list[Any] = [(name, _type_of(kind)) for name, kind in member.members.items()]
-    named += [(name, msgspec.Raw, msgspec.Raw(b"null")) for name in member.one_of]
+    named += [(name, msgspec.Raw, NULL) for name in {*member.one_of, *member.needed.values()}]
+    if member.per_input == "each":
+        named.append(("index", Any, 0))
     if member.may_break_off:
         named += [(name, Any, None) for name in ("finish_reason", "native_finish_reason", "error")]
     item = msgspec.defstruct("Item", named, kw_only=True)

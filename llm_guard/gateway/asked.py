@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 MAX_MODEL_CHARS = 256
-RARE = frozenset({"n", "previous_response_id", "conversation", "background", "store", "prompt"})
+RARE = frozenset({"n", "previous_response_id", "conversation", "background", "store", "prompt", "input"})
 """Fields that few JSON bodies have."""
 FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", *sorted(RARE))
 """All that is read of a JSON body."""
@@ -49,7 +49,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     choices: int = 1
     """For each prompt."""
     prompts: int = 1
-    """How many a legacy completion has. 0: an unknown number, because the body is too large to be read at once."""
+    """How many a legacy completion has. 0: an unknown number."""
     is_bound: bool = False
     """It goes on from what one provider keeps: a previous response, a conversation."""
     response_format: str = ""
@@ -63,6 +63,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     is_model_doubled: bool = False
     """It names several models. Of a JSON body that was there as a whole: under several names; repetition of
     one is not seen."""
+    inputs: int = 0
+    """How many inputs an embedding, a moderation or a legacy completion has. 0: unknown."""
 
 
 NOTHING = Asked()
@@ -72,6 +74,23 @@ def token_limit(fields: Mapping[str, Any]) -> int:
     """The most tokens of output that a JSON object asks for; 0: it does not say, or not as a number."""
     number = fields.get("max_tokens") or fields.get("max_completion_tokens") or fields.get("max_output_tokens")
     return number if type(number) is int and 0 < number < _MOST_TOKENS else 0
+
+
+def inputs_in(value: Any) -> int:
+    """Number of inputs in a field `input` or `prompt`. 0: unknown, as in lists of objects, which are parts of one input
+    at some endpoints. A list of numbers is one input in tokens."""
+    if type(value) is str:
+        return 1
+    if type(value) is not list or not value:
+        return 0
+    return inputs_in_list(value[0], len(value))
+
+
+def inputs_in_list(first: Any, length: int) -> int:
+    """The same for a list of this length, by its first item."""
+    if type(first) in (str, list):
+        return length
+    return 1 if type(first) in (int, float) else 0
 
 
 def checked_model(model: str) -> str:

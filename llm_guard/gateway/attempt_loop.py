@@ -13,6 +13,7 @@ from math import inf
 from llm_guard.call import Attempt, Call, Served
 from llm_guard.clock import Clock
 from llm_guard.deployment import Deployment
+from llm_guard.gateway.caller import source_of
 from llm_guard.gateway.entrance import Entrance, Full, Shut, credential_of
 from llm_guard.gateway.race import Beside, Opener, Race, more_useful
 from llm_guard.gateway.settle import settle, settle_host
@@ -27,6 +28,7 @@ from llm_guard.policy.key_choice import gives_way, is_free_of_charge
 from llm_guard.policy.latency import Latency
 from llm_guard.policy.next_step import ChangeKey, FallBack, GiveUp, Retry, Step, next_step
 from llm_guard.policy.retry_budget import try_spend_all
+from llm_guard.policy.returns import WORTH_SPREADING_S
 from llm_guard.routes import Hedging, Route, Target
 
 # Deciding and sending take time too, where answers take hardly any.
@@ -233,6 +235,8 @@ class AttemptLoop:
     def _note_rest(self, call: Call, target: Target, failure: Failure, step: Step, now: float) -> None:
         """Benches a deployment that asked for a wait and is not waited for."""
         wait_s = failure.retry_after_s
+        if wait_s is not None and wait_s >= WORTH_SPREADING_S:
+            target.deployment.returns.note_refusal(target.deployment.budget.calls, now)
         # What is wrong with one call is nobody else's to wait for.
         if target.model is None or wait_s is None or failure.kind.scope is Scope.CALL:
             return
@@ -240,7 +244,8 @@ class AttemptLoop:
             attempt = _attempt_of(call, failure)
             credential = credential_of(call, target, None if attempt is None else attempt.key)
             key = deployment_key(credential, target.model)
-            self._bench.note_wait(key, failure, target.retry.max_retry_after, now)
+            source = source_of(call, target.deployment)
+            self._bench.note_wait(key, failure, target.retry.max_retry_after, now, source)
 
 
 def _following(way: Way, stop: Stop) -> Latency | None:

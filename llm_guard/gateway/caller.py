@@ -21,6 +21,14 @@ def caller_of(call: Call, deployment: Deployment, now: float) -> str:
     return f"key {call.key_digest[:12]}" if is_known else ""
 
 
+def source_of(call: Call, deployment: Deployment) -> str:
+    """The caller that a refusal for a rate or a quota tells of: the client key, by name, or the caller's own key, by
+    digest, which has a quota of its own. All others are one caller."""
+    if call.client_key is not None:
+        return call.client_key
+    return "" if deployment.upstream.has_own_key else call.key_digest
+
+
 def share_of(call: Call) -> Caller:
     """Whose turn it takes where calls wait: the client key's, or without client keys the one of the key it was sent
     with."""

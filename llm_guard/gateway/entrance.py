@@ -14,7 +14,7 @@ from llm_guard.api_keys import ApiKey
 from llm_guard.call import Call
 from llm_guard.clock import Alarm, Clock
 from llm_guard.deployment import Deployment, Hold
-from llm_guard.gateway.caller import breaker_of, caller_of, share_of
+from llm_guard.gateway.caller import breaker_of, caller_of, share_of, source_of
 from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, Signal
 from llm_guard.policy.bench import Bench, Benched, Key, as_of, deployment_key, quota_key
@@ -107,7 +107,7 @@ class Entrance:
             deployment.hold is None
             and cooldown_of(self._bench, call, target, key, 0.0, now) is None
             and max(breaker_of(call, deployment, now).retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
-            and gate_of(call, target, key, now).wait_s(now, call.priority, share_of(call)) == 0.0
+            and wait_s_at(gate_of(call, target, key, now), call, deployment, now) == 0.0
         )
 
     def has_free_key(self, call: Call, target: Target) -> bool:
@@ -121,10 +121,10 @@ class Entrance:
         key = key_for(self._bench, call, target, self._clock.now())
         gate = gate_of(call, target, key, self._clock.now())
         turn = asyncio.Event()
-        share = share_of(call)
-        ticket = gate.join(call.priority, turn.set, share)
+        share, source = share_of(call), source_of(call, target.deployment)
+        ticket = gate.join(call.priority, turn.set, share, source)
         if ticket is None:
-            return Full(gate.drain_s(self._clock.now(), call.priority, share), has_place=False)
+            return Full(gate.drain_s(self._clock.now(), call.priority, share, source), has_place=False)
         taken: Turn | None = None
         limit = self._clock.limit()
         try:
@@ -141,7 +141,7 @@ class Entrance:
                 self.give_back(Turn(gate, ticket))
         if taken is not None:
             return taken
-        return Full(gate.drain_s(self._clock.now(), call.priority, share), has_place=not ticket.is_evicted)
+        return Full(gate.drain_s(self._clock.now(), call.priority, share, source), has_place=not ticket.is_evicted)
 
     def give_back(self, turn: Turn) -> None:
         """It is not used, or not waited for any more."""
@@ -196,16 +196,17 @@ class Entrance:
         if permit is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
             return Shut(f"breaker {breaker.state}", breaker.come_back_s(now))
-        slot = slot or gate.try_enter(now, call.priority)
+        source = source_of(call, deployment)
+        slot = slot or gate.try_enter(now, call.priority, source)
         if slot is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
             breaker.settle(permit, Signal.NO_EVIDENCE, now)
             share = share_of(call)
-            has_place = gate.wait_s(now, call.priority, share) is not None
-            return Full(gate.drain_s(now, call.priority, share), has_place=has_place)
+            has_place = gate.wait_s(now, call.priority, share, source) is not None
+            return Full(gate.drain_s(now, call.priority, share, source), has_place=has_place)
         deployment.gates.in_flight += 1
         if now < self._bench.quiet_from and target.model is not None:
-            self._bench.note_sent(cooldown_keys(call, target, key), now)
+            self._bench.note_sent(cooldown_keys(call, target, key), now, slot.source)
         if key is not None and deployment.upstream.keys is not None:
             deployment.upstream.keys.begin(key)
         if breaker is deployment.breaker:
@@ -240,7 +241,7 @@ def key_states(bench: Bench, call: Call, target: Target, now: float) -> list[Key
     states = []
     for key in pool.keys:
         rest = cooldown_of(bench, call, target, key, 0.0, now)
-        wait_s = gate_of(call, target, key, now).wait_s(now, call.priority, share_of(call))
+        wait_s = wait_s_at(gate_of(call, target, key, now), call, target.deployment, now)
         rests_until = 0.0 if rest is None else rest.until
         states.append(
             KeyState(key in failed, rests_until, inf if wait_s is None else wait_s, key.in_flight, key.last_use)
@@ -260,12 +261,17 @@ def cooldown_of(
     """The cooldown that stops a call, if any; see `Entrance.try_enter`."""
     if now >= bench.quiet_from or target.model is None:
         return None  # files and the like cost nothing, and have permissions of their own
-    credential = credential_of(call, target, key)
-    stop = bench.find(credential, target.model, now)
+    credential, source = credential_of(call, target, key), source_of(call, target.deployment)
+    stop = bench.find(credential, target.model, now, source)
     if stop is not None:
         return stop
-    stop = bench.find_hint(deployment_key(credential, target.model), now)
+    stop = bench.find_hint(deployment_key(credential, target.model), now, source)
     return stop if stop is not None and (stop.failure.retry_after_s or 0.0) > hint_patience_s else None
+
+
+def wait_s_at(gate: Gate, call: Call, deployment: Deployment, now: float) -> float | None:
+    """About how long the call would wait at a gate; None: it would not be let into the line."""
+    return gate.wait_s(now, call.priority, share_of(call), source_of(call, deployment))
 
 
 def shut_by(hold: Hold, guess_s: float, now: float) -> Shut:

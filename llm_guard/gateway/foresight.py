@@ -12,7 +12,7 @@ from typing import Literal
 
 from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.caller import breaker_of, share_of
+from llm_guard.gateway.caller import breaker_of, share_of, source_of
 from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, account_of, cooldown_of, key_for, shut_by
 from llm_guard.gateway.way import hint_patience_s, order_of
 from llm_guard.policy.bench import Bench, as_of
@@ -86,7 +86,8 @@ def forecast_of(target: Target, now: float, call: Call) -> Forecast:
     gates, pool = target.deployment.gates, target.deployment.upstream.keys
     accounts = [OUR_OWN] if pool is None else [account_of(key, "") for key in pool.keys]
     found = [gates.find(account) for account in accounts]
-    forecasts = [_FREE if gate is None else gate.forecast(now, call.priority, share_of(call)) for gate in found]
+    share, source = share_of(call), source_of(call, target.deployment)
+    forecasts = [_FREE if gate is None else gate.forecast(now, call.priority, share, source) for gate in found]
     return min(forecasts, key=lambda each: (not each.is_free, not each.has_place, each.wait_s))
 
 

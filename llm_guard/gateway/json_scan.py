@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from llm_guard.gateway.asked import FIELDS, Asked
 from llm_guard.gateway.doubled import is_naming, names_more_models
-from llm_guard.gateway.model_field import asked_of, invalid_json, read_json, span_of_model, uncollected
+from llm_guard.gateway.input_count import InputCount
+from llm_guard.gateway.model_field import asked_of, invalid_json, read_json, span_of_model
+from llm_guard.gateway.uncollected import uncollected
 
 _READ_BYTES = 1 << 14
 """So much must have come for the next part: what has to be read twice is then a small share."""
@@ -50,6 +52,7 @@ class JsonScan:
         self._model_in: tuple[bytes, int] | None = None
         """The part that has the model, as a document, and where in the body that would begin."""
         self._has_name = self._is_model_doubled = False
+        self._inputs = InputCount()
 
     def feed(self, piece: bytes) -> None:
         """The next piece; raises BadRequest."""
@@ -62,10 +65,9 @@ class JsonScan:
 
     def end(self) -> Asked:
         """What the document asks for, which is whole; raises BadRequest."""
+        self._inputs.begin_part(len(self._open), is_new=self._is_new)
         uncollected(self._read, self._before_part(), self._rest, b"")
-        asked = asked_of(self._fields)
-        if type(self._fields.get("prompt")) is list:  # its first part only
-            asked = replace(asked, prompts=0)
+        asked = self._inputs.corrected(asked_of(self._fields))
         return replace(asked, is_model_doubled=True) if self._is_model_doubled else asked
 
     def span_of_model(self) -> tuple[int, int]:
@@ -83,6 +85,7 @@ class JsonScan:
         cut = _last_cut(parts, len(plain))
         if cut:
             before = self._before_part()
+            self._inputs.begin_part(len(self._open), is_new=self._is_new)
             self._enter(b"".join(parts[::2]))
             self._is_new = plain[cut - 1] in _CLOSING
             self._read(before, self._rest[:cut], self._behind_part())
@@ -98,6 +101,7 @@ class JsonScan:
         value = read_json(document, begins_at)
         if type(value) is dict:
             self._fields.update((name, value[name]) for name in FIELDS if name in value)
+            self._inputs.feed(value)
             if any(is_naming(name) for name in value):
                 self._is_model_doubled |= self._has_name or names_more_models(document)
                 self._has_name = True

@@ -68,6 +68,8 @@ class Listener:
         """For connections from now on; None: they are plain HTTP."""
         self.idle: dict[Connection, None] = {}
         """Those without a call, the longest idle first."""
+        self.failed_handshakes = 0
+        """TLS handshakes that have failed."""
         self.refused = 0
         """Connections so far that found no room."""
         self._clock = clock

@@ -15,6 +15,7 @@ def note_asked(call: Call, asked: Asked, repeatable: Repeatable) -> None:
         check_single_model(call, asked)
     call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream
     call.choices = asked.choices * asked.prompts if call.path == "/v1/completions" else asked.choices
+    call.inputs = asked.inputs
     call.response_format, call.max_tokens = asked.response_format, asked.max_tokens
     is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
     call.is_bound = is_responses and asked.is_bound

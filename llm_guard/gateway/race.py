@@ -118,7 +118,7 @@ class Race:
         settle(attempt, leave, signal, self._clock)
         if failure.kind.scope is Scope.CREDENTIAL and attempt.target.model is not None:
             credential = credential_of(call, attempt.target, attempt.key)
-            self._bench.note_refusal(credential, attempt.target.model, failure, self._clock.now())
+            self._bench.note_refusal(credential, attempt.target.model, failure, self._clock.now(), leave.slot.source)
 
     def _answer(self, call: Call, attempt: Attempt, leave: Leave, opened: Opened) -> None:
         now = self._clock.now()
@@ -129,11 +129,11 @@ class Race:
         settle_host(attempt, leave, _HEALTHY, self._clock)
         if attempt.target.model is not None:
             credential = credential_of(call, attempt.target, attempt.key)
-            self._bench.note_success(credential, attempt.target.model, attempt.started_at, now)
+            self._bench.note_success(credential, attempt.target.model, attempt.started_at, now, leave.slot.source)
             if attempt.key is not None:
                 self._note_refused_keys(call, attempt, now)
         if opened.rate is not None:
-            leave.gate.note_hint(opened.rate, attempt.started_at, now)
+            leave.gate.note_hint(opened.rate, attempt.started_at, now, leave.slot.source)
             leave.advance(leave.gate)
         if opened.exchange is None:
             settle(attempt, leave, _HEALTHY, self._clock)

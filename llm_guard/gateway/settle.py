@@ -13,7 +13,6 @@ from llm_guard.clock import Clock
 from llm_guard.gateway import headers as header_rules
 from llm_guard.leave import Leave
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.gate import Gate
 from llm_guard.policy.limiter import Ending
 from llm_guard.policy.rate_hints import rate_hint
 from llm_guard.policy.transition import Transition
@@ -53,7 +52,7 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
         ending = "ignored"  # what one caller alone fails at tells nothing of the deployment's capacity
     is_waited_for = gate.exit(leave.slot, now, ending, took_s if ending == "ok" else None)
     if ending == "rate_limited":
-        _note_rate_limit(attempt, gate, clock)
+        _note_rate_limit(attempt, leave, clock)
     if is_waited_for:
         leave.advance(gate)
 
@@ -151,7 +150,7 @@ def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool
             budget.recent.take_back(now)
 
 
-def _note_rate_limit(attempt: Attempt, gate: Gate, clock: Clock) -> None:
+def _note_rate_limit(attempt: Attempt, leave: Leave, clock: Clock) -> None:
     """What a 429 says about later calls: its rate-limit headers, and its Retry-After."""
     failure, now = attempt.failure, clock.now()
     if failure is None:
@@ -159,10 +158,11 @@ def _note_rate_limit(attempt: Attempt, gate: Gate, clock: Clock) -> None:
     if failure.answer is not None:
         hint = rate_hint(header_rules.lower_names(failure.answer.headers), clock.wall())
         if hint is not None:
-            gate.note_hint(hint, attempt.started_at, now)
+            leave.gate.note_hint(hint, attempt.started_at, now, leave.slot.source)
     wait_s = failure.retry_after_s
     if wait_s is not None and wait_s >= _WORTH_HOLDING_S:
-        gate.note_retry_after(now + min(wait_s, attempt.target.retry.max_retry_after), now)
+        until = now + min(wait_s, attempt.target.retry.max_retry_after)
+        leave.gate.note_retry_after(until, now, leave.slot.source)
 
 
 def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:

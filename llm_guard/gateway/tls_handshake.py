@@ -103,6 +103,7 @@ class TlsHandshake(asyncio.Protocol):
             transport = await upgrading
         except (OSError, RuntimeError) as error:  # RuntimeError: the connection has gone meanwhile
             _log.debug("a TLS handshake failed", why=getattr(error, "reason", None) or type(error).__name__)
+            self._listener.failed_handshakes += 1
             self._transport.abort()
             self.connection_lost(None)
             return

@@ -7,7 +7,6 @@ what is wrong (`policy.wrong_answer`), nor the way on to the client (`gateway.re
 from __future__ import annotations
 
 import json
-import re
 
 from llm_guard.call import Attempt, Call, Exchange, Headers, Inbox, Opened, Wire
 from llm_guard.clock import Clock
@@ -21,6 +20,7 @@ from llm_guard.gateway.answer_shape import Fields, Reader, value_of
 from llm_guard.gateway.headers import value_of as value_of_header
 from llm_guard.gateway.json_end import CheckedExchange, JsonEnd
 from llm_guard.gateway.lesser import wants
+from llm_guard.gateway.media_head import may_be_audio
 from llm_guard.gateway.stream_view import view_of
 from llm_guard.outcome import Failure
 from llm_guard.policy.answer_memory import UNCOUNTED_BYTES, AnswerMemory, MemoryLease
@@ -28,11 +28,8 @@ from llm_guard.policy.in_band import error_in
 from llm_guard.policy.wrong_answer import Fault, Seen, media_type, page_in, wrong_answer
 
 _HEAD_BYTES = 4096
-_NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """Of an event stream, whatever its content type says."""
-_AUDIO = (b"ID3", b"RIFF", b"OggS", b"fLaC")
-"""Beginnings of audio whose first bytes alone could be those of a text."""
 _BOM = b"\xef\xbb\xbf"
 _FILES = ("/content", "/results")
 """At the end of paths whose answers are callers' own files, which may be anything."""
@@ -123,8 +120,8 @@ async def _begin(call: Call, attempt: Attempt, exchange: Exchange, headers: dict
 async def _begin_media(
     call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str], reader: Reader
 ) -> Opened | Failure | bytes:
-    """Audio, passed on as soon as its bytes are none of a text, whatever its content type says."""
-    body = bytearray()
+    """Audio, passed on as soon as its bytes are none of a text or of another format."""
+    body, content_type = bytearray(), headers.get("content-type", "")
     encoding = headers.get("content-encoding", "")
     if unreadable(encoding):
         return _wrong(exchange, b"", b"", reader.shape, "encoding")
@@ -132,25 +129,13 @@ async def _begin_media(
         body += chunk
         head = head_of(bytes(body[:_HEAD_BYTES]), encoding)
         is_undecided = not head and len(body) <= UNCOUNTED_BYTES  # of an encoding so far only the header is here
-        if not is_undecided and not _is_text(head):
+        is_audio = None if is_undecided else may_be_audio(head, content_type)
+        if is_audio:
             return _opened(exchange, bytes(body), exchange)
-        if len(body) > UNCOUNTED_BYTES:
+        if is_audio is False or len(body) > UNCOUNTED_BYTES:
             return _wrong(exchange, bytes(body), head, reader.shape, "text")
     judged = _judge(call, attempt, exchange, bytes(body), headers, reader)
     return _wrong(exchange, bytes(body), b"", reader.shape, "text") if judged is None else judged
-
-
-def _is_text(head: bytes) -> bool:
-    """Whether bytes are the beginning of a text."""
-    if page_in(head, "") is not None:
-        return True
-    if not head or head.startswith(_AUDIO) or _NOT_IN_TEXT.search(head) is not None:
-        return False
-    try:
-        head.decode()
-    except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data" and len(head) - error.start < 4
-    return True
 
 
 def _is_page_wrong(call: Call, attempt: Attempt) -> bool:
@@ -198,7 +183,7 @@ def _judge(
     if isinstance(plain, str):
         # What is not known may be a caller's own file.
         return _opened(exchange, body, None) if shape is None else _wrong(exchange, body, b"", shape, plain)
-    fields = reader.read(plain)
+    fields = reader.read(plain, call.inputs)
     if isinstance(fields, Fields):
         return _judge_fields(call, attempt, exchange, body, plain, fields, reader)
     page = page_in(plain, headers.get("content-type", ""))

@@ -20,6 +20,7 @@ from llm_guard.policy.balance import Candidate, arranged, failing_last
 from llm_guard.policy.deadline import can_finish
 from llm_guard.policy.itinerary import Itinerary, Stop, WaitedFor
 from llm_guard.policy.retry_budget import RetryBudget, try_spend_all
+from llm_guard.policy.returns import WORTH_SPREADING_S
 from llm_guard.routes import Route, Target
 
 
@@ -193,6 +194,7 @@ class Way:
         """Waits; leave when it was for a turn that has come."""
         if not wait.is_for_turn:
             await self._clock.sleep(wait.seconds)
+            self._spread(wait.stop)
             return None
         now = self._clock.now()
         until = now + self._patience_s(wait.stop)
@@ -207,6 +209,14 @@ class Way:
             return None
         found = self._ask_entrance(wait.stop, turn)
         return found if isinstance(found, Leave) else None
+
+    def _spread(self, stop: Stop) -> None:
+        """Delays a call whose hint is over, so that a backlog does not return all at once (`policy.returns`)."""
+        if stop.waited_for != "retry-after" or (stop.previous_s or 0.0) < WORTH_SPREADING_S:
+            return
+        deployment, now = self.target(stop).deployment, self._clock.now()
+        stop.not_before = now + deployment.returns.take(deployment.budget.calls, now)
+        stop.waited_for = "queue"
 
     def _patience_s(self, stop: Stop) -> float:
         """How long the call may wait for its turn."""

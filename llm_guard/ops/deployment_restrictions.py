@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.deployment import Deployment
+from llm_guard.ops.caller_names import for_callers, of_callers_keys, of_key
 from llm_guard.ops.changes import iso
 from llm_guard.ops.restriction_views import Kind, Lift, LiftBody, Resettable, Restriction
 from llm_guard.policy.bench import Benched, Key
-from llm_guard.policy.breaker import BreakerSnapshot
+from llm_guard.policy.breaker import Breaker, BreakerSnapshot
 from llm_guard.policy.gate import GateSnapshot
 from llm_guard.policy.throttle import Phase
 
@@ -38,13 +39,13 @@ class Moment:
 def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     """Its own breaker, and those of callers that it judges by themselves, where the evidence has opened them."""
     lift = _reset(deployment, "breaker", "Its breaker closes, and forgets what it has seen; calls return gradually.")
-    breakers = {"its breaker": deployment.breaker}
+    found: list[tuple[Kind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
     for caller, suspect in deployment.callers.suspects():
-        breakers[f"its breaker for {caller or 'unknown callers'}, whose calls alone fail,"] = suspect.breaker
-    for whose, breaker in breakers.items():
-        seen = breaker.snapshot(moment.now)
-        if seen.state in ("open", "half_open"):
-            yield _shut(seen, "breaker", whose, deployment, lift, moment)
+        who = caller or "unknown callers"
+        found.append(("caller_breaker", f"its breaker for {who}, whose calls alone fail,", suspect.breaker))
+    for kind, whose, breaker in found:
+        if (seen := breaker.snapshot(moment.now)).state in ("open", "half_open"):
+            yield _shut(seen, kind, whose, deployment, lift, moment)
 
 
 def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
@@ -181,7 +182,8 @@ def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, momen
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"at most {slowest.rate:.3g} calls a second are sent{_on_some(len(paced), of)}: {cause}{probing}",
+        f"at most {slowest.rate:.3g} calls a second are sent{_on_some(len(paced), of)}"
+        f"{for_callers(slowest.limited_callers)}: {cause}{probing}",
         moment.iso(since),
         None,
         "It rises while calls wait for it and are accepted, and is forgotten when it restricts no call any more.",
@@ -219,7 +221,8 @@ def _held(deployment: Deployment, held: Sequence[GateSnapshot], of: int, moment:
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"its provider has asked for a wait (Retry-After){_on_some(len(held), of)}{probing}",
+        f"its provider has asked for a wait (Retry-After){_on_some(len(held), of)}"
+        f"{for_callers(held[0].limited_callers)}{probing}",
         moment.iso(since),
         moment.iso(until),
         "Calls are sent again then.",
@@ -287,7 +290,7 @@ def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"{_of_key(own)}{_provider_said(last)}{_of_callers(benched, own)}",
+        f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
         moment.iso(min(each.since for each in benched)),
         moment.iso(last.until),
         "Calls are sent again then.",
@@ -306,7 +309,7 @@ def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | No
         None,
         None,
         upstream,
-        f"{whose}{_of_key(own)}{_provider_said(last)}{_of_callers(benched, own)}",
+        f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
         moment.iso(min(each.since for each in benched)),
         moment.iso(last.until),
         "Calls are sent again then.",
@@ -320,15 +323,8 @@ def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | No
 def _provider_said(benched: Benched) -> str:
     failure = benched.failure
     wait = "" if failure.retry_after_s is None else f", and asked for a wait of {failure.retry_after_s:.0f} s"
-    return f"its provider answered {failure.kind.category.replace('_', ' ')}{wait}: {failure.detail}"
-
-
-def _of_key(own: str | None) -> str:
-    return f"key {own}: " if own else ""
-
-
-def _of_callers(benched: Sequence[Benched], own: str | None) -> str:
-    return "" if own is not None else f" (for {len(benched)} of the keys or accounts that callers bring)"
+    kind = failure.kind.category.replace("_", " ")
+    return f"its provider answered {kind}{wait}{for_callers(benched.callers)}: {failure.detail}"
 
 
 # what they have in common

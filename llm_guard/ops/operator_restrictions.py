@@ -197,6 +197,26 @@ def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> 
     )
 
 
+def of_tls_handshakes(since: float, moment: Moment) -> Restriction:
+    """New connections whose TLS handshake failed within the last minute."""
+    return Restriction(
+        "tls_handshakes",
+        None,
+        None,
+        None,
+        "TLS handshakes of new connections failed within a minute: the client has no certificate that "
+        "server.tls.client_ca accepts, does not trust the gateway's, or speaks no TLS version of it (the log has the "
+        "reason at debug)",
+        moment.iso(since),
+        None,
+        "The next handshake is tried as any other; this entry goes a minute after the last failure.",
+        0,
+        False,
+        Lift("POST", _RELOAD, {}, "Reads the config file and the certificates, which must be mended by then."),
+        None,
+    )
+
+
 def of_drain(since: float | None, moment: Moment) -> Restriction:
     """The gateway as a whole is shutting down."""
     return Restriction(

@@ -16,7 +16,7 @@ Resettable = Literal["breaker", "host_breaker", "cooldown", "credential_cooldown
 Kind = Literal[
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "pace", "provider_pause",
     "throttle", "slow_start", "concurrency", "hold", "degraded_mode", "deadline", "deferred_queue", "drain",
-    "client_limit", "spool", "connections",
+    "client_limit", "spool", "connections", "caller_breaker", "tls_handshakes",
 ]  # fmt: skip
 
 
@@ -42,7 +42,8 @@ class Restriction(Struct, frozen=True):
     provider_pause: its provider has named a wait for all calls; cooldown: of one model;
     credential_cooldown: of every model of a credential; hold: drained or benched by an operator; drain: of the gateway
     as a whole; client_limit: of the calls of one client key, which `cause` names; spool: of large bodies, for which the
-    disk has no room; connections: of new connections, because all that are allowed have a call."""
+    disk has no room; connections: of new connections, because all that are allowed have a call; caller_breaker: of the
+    calls of one caller, whose calls alone fail; tls_handshakes: of connections whose TLS handshake failed."""
     deployment: str | None
     """Its label; null: it is not restricted alone."""
     model: str | None

@@ -71,6 +71,7 @@ class Restrictions:
         self._full_since: float | None = None
         self._spool = _Refusals()
         self._connections = _Refusals()
+        self._handshakes = _Refusals()
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
@@ -84,6 +85,7 @@ class Restrictions:
         self._spool.look(self._gateway.spool.refused, now)
         if listeners := self._running.listeners():
             self._connections.look(listeners[0].refused, now)
+            self._handshakes.look(listeners[0].failed_handshakes, now)
 
     async def all(self) -> list[Restriction]:
         """Those of the whole gateway first, then operators' decisions, then what deployments do by themselves."""
@@ -135,6 +137,8 @@ class Restrictions:
             listeners = self._running.listeners()
             most = listeners[0].settings.max_connections
             yield of_operators.of_connections(most, len(listeners) == 1, self._connections.since, moment)
+        if self._handshakes.since is not None:
+            yield of_operators.of_tls_handshakes(self._handshakes.since, moment)
         yield from of_operators.of_modes(self._degraded.view())
         yield from self._of_clients(moment)
         for model in tuple(self._running.counters.models):

@@ -10,12 +10,15 @@ A cooldown stops every call, so it is narrow, short and verified:
 - A provider's hint is obeyed up to a cap. What a single call can provoke must not stop a shared credential: a missing
   permission is about the request, and a 401 right after a success is not about the key.
 - At its end one call goes first. The cooldown is over when that call succeeds, or is not refused within `PROBE_S`.
+- It stops the callers that were refused, and no others: a provider may limit one user of an account. Each other caller
+  finds out for itself.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -41,6 +44,8 @@ _FORGOTTEN_S = 30.0
 # Callers' own keys have cooldowns too: without a bound any caller could fill the memory.
 _CAPACITY = 4096
 _MOST_MODELS = 64
+# A cooldown for which more callers than this were refused stops all callers.
+_MOST_REFUSED_CALLERS = 64
 _MOST_KEPT_BYTES = 1 << 14
 _HEADERS_OF_THE_BODY = ("content-type", "content-encoding")
 
@@ -52,12 +57,19 @@ class Benched:
     until: float
     failure: Failure
     since: float = 0.0
+    callers: frozenset[str] | None = None
+    """Callers that it stops; None: all callers."""
+
+    def stops(self, caller: str) -> bool:
+        return self.callers is None or caller in self.callers
 
 
 @dataclass(slots=True)
 class _Entry:
     refusals: int = 0
     """Refused keys since the last success."""
+    refused: set[str] | None = None
+    """Callers that were refused since the last success."""
     accepted_at: float = -inf
     spent: dict[str, int] | None = None
     """Spent quotas in a row, by model."""
@@ -78,24 +90,24 @@ class Bench:
         self.quiet_from = -inf
         """From this instant on there is surely no cooldown: then no key need be built for `find`."""
 
-    def find(self, credential: Key, model: str, now: float) -> Benched | None:
-        """The cooldown, if any, that stops a call for `model` with this credential. Its `until` is > `now`."""
+    def find(self, credential: Key, model: str, now: float, caller: str = "") -> Benched | None:
+        """The cooldown, if any, that stops a caller's call for `model` with this credential. Its `until` is > `now`."""
         stops = [
-            self._stop(credential, now, may_probe=self._is_unspent(credential, model)),
-            self._stop(quota_key(credential, model), now),
+            self._stop(credential, now, caller, may_probe=self._is_unspent(credential, model)),
+            self._stop(quota_key(credential, model), now, caller),
         ]
         return max((stop for stop in stops if stop is not None), key=lambda stop: stop.until, default=None)
 
-    def find_hint(self, deployment: Key, now: float) -> Benched | None:
+    def find_hint(self, deployment: Key, now: float, caller: str = "") -> Benched | None:
         """The cooldown, if any, that a provider's hint put on a deployment. Its `until` is > `now`."""
-        return self._stop(deployment, now)
+        return self._stop(deployment, now, caller)
 
-    def note_sent(self, keys: Iterable[Key], now: float) -> None:
-        """A call with these keys was let through. At the end of a cooldown it is the one that goes first; a later one
-        shows that the first was not refused."""
+    def note_sent(self, keys: Iterable[Key], now: float, caller: str = "") -> None:
+        """A caller's call with these keys was let through. At the end of its cooldown it is the one that goes first; a
+        later one shows that the first was not refused."""
         for key in keys:
             entry = self._entries.get(key)
-            if entry is None or entry.benched is None:
+            if entry is None or entry.benched is None or not entry.benched.stops(caller):
                 continue
             if entry.probed_at < entry.benched.until:
                 entry.probed_at = now
@@ -108,12 +120,18 @@ class Bench:
             if key in self._entries:
                 self._entry(key)
 
-    def note_refusal(self, credential: Key, model: str, failure: Failure, now: float) -> None:
-        """The provider refused a credential (`Scope.CREDENTIAL`) in a call for `model`."""
+    def note_refusal(self, credential: Key, model: str, failure: Failure, now: float, caller: str = "") -> None:
+        """The provider refused a credential (`Scope.CREDENTIAL`) in a caller's call for `model`."""
         category = failure.kind.category
+        if category not in (_REFUSED_KEY, _SPENT):
+            return
+        entry = self._entry(credential)
+        refused = entry.refused = entry.refused or set()
+        if len(refused) <= _MOST_REFUSED_CALLERS:
+            refused.add(caller)
         if category == _REFUSED_KEY:
-            self._note_refused_key(self._entry(credential), failure, now)
-        elif category == _SPENT:
+            self._note_refused_key(entry, failure, now)
+        else:
             self._note_spent(credential, model, failure, now)
 
     def note_refused_alone(self, credential: Key, model: str, failure: Failure, now: float) -> None:
@@ -125,23 +143,25 @@ class Bench:
         elif category == _SPENT:
             self._put(self._entry(quota_key(credential, model)), now + CREDENTIAL_S, failure, now)
 
-    def note_wait(self, deployment: Key, failure: Failure, cap_s: float, now: float) -> None:
-        """A deployment sent a hint, `failure.retry_after_s`, that is longer than the call could wait. It is obeyed for
-        at most `cap_s`."""
+    def note_wait(self, deployment: Key, failure: Failure, cap_s: float, now: float, caller: str = "") -> None:
+        """A deployment sent a caller a hint, `failure.retry_after_s`, that is longer than the call could wait. It is
+        obeyed for at most `cap_s`."""
         if failure.retry_after_s is not None:
-            self._put(self._entry(deployment), now + min(cap_s, failure.retry_after_s), failure, now)
+            self._put(self._entry(deployment), now + min(cap_s, failure.retry_after_s), failure, now, {caller})
 
-    def note_success(self, credential: Key, model: str, started_at: float, now: float) -> None:
-        """The provider served a call for `model` that was sent at `started_at`: what began before that is over."""
+    def note_success(self, credential: Key, model: str, started_at: float, now: float, caller: str = "") -> None:
+        """The provider served a caller's call for `model` that was sent at `started_at`: what began before that is over
+        for this caller."""
         entry = self._entry(credential)
         entry.refusals = 0
+        entry.refused = None
         entry.accepted_at = now
         entry.spent_last = None
         if entry.spent:
             entry.spent.pop(model, None)
         if now < self.quiet_from:
             for key in (credential, quota_key(credential, model), deployment_key(credential, model)):
-                self._end(key, started_at)
+                self._end(key, started_at, caller)
 
     def lift(self, keys: Iterable[Key], now: float) -> list[Key]:
         """Ends the cooldowns of these keys, whatever is left of them, and forgets their refusals; returns those that
@@ -149,7 +169,7 @@ class Bench:
         entries = {key: entry for key in keys if (entry := self._entries.get(key)) is not None}
         stopping = [key for key, entry in entries.items() if self._current(entry, now) is not None]
         for entry in entries.values():
-            entry.benched = entry.spent = entry.spent_last = None
+            entry.benched = entry.spent = entry.spent_last = entry.refused = None
             entry.refusals = 0
         return stopping
 
@@ -177,9 +197,9 @@ class Bench:
 
     # how one ends
 
-    def _stop(self, key: Key, now: float, *, may_probe: bool = False) -> Benched | None:
+    def _stop(self, key: Key, now: float, caller: str, *, may_probe: bool = False) -> Benched | None:
         entry = self._entries.get(key)
-        if entry is None or (stop := self._current(entry, now)) is None:
+        if entry is None or (stop := self._current(entry, now)) is None or not stop.stops(caller):
             return None
         if may_probe and now >= max(stop.since, entry.probed_at) + PROBE_S:
             return None
@@ -203,10 +223,12 @@ class Bench:
             return False
         return model not in (entry.spent or ())
 
-    def _end(self, key: Key, before: float) -> bool:
-        """Ends a cooldown that began at or before that instant."""
+    def _end(self, key: Key, before: float, caller: str) -> bool:
+        """Ends a cooldown that stops this caller and began at or before that instant."""
         entry = self._entries.get(key)
         if entry is None or entry.benched is None or entry.benched.since > before:
+            return False
+        if not entry.benched.stops(caller):
             return False
         entry.benched = None
         return True
@@ -218,7 +240,7 @@ class Bench:
             return
         entry.refusals += 1
         if entry.refusals >= _REFUSALS_IN_A_ROW:
-            self._put(entry, now + CREDENTIAL_S, failure, now)
+            self._put(entry, now + CREDENTIAL_S, failure, now, entry.refused)
 
     def _note_spent(self, credential: Key, model: str, failure: Failure, now: float) -> None:
         entry = self._entry(credential)
@@ -229,16 +251,23 @@ class Bench:
             spent.clear()
         spent[model] = spent.get(model, 0) + 1
         if spent[model] >= _REFUSALS_IN_A_ROW:
-            self._put(self._entry(quota_key(credential, model)), now + CREDENTIAL_S, failure, now)
+            self._put(self._entry(quota_key(credential, model)), now + CREDENTIAL_S, failure, now, entry.refused)
         if is_second_model:
-            self._put(entry, now + CREDENTIAL_S, failure, now)
+            self._put(entry, now + CREDENTIAL_S, failure, now, entry.refused)
 
-    def _put(self, entry: _Entry, until: float, failure: Failure, now: float) -> None:
+    def _put(
+        self, entry: _Entry, until: float, failure: Failure, now: float, refused: AbstractSet[str] | None = None
+    ) -> None:  # fmt: skip
+        """Begins or prolongs a cooldown of the callers that were refused; None: of all callers."""
+        benched = entry.benched
+        callers = _joined(benched, refused, now)
         # A shorter cooldown must not cut a longer one short (litellm issue 40130).
-        if entry.benched is None or until > entry.benched.until:
-            entry.benched = Benched(until, _for_others(failure), now)
+        if benched is None or until > benched.until:
+            entry.benched = Benched(until, _for_others(failure), now, callers)
             entry.probed_at = -inf
             self.quiet_from = max(self.quiet_from, until + _FORGOTTEN_S)
+        elif callers != benched.callers:
+            entry.benched = replace(benched, callers=callers)
 
     def _entry(self, key: Key) -> _Entry:
         entry = self._entries.get(key)
@@ -265,6 +294,18 @@ def deployment_key(credential: Key, model: str) -> Key:
 def as_of(benched: Benched, now: float) -> Failure:
     """The failure for a client that is not served because of a cooldown, with the wait that is left."""
     return replace(benched.failure, retry_after_s=benched.until - now)
+
+
+def _joined(benched: Benched | None, refused: AbstractSet[str] | None, now: float) -> frozenset[str] | None:
+    """Callers that are stopped once more callers were refused; None: all callers."""
+    if refused is None:
+        return None
+    callers = frozenset(refused)
+    if benched is not None and now < benched.until:
+        if benched.callers is None:
+            return None
+        callers |= benched.callers
+    return callers if len(callers) <= _MOST_REFUSED_CALLERS else None
 
 
 def _for_others(failure: Failure) -> Failure:

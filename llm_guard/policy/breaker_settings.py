@@ -62,8 +62,9 @@ class BreakerSettings:
     early_probes: bool = True
     """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 800 ms and a
     twentieth of the outage so far, at most 3.5 s or `open_for`; where a share of calls opened it, of 250 ms and a
-    twentieth. A recovery is noticed at once after a blip, and within 3.5 s after any outage. False: only `open_for`
-    and `max_open_for` count."""
+    twentieth. Where more than 250 calls are refused in such an interval it is shorter, down to 330 ms and a twentieth
+    of the outage: clients that wait for its end return sooner. A recovery is noticed at once after a blip, and within
+    3.5 s after any outage. False: only `open_for` and `max_open_for` count."""
     half_open_calls: Count = 1
     """Probes in flight at the same time. One that does not return holds its place for 1 s to 3.5 s, longer the longer
     the outage: then the next is let through, and the first to succeed counts."""

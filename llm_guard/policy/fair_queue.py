@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -35,11 +35,23 @@ ANONYMOUS = Caller()
 
 
 @dataclass(frozen=True, slots=True)
+class Only:
+    """Selects the calls of some sources, or of all others."""
+
+    sources: Collection[str]
+    is_among: bool
+
+    def selects(self, ticket: Ticket) -> bool:
+        return (ticket.source in self.sources) is self.is_among
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """Whose slot it is."""
 
     priority: int
     caller: str = ""
+    since: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +62,8 @@ class Slot:
     is_back: bool = False
     holder: Holder | None = None
     """Of a slot for which calls waited; it counts against its caller's share."""
+    source: str = ""
+    """The caller that a provider's refusal of the call tells of."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +75,8 @@ class Ticket:
     caller: Caller = ANONYMOUS
     slot: Slot | None = None
     is_evicted: bool = False
+    source: str = ""
+    """The caller that a provider's refusal of the call tells of."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +92,7 @@ class _Flow:
 _Turn = tuple[float, int, _Flow]
 """A finish tag, a number that makes it unique (the earlier first), and whose it is."""
 _NO_FLOW = _Flow()
-_NONE_HELD: Mapping[str, int] = MappingProxyType({})
+_NONE_HELD: Mapping[str, float] = MappingProxyType({})
 
 
 class FairQueue:
@@ -122,17 +138,50 @@ class FairQueue:
         return True
 
     def take(
-        self, slots: int | None = None, held: Mapping[str, int] = _NONE_HELD, *, newest_first: bool = False
+        self, slots: float | None = None, held: Mapping[str, float] = _NONE_HELD, *, newest_first: bool = False
     ) -> Ticket:
         """Removes and returns the next call. Raises IndexError if there is none. `slots`: how many there are, if they
-        are what is short; `held`: how many of them each caller has."""
+        are what is short, or for how long they were used; `held`: how much of that each caller has."""
         at = self._first_below_share(slots, held) if slots is not None and len(self._flows) > 1 else 0
+        return self._take_at(at, newest_first=newest_first)
+
+    def take_selected(
+        self,
+        only: Only,
+        slots: float | None = None,
+        held: Mapping[str, float] = _NONE_HELD,
+        *,
+        newest_first: bool = False,
+    ) -> Ticket:
+        """Like `take`, but passes over callers whose next call is not selected. Raises ValueError if none is."""
+        firsts = sorted(flow.turns[0] for flow in self._flows.values() if self._is_selected(flow, only, newest_first))
+        if not firsts:
+            raise ValueError("no call is selected")
+        turn = firsts[0]
+        if slots is not None and len(firsts) > 1:
+            per_weight = slots / self._weight
+            below = [each for each in firsts if held.get(each[2].caller.name, 0) < per_weight * each[2].caller.weight]
+            turn = below[0] if below else turn
+        return self._take_at(bisect_left(self._turns, turn), newest_first=newest_first)
+
+    def has_selected(self, only: Only, *, newest_first: bool = False) -> bool:
+        """Whether a caller's next call is selected."""
+        return any(self._is_selected(flow, only, newest_first) for flow in self._flows.values())
+
+    def _is_selected(self, flow: _Flow, only: Only, newest_first: bool) -> bool:
+        return only.selects(next(reversed(flow.tickets) if newest_first else iter(flow.tickets)))
+
+    def _take_at(self, at: int, *, newest_first: bool) -> Ticket:
         tag, _, flow = self._turns.pop(at)
         self._virtual_time = max(self._virtual_time, tag)
         flow.turns.popleft()
         ticket, _ = flow.tickets.popitem(last=newest_first)
         self._drop_if_empty(flow)
         return ticket
+
+    def callers(self) -> Collection[str]:
+        """Names of those that wait."""
+        return self._flows.keys()
 
     def last(self, *, newest_first: bool = False) -> Ticket:
         """The call that is served last, of the caller with most waiting calls per weight. Raises IndexError if there is
@@ -160,7 +209,7 @@ class FairQueue:
         begin = self._virtual_time if flow is None else flow.turns[-1][0]
         return begin + 1 / caller.weight
 
-    def _first_below_share(self, slots: int, held: Mapping[str, int]) -> int:
+    def _first_below_share(self, slots: float, held: Mapping[str, float]) -> int:
         """The place of the first turn whose caller holds less than its share of the slots; 0 if none does."""
         per_weight = slots / self._weight
         left = len(self._flows)

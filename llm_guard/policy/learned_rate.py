@@ -25,6 +25,8 @@ _STOP_429S = 6
 _CUTS_IN_A_ROW = 3
 _MOST_DOUBLINGS = 9
 _MOST_PAUSE_S = 30.0
+# Nor are calls kept back for much longer than one interval: it may be a storm.
+_LONG_PAUSE_S = 4.0
 # An opening may take a whole minute's quota at once. Less than a minute: then nothing would confirm the quota any more.
 _MOST_REPAID_S = 55.0
 _LEAST_UNCONFIRMED_RATE = 0.25
@@ -159,6 +161,7 @@ class LearnedRate:
         if self._phase == "stopped":
             return
         if self._phase == "quota" and is_of_phase:
+            self._quota_probes.note_rate_limited(self._answers)
             self._back_off(now)
         elif self._quota_probes.is_running and is_of_phase and self._return_to_quota(now):
             return
@@ -252,11 +255,11 @@ class LearnedRate:
             self._growth.recover_to(accepted)
             self.rate = rate = max(LOWEST_RATE, accepted * CUT)
         doublings = min(_MOST_DOUBLINGS, self._limited_in_a_row - 1)
-        self._bucket.pause(now + min(_MOST_PAUSE_S, 2**doublings / rate))
+        self._bucket.pause(now + min(_MOST_PAUSE_S, 2**doublings / rate, max(_LONG_PAUSE_S, 2 / rate)))
 
     def _note_accepted_of_quota(self, rate: float, now: float) -> bool:
         """Returns whether a probe begins."""
-        if not self._quota_probes.is_due(self._answers):
+        if not self._quota_probes.is_due(self._answers, self._accepted_in_a_row):
             return False
         self._probe_quota(rate, now)
         return True

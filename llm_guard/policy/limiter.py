@@ -16,8 +16,9 @@ from llm_guard.policy.units import Concurrency, Count, OptionalSeconds
 Ending = Literal["ok", "overloaded", "rate_limited", "failed", "ignored"]
 """How the use of a slot ended; `ignored`: the client left, which is evidence of nothing."""
 
-RAMP_START = 2
-"""Calls in flight with which a ramp begins at least."""
+RAMP_START = 4
+"""Calls in flight with which a ramp begins at least: as many as TCP sends at first (RFC 3390). From 2 it takes another
+round trip until a provider that has just come back is busy, and all clients that wait for it are served later."""
 RAMP_SHARE = 1 / 2
 """Share of the calls usually in flight with which a ramp begins. With answers of 2 s a ramp takes seconds to reach the
 number that carries the load: from 2, at 200 calls/s, 16 s. The more calls wait meanwhile, the more go at once in the

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from llm_guard.policy.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Slot, Ticket
+from llm_guard.policy.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Only, Slot, Ticket
+from llm_guard.policy.slot_time import SlotTime
 
-__all__ = ["ANONYMOUS", "Caller", "Holder", "Line", "Slot", "Ticket"]
+__all__ = ["ANONYMOUS", "Caller", "Holder", "Line", "Only", "Slot", "Ticket"]
 
 MOST_PASSED = 3
 """After so many turns of other priorities in a row the next is of a priority that waits. So each gets a quarter of the
 turns at least, which leaves some of the promised fifth for the gaps between a caller's calls."""
-# Of fewer slots no priority has a quarter for itself: turns are shared.
+# Of fewer slots no priority has a quarter for itself: the time for which they are used is shared.
 _FEWEST_SLOTS = MOST_PASSED + 1
 # Of a line's places each priority may take so many from the others. A line of one or two has none to share out.
 _PLACES_SHARE = 5
@@ -27,15 +28,17 @@ _SHORTEST_SHARED = 3
 class Line:
     """Tickets by priority, lower numbers first."""
 
-    __slots__ = ("_held", "_passed", "_queues", "length")
+    __slots__ = ("_held", "_passed", "_queues", "_slot_time", "length")
 
     def __init__(self) -> None:
         self._queues: dict[int, FairQueue] = {}
         """Only those in which calls wait."""
         self._passed: dict[int, int] = {}
         """How many turns of others came since the last one of a priority; it need not have waited all the time."""
-        self._held: dict[int, dict[str, int]] = {}
+        self._held: dict[int, dict[str, float]] = {}
         """Slots by priority and caller, of those that came of the line."""
+        self._slot_time = SlotTime()
+        """Of those slots, for the time that they are used."""
         self.length = 0
 
     def add(self, ticket: Ticket) -> None:
@@ -54,32 +57,52 @@ class Line:
         self._note_shorter(ticket.priority, queue)
         return True
 
-    def take(self, slots: int | None = None, *, newest_first: bool = False) -> Ticket:
+    def take(self, slots: int | None = None, *, newest_first: bool = False, now: float = 0.0) -> Ticket:
         """Removes and returns the next call; `newest_first`: the latest of the caller whose turn it is. Raises
         ValueError if none waits. `slots`: see `FairQueue.take`."""
-        overdue = self._overdue(slots) if len(self._queues) > 1 else None
+        overdue = self._overdue(slots, now) if len(self._queues) > 1 else None
         priority = min(self._queues) if overdue is None else overdue
         queue = self._queues[priority]
-        held: Mapping[str, int] = {} if slots is None else self._held.get(priority, {})
-        ticket = queue.take(slots, held, newest_first=newest_first)
+        capacity, held = self._shares(priority, queue, slots, now)
+        ticket = queue.take(capacity, held, newest_first=newest_first)
         self._note_shorter(priority, queue)
         self.note_turn(priority)
         return ticket
 
-    def may_pass(self, priority: int, slots: int | None = None) -> bool:
+    def take_selected(
+        self, only: Only, slots: int | None = None, *, newest_first: bool = False, now: float = 0.0
+    ) -> Ticket:  # fmt: skip
+        """Like `take`, but passes over calls that are not selected. Raises ValueError if none is."""
+        ready = [of for of, queue in self._queues.items() if queue.has_selected(only, newest_first=newest_first)]
+        overdue = self._overdue(slots, now) if len(ready) > 1 else None
+        priority = overdue if overdue in ready and overdue is not None else min(ready)
+        queue = self._queues[priority]
+        capacity, held = self._shares(priority, queue, slots, now)
+        ticket = queue.take_selected(only, capacity, held, newest_first=newest_first)
+        self._note_shorter(priority, queue)
+        self.note_turn(priority)
+        return ticket
+
+    def has_selected(self, only: Only, *, newest_first: bool = False) -> bool:
+        """Whether a call that is selected may be taken."""
+        return any(queue.has_selected(only, newest_first=newest_first) for queue in self._queues.values())
+
+    def may_pass(self, priority: int, slots: int | None = None, now: float = 0.0) -> bool:
         """Whether a newcomer has the next turn, although it has not waited."""
         if not self.length:
             return True
-        return priority < min(self._queues) and self._overdue(slots) is None
+        return priority < min(self._queues) and self._overdue(slots, now) is None
 
-    def hold(self, priority: int, caller: str = "") -> Holder:
+    def hold(self, priority: int, caller: str = "", now: float = 0.0) -> Holder:
         """A call has been let in while others waited; `release` what is returned when it gives its slot back."""
         held = self._held.setdefault(priority, {})
         held[caller] = held.get(caller, 0) + 1
-        return Holder(priority, caller)
+        self._slot_time.begin(priority, caller, now)
+        return Holder(priority, caller, now)
 
-    def release(self, holder: Holder) -> None:
+    def release(self, holder: Holder, now: float = 0.0) -> None:
         """A slot is given back."""
+        self._slot_time.end(holder.priority, holder.caller, holder.since, now)
         held = self._held[holder.priority]
         held[holder.caller] -= 1
         if not held[holder.caller]:
@@ -131,15 +154,30 @@ class Line:
         """How many wait, by priority."""
         return MappingProxyType({of: len(queue) for of, queue in sorted(self._queues.items())})
 
-    def _overdue(self, slots: int | None) -> int | None:
+    def _overdue(self, slots: int | None, now: float) -> int | None:
         """The waiting priority that others have passed over most, if that was too often; the highest of equals. Where
         slots are short, the one that holds fewest, if that is less than a quarter: calls differ in how long they use
-        one."""
-        if slots is not None and slots >= _FEWEST_SLOTS:
-            count, priority = min((sum(self._held.get(each, {}).values()), each) for each in self._queues)
-            return priority if count * (MOST_PASSED + 1) < slots else None
-        priority = max(sorted(self._queues), key=self._passed.__getitem__)
-        return priority if self._passed[priority] >= MOST_PASSED else None
+        one. Of one to three slots, the one that has used them for less than a quarter of the time."""
+        if slots is None:
+            priority = max(sorted(self._queues), key=self._passed.__getitem__)
+            return priority if self._passed[priority] >= MOST_PASSED else None
+        if slots >= _FEWEST_SLOTS:
+            used, priority = min((float(sum(self._held.get(each, {}).values())), each) for each in self._queues)
+            return priority if used * (MOST_PASSED + 1) < slots else None
+        time, passed = self._slot_time, self._passed
+        used, turns, priority = min((time.of_priority(each, now), -passed[each], each) for each in self._queues)
+        is_behind = used * (MOST_PASSED + 1) < self._slot_time.total(now)
+        return priority if is_behind or (not used and turns <= -MOST_PASSED) else None
+
+    def _shares(
+        self, priority: int, queue: FairQueue, slots: int | None, now: float
+    ) -> tuple[float | None, Mapping[str, float]]:
+        """What the callers of a priority share, if slots are what is short, and how much of it each has: slots, or for
+        one to three the time that they were used."""
+        if slots is None or slots >= _FEWEST_SLOTS:
+            return slots, {} if slots is None else self._held.get(priority, {})
+        used_s = self._slot_time.of_callers(priority, queue.callers(), now)
+        return sum(used_s.values()), used_s
 
     def _note_shorter(self, priority: int, queue: FairQueue) -> None:
         self.length -= 1

@@ -6,13 +6,18 @@ outage (`policy.breaker`).
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 
 # With early probes an opening lasts this long, plus a share of the outage so far, up to a longest one. A recovery after
 # D seconds is noticed within 0.8 s + D / 20, and within 3.5 s however long the outage was, so that slow start fits into
 # the 10 s after which 95 % of the calls are served again. An outage of 8 s costs 8 probes, one of 10 minutes 190.
 _EARLY_S = 0.8
 _EARLY_SHARE = 1 / 20
+# Where many calls are refused a probe is one of 250 of them, and a recovery is noticed within 0.33 s + D / 20: clients
+# that wait for the end of an outage are served later by as much as it goes unnoticed. 1,000 of them, served at 200/s
+# after an outage of 4 s, must not take longer than 1.1 times the 9 s that they need.
+_CALLS_PER_PROBE = 250
+_BUSY_S = 0.33
 # The first is for blips. In a brownout each probe may be one that is answered.
 _FIRST_S = 0.25
 _LONGEST_EARLY_S = 3.5
@@ -30,7 +35,7 @@ class Opening:
     Each opening is followed by a probe; a probe that fails begins the next opening.
     """
 
-    __slots__ = ("_count", "_phase", "began_at", "is_brownout", "length_s", "outage_at")
+    __slots__ = ("_count", "_phase", "began_at", "is_brownout", "length_s", "outage_at", "refused")
 
     def __init__(self, phase: float) -> None:
         """`phase`, 0 <= phase < 1: where the jitter's sequence begins."""
@@ -40,6 +45,8 @@ class Opening:
         """A share of the calls opened it, not a run of failures: some calls are answered even now."""
         self.began_at = 0.0
         self.length_s = 0.0
+        self.refused = 0
+        """Calls that were refused since the outage began; the breaker counts them."""
         self._phase = phase
         self._count = 0
 
@@ -48,17 +55,20 @@ class Opening:
     ) -> None:
         """Opens for a time that grows with the outage, shortened by up to the share `jitter` of itself.
 
-        With early probes: 800 ms (the first and in a brownout 250 ms) and a twentieth of the outage so far, at most
-        3.5 s, at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
+        With early probes: 800 ms (the first and in a brownout 250 ms) and a twentieth of the outage so far, or as long
+        as 250 calls take to come, if that is shorter, but not below 330 ms and a twentieth of the outage;
+        at most 3.5 s, at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
         `max_open_s` (a longer `open_s` wins). `is_brownout` counts when the outage begins.
         """
         at_least_s = _EARLY_S
         if self.outage_at is None:
             self.outage_at = now
+            self.refused = 0
             self.is_brownout = is_brownout
             at_least_s = _FIRST_S
         if has_early_probes:
-            length_s = min(self._early_s(_FIRST_S if self.is_brownout else at_least_s, now), open_s)
+            early_s = self._early_s(_FIRST_S if self.is_brownout else at_least_s, now)
+            length_s = min(early_s, self._busy_s(now), open_s)
         else:
             length_s = max(open_s, min((now - self.outage_at) * _SHARE_OF_OUTAGE, max_open_s))
         draw = (self._phase + self._count * _GOLDEN) % 1.0
@@ -83,3 +93,9 @@ class Opening:
     def _early_s(self, at_least_s: float, now: float) -> float:
         outage_s = 0.0 if self.outage_at is None else now - self.outage_at
         return min(at_least_s + outage_s * _EARLY_SHARE, _LONGEST_EARLY_S)
+
+    def _busy_s(self, now: float) -> float:
+        """Interval of probes that the number of refused calls allows; inf if none was refused."""
+        if self.outage_at is None or not self.refused:
+            return inf
+        return max(self._early_s(_BUSY_S, now), _CALLS_PER_PROBE * (now - self.outage_at) / self.refused)

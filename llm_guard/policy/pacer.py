@@ -44,6 +44,11 @@ class Pacer:
         self._learned = LearnedRate(self._bucket, now)
         self._header = HeaderRate(now)
 
+    @property
+    def is_learning(self) -> bool:
+        """Whether there is a rate that was learned from 429s."""
+        return self._learned.rate is not None
+
     def opens_at(self, now: float) -> float:
         """Earliest instant of the next call; one in the past means now. Counts as demand: the learned rate grows
         while calls wait for it."""

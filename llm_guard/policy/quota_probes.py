@@ -16,6 +16,8 @@ ACCEPTED_AFTER_S = 5.0
 _FIRST_AFTER = 4
 _BACKOFF = 16
 _MOST_AFTER = 256
+# Where so many 429s were due and none came, what refused the calls of a quota is gone: it was a storm, or has grown.
+_DUE_429S = 4.0
 # A probe in which so many calls were accepted has found that the quota is not small.
 _NOT_SMALL = 24
 _MOST_RISE = 1.2
@@ -27,10 +29,11 @@ class QuotaProbes:
     """The schedule of the probes, and the rate to return to.
 
     Nearly all calls are accepted at the rate of a small quota, so only a higher rate shows whether the quota has
-    grown.
+    grown. A quota whose own calls were refused may be a storm that refuses a part of all calls: its next probe does
+    not wait for the schedule.
     """
 
-    __slots__ = ("_accepted_before", "_after", "_is_guess", "_rate_before")
+    __slots__ = ("_accepted_before", "_after", "_is_guess", "_limited", "_limited_share", "_rate_before")
 
     def __init__(self) -> None:
         self._accepted_before = 0
@@ -38,14 +41,23 @@ class QuotaProbes:
         self._rate_before: float | None = None
         """Of the quota; None: no probe is running."""
         self._is_guess = False
+        self._limited = 0
+        """Calls of the quota that met a 429 since the latest probe."""
+        self._limited_share = 0.0
+        """Their share of the calls until the latest 429."""
 
     @property
     def is_running(self) -> bool:
         return self._rate_before is not None
 
-    def is_due(self, answers: int) -> bool:
-        """Whether enough calls came back without a 429."""
-        return answers >= self._after
+    def note_rate_limited(self, answers: int) -> None:
+        """A call of the quota met a 429. `answers`: those without a 429 since the quota began."""
+        self._limited += 1
+        self._limited_share = self._limited / (self._limited + answers + 1)
+
+    def is_due(self, answers: int, in_a_row: int) -> bool:
+        """Whether enough calls came back without a 429: since the quota began, or since the latest 429."""
+        return answers >= self._after or self._limited_share * in_a_row >= _DUE_429S
 
     def is_due_without_answers(self, accepted: int, rate: float) -> bool:
         """Whether enough of the calls that met no 429 are old enough to count as accepted."""
@@ -57,6 +69,7 @@ class QuotaProbes:
         self._rate_before = rate
         self._accepted_before = accepted
         self._is_guess = is_guess
+        self._forget_429s()
 
     def taken(self, accepted: int) -> int:
         """Calls of the latest probe that met no 429; `accepted` counts all so far."""
@@ -83,3 +96,8 @@ class QuotaProbes:
     def reset(self) -> None:
         self._after = _FIRST_AFTER
         self._rate_before = None
+        self._forget_429s()
+
+    def _forget_429s(self) -> None:
+        self._limited = 0
+        self._limited_share = 0.0

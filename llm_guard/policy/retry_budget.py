@@ -143,6 +143,11 @@ class RetryBudget:
         self._spent += 1
         return True
 
+    @property
+    def calls(self) -> int:
+        """Calls since the start."""
+        return self._calls
+
     def snapshot(self, now: float) -> RetryBudgetSnapshot:
         self._update(now)
         return RetryBudgetSnapshot(self._tokens, self._calls, self._spent, self._ratio(now))

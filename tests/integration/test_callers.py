@@ -14,6 +14,7 @@ from tests.integration.operating import change, get
 CLIENT_KEYS = [{"name": "victim", "key": "sk-victim"}, {"name": "poisoner", "key": "sk-poisoner"}]
 BREAKER = {"sensitivity": "literal", "consecutive_failures": 6, "open_for": "60s", "early_probes": False}
 BROKEN = [whole(500)]
+ONCE = {"max_attempts": 1}
 
 
 async def call(stand: Stand, key: str) -> Reply:
@@ -64,9 +65,24 @@ async def test_what_a_caller_fails_at_alone_neither_degrades_its_route_nor_raise
 async def test_operator_finds_the_caller_and_lifts_the_refusal() -> None:
     async with poisoned() as stand:
         assert (await call(stand, "sk-poisoner")).status == 503
-        (found,) = [each for each in await get(stand.url, "restrictions") if each["kind"] == "breaker"]
+        (found,) = [each for each in await get(stand.url, "restrictions") if each["kind"] == "caller_breaker"]
         assert "poisoner, whose calls alone fail," in found["cause"]
         assert "6 failures in a row" in found["cause"]
         await change(stand.url, "deployments/reset", **found["lift"]["body"])
         assert (await call(stand, "sk-poisoner")).status == 200
-        assert not [each for each in await get(stand.url, "restrictions") if each["kind"] == "breaker"]
+        assert not [each for each in await get(stand.url, "restrictions") if each["kind"] == "caller_breaker"]
+
+
+async def test_operator_finds_the_caller_whose_calls_alone_meet_a_429() -> None:
+    limited = [whole(429, headers={"retry-after": "30"})]
+    async with ScriptedProvider(CHAT.ok, limited, limited, CHAT.ok) as provider:
+        upstreams = {"one": {"dialect": "openai", "base_url": f"{provider.url}/v1", "api_key": "k"}}
+        config = config_of(provider.url, upstreams=upstreams, server={"client_keys": CLIENT_KEYS}, retry=ONCE)
+        async with standing(config) as stand:
+            assert await statuses(stand, "sk-victim", 1) == {200}
+            assert await statuses(stand, "sk-poisoner", 2) == {429}
+            assert await statuses(stand, "sk-victim", 5) == {200}
+            (found,) = [each for each in await get(stand.url, "restrictions") if each["kind"] == "provider_pause"]
+            assert "for calls of poisoner alone" in found["cause"]
+            await change(stand.url, "deployments/reset", **found["lift"]["body"])
+            assert await statuses(stand, "sk-poisoner", 1) == {200}

@@ -20,10 +20,13 @@ from tests.chaos.forms import CHAT
 from tests.chaos.sinks import refusing
 from tests.chaos.stand import Stand, config_of, config_text, facing, standing, total
 from tests.chaos.wire import Connection, Reply, ask, fetch
+from tests.fakes.certificates import Authority
 from tests.fakes.provider import Hold, Pause, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually
 from tests.integration.keeping import ASYNC
 from tests.integration.operating import audit, change, get, post, running
+from tests.integration.test_callers import call as call_of
+from tests.integration.test_callers import poisoned
 from tests.tokens import BEARER
 
 CALLERS_MISTAKES: set[RefusedBy] = {"auth", "scope", "request", "route"}
@@ -292,6 +295,32 @@ async def connections(folder: Path) -> AsyncIterator[Scene]:
             held.cancel()
 
 
+@asynccontextmanager
+async def caller_breaker(_folder: Path) -> AsyncIterator[Scene]:
+    async with poisoned() as stand:
+        yield Scene(stand, stand.url, lambda: call_of(stand, "sk-poisoner"))
+
+
+@asynccontextmanager
+async def tls_handshakes(folder: Path) -> AsyncIterator[Scene]:
+    """Clients have to show a certificate, and this one has none."""
+    path, authority = folder / "guard.yaml", Authority(folder)
+    pair = authority.pair("one")
+    async with ScriptedProvider(CHAT.ok) as provider:
+        strict, open_ = (
+            config_text(provider.url, server={"tls": tls}, ops={"port": 0})
+            for tls in ({**pair, "client_ca": str(authority.file)}, pair)
+        )
+        path.write_text(strict)
+        async with running(path) as stand:
+
+            async def call() -> Reply:
+                async with Connection(stand.url, authority.client()) as connection:
+                    return await connection.ask(CHAT.request())
+
+            yield Scene(stand, stand.app.addresses[1], call, (path, open_))
+
+
 CASES: Mapping[Kind, Case] = {
     "breaker": Case("breaker", breaker),
     "host_breaker": Case("breaker", host_breaker),
@@ -311,11 +340,17 @@ CASES: Mapping[Kind, Case] = {
     "spool": Case("limit", spool),
     "connections": Case(None, connections),
     "drain": Case("drain", drain),
+    "caller_breaker": Case("breaker", caller_breaker),
+    "tls_handshakes": Case(None, tls_handshakes),
 }
 HAVE_AN_END: set[Kind] = {
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "provider_pause", "slow_start",
-    "hold", "degraded_mode", "client_limit",
+    "hold", "degraded_mode", "client_limit", "caller_breaker",
 }  # fmt: skip
+
+
+SHOWN_LONGER: set[Kind] = {"pace", "deadline", "spool", "connections", "tls_handshakes"}
+"""Headers set the pace again; the others are shown for a minute after the last refusal."""
 
 
 def test_every_kind_and_every_refusal_that_is_not_the_callers_mistake_has_a_case() -> None:
@@ -343,11 +378,15 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind:
         served = await scene.ask()
         assert served.status in (200, 202), served.text
         assert "x-llm-guard-degraded" not in served.headers
-        if kind not in ("pace", "deadline", "spool", "connections"):  # said again by headers, or shown for a minute
+        if kind not in SHOWN_LONGER:
             assert kind not in [each["kind"] for each in await get(scene.admin, "restrictions")]
 
 
 async def check_is_refused(scene: Scene, kind: Kind, by: RefusedBy | None) -> None:
+    if kind == "tls_handshakes":
+        with pytest.raises((OSError, EOFError, asyncio.IncompleteReadError)):
+            await scene.ask()
+        return
     if by is None:
         reply = await scene.ask()
         assert (reply.status, reply.json["error"]["code"]) == (503, "too_many_connections")
@@ -375,10 +414,11 @@ async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:
 # health, and the alert
 
 LASTING: set[Kind] = set(CASES) - {
-    "degraded_mode", "deferred_queue", "drain", "client_limit", "spool", "connections",
+    "degraded_mode", "deferred_queue", "drain", "client_limit", "spool", "connections", "caller_breaker",
+    "tls_handshakes",
 }  # fmt: skip
-"""They refuse every call; a limit is one client's, the mode gives lesser answers, a promise is one kind of call, the
-spool refuses large bodies alone, a shutdown is announced, and a refused connection brings no call."""
+"""They refuse every call; a limit or a breaker is one client's, the mode gives lesser answers, a promise is one kind of
+call, the spool refuses large bodies alone, a shutdown is announced, and a refused connection brings no call."""
 
 
 @pytest.mark.parametrize("kind", sorted(LASTING))

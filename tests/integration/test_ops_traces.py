@@ -128,7 +128,8 @@ async def test_span_says_what_the_conventions_have_names_for() -> None:
 
 
 async def test_tokens_are_told_once_at_the_attempt_that_answered() -> None:
-    answer = b'{"choices":[{"message":{}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
+    usage = b'{"prompt_tokens":7,"completion_tokens":3}'
+    answer = b'{"choices":[{"message":{"role":"assistant","content":"a"}}],"usage":' + usage + b"}"
     async with traced(BUSY, (whole(200, answer),), retry=RETRY) as seen:
         await seen.ask()
     told = [facts(span.attributes) for span in (seen.call, *seen.attempts)]

@@ -229,7 +229,7 @@ def test_states_reach_every_answer() -> None:
         for each in world.look(lambda: 0.3):
             seen.add((each.turn, getattr(each.obstacle, "why", "")))
             for gate in each.target.deployment.gates.all():
-                pace = gate._pacer.snapshot(world.clock.now())
+                pace = gate._paces.free._pacer.snapshot(world.clock.now())
                 paced.add((pace.rate is not None, pace.next_at > world.clock.now()))
 
     look()
@@ -247,8 +247,8 @@ def test_looking_lets_no_pace_grow() -> None:
     learn_pace(gate, now)
     while gate.try_enter(now) is None:
         now += 0.1
-    before = gate._pacer._learned._growth.counted_until
+    before = gate._paces.free._pacer._learned._growth.counted_until
     assert not gate.forecast(now + 0.01).is_free
-    assert gate._pacer._learned._growth.counted_until == before
+    assert gate._paces.free._pacer._learned._growth.counted_until == before
     assert gate.try_enter(now + 0.01) is None
-    assert gate._pacer._learned._growth.counted_until > before
+    assert gate._paces.free._pacer._learned._growth.counted_until > before

@@ -56,7 +56,7 @@ def test_limit_moves_by_the_law_and_within_its_bounds(
     st.lists(st.sampled_from(["ok", "failed", "an old one ends"]), max_size=60),
     st.sampled_from([None, 3, 40]),
 )
-def test_ramp_never_lets_more_in_than_two_and_the_successes(
+def test_ramp_never_lets_more_in_than_four_and_the_successes(
     seconds: int, old: int, walk: list[str], concurrency: int | None
 ) -> None:
     """Beside what has been in flight since before, whatever becomes of it."""
@@ -69,7 +69,7 @@ def test_ramp_never_lets_more_in_than_two_and_the_successes(
         if now >= seconds:
             assert limit == concurrency
         else:
-            expected = old + 2 + successes
+            expected = old + 4 + successes
             assert limit == (expected if concurrency is None else min(expected, concurrency))
             assert law.opens_at(expected, now) > now
         if event != "an old one ends":

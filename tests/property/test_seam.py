@@ -4,6 +4,7 @@ cut into pieces, what is passed on is the same."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,7 @@ from llm_guard.dialect.continuation import Manner
 from llm_guard.dialect.overlap import folded, is_proof
 from llm_guard.dialect.seam import LEAST_ECHO, Seam, anchor, given_back, seam
 from tests.fakes.habits import HABITS, TEXTS, Cut, Habit
+from tests.fakes.hard_texts import KINDS
 
 MOST_HELD = 700
 WORD_CHARS = "abcdefgh\u00e9\u00df\u4eca\u5929\U0001f600.,-"
@@ -144,6 +146,21 @@ def test_whatever_a_model_does_its_text_joins_right_or_not_at_all(
 ) -> None:  # fmt: skip
     joint = seam("instruction", cut.sent)
     told = cut.sent + fed(joint, pieces_of(data, habit(random.Random(seed), cut)))
+    assert cut.whole.startswith(told) if joint.has_diverged else told == cut.whole
+
+
+@pytest.mark.parametrize("habit", HABITS.values(), ids=HABITS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 1 << 30), data=st.data())
+def test_text_whose_words_come_again_joins_right_or_not_at_all(
+    kind: Callable[[random.Random], str], habit: Habit, seed: int, data: st.DataObject
+) -> None:
+    dice = random.Random(seed)
+    text = kind(dice)
+    cut = Cut(text, text[: dice.randint(1, len(text) - 1)])
+    joint = seam("instruction", cut.sent)
+    told = cut.sent + fed(joint, pieces_of(data, habit(dice, cut)))
     assert cut.whole.startswith(told) if joint.has_diverged else told == cut.whole
 
 

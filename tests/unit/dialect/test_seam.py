@@ -276,7 +276,7 @@ def test_text_is_held_no_longer_than_its_head() -> None:
     [
         ('"', 'ible."', "ible."),
         ('"', 'ible," he said.', 'ible," he said.'),
-        ('"', 'ible, he said "yes."', 'ible, he said "yes."'),
+        ('"', 'ible, he said "yes." Then', 'ible, he said "yes." Then'),
         ("\u201c", "ible.\u201d\n", "ible."),
         ("\u201c", "ible, \u201cyes\u201d\u201d", "ible, \u201cyes\u201d"),
         ("\u201e", "ible.\u201c", "ible."),
@@ -317,6 +317,73 @@ def test_mark_that_may_be_the_wrappings_or_the_texts_ends_it(begin: str, rest: s
     passed = joint.feed(begin + anchor(SENT) + rest) + joint.end()
     assert joint.has_diverged
     assert "ible.".startswith(passed)
+
+
+@pytest.mark.parametrize(
+    ("begin", "rest", "passed"),
+    [
+        ('"', 'ible, he said "yes."', 'ible, he said "yes.'),
+        ("\u201c", "ible, he said \u201cyes.\u201d", "ible, he said \u201cyes."),
+        ('"', 'ible, and \u201ethen"', "ible, and \u201ethen"),
+        ('"', 'ible. He said "', "ible. He said "),
+        ('"', 'ible, 7" or 8"', 'ible, 7" or 8'),
+    ],
+)
+def test_last_mark_that_may_end_a_quotation_of_the_text_is_not_passed(begin: str, rest: str, passed: str) -> None:
+    """Either the model has closed its own quotation inside an open one of the text, or the text's alone."""
+    joint = seam("instruction", SENT)
+    assert joint.feed(begin + anchor(SENT) + rest) + joint.end() == passed
+    assert joint.has_diverged
+
+
+@pytest.mark.parametrize("mark", ["\u201d", '"'])
+def test_mark_behind_a_quotation_that_is_repeated_from_its_beginning_may_be_the_models(mark: str) -> None:
+    """The text may end inside its own quotation, and the model may have put all that it wrote in quotation marks."""
+    sent = "It began at noon. \u201cThe breaker opens when a provider fails, and calls go elsewhere until it is"
+    joint = seam("instruction", sent)
+    assert joint.feed(sent[sent.index("\u201c") :] + " well." + mark) + joint.end() == " well."
+    assert joint.has_diverged
+
+
+@pytest.mark.parametrize(
+    ("sent", "new"),
+    [
+        # the text goes on without a repetition, with a row that ends like the last one
+        ("4,failed,035,orchard,stone,garden\nok,00", "5,orchard,stone,garden\nok,006,orchard,stone,garden"),
+        # the last mark is repeated, and the row that follows is the same again
+        (
+            "| orchard whisper | yes | 9 |\n| lantern whisper harbour | yes | 10 |\n| lantern whisper harbour |",
+            "| yes | 10 |\n| lantern whisper harbour | yes | 10 |\n| orchard wh",
+        ),
+        # a clause is said twice in a row
+        (
+            "\u65e5\u5317\u6708\u77f3\u79cb\u82b1\u82b1\u590f\u3002\u91d1\u5c71\u91d1\u65e5\u87f2\u6625\u6cb3\u9ce5\u9b5a",
+            "\u3002\u91d1\u5c71\u91d1\u65e5\u87f2\u6625\u6cb3\u9ce5\u9b5a\uff1b\u706b\u65e5\u706b\u91d1",
+        ),
+        # a text of a few characters comes again behind others
+        (
+            "\u6cb3\u51ac\u897f\u706b\u96e8",
+            "\u6cb3\u51ac\u96e8\u6cb3\u3001\u98a8\u571f\u3002\u6cb3\u51ac\u897f\u706b\u96e8\u6cb3\u51ac\u96e8\u6cb3\u3002"
+            * 12,
+        ),
+        # three words are repeated; the row that follows them contains the whole anchor
+        (
+            "a | b\n|---:|\n| lantern meadow marble | 10 |\n| lantern m",
+            "| lantern meadow marble | 10 |\n| lantern meadow",
+        ),
+        # a row behind a preamble
+        (
+            "| garden canyon harbour velvet | yes | 1 |\n| signal timber harvest co",
+            "Once more.pper | 14 |\n| garden canyon harbour velvet | yes | 1 |\n| signal timber harvest copper",
+        ),
+        # clauses of a few characters
+        ("雨魚西山東夏河西、雨魚", "西山東夏河西、雨魚西山東夏河西；雨金木月。"),
+    ],
+)
+def test_row_that_is_like_the_last_one_is_not_taken_for_a_repetition(sent: str, new: str) -> None:
+    joint = seam("instruction", sent)
+    assert joint.feed(new) + joint.end() == ""
+    assert joint.has_diverged
 
 
 # words

@@ -14,14 +14,17 @@ from llm_guard.gateway.answer_shape import Fields, Reader
 
 CHAT = Reader(OPENAI["POST", "/v1/chat/completions"])
 EMBEDDINGS = Reader(OPENAI["POST", "/v1/embeddings"])
+MODERATIONS = Reader(OPENAI["POST", "/v1/moderations"])
+RESPONSES = Reader(OPENAI["POST", "/v1/responses"])
+TEXTS = Reader(OPENAI["POST", "/v1/completions"])
 IMAGES = Reader(OPENAI["POST", "/v1/images/generations"])
 JOB = Reader(OPENAI["POST", "/v1/fine_tuning/jobs"])
 MESSAGE = Reader(ANTHROPIC["POST", "/v1/messages"])
 CHOICES = b'"choices":[{"message":{"content":"hi"}}]'
 
 
-def found(reader: Reader, body: bytes) -> str:
-    fields = reader.read(body)
+def found(reader: Reader, body: bytes, inputs: int = 0) -> str:
+    fields = reader.read(body, inputs)
     if isinstance(fields, Fields):
         return "error" if reader.is_error(fields) else "good"
     return fields
@@ -41,9 +44,20 @@ def found(reader: Reader, body: bytes) -> str:
         (b'{"choices":[{"message":{},"finish_reason":"error"}]}', "error"),
         (b'{"choices":[{"message":{},"finish_reason":"Network-Error"}]}', "error"),
         (b'{"choices":[{"message":{},"finish_reason":"stop","native_finish_reason":"network_error"}]}', "error"),
-        (b'{"choices":[{"message":{},"finish_reason":"stop","native_finish_reason":"STOP"}]}', "good"),
+        (
+            b'{"choices":[{"message":{"role":"assistant"},"finish_reason":"stop","native_finish_reason":"STOP"}]}',
+            "good",
+        ),
         (b'{"choices":[{"message":{},"error":{"code":502,"message":"no"}}]}', "error"),
-        (b'{"choices":[{"message":{},"error":null}]}', "good"),
+        (b'{"choices":[{"message":{"role":"assistant"},"error":null}]}', "good"),
+        (b'{"choices":[{"message":{"role":"assistant"},"finish_reason":"length"}]}', "good"),
+        (b'{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[]}}]}', "good"),
+        (b'{"choices":[{"message":{"content":""}}]}', "good"),
+        (b'{"choices":[{"message":{"content":null,"reasoning_content":"so"}}]}', "good"),
+        (b'{"choices":[{"message":{"refusal":"no"}}]}', "good"),
+        (b'{"choices":[{"message":{}}]}', "shape"),
+        (b'{"choices":[{"message":{"content":null}}]}', "shape"),
+        (b'{"choices":[{"message":{"role":"assistant"}},{"message":{}}]}', "shape"),
         (b'{"choices":[]}', "shape"),
         (b'{"choices":null}', "shape"),
         (b'{"choices":[null]}', "shape"),
@@ -126,3 +140,80 @@ def test_recorded_errors_are_errors_at_any_endpoint(reader: Reader) -> None:
     for body in bodies:
         assert found(reader, json.dumps(body).encode()) in ("error", "shape"), body
         assert found(reader, json.dumps(body | {"type": "server_error"}).encode()) in ("error", "shape"), body
+
+
+def vectors(*indexes: object) -> bytes:
+    """Embeddings with these indexes; ... stands for none."""
+    items = [{"embedding": [0.5]} | ({} if index is ... else {"index": index}) for index in indexes]
+    return json.dumps({"data": items}).encode()
+
+
+@pytest.mark.parametrize(
+    ("indexes", "inputs", "expected"),
+    [
+        ([0, 1, 2], 3, "good"),
+        ([2, 0, 1], 3, "good"),
+        ([0, 1, 2], 0, "good"),  # the request was not understood
+        ([0, 0, 0], 3, "good"),  # a server that does not number
+        ([..., ..., ...], 3, "good"),
+        ([..., 1, 2], 3, "good"),  # Gemini leaves out the 0
+        ([None, None], 2, "good"),
+        ([0, 1], 3, "shape"),
+        ([0, 1, 2, 3], 3, "shape"),
+        ([0, 1, 1], 3, "shape"),
+        ([0, 2, 3], 3, "shape"),
+        ([1, 2, 3], 3, "shape"),
+        ([0, 1, 1], 0, "shape"),
+        ([..., 1, ...], 3, "shape"),
+        ([0, "1"], 2, "shape"),
+        ([0, -1], 2, "shape"),
+    ],
+)
+def test_each_input_has_one_embedding(indexes: list[object], inputs: int, expected: str) -> None:
+    assert found(EMBEDDINGS, vectors(*indexes), inputs) == expected
+    odd = vectors(*indexes)[:-1] + b',"x":1e400}'
+    assert found(EMBEDDINGS, odd, inputs) == expected
+
+
+@pytest.mark.parametrize("vector", [b"[0.5]", b"[-1]", b"[ 1e-3]", b'"AACAPw=="', b"[[0.5],[1]]", b"[NaN,1]"])
+def test_vector_is_a_list_of_numbers_or_base64(vector: bytes) -> None:
+    assert found(EMBEDDINGS, b'{"data":[{"embedding":%b}]}' % vector, 1) == "good"
+
+
+@pytest.mark.parametrize("vector", [b"[]", b'""', b"{}", b"null", b"[null]", b"[{}]", b'["a"]', b"1", b"true"])
+def test_anything_else_is_no_vector(vector: bytes) -> None:
+    assert found(EMBEDDINGS, b'{"data":[{"embedding":%b}]}' % vector, 1) == "shape"
+
+
+def test_each_input_has_a_verdict_and_each_prompt_a_text() -> None:
+    verdict, text = b'{"flagged":false}', b'{"text":""}'
+    for inputs, expected in [(0, "good"), (1, "shape"), (2, "good"), (3, "shape")]:
+        assert found(MODERATIONS, b'{"results":[%b,%b]}' % (verdict, verdict), inputs) == expected
+    for inputs, expected in [(0, "good"), (1, "good"), (2, "good"), (3, "shape")]:
+        assert found(TEXTS, b'{"choices":[%b,%b]}' % (text, text), inputs) == expected
+    assert found(MODERATIONS, b'{"results":[{}]}') == "shape"
+    assert found(MODERATIONS, b'{"results":[{"categories":{}}]}') == "shape"
+    assert found(MODERATIONS, b'{"results":[{"category_scores":{"hate":0.1}}]}') == "good"
+
+
+@pytest.mark.parametrize(
+    ("reader", "item", "expected"),
+    [
+        (MESSAGE, b'{"type":"text","text":""}', "good"),
+        (MESSAGE, b'{"type":"tool_use","id":"a","name":"f","input":{}}', "good"),
+        (MESSAGE, b'{"type":"redacted_thinking","data":"x"}', "good"),
+        (MESSAGE, b'{"type":"text"}', "shape"),
+        (MESSAGE, b'{"type":"text","text":null}', "shape"),
+        (MESSAGE, b'{"type":"tool_use"}', "shape"),
+        (MESSAGE, b"{}", "shape"),
+        (RESPONSES, b'{"type":"message","content":[]}', "good"),
+        (RESPONSES, b'{"type":"reasoning","summary":[]}', "good"),
+        (RESPONSES, b'{"type":"function_call","name":"f","arguments":"{}"}', "good"),
+        (RESPONSES, b'{"type":"message"}', "shape"),
+        (RESPONSES, b'{"type":"function_call"}', "shape"),
+        (RESPONSES, b"{}", "shape"),
+    ],
+)
+def test_item_has_what_its_type_says(reader: Reader, item: bytes, expected: str) -> None:
+    name = b'"role":"assistant","content"' if reader is MESSAGE else b'"id":"resp_1","output"'
+    assert found(reader, b"{%b:[%b]}" % (name, item)) == expected

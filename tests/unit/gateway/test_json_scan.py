@@ -37,10 +37,29 @@ def refused(document: bytes, piece_bytes: int = 997) -> str:
     return caught.value.code
 
 
-@pytest.mark.parametrize("prompt", [b'["a", "' + LONG + b'", "b"]', b"[" + b"[1]," * 20_000 + b"[2]]", b'["a"]'])
-def test_number_of_prompts_of_a_large_document_is_not_known(prompt: bytes) -> None:
-    assert scanned(b'{"prompt": ' + prompt + b', "x": "' + LONG + b'"}')[0] == Asked(prompts=0)
-    assert scanned(b'{"prompt": "' + LONG + b'"}')[0] == Asked()
+LISTS = [
+    b'["a", "' + LONG + b'", "b"]',
+    b"[" + b"[1]," * 20_000 + b"[2]]",
+    b"[[" + b"1," * 20_000 + b"2], [" + b"1," * 20_000 + b"2]]",
+    b"[" + b"1, " * 30_000 + b"2]",
+    b'["a"]',
+    b"[]",
+    b"[" + b'{"text": ["a", "b"]}, ' * 9000 + b"{}]",
+    b'["' + b'[{\\"' * 9000 + b'", "b"]',
+    b'"' + LONG + b'"',
+    b"null",
+]
+
+
+@pytest.mark.parametrize("name", [b"prompt", b"input"])
+@pytest.mark.parametrize("value", LISTS)
+def test_number_of_inputs_of_a_large_document_is_known_as_of_a_small_one(name: bytes, value: bytes) -> None:
+    for document in (
+        b'{"%b": %b, "x": "%b"}' % (name, value, LONG),
+        b'{"x": [%b{"%b": ["c"]}], "%b": %b, "y": {"%b": ["c"]}}' % (b"[0]," * 9000, name, name, value, name),
+    ):
+        found, expected = scanned(document)[0], inspect(document, "application/json", "", 1 << 30)
+        assert (found.inputs, found.prompts) == (expected.inputs, expected.prompts)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_credential_is_left_alone_after_two_refusals_in_a_row(failure: Failure) 
     refuse(bench, failure, 0.0)
     assert left_s(bench) is None
     refuse(bench, failure, 1.0)
-    assert bench.find(KEY, "gpt-4", 1.0) == Benched(1.0 + CREDENTIAL_S, failure, since=1.0)
+    assert bench.find(KEY, "gpt-4", 1.0) == Benched(1.0 + CREDENTIAL_S, failure, since=1.0, callers=frozenset({""}))
     assert left_s(bench, 1.0, credential=OTHER) is None
 
 
@@ -190,7 +190,7 @@ def test_names_that_callers_make_up_do_not_fill_the_memory() -> None:
 def test_deployment_is_left_alone_as_long_as_its_hint_says() -> None:
     bench = Bench()
     bench.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
-    assert bench.find_hint(PLACE, 49.9) == Benched(50.0, limited(50.0))
+    assert bench.find_hint(PLACE, 49.9) == Benched(50.0, limited(50.0), callers=frozenset({""}))
     assert bench.find_hint(PLACE, 50.0) is None
 
 
@@ -366,10 +366,10 @@ def test_snapshot_shows_what_stops_calls_now() -> None:
     bench = resting()
     refuse(bench, SPENT, 0.0)
     serve(bench, 0.0, credential=OTHER)
-    assert bench.snapshot(0.0) == {PLACE: Benched(50.0, limited(50.0))}
+    assert bench.snapshot(0.0) == {PLACE: Benched(50.0, limited(50.0), callers=frozenset({""}))}
     assert bench.snapshot(50.0) == {}
     bench.note_sent((PLACE,), 50.0)
-    assert bench.snapshot(50.0) == {PLACE: Benched(50.0 + PROBE_S, limited(50.0))}
+    assert bench.snapshot(50.0) == {PLACE: Benched(50.0 + PROBE_S, limited(50.0), callers=frozenset({""}))}
 
 
 def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:
@@ -403,3 +403,54 @@ def test_other_failures_with_one_key_alone_stop_nothing() -> None:
     bench = Bench()
     bench.note_refused_alone(KEY, "gpt-4", limited(None), 0.0)
     assert left_s(bench) is None
+
+
+# callers
+
+
+def refuse_caller(bench: Bench, caller: str, *instants: float) -> None:
+    for now in instants:
+        bench.note_refusal(KEY, "gpt-4", SPENT, now, caller)
+
+
+def test_cooldown_stops_the_callers_that_were_refused() -> None:
+    bench = Bench()
+    refuse_caller(bench, "poisoner", 0.0, 0.1)
+    assert bench.find(KEY, "gpt-4", 1.0, "poisoner") is not None
+    assert bench.find(KEY, "gpt-4", 1.0, "victim") is None
+    bench.note_wait(PLACE, limited(50.0), CAP_S, 0.0, "poisoner")
+    assert bench.find_hint(PLACE, 1.0, "poisoner") is not None
+    assert bench.find_hint(PLACE, 1.0, "victim") is None
+
+
+def test_caller_that_is_refused_too_is_stopped_too() -> None:
+    bench = Bench()
+    refuse_caller(bench, "one", 0.0, 0.1)
+    refuse_caller(bench, "two", 0.2)
+    assert bench.find(KEY, "gpt-4", 1.0, "two") is not None
+    assert bench.find(KEY, "gpt-4", 1.0, "one") is not None
+
+
+def test_success_of_another_caller_ends_no_cooldown() -> None:
+    bench = Bench()
+    refuse_caller(bench, "poisoner", 0.0, 0.1)
+    bench.note_success(KEY, "gpt-4", 1.0, 1.1, "victim")
+    assert bench.find(KEY, "gpt-4", 1.2, "poisoner") is not None
+    bench.note_success(KEY, "gpt-4", 1.0, 1.3, "poisoner")
+    assert bench.find(KEY, "gpt-4", 1.4, "poisoner") is None
+
+
+def test_call_of_another_caller_is_not_the_one_that_goes_first() -> None:
+    bench = Bench()
+    bench.note_wait(PLACE, limited(50.0), CAP_S, 0.0, "poisoner")
+    bench.note_sent((PLACE,), 50.0, "victim")
+    assert bench.find_hint(PLACE, 50.0, "poisoner") is None
+    bench.note_sent((PLACE,), 50.0, "poisoner")
+    assert bench.find_hint(PLACE, 50.1, "poisoner") is not None
+
+
+def test_cooldown_of_a_crowd_stops_everybody() -> None:
+    bench = Bench()
+    for number in range(100):
+        bench.note_wait(PLACE, limited(50.0), CAP_S, 0.0, f"caller {number}")
+    assert bench.find_hint(PLACE, 1.0, "victim") is not None

@@ -15,6 +15,7 @@ an operator's word holds, a reload changes what it says    `test_forced_...`, `t
 
 from __future__ import annotations
 
+import heapq
 import random
 from dataclasses import replace
 
@@ -174,9 +175,68 @@ def test_random_failures_never_open_it(share: float, seed: int) -> None:
         assert transition is None, f"{transition} after {i / 100} s"
 
 
+@pytest.mark.parametrize("calls_per_s", [50, 100])
+@pytest.mark.parametrize("seed", range(8))
+def test_random_failures_that_take_longer_than_answers_never_open_it(calls_per_s: int, seed: int) -> None:
+    """The failures that come first are of calls that were sent with others that were answered."""
+    dice = random.Random(f"{calls_per_s} {seed}")
+    check_random_failures(dice, calls_per_s, share=0.9, fails_s=(0.5, 1.0), answer_s=0.2)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.6])
+@pytest.mark.parametrize("seed", range(5))
+def test_random_failures_that_take_more_or_less_time_than_others_never_open_it(share: float, seed: int) -> None:
+    """Answers take longer: until they come, calls that do not fail show that not all do."""
+    check_random_failures(random.Random(f"{share} {seed}"), 100, share=share, fails_s=(0.8, 1.2), answer_s=2.0)
+
+
+def check_random_failures(
+    dice: random.Random, calls_per_s: int, share: float, fails_s: tuple[float, float], answer_s: float
+) -> None:
+    """Ten seconds of Poisson arrivals from a cold start: the breaker stays closed."""
+    breaker, due = Breaker(BreakerSettings()), list[tuple[float, int, Permit, Signal]]()
+    sent_at = 0.0
+    for i in range(10 * calls_per_s):
+        sent_at += dice.expovariate(calls_per_s)
+        while due and due[0][0] <= sent_at:
+            at, _, permit, signal = heapq.heappop(due)
+            assert breaker.settle(permit, signal, at) is None, f"opens after {at} s"
+        is_failure = dice.random() < share
+        took_s = dice.uniform(*fails_s) if is_failure else answer_s
+        heapq.heappush(due, (sent_at + took_s, i, acquire(breaker, sent_at), UNHEALTHY if is_failure else HEALTHY))
+
+
+def test_outage_with_slow_failures_is_noticed_as_soon_as_one_with_quick_ones() -> None:
+    """Failures of calls that were sent before the last success do not count. Those of the outage were sent later."""
+    breaker = healthy_minute(50)
+    mixed = [acquire(breaker, 60.0) for _ in range(3)]
+    call(breaker, HEALTHY, 60.2)
+    for permit in mixed:
+        assert breaker.settle(permit, UNHEALTHY, 60.5) is None
+    later = [acquire(breaker, 60.5 + i / 50) for i in range(13)]
+    transitions = [breaker.settle(permit, UNHEALTHY, permit.sent_at + 1.0) for permit in later]
+    assert [transition is None for transition in transitions] == [True] * 12 + [False]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_outage_whose_failures_vary_is_noticed_after_half_a_second(seed: int) -> None:
+    """Answers took 2 s, so a run of failures lasts half a second. What failed before it is no survivor."""
+    dice, breaker = random.Random(seed), healthy_minute(50)
+    due: list[tuple[float, int, Permit, Signal]] = []
+    for i in range(300):
+        at = 60.0 + i / 50
+        took_s = 2.0 if at < 62.0 else dice.uniform(0.8, 1.2)
+        heapq.heappush(due, (at + took_s, i, acquire(breaker, at), HEALTHY if at < 62.0 else UNHEALTHY))
+    now = 0.0
+    while breaker.state == "closed":
+        now, _, permit, signal = heapq.heappop(due)
+        breaker.settle(permit, signal, now)
+    assert now < 64.7, "the last answer comes at 64 s"
+
+
 def test_outage_may_end_as_a_brownout() -> None:
     """Else the first five failures in a row were an outage, at 60 % failures each second time, and at 90 % the first
-    23."""
+    23. An outage that resumes is noticed within a second at 50 calls/s."""
     breaker = opened(BreakerSettings())
     call(breaker, HEALTHY, 0.25)
     call(breaker, UNHEALTHY, 2.0)
@@ -184,7 +244,7 @@ def test_outage_may_end_as_a_brownout() -> None:
     assert state(breaker, 4.0) == "closed"
     while state(breaker, 4.0) == "closed":
         calls(breaker, "U", 4.0)
-    assert 100 < breaker.snapshot(4.0).consecutive_failures < 120
+    assert 30 < breaker.snapshot(4.0).consecutive_failures < 45
 
 
 def test_outage_is_forgotten_as_calls_succeed() -> None:

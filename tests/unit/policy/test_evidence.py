@@ -110,9 +110,9 @@ def test_calls_that_do_not_fail_are_going_to_succeed(share: float) -> None:
     for number in range(80):
         if number % 10 < share * 10:
             run.add_failure(number / 20 + 0.1, number / 20, number)
-    assert run.is_survived(4.0, 80)
-    assert not is_run_evidence(run, 5, window_of(run.length, run.length), 4.0, 5.0, 80)
-    assert is_run_evidence(run, 5, window_of(run.length, run.length), 20.1, 5.0, 80), "they hang"
+    assert run.is_survived(4.0)
+    assert not is_run_evidence(run, 5, window_of(run.length, run.length), 4.0, 5.0)
+    assert is_run_evidence(run, 5, window_of(run.length, run.length), 20.1, 5.0), "they hang"
 
 
 def test_worse_of_the_window_and_lately_is_taken_and_at_most_nine_in_ten() -> None:

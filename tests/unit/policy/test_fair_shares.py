@@ -93,7 +93,7 @@ def test_victim_beside_a_hog(capacity: int, hog_priority: int, least: float) -> 
     assert crowd.share("victim") >= least
 
 
-@pytest.mark.parametrize("capacity", [4, 5, 20])
+@pytest.mark.parametrize("capacity", [1, 2, 3, 4, 5, 20])
 @pytest.mark.parametrize(("hog_priority", "least"), [(0, 0.2), (1, 0.39)])
 def test_victim_beside_a_hog_whose_calls_take_longer(capacity: int, hog_priority: int, least: float) -> None:
     """A turn each would leave a twentieth of the capacity to the victim."""

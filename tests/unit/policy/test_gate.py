@@ -262,11 +262,10 @@ def test_hold_keeps_the_line_until_its_end() -> None:
     assert told.order == ["a"]
 
 
-def test_ramp_lets_two_in_and_says_when_it_ends() -> None:
+def test_ramp_lets_four_in_and_says_when_it_ends() -> None:
     of = gate()
     of.ramp(0.0, 10.0)
-    first = enter(of)
-    enter(of)
+    first, *_ = [enter(of) for _ in range(4)]
     assert of.try_enter(0.0) is None
     told = Told(of)
     for name in "abc":

@@ -188,16 +188,16 @@ def test_limit_finds_what_a_server_can_do() -> None:
     assert 50 <= sum(settled) / len(settled) <= 110
 
 
-def test_ramp_begins_with_two_and_adds_one_for_every_success() -> None:
+def test_ramp_begins_with_four_and_adds_one_for_every_success() -> None:
     law = Limiter(LimiterSettings())
     law.ramp(10.0, 5.0, 0)
-    assert law.limit(10.0) == RAMP_START == 2
-    assert law.opens_at(1, 10.0) == -inf
-    assert law.opens_at(2, 10.0) == 15.0
+    assert law.limit(10.0) == RAMP_START == 4
+    assert law.opens_at(3, 10.0) == -inf
+    assert law.opens_at(4, 10.0) == 15.0
     law.note("ok", 10.0, 11.0, 0.1, 2)
     law.note("failed", 10.0, 11.0, 0.1, 2)
-    assert law.limit(11.0) == 3
-    assert law.limit(14.9) == 3
+    assert law.limit(11.0) == 5
+    assert law.limit(14.9) == 5
     assert law.limit(15.0) is None
     assert law.opens_at(100, 15.0) == -inf
 
@@ -206,11 +206,11 @@ def test_call_from_before_the_outage_does_not_speed_up_the_ramp() -> None:
     law = Limiter(LimiterSettings())
     law.ramp(10.0, 5.0, 1)
     law.note("ok", 9.0, 11.0, 2.0, 2)
-    assert law.limit(11.0) == 2
+    assert law.limit(11.0) == RAMP_START
 
 
 def test_ramp_begins_with_half_of_what_was_usually_in_flight() -> None:
-    """From 2 a busy deployment with slow answers would refuse calls for as long as the ramp lasts."""
+    """From 4 a busy deployment with slow answers would refuse calls for as long as the ramp lasts."""
     law = Limiter(LimiterSettings())
     now = busy(law, 400)
     law.ramp(now + 600.0, 10.0, 0)
@@ -252,14 +252,14 @@ def test_failures_a_long_outage_and_a_ramp_do_not_change_what_is_usual() -> None
 def test_calls_that_hang_from_before_the_ramp_take_none_of_its_places() -> None:
     law = Limiter(LimiterSettings())
     law.ramp(10.0, 5.0, 300)
-    assert law.limit(10.0) == 302
-    assert law.opens_at(301, 10.0) == -inf
-    assert law.opens_at(302, 10.0) == 15.0
+    assert law.limit(10.0) == 304
+    assert law.opens_at(303, 10.0) == -inf
+    assert law.opens_at(304, 10.0) == 15.0
     for i, ending in enumerate(get_args(Ending)):
-        law.note(ending, 3.0, 11.0, None, 302 - i)
-        assert law.limit(11.0) == 301 - i, "its place is gone with it"
-    law.note("ok", 10.5, 11.0, None, 297)
-    assert law.limit(11.0) == 298
+        law.note(ending, 3.0, 11.0, None, 304 - i)
+        assert law.limit(11.0) == 303 - i, "its place is gone with it"
+    law.note("ok", 10.5, 11.0, None, 299)
+    assert law.limit(11.0) == 300
 
 
 def test_ramp_doubles_once_per_round_trip() -> None:
@@ -268,7 +268,7 @@ def test_ramp_doubles_once_per_round_trip() -> None:
     for trip in range(1, 5):
         for _ in range(law.limit(float(trip)) or 0):
             law.note("ok", trip - 0.5, float(trip), 0.5, 1)
-    assert law.limit(5.0) == 32
+    assert law.limit(5.0) == 64
 
 
 def test_ramp_does_not_raise_the_limit() -> None:
@@ -283,7 +283,7 @@ def test_second_ramp_begins_anew() -> None:
     law.ramp(0.0, 10.0, 0)
     law.note("ok", 0.0, 1.0, None, 1)
     law.ramp(2.0, 10.0, 0)
-    assert law.snapshot(2.0).limit == 2
+    assert law.snapshot(2.0).limit == RAMP_START
     assert law.snapshot(2.0).ramp_until == 12.0
     assert law.snapshot(12.0).ramp_until is None
 

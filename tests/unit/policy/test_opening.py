@@ -158,6 +158,35 @@ def test_recovery_is_noticed_within_800_ms_and_a_twentieth_of_the_outage(outage_
     assert breaker.retry_after_s(AT + outage_s) <= min(3.5, 0.8 + 0.05 * outage_s)
 
 
+@pytest.mark.parametrize(
+    ("calls_per_s", "interval_s"), [(50, 1.0), (400, 0.625), (1000, 0.53), (4000, 0.53)]
+)  # fmt: skip
+def test_where_many_calls_are_refused_a_probe_is_one_of_250_of_them(calls_per_s: int, interval_s: float) -> None:
+    """1,000 clients that wait for the end of an outage are served the later the longer it goes unnoticed. At 50/s an
+    outage of 8 s may cost 24 attempts."""
+    breaker, probed = opened(), []
+    for tick in range(1, 5 * calls_per_s):
+        now = AT + tick / calls_per_s
+        permit = breaker.try_acquire(now)
+        if permit is not None:
+            probed.append(now - AT)
+            breaker.settle(permit, UNHEALTHY, now)
+    last_s = next(after - before for before, after in pairwise(probed) if after >= 4.0 > before)
+    assert last_s == pytest.approx(interval_s, abs=0.03)
+
+
+def test_calls_of_an_earlier_outage_shorten_no_interval() -> None:
+    breaker = opened()
+    for _ in range(10_000):
+        assert breaker.try_acquire(AT) is None
+    probe(breaker, HEALTHY, AT + 0.25)
+    succeed(breaker, AT + 2.0)
+    for _ in range(5):
+        breaker.settle(acquire(breaker, AT + 50.0), UNHEALTHY, AT + 50.0)
+    probe(breaker, UNHEALTHY, AT + 50.25)
+    assert breaker.retry_after_s(AT + 50.25) == pytest.approx(0.8125)
+
+
 def test_breaker_without_early_probes_probes_at_the_end_of_each_opening_only() -> None:
     assert probes_until(opened(replace(EARLY, early_probes=False)), 125.0) == [30.0, 60.0, 90.0, 120.0]
 

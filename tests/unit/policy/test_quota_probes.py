@@ -18,3 +18,16 @@ def test_probe_that_took_many_calls_has_found_that_the_quota_is_not_small() -> N
     probes = QuotaProbes()
     probes.begin(0.25, 100, is_guess=True)
     assert probes.end(124, 8.0, 0.25) is None
+
+
+def test_quota_whose_own_calls_were_refused_is_probed_after_a_row_that_refuses_none() -> None:
+    """A storm that refused half of all calls left a pace of 0.15 a second for minutes."""
+    probes = QuotaProbes()
+    probes.begin(0.25, 100, is_guess=False)
+    probes.end(101, 8.0, 0.25)
+    for _ in range(9):
+        probes.note_rate_limited(0)
+    assert not probes.is_due(4, 4)
+    assert probes.is_due(5, 5)
+    probes.reset()
+    assert not probes.is_due(3, 3)

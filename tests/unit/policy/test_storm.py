@@ -98,11 +98,12 @@ def test_calls_are_served_again_soon_after_any_outage(death: recovery.Death, ans
     assert not [row.broken for row in rows if row.broken]
 
 
-def test_ramp_from_two_in_flight_would_turn_calls_away() -> None:
-    """What the ramp's start is for: without calls before the outage there is none to follow."""
+def test_ramp_from_four_in_flight_would_turn_calls_away() -> None:
+    """What the ramp's start is for: without calls before the outage there is none to follow. From 4 one call in 35 is
+    turned away, from 2 one in 33."""
     outages = recovery.matrix((60.0,), (200.0,), (2.0,), ("503 at once",))
     (cold,), (warm,) = recovery.run(outages, quiet_s=0.0), recovery.run(outages)
-    assert cold.share < 0.97
+    assert cold.share < 0.972
     assert warm.share == 1.0
     assert warm.most_in_flight < 1000
 

@@ -1,0 +1,107 @@
+"""Conditions on the items of a list in a JSON answer that a msgspec type cannot express.
+
+Owns the checks. Does not own the shapes that ask for them (`dialect.shapes`), nor the reading (`gateway.answer_shape`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llm_guard.dialect.shapes import Items
+
+NULL = msgspec.Raw(b"null")
+"""The value of a member that an answer does not have."""
+_NOTHING = (b"[]", b"{}", b'""', b"null")
+_LONGEST_NOTHING = 4
+_VECTOR = re.compile(rb'\s*(?:"[^"]|\[\s*(?:\[|[-+.0-9]|NaN|Infinity))')
+"""Some servers answer one vector per token: a list of lists."""
+
+
+class Object(msgspec.Struct):
+    """Any JSON object; nothing of it is kept."""
+
+
+class Message(msgspec.Struct):
+    """A chat message, as far as it shows that it is one: Gemini answers no more than the role when reasoning has used
+    up all tokens, and other servers leave the role out."""
+
+    role: Any = None
+    content: msgspec.Raw = NULL
+    tool_calls: msgspec.Raw = NULL
+    function_call: msgspec.Raw = NULL
+    refusal: msgspec.Raw = NULL
+    reasoning_content: msgspec.Raw = NULL
+    reasoning: msgspec.Raw = NULL
+    audio: msgspec.Raw = NULL
+
+    @property
+    def is_empty(self) -> bool:
+        return self.role is None and all(map(_is_null, self._said()))
+
+    def _said(self) -> Sequence[msgspec.Raw]:
+        spoken = (self.content, self.refusal, self.audio, self.reasoning, self.reasoning_content)
+        return (*spoken, self.tool_calls, self.function_call)
+
+
+class ItemCheck:
+    """The checks of one list."""
+
+    def __init__(self, items: Items) -> None:
+        self._one_of = items.one_of
+        self._vectors = [name for name, member in items.members.items() if member == "vector"]
+        self._messages = [name for name, member in items.members.items() if member == "message"]
+        self._needed = dict(items.needed)
+        self._per_input = items.per_input
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the list has any condition."""
+        return bool(self._one_of or self._vectors or self._messages or self._needed or self._per_input)
+
+    def holds(self, items: Sequence[Any], inputs: int) -> bool:
+        """Whether each item is what it should be, and there are enough for this number of inputs. 0: unknown."""
+        if self._per_input and not self._has_enough(items, inputs):
+            return False
+        return all(map(self._is_good, items))
+
+    def _has_enough(self, items: Sequence[Any], inputs: int) -> bool:
+        if self._per_input == "some":
+            return len(items) >= inputs
+        return (not inputs or len(items) == inputs) and _are_numbered([item.index for item in items])
+
+    def _is_good(self, item: Any) -> bool:
+        if self._one_of and all(_is_nothing(getattr(item, name)) for name in self._one_of):
+            return False
+        if self._needed and _is_null(getattr(item, self._needed.get(item.type, "type"))):
+            return False
+        return all(_is_vector(getattr(item, name)) for name in self._vectors) and not any(
+            getattr(item, name).is_empty for name in self._messages
+        )
+
+
+def _are_numbered(indexes: list[Any]) -> bool:
+    """Whether items have the numbers from 0 on, in any order. Gemini leaves out the 0; other servers write 0 for each
+    item, which then stand in order."""
+    return not any(indexes) or sorted(map(_number, indexes)) == list(range(len(indexes)))
+
+
+def _number(index: Any) -> int:
+    return index if type(index) is int else 0 if index is None else -1
+
+
+def _is_null(value: Any) -> bool:
+    return type(value) is msgspec.Raw and bytes(memoryview(value)[:_LONGEST_NOTHING]) == b"null"
+
+
+def _is_nothing(raw: msgspec.Raw) -> bool:
+    value = memoryview(raw)
+    return len(value) <= _LONGEST_NOTHING and bytes(value) in _NOTHING
+
+
+def _is_vector(raw: msgspec.Raw) -> bool:
+    """Whether JSON is a list of numbers or a text that is not empty."""
+    return _VECTOR.match(memoryview(raw)) is not None

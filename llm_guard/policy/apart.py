@@ -1,0 +1,81 @@
+"""Callers whose calls a provider refuses with 429 while it accepts those of others: they keep to a pace of their own.
+
+A provider may limit one user of an account, or the size of one tenant's requests. Owns which callers are apart, and how
+one of them leaves. Does not own the pace (`policy.pace`), nor who a call's caller is (`gateway.caller`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import log
+
+from llm_guard.policy.pace import Pace
+
+MOST_CALLERS = 1024
+"""Callers that are remembered; the one that was refused longest ago is forgotten first."""
+
+# A caller leaves the others once chance explains less often than this that it is accepted right after they are refused.
+# Among callers with one limit either is as likely to be refused (McNemar's test, as a sequential one: each pair of
+# neighbouring answers counts once, and the sum does not fall below 0).
+_CHANCE = 1e-5
+_FORGOTTEN_S = 60.0
+_ENOUGH = -log(_CHANCE)
+_ACCEPTED_ALONE = log(0.95 / 0.5)
+_REFUSED_ALONE = log(0.05 / 0.5)
+
+
+class Apart:
+    """The callers that keep to `pace`, and the evidence for which of them does not belong to the others."""
+
+    __slots__ = ("_latest_at", "_refused", "_refused_at", "_scores", "pace")
+
+    def __init__(self, pace: Pace, callers: list[str], now: float) -> None:
+        self.pace = pace
+        self._latest_at = now
+        """When one of them was refused last."""
+        self._scores: OrderedDict[str, float] = OrderedDict()
+        self._refused: str | None = None
+        """The caller of the latest refusal that was not compared with anything yet."""
+        self._refused_at = 0.0
+        """When the first call of its latest refusals in a row entered."""
+        self.join(callers)
+
+    @property
+    def callers(self) -> tuple[str, ...]:
+        return tuple(self._scores)
+
+    def has(self, caller: str) -> bool:
+        return caller in self._scores
+
+    def join(self, callers: list[str]) -> None:
+        for caller in callers:
+            self._scores[caller] = 0.0
+            if len(self._scores) > MOST_CALLERS:
+                self._scores.popitem(last=False)
+
+    def leave(self, caller: str) -> None:
+        self._scores.pop(caller, None)
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing limits these callers any more. Until then a pace that is given up for a while keeps what it
+        has learned."""
+        return not self.pace.is_limited and now - self._latest_at >= _FORGOTTEN_S
+
+    def note_refused(self, caller: str, entered_at: float, now: float) -> None:
+        """One of these callers was refused."""
+        self._latest_at = now
+        if self._refused != caller:
+            self._refused, self._refused_at = caller, entered_at
+
+    def note_accepted(self, caller: str, entered_at: float) -> bool:
+        """One of these callers was accepted. Whether it does not belong to the others."""
+        refused = self._refused
+        if refused is None or entered_at < self._refused_at:
+            return False
+        self._refused = None
+        if refused == caller:
+            return False
+        if refused in self._scores:
+            self._scores[refused] = max(0.0, self._scores[refused] + _REFUSED_ALONE)
+        self._scores[caller] += _ACCEPTED_ALONE
+        return self._scores[caller] >= _ENOUGH

@@ -1,0 +1,127 @@
+"""The pace that each caller of a gate keeps to: that of all, or that of the callers which a provider limits.
+
+Owns when callers part and when they keep to one pace again. Does not own a pace (`policy.pace`), nor the evidence that
+one of the limited callers does not belong to the others (`policy.apart`).
+
+A limit that one caller's 429s have begun binds this caller alone until others are refused too. When another one calls,
+the callers that were refused take the limited pace with them, and the other one begins with a fresh pace. If its own
+429s limit that pace, it joins them: the limit is that of the whole account, and they share it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from llm_guard.policy.apart import MOST_CALLERS, Apart
+from llm_guard.policy.capacity_settings import CapacitySettings
+from llm_guard.policy.line import Only
+from llm_guard.policy.pace import Pace
+
+
+class Paces:
+    """The paces of one gate."""
+
+    __slots__ = ("_refused", "apart", "free")
+
+    def __init__(self, now: float) -> None:
+        self.free = Pace(now)
+        """For all callers that are not apart."""
+        self.apart: Apart | None = None
+        self._refused: OrderedDict[str, None] = OrderedDict()
+        """Callers at `free` that were refused and not accepted since; from the beginning of a limit on all that were
+        refused."""
+
+    def of(self, caller: str, now: float) -> Pace:
+        """The pace of a call that comes now. A caller that was not refused parts from those that were."""
+        apart = self.apart
+        if apart is not None and apart.has(caller):
+            return apart.pace
+        if self._refused and caller not in self._refused and self.free.is_limited:
+            self._part(now)
+        return self.free
+
+    def of_known(self, caller: str) -> Pace:
+        """The pace of a call that waits or has gone."""
+        apart = self.apart
+        return apart.pace if apart is not None and apart.has(caller) else self.free
+
+    def forecast_of(self, caller: str) -> Pace | None:
+        """The pace that `of` would find; None: a fresh one. Read-only."""
+        pace = self.of_known(caller)
+        parts = pace is self.free and self._refused and caller not in self._refused and pace.is_limited
+        return None if parts else pace
+
+    def note_rate_limited(self, caller: str, entered_at: float, settings: CapacitySettings, now: float) -> None:
+        """A caller's call that entered then came back with a 429."""
+        pace, apart = self.of_known(caller), self.apart
+        pace.note_rate_limited(entered_at, settings, now)
+        if apart is not None and pace is apart.pace:
+            apart.note_refused(caller, entered_at, now)
+            return
+        self._refused[caller] = None
+        self._refused.move_to_end(caller)
+        if len(self._refused) > MOST_CALLERS:
+            self._refused.popitem(last=False)
+        self.join_if_limited(now)
+
+    def note_accepted(
+        self, caller: str, entered_at: float, settings: CapacitySettings, waiting: int, now: float
+    ) -> None:  # fmt: skip
+        """A caller's call that entered then came back with anything but a 429."""
+        apart = self.apart
+        if apart is None or not apart.has(caller):
+            self.free.note_accepted(entered_at, settings, waiting, now)
+            if self._refused and not self.free.is_limited:
+                self._refused.pop(caller, None)
+            return
+        apart.pace.note_accepted(entered_at, settings, waiting, now)
+        if apart.note_accepted(caller, entered_at):
+            apart.leave(caller)
+            if not self.free.is_limited:
+                self.free.open_for_backlog(settings, waiting, now)
+        if apart.is_over(now):
+            self.apart = None
+
+    def join_if_limited(self, now: float) -> None:
+        """Callers apart are joined by those whose 429s limit the other pace too."""
+        apart = self.apart
+        if apart is not None and self._refused and self.free.is_limited:
+            apart.join(list(self._refused))
+            self._refused.clear()
+            self.free = Pace(now)
+
+    def reset(self, now: float) -> None:
+        """Forgets what 429s have shown: an operator's reset."""
+        self.apart = None
+        self._refused.clear()
+        self.free.reset(now)
+
+    def release(self, now: float) -> None:
+        """Forgets rates, and keeps holds: calls are not paced any more."""
+        self.free.release(now)
+        if self.apart is not None:
+            self.apart.pace.release(now)
+
+    def end_holds(self, now: float) -> None:
+        self.free.end_hold(now)
+        if self.apart is not None:
+            self.apart.pace.end_hold(now)
+
+    def shown(self) -> tuple[Pace, tuple[str, ...] | None]:
+        """The pace that is limited, and the callers that keep to it; None: all."""
+        if self.apart is None or self.free.is_limited:
+            return self.free, None
+        return self.apart.pace, self.apart.callers
+
+    def only(self, *, is_apart: bool) -> Only:
+        """Selects the waiting calls of one pace."""
+        return Only(() if self.apart is None else self.apart.callers, is_among=is_apart)
+
+    def _part(self, now: float) -> None:
+        refused = list(self._refused)
+        self._refused.clear()
+        if self.apart is None:
+            self.apart = Apart(self.free, refused, now)
+        else:
+            self.apart.join(refused)
+        self.free = Pace(now)

@@ -1,0 +1,92 @@
+"""A caller whose calls alone are answered 429 waits by itself; a limit of the whole account is shared: on a virtual
+clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.virtual import answers
+from benchmarks.virtual.answers import ErrorName
+from benchmarks.virtual.clients import Load
+from benchmarks.virtual.provider import Answer, Request
+from benchmarks.virtual.world import Played, play
+from tests.unit.gateway.test_callers import BY_CLIENT_KEY, BY_OWN_KEY, served
+
+FEW_AT_ONCE = "\ndefaults: {capacity: {concurrency: 20}}\n"
+
+
+class OneUserLimited:
+    """Accepts so many calls a second of the poisoner, and all calls of others."""
+
+    def __init__(self, error: ErrorName, retry_after: str | None, per_s: float = 0.0, *, answer_s: float = 0.2) -> None:
+        self._error: ErrorName = error
+        self._retry_after = retry_after
+        self._per_s = per_s
+        self._answer_s = answer_s
+        self._free_at = 0.0
+
+    def answer(self, request: Request) -> Answer:
+        if request.user == "poisoner":
+            if not self._per_s or request.at < self._free_at:
+                return answers.error("openai", self._error, request.model, self._retry_after, 0.05)
+            self._free_at = max(self._free_at, request.at - 1) + 1 / self._per_s
+        return answers.right("openai", request.model, self._answer_s)
+
+
+class AccountLimited:
+    """A token bucket for all callers; the poisoner's calls meet a 429 whatever is left in it."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = self._tokens = per_s
+        self._at = 0.0
+
+    def answer(self, request: Request) -> Answer:
+        self._tokens = min(self._per_s, self._tokens + (request.at - self._at) * self._per_s)
+        self._at = request.at
+        if self._tokens < 1 or request.user == "poisoner":
+            return answers.error("openai", "429", request.model, None, 0.05)
+        self._tokens -= 1
+        return answers.right("openai", request.model, 0.2)
+
+
+def half_waited_s(played: Played, caller: str) -> float:
+    took = sorted(call.ended_at - call.arrived_at for call in played.calls if call.caller == caller and call.ended_at)
+    return took[len(took) // 2]
+
+
+@pytest.mark.parametrize("begins_at", [0.0, 10.0])
+@pytest.mark.parametrize(
+    ("config", "provider"),
+    [
+        (BY_CLIENT_KEY, OneUserLimited("429", None)),
+        (BY_CLIENT_KEY, OneUserLimited("429", "30")),
+        (BY_CLIENT_KEY, OneUserLimited("429", "300")),
+        (BY_CLIENT_KEY, OneUserLimited("quota", None)),
+        (BY_CLIENT_KEY, OneUserLimited("429", None, 2.0)),
+        (BY_CLIENT_KEY + FEW_AT_ONCE, OneUserLimited("429", None)),
+        (BY_OWN_KEY + FEW_AT_ONCE, OneUserLimited("429", "30")),
+        (BY_OWN_KEY + FEW_AT_ONCE, OneUserLimited("429", "300", answer_s=2.0)),
+    ],
+)
+def test_caller_that_is_limited_alone_slows_no_other(config: str, provider: OneUserLimited, begins_at: float) -> None:
+    loads = [Load("m", 5.0, 40.0, begins_at, caller="victim"), Load("m", 25.0, 40.0, caller="poisoner")]
+    played = play(config, provider, loads)
+    assert served(played, "victim") == 1.0
+    assert half_waited_s(played, "victim") == pytest.approx(provider._answer_s, abs=0.1)
+    assert sum(each.user == "poisoner" for each in played.requests) <= 500, "1,000 calls"
+
+
+def test_limit_of_the_account_is_shared_by_the_callers_that_meet_it() -> None:
+    loads = [Load("m", 25.0, 60.0, caller=caller) for caller in ("other", "victim")]
+    played = play(BY_CLIENT_KEY, AccountLimited(10.0), loads)
+    shares = [served(played, caller) for caller in ("other", "victim")]
+    assert min(shares) >= 0.9 * max(shares)
+    assert sum(each.status == 429 for each in played.requests) <= 0.1 * len(played.requests)
+
+
+def test_poisoner_does_not_take_the_share_of_others_in_a_limit_of_the_account() -> None:
+    """All three are refused at first, so their limit seems to be one; then the poisoner alone is always refused."""
+    loads = [Load("m", 12.0, 120.0, caller=caller) for caller in ("other", "victim", "poisoner")]
+    played = play(BY_CLIENT_KEY, AccountLimited(10.0), loads)
+    later = [call for call in played.calls if call.arrived_at >= 60.0 and call.caller != "poisoner"]
+    assert sum(call.outcome == "served" for call in later) >= 0.8 * 10.0 * 60.0

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from random import Random
+
+from llm_guard.policy.apart import MOST_CALLERS, Apart
+from llm_guard.policy.capacity_settings import CapacitySettings
+from llm_guard.policy.pace import Pace
+from llm_guard.policy.paces import Paces
+
+SETTINGS = CapacitySettings()
+
+
+def refuse(paces: Paces, caller: str, *instants: float, hint_s: float = 30.0) -> None:
+    """Calls that are refused at once, and asked to come back later."""
+    for now in instants:
+        paces.of(caller, now)
+        paces.note_rate_limited(caller, now, SETTINGS, now)
+        paces.of_known(caller).note_retry_after(now + hint_s, now, now)
+        paces.join_if_limited(now)
+
+
+def accept(paces: Paces, caller: str, now: float) -> None:
+    paces.of(caller, now).note_ok(now, now)
+    paces.note_accepted(caller, now, SETTINGS, 0, now)
+
+
+def is_held(paces: Paces, caller: str, now: float) -> bool:
+    return paces.of(caller, now).hold_opens_at() > now
+
+
+def test_limit_that_one_caller_has_begun_binds_no_other() -> None:
+    paces = Paces(0.0)
+    refuse(paces, "poisoner", 0.0, 0.1)
+    assert not is_held(paces, "victim", 1.0)
+    assert is_held(paces, "poisoner", 1.0)
+
+
+def test_with_one_caller_there_is_one_pace() -> None:
+    paces = Paces(0.0)
+    refuse(paces, "poisoner", 0.0, 0.1)
+    assert is_held(paces, "poisoner", 1.0)
+    assert paces.apart is None
+
+
+def test_callers_that_are_all_refused_share_one_pace() -> None:
+    paces = Paces(0.0)
+    refuse(paces, "one", 0.0, 0.1)
+    refuse(paces, "two", 0.2, 0.3)
+    assert is_held(paces, "two", 1.0)
+    assert paces.of("one", 1.0) is paces.of("two", 1.0)
+    assert not is_held(paces, "three", 1.0)
+
+
+def test_forecast_parts_nobody() -> None:
+    paces = Paces(0.0)
+    refuse(paces, "poisoner", 0.0, 0.1)
+    assert paces.forecast_of("victim") is None
+    assert paces.forecast_of("poisoner") is paces.free
+    assert paces.apart is None
+
+
+def test_caller_that_was_accepted_since_its_refusal_is_not_bound_by_the_limit_of_another() -> None:
+    paces = Paces(0.0)
+    refuse(paces, "victim", 0.0)
+    accept(paces, "victim", 0.5)
+    refuse(paces, "poisoner", 1.0, 1.1)
+    assert not is_held(paces, "victim", 2.0)
+
+
+def test_reset_forgets_who_is_apart() -> None:
+    paces = Paces(0.0)
+    refuse(paces, "poisoner", 0.0, 0.1)
+    assert not is_held(paces, "victim", 1.0)
+    paces.reset(1.0)
+    assert not is_held(paces, "poisoner", 1.0)
+    assert paces.apart is None
+
+
+def test_callers_are_together_again_a_minute_after_the_last_refusal() -> None:
+    paces = Paces(0.0)
+    refuse(paces, "poisoner", 0.0, 0.1, hint_s=5.0)
+    accept(paces, "victim", 1.0)
+    paces.of("poisoner", 6.0).take(SETTINGS, 0, 6.0)
+    accept(paces, "poisoner", 6.0)
+    assert paces.apart is not None
+    accept(paces, "poisoner", 120.0)
+    assert paces.apart is None
+
+
+def test_caller_that_is_accepted_whenever_the_others_are_refused_leaves_them() -> None:
+    apart = Apart(Pace(0.0), ["poisoner", "victim"], 0.0)
+    left_after = 0
+    for second in range(30):
+        apart.note_refused("poisoner", second, second)
+        if apart.note_accepted("victim", second + 0.5):
+            left_after = second + 1
+            break
+    assert left_after == 18
+
+
+def test_callers_with_one_limit_stay_together() -> None:
+    """However often a call is refused, and though one of them calls nine times as often."""
+    for share in (0.05, 0.5, 0.95):
+        apart, draw = Apart(Pace(0.0), ["hog", "light"], 0.0), Random("together").random
+        for now in range(20_000):
+            caller = "hog" if draw() < 0.9 else "light"
+            if draw() < share:
+                apart.note_refused(caller, now, now)
+            else:
+                assert not apart.note_accepted(caller, now)
+
+
+def test_accepted_call_from_before_the_refusal_shows_nothing() -> None:
+    apart = Apart(Pace(0.0), ["poisoner", "victim"], 0.0)
+    for second in range(100):
+        apart.note_refused("poisoner", 1000.0 + second, 1000.0 + second)
+        assert not apart.note_accepted("victim", 999.0)
+
+
+def test_callers_that_are_remembered_are_bounded() -> None:
+    paces = Paces(0.0)
+    for number in range(3 * MOST_CALLERS):
+        refuse(paces, f"key {number}", float(number), float(number))
+    assert paces.apart is not None
+    assert len(paces.apart.callers) <= MOST_CALLERS
+    assert len(paces._refused) <= MOST_CALLERS

@@ -63,7 +63,8 @@ class Listener:
     def __init__(self, serve: Serve, settings: ListenerSettings, clock: Clock) -> None:
         self.serve = serve
         self.now = clock.now()
-        """As of the last sweep: limits on arrival need no better."""
+        """Seconds of the limits on arrival, as of the last sweep. They stand still with the event loop: what the gateway
+        was too busy to read, or to accept, is not late."""
         self.tls: ssl.SSLContext | None = None
         """For connections from now on; None: they are plain HTTP."""
         self.idle: dict[Connection, None] = {}
@@ -73,6 +74,7 @@ class Listener:
         self.refused = 0
         """Connections so far that found no room."""
         self._clock = clock
+        self._swept_at = self.now
         self._connections: set[Connection] = set()
         self._sweeper: Alarm | None = None
         self.adopt(settings)
@@ -126,7 +128,8 @@ class Listener:
 
     def _sweep(self) -> None:
         """Ends who is over time. One timer for all: one for each would cost every call two of them."""
-        self.now = now = self._clock.now()
-        self._sweeper = self._clock.call_at(now + self._sweep_s, self._sweep)  # first: it must never end
-        for connection in [each for each in self._connections if each.due_at <= now]:
+        swept_at, self._swept_at = self._swept_at, self._clock.now()
+        self.now += min(self._swept_at - swept_at, 2 * self._sweep_s)
+        self._sweeper = self._clock.call_at(self._swept_at + self._sweep_s, self._sweep)  # first: it must never end
+        for connection in [each for each in self._connections if each.due_at <= self.now]:
             connection.expire()

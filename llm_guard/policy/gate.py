@@ -333,7 +333,7 @@ class Gate:
         ramp_until = self._limiter.snapshot(now).ramp_until
         if ramp_until is None:
             return wait_s
-        # A ramp grows, and ends: its two slots of the beginning are not all that there will be.
+        # A ramp grows, and ends: the slots it begins with are not all that there will be.
         return min(wait_s, ramp_until - now + self._turnover_s(ahead, self._limiter.limit(ramp_until)))
 
     def _turnover_s(self, ahead: int, limit: int | None) -> float:

@@ -250,10 +250,16 @@ async def test_message_without_the_helper() -> None:
 # what cannot be written
 
 
-@pytest.mark.parametrize("block", [{"type": "hologram", "data": "x"}, {"type": "tool_use", "id": "t", "input": "x"}])
-async def test_message_with_an_unknown_block_is_a_failure(block: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"type": "hologram", "data": "x"}, "without the event stream that was requested"),
+        ({"type": "tool_use", "id": "t", "input": "x"}, "instead of a message"),
+    ],
+)
+async def test_message_with_an_unknown_block_is_a_failure(block: dict[str, Any], message: str) -> None:
     async with answering(MESSAGE | {"content": [*BLOCKS, block]}) as url, claude(url) as client:
-        with pytest.raises(Exception, match="without the event stream that was requested"):
+        with pytest.raises(Exception, match=message):
             await client.messages.create(model="claude", messages=SAID, max_tokens=9, stream=True)
 
 

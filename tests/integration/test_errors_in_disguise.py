@@ -67,7 +67,7 @@ async def test_error_under_200_that_is_final_becomes_the_error_answer_it_should_
 
 
 async def test_answer_with_a_null_error_is_an_answer() -> None:
-    good = b'{"id": "r", "error": null, "choices": [{"message": {}}]}'
+    good = b'{"id": "r", "error": null, "choices": [{"message": {"role": "assistant", "content": "hi"}}]}'
     assert await asked([whole(200, good)]) == (1, 200, good)
 
 

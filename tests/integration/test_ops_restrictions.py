@@ -149,13 +149,13 @@ async def provider_pause(_folder: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def slow_start(_folder: Path) -> AsyncIterator[Scene]:
-    scripts = [[whole(500)], [whole(500)], HELD, HELD, CHAT.ok]
+    scripts = [[whole(500)], [whole(500)], HELD, HELD, HELD, HELD, CHAT.ok]
     rules = {**BREAKER, "slow_start": "60s"}
     async with facing(*scripts, breaker=rules, models=one(capacity=IMPATIENT)) as (stand, provider):
         await fail(stand, 500, 500)
         await change(stand.url, "breakers/reset", deployment="one/gpt")
-        async with asking(stand, 2):
-            await eventually(lambda: len(provider.requests) == 4)
+        async with asking(stand, 4):
+            await eventually(lambda: len(provider.requests) == 6)
             yield scene_of(stand)
 
 

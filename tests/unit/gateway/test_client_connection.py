@@ -368,6 +368,23 @@ async def test_connection_that_says_nothing_is_closed(stand: Stand) -> None:
     assert transport.written == b""
 
 
+@pytest.mark.parametrize("sent", [b"", GET[:28], post(b"", length=1000), GET], ids=["nothing", "head", "body", "idle"])
+async def test_time_in_which_the_event_loop_stood_still_counts_against_no_client(stand: Stand, sent: bytes) -> None:
+    """The connection is accepted, and the bytes that wait in its socket are read, only after the sweep that is late."""
+    stand.connect()[0].data_received(GET)
+    await settle()
+    stand.clock.advance(100)
+    connection, transport = stand.connect()
+    connection.data_received(sent)
+    await settle()
+    for _ in range(2):
+        stand.clock.ring_due()
+        await settle()
+        stand.clock.advance(100)
+    assert not transport.is_closing()
+    assert transport.statuses == ([200] if sent == GET else [])
+
+
 async def test_idle_connection_is_kept_for_its_time(stand: Stand) -> None:
     connection, transport = stand.connect()
     connection.data_received(GET)

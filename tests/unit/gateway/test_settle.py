@@ -156,7 +156,7 @@ def test_probe_that_closes_a_breaker_lets_calls_return_by_and_by() -> None:
     attempt = Attempt(target, clock.now())
     clock.advance(1.0)
     settle(attempt, probe, Signal.HEALTHY, clock)
-    assert gate.snapshot(clock.now()).limit == 2
+    assert gate.snapshot(clock.now()).limit == 4
     assert gate.snapshot(clock.now() + 10.0).limit is None
 
 

@@ -129,7 +129,7 @@ def test_force_ends_by_itself_and_calls_return_by_and_by() -> None:
     clock.advance(0.1)
     forces.look(clock.now())
     assert states(one) == ["closed"]
-    assert gate.snapshot(clock.now()).limit == 2
+    assert gate.snapshot(clock.now()).limit == 4
     assert world_.let_in_count == 1
     assert world_.notes == [("expiry", "breakers.reset", "a/x", "its time was over")]
 
@@ -151,7 +151,7 @@ def test_reset_closes_what_the_evidence_has_opened() -> None:
     forces.reset(Aim("a/x"))
     assert states(one) == ["closed"]
     assert one.breaker.snapshot(clock.now()).failures == 0
-    assert gate.snapshot(clock.now()).limit == 2
+    assert gate.snapshot(clock.now()).limit == 4
 
 
 def test_reset_leads_back_to_what_the_config_says() -> None:

@@ -28,7 +28,7 @@ def test_returned_deployment_is_asked_again_by_and_by() -> None:
     holds.put("a/x", hold())
     assert holds.end("a/x") == hold()
     assert world_.all[0].hold is None
-    assert gate.snapshot(clock.now()).limit == 2
+    assert gate.snapshot(clock.now()).limit == 4
     assert world_.let_in_count == 1
     assert holds.end("a/x") is None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from llm_guard.policy.epoch import Before, Epoch
+from llm_guard.policy.epoch import Before, Epoch, FailureShare
 from llm_guard.policy.gcra import Bucket
 from llm_guard.policy.trial import at_least, differs, judge
 
@@ -88,7 +88,7 @@ class Throttle:
 
     __slots__ = (
         "_before", "_bucket", "_epoch", "_failures_take_s", "_has_helped", "_is_second", "_next_trial_at",
-        "_phase", "_random_share", "_reset_at", "_share", "_step", "_too_fast", "_waited_at", "rate", "since",
+        "_phase", "_reset_at", "_share", "_step", "_too_fast", "_usual", "_waited_at", "rate", "since",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -105,8 +105,9 @@ class Throttle:
         self._before = Before(0.0, 0.0)
         self._share = 0.0
         """Share of failures that a trial has to make smaller."""
-        self._random_share = 0.0
-        """Share of failures that the latest trial did not make smaller."""
+        self._usual = FailureShare()
+        """What a trial has to do better than. The share that begins it is no measure: it is the highest by chance of
+        many, and any that follows is smaller."""
         self._has_helped = False
         """A trial has shown that failures grow with the load."""
         self._is_second = False
@@ -146,15 +147,15 @@ class Throttle:
 
     def take(self, now: float) -> None:
         """A call goes."""
+        self._epoch.sent += 1
         if self.rate is not None:
             self._bucket.take(self.rate, now)
-            self._epoch.sent += 1
 
     def put_back(self, entered_at: float, now: float) -> None:
         """The call that `take` let go at `entered_at` did not go after all."""
+        self._epoch.sent -= entered_at >= self._epoch.began_at
         if self.rate is not None:
             self._bucket.put_back(self.rate, now)
-            self._epoch.sent -= entered_at >= self._epoch.began_at
 
     def note_ok(self, entered_at: float, now: float) -> None:
         """The call that went at `entered_at` was answered well."""
@@ -181,7 +182,7 @@ class Throttle:
     def reset(self, now: float) -> None:
         """Forgets the rate, and whatever was found out."""
         self._end()
-        self._next_trial_at, self._random_share = -inf, 0.0
+        self._next_trial_at, self._usual = -inf, FailureShare()
         self._reset_at = now
 
     def wait_s(self, ahead: int, now: float) -> float:
@@ -200,22 +201,28 @@ class Throttle:
     def _watch(self, now: float) -> None:
         """A call has failed: begins a trial where that is worth one. The first failure begins an epoch, and does not
         count in it: slow failures come long after the good answers to calls that were sent with them."""
-        if now - self._epoch.began_at > _LONGEST_EPOCH_S:
+        epoch = self._epoch
+        if now - epoch.began_at > _LONGEST_EPOCH_S:
+            self._usual.add(epoch.failures, epoch.calls)
             self._epoch = Epoch(now)
             return
-        epoch = self._epoch
         epoch.failures += 1
-        passed_s, ended = now - epoch.began_at, epoch.ok + epoch.failures
+        passed_s, calls = now - epoch.began_at, epoch.calls
         if passed_s < (_EPOCH_S if epoch.ok >= _ENOUGH_OK else _LONGEST_EPOCH_S / 2):
             return
-        if epoch.failures < _LEAST_FAILURES or ended < _LEAST_CALLS:
+        if epoch.failures < _LEAST_FAILURES or calls < _LEAST_CALLS:
             return
-        share, ok_per_s = epoch.failures / ended, epoch.ok / passed_s
-        is_due = now >= self._next_trial_at or differs(share, ended, self._random_share)
+        share, ok_per_s = epoch.failures / calls, (calls - epoch.failures) / passed_s
+        has_changed = self._usual.calls > 0 and differs(share, calls, self._usual.share)
+        if has_changed:
+            self._usual, self._next_trial_at = FailureShare(), -inf
+        else:
+            self._usual.add(epoch.failures, calls)
+        is_due = not has_changed and now >= self._next_trial_at
         if is_due and share >= _LEAST_SHARE and ok_per_s >= _LEAST_OK_PER_S:
             self.since = now
-            self._before, self._too_fast = Before(ended / passed_s, share), 0.0
-            self._try(at_least(share, ended), ok_per_s, now)
+            self._before, self._too_fast = Before(calls / passed_s, share), 0.0
+            self._try(at_least(self._usual.share, self._usual.calls), ok_per_s, now)
         else:
             self._epoch = Epoch(now)
 
@@ -265,7 +272,9 @@ class Throttle:
             return
         if is_certain:
             # After throttling what failed before that is long past; should as many fail again, that is a change.
-            self._random_share = share if self._has_helped else self._before.share
+            if self._has_helped:
+                self._usual = FailureShare()
+            self._usual.add(self._epoch.failures, decided)
         self._pause(now)
 
     def _pause(self, now: float) -> None:

@@ -15,7 +15,8 @@ from tests.scrape import Scraped
 from tests.tools import need
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0, text/plain; q=0.5"}
-OK = (whole(body=b'{"choices": [{"message": {"role": "assistant", "content": "hi"}}], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'),)
+_CHOICES = b'[{"message": {"role": "assistant", "content": "hi"}}]'
+OK = (whole(body=b'{"choices": %b, "usage": {"prompt_tokens": 7, "completion_tokens": 3}}' % _CHOICES),)
 BUSY = (whole(503, b'{"error": {"message": "busy"}}'),)
 REFUSED = (whole(401, b'{"error": {"message": "no such key", "code": "invalid_api_key"}}'),)
 

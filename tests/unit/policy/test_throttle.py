@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from llm_guard.policy.epoch import Before
+from llm_guard.policy.epoch import Before, FailureShare
 from llm_guard.policy.throttle import Throttle
 from llm_guard.policy.trial import at_least, differs, judge
 
@@ -48,12 +48,14 @@ class World:
         self.failed = 0
         self.limited_s = 0.0
         """For how long calls were held back."""
+        self.throttled_s = 0.0
+        """For how long they were because that had helped."""
         self._dice = Random(seed)
         self._ends: list[tuple[float, float, bool]] = []
         self._waiting = 0
 
     def run(self, calls_per_s: float, begin_s: float, end_s: float, step_s: float = 0.005) -> None:
-        self.sent, self.failed, self.limited_s = [], 0, 0.0
+        self.sent, self.failed, self.limited_s, self.throttled_s = [], 0, 0.0, 0.0
         due = 0.0
         for step in range(round((end_s - begin_s) / step_s)):
             now = begin_s + step * step_s
@@ -67,6 +69,7 @@ class World:
             while self._waiting and self.throttle.opens_at(now) <= now:
                 self._send(now)
             self.limited_s += step_s * (self.throttle.rate is not None)
+            self.throttled_s += step_s * self.throttle.is_throttling
 
     def _send(self, now: float) -> None:
         self._waiting -= 1
@@ -89,6 +92,19 @@ def test_random_failures_are_not_throttled(share: float, seed: int) -> None:
     world.run(100.0, 0.0, 60.0)
     assert world.sent_per_s > 98
     assert world.limited_s < 60 * 0.2
+
+
+@pytest.mark.parametrize(
+    ("share", "calls_per_s", "seconds"), [(0.05, 20.0, 300.0), (0.1, 50.0, 200.0), (0.1, 200.0, 5.0), (0.4, 200.0, 5.0)]
+)
+@pytest.mark.parametrize("seed", range(8))
+def test_failures_that_are_many_by_chance_are_not_taken_for_an_overload(
+    share: float, calls_per_s: float, seconds: float, seed: int
+) -> None:
+    """Neither at the beginning, when no slow answer has come yet, nor later, when a trial begins at a high share."""
+    world = World(at_random(share), seed, answer_s=0.5)
+    world.run(calls_per_s, 0.0, seconds)
+    assert world.throttled_s == 0
 
 
 @pytest.mark.parametrize("times", [1.2, 2.0, 5.0])
@@ -145,13 +161,24 @@ def test_single_failure_begins_no_other_trial() -> None:
     assert throttle.snapshot(1.3).phase == "trying"
 
 
-def test_random_failures_that_become_an_overload_are_throttled() -> None:
-    world = World(at_random(0.3))
+@pytest.mark.parametrize("seed", range(5))
+def test_random_failures_that_become_an_overload_are_throttled(seed: int) -> None:
+    world = World(at_random(0.3), seed)
     world.run(100.0, 0.0, 30.0)
     world.provider = overloaded(20.0)
-    world.run(100.0, 30.0, 40.0)
-    world.run(100.0, 40.0, 70.0)
+    world.run(100.0, 30.0, 34.0)
+    world.run(100.0, 34.0, 64.0)
     assert world.sent_per_s <= 1.15 * 20
+
+
+def test_trial_compares_with_the_usual_share_and_not_with_the_burst_that_begins_it() -> None:
+    throttle = Throttle(0.0)
+    throttle._usual.add(100, 1000)
+    for i in range(40):
+        throttle.take(1.0 + i / 50)
+        (throttle.note_failure if i % 5 == 0 else throttle.note_ok)(1.0 + i / 50, 1.0 + i / 50)
+    assert throttle.snapshot(2.0).phase == "trying"
+    assert throttle._share < 0.1
 
 
 def test_provider_that_takes_more_again_is_sent_more() -> None:
@@ -238,6 +265,15 @@ def test_undecided_trial_leans_to_what_has_helped_before() -> None:
 def test_share_is_taken_for_what_it_is_without_luck() -> None:
     assert at_least(0.2, 25) == pytest.approx(0.12)
     assert at_least(0.0, 25) == 0.02
+
+
+def test_usual_share_follows_what_it_has_become() -> None:
+    usual = FailureShare()
+    usual.add(0, 1_000_000)
+    usual.add(1000, 10_000)
+    assert usual.share == pytest.approx(0.1, rel=0.1)
+    usual.add(500, 1000)
+    assert usual.share == pytest.approx(0.3, rel=0.1)
 
 
 def test_small_differences_of_few_calls_are_none() -> None:

@@ -74,7 +74,7 @@ _is_naming = Memo(is_naming)
 
 def names_several(fields: Iterable[str]) -> bool:
     """Whether several of the names of an object's fields name models."""
-    return len([name for name in fields if _is_naming[name]]) > 1
+    return sum(map(_is_naming.__getitem__, fields)) > 1
 
 
 class _Pairs:

@@ -190,8 +190,8 @@ class Entrance:
         if host is None:
             return Shut("its host fails", deployment.host.retry_after_s(now))
         caller = caller_of(call, deployment, now)
-        suspect = deployment.callers.suspect(caller)
-        breaker = deployment.judge_of(suspect)
+        suspect = deployment.callers.suspect(caller) if deployment.callers.has_failures else None
+        breaker = deployment.breaker if suspect is None else deployment.judge_of(suspect)
         permit = breaker.try_acquire(now) or _look_out_of_turn(deployment, breaker, caller, now)
         if permit is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)

@@ -108,6 +108,8 @@ class Callers:
     _looks: int = 0
     """Where many have failed."""
     _looks_again_at: float = -inf
+    has_failures: bool = False
+    """Whether any caller has failed lately: else none is judged by itself."""
 
     def accept(self, key_digest: str, now: float) -> None:
         """The provider has answered a call with this key of a caller's own. Keys in use are renewed often, or as many
@@ -123,11 +125,6 @@ class Callers:
         """Whether the provider has accepted it in the last hour. Keys are free to invent: only such a key tells one
         caller from another."""
         return now - self._accepted.get(key_digest, -inf) < _ACCEPTED_S
-
-    @property
-    def has_failures(self) -> bool:
-        """Whether any caller has failed lately: else nobody is judged by itself."""
-        return bool(self._records)
 
     def suspect(self, caller: str) -> Suspect | None:
         """None: it is judged together with the others."""
@@ -145,7 +142,7 @@ class Callers:
             self._ok_began_at = began_at
         if self._failing:
             self._failing.clear()
-        if not self._records:
+        if not self.has_failures:
             return
         record = self._records.get(caller)
         if record is None:
@@ -160,6 +157,7 @@ class Callers:
             record.suspect = None
         if record.suspect is None and record.tally.failures < _FORGOTTEN:
             del self._records[caller]
+            self.has_failures = bool(self._records)
 
     def note_failure(self, caller: str, now: float) -> bool:
         """A call has failed in a way that tells of its deployment. True: the caller fails alone, and is to be judged by
@@ -167,6 +165,7 @@ class Callers:
         record = self._records.get(caller)
         if record is None:
             record = self._records[caller] = _Record(_Tally(now))
+            self.has_failures = True
             if len(self._records) > MOST_CALLERS:
                 self._records.popitem(last=False)
         self._records.move_to_end(caller)
@@ -211,6 +210,7 @@ class Callers:
     def reset(self) -> None:
         """Everybody is judged together again: an operator's reset."""
         self._records.clear()
+        self.has_failures = False
         self._failing.clear()
 
     def _is_alone(self, record: _Record, now: float) -> bool:

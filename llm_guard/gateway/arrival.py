@@ -27,8 +27,8 @@ from llm_guard.policy.deadline import deadline_at
 
 
 def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
-    """Checks the size of the body as far as it is known, and what the head announces of it; sends the interim answer that a client may wait for before it
-    sends the body. Raises BadRequest."""
+    """Checks the size of the body as far as it is known, and what the head announces of it. Sends the interim answer
+    that a client may wait for before it sends the body. Raises BadRequest."""
     request = reply.request
     limit.check(max(request.content_length, request.received_bytes))
     if request.content_length > MEMORY_BYTES:

@@ -112,10 +112,7 @@ class Callers:
     """Whether any caller has failed lately: else none is judged by itself."""
 
     def accept(self, key_digest: str, now: float) -> None:
-        """The provider has answered a call with this key of a caller's own. Keys in use are renewed often, or as many
-        new ones would have them forgotten."""
-        if now - self._accepted.get(key_digest, -inf) < _RENEWED_S:
-            return
+        """The provider has answered a call with this key of a caller's own."""
         self._accepted[key_digest] = now
         self._accepted.move_to_end(key_digest)
         if len(self._accepted) > MOST_CALLERS:
@@ -136,8 +133,11 @@ class Callers:
             if record.suspect is not None:
                 yield caller, record.suspect
 
-    def note_ok(self, caller: str, began_at: float, now: float) -> None:
-        """A call that began at `began_at` was answered well."""
+    def note_ok(self, caller: str, began_at: float, now: float, own_key: str = "") -> None:
+        """A call that began at `began_at` was answered well. `own_key`: digest of the caller's own key, if that was
+        sent. Keys in use are renewed often, or as many new ones would have them forgotten."""
+        if own_key and now - self._accepted.get(own_key, -inf) >= _RENEWED_S:
+            self.accept(own_key, now)
         if began_at > self._ok_began_at:
             self._ok_began_at = began_at
         if self._failing:

@@ -140,8 +140,8 @@ class Breaker:
         if permit.is_settled:
             return None
         permit.is_settled = True
-        settings, slow_s = self._settings, self._settings.slow_call
-        is_slow = slow_s is not None and duration_s is not None and duration_s > slow_s
+        settings = self._settings
+        is_slow = settings.slow_call is not None and duration_s is not None and duration_s > settings.slow_call
         if permit.generation != self._generation:
             return self._note_late(permit, signal, now, is_slow=is_slow)
         is_overdue = permit.is_probe and self._leases.pop(permit, 0.0) <= now

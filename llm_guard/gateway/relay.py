@@ -231,10 +231,9 @@ def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
 
 def _feed_seeking(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
     """What may be passed on of a chunk that is looked at for progress, which postpones the stall limit."""
-    watch = view.watch
-    watch.seeks_progress = True
+    view.watch.seeks_progress = True
     passed = view.feed(chunk)
-    if not watch.seeks_progress:
+    if not view.watch.seeks_progress:
         limit.progress()
     return passed
 

@@ -151,9 +151,9 @@ class Attempt:
     """The memory of its answer, where that is read whole; released with the call."""
     on_patience: Callable[[], None] | None = None
     """To be called while it is made, when the call may take longer than was known."""
-    sent_at: float = 0.0
-    """Of a body that is sent while it arrives: when the provider last took a part of it. What comes before is not the
-    provider's time. 0: the body was there as a whole."""
+    timed_from: float = field(init=False)
+    """The instant from which the provider's time counts: the start, or where a body is sent while it arrives, when the
+    provider last took a part of it."""
     answered_at: float | None = None
     """When its first token, or its whole answer, was there."""
     ended_at: float | None = None
@@ -167,10 +167,8 @@ class Attempt:
     budget_left: float | None = None
     """Retries that could still have been made then, as far as budgets go."""
 
-    @property
-    def timed_from(self) -> float:
-        """The instant from which the provider's time counts."""
-        return self.sent_at if self.sent_at > self.started_at else self.started_at  # noqa: FURB136  # half the price
+    def __post_init__(self) -> None:
+        self.timed_from = self.started_at
 
     @property
     def outcome(self) -> str:

@@ -84,7 +84,7 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
     return Usage(
         count_of(usage.get("prompt_tokens", usage.get("input_tokens"))),
         count_of(usage.get("completion_tokens", usage.get("output_tokens"))),
-        count_of(dict_of(details).get("cached_tokens")),
+        count_of(details.get("cached_tokens")) if isinstance(details, dict) else None,
     )
 
 

@@ -101,9 +101,14 @@ def has_broken_off(choice: Mapping[str, object]) -> bool:
 
     OpenRouter calls it `stop` at times, and has the reason of the provider behind it in `native_finish_reason`.
     """
-    if is_breakage(choice.get("finish_reason")) or is_breakage(choice.get("native_finish_reason")):
+    return has_ended_badly(choice.get("finish_reason"), choice.get("native_finish_reason"), choice.get("error"))
+
+
+def has_ended_badly(reason: object, native_reason: object, error: object) -> bool:
+    """As `has_broken_off`, of the values of a choice's members; None: the choice does not have it."""
+    if is_breakage(reason) or (native_reason is not None and is_breakage(native_reason)):
         return True
-    return reports(choice.get("error"))
+    return error is not None and reports(error)
 
 
 def is_breakage(reason: object) -> bool:

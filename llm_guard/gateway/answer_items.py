@@ -78,9 +78,10 @@ class ItemCheck:
             return False
         if self._needed and _is_null(getattr(item, self._needed.get(item.type, "type"))):
             return False
-        return all(_is_vector(getattr(item, name)) for name in self._vectors) and not any(
-            getattr(item, name).is_empty for name in self._messages
-        )
+        for name in self._messages:
+            if getattr(item, name).is_empty:
+                return False
+        return not self._vectors or all(_is_vector(getattr(item, name)) for name in self._vectors)
 
 
 def _are_numbered(indexes: list[Any]) -> bool:

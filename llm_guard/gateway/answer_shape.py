@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from llm_guard.dialect.shapes import Items, Member, Shape, is_breakage, is_error_answer, reports
+from llm_guard.dialect.shapes import Items, Member, Shape, has_ended_badly, is_error_answer, reports
 from llm_guard.gateway.answer_items import NULL, ItemCheck, Message, Object
 
 Fault = Literal["cut", "empty", "shape", "text"]
@@ -52,7 +52,7 @@ class Reader:
             return self._read_odd(body, inputs)
         except RecursionError:
             return Fields()  # nested deeper than can be read here: valid all the same
-        return fields if not self._checks or self._has_items(fields, inputs) else self._read_itemless(fields)
+        return self._checked(fields, inputs) if self._checks else fields
 
     def is_error(self, fields: Fields) -> bool:
         """Whether an answer in this shape reports an error instead of a result."""
@@ -62,7 +62,7 @@ class Reader:
             return True
         for name in self._breaking:
             for item in getattr(fields, name, ()):
-                if is_breakage(item.finish_reason) or is_breakage(item.native_finish_reason) or reports(item.error):
+                if has_ended_badly(item.finish_reason, item.native_finish_reason, item.error):
                     return True
         return False
 
@@ -78,14 +78,14 @@ class Reader:
             return "shape"
         except ValueError:
             return "cut" if _is_cut(body) else "text"
-        return fields if self._has_items(fields, inputs) else self._read_itemless(fields)
+        return self._checked(fields, inputs)
 
-    def _read_itemless(self, fields: Fields) -> Fields | Fault:
-        """An answer whose items are not what they should be may be an error, which has none."""
-        return fields if self.is_error(fields) else "shape"
-
-    def _has_items(self, fields: Fields, inputs: int) -> bool:
-        return all(check.holds(getattr(fields, name), inputs) for name, check in self._checks)
+    def _checked(self, fields: Fields, inputs: int) -> Fields | Fault:
+        """The fields, unless items are missing or malformed: such an answer may be an error, which has none."""
+        for name, check in self._checks:
+            if not check.holds(getattr(fields, name), inputs):
+                return fields if self.is_error(fields) else "shape"
+        return fields
 
 
 def value_of(body: bytes) -> Any:

@@ -27,10 +27,10 @@ from llm_guard.policy.deadline import deadline_at
 
 
 def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
-    """Checks what the head announces of the body, and sends the interim answer that a client may wait for before it
-    sends the body. Raises BadRequest."""
+    """Checks the size of the body as far as it is known, and what the head announces of it. Sends the interim answer
+    that a client may wait for before it sends the body. Raises BadRequest."""
     request = reply.request
-    limit.check(request.content_length)
+    limit.check(max(request.content_length, request.received_bytes))
     if request.content_length > MEMORY_BYTES:
         spool.check(request.content_length)
     if "expect" not in request.names or request.version == "1.0":  # HTTP/1.0 has none (RFC 9110, section 10.1.1)

@@ -25,7 +25,6 @@ from llm_guard.policy.deadline import attempt_ends_at, first_token_s, reserve_s
 from llm_guard.policy.hedge import HedgeDelays
 from llm_guard.policy.itinerary import Stop
 from llm_guard.policy.key_choice import gives_way, is_free_of_charge
-from llm_guard.policy.latency import Latency
 from llm_guard.policy.next_step import ChangeKey, FallBack, GiveUp, Retry, Step, next_step
 from llm_guard.policy.retry_budget import try_spend_all
 from llm_guard.policy.returns import WORTH_SPREADING_S
@@ -121,10 +120,7 @@ class AttemptLoop:
         left_s = commit_by - now
         ends_by = commit_by
         if left_s < 2 * limit_s:  # else this attempt leaves the next one time enough by itself
-            own, following = target.deployment.latency_of(call.is_stream), _following(way, stop)
-            # Where no limit was chosen an answer that takes long is right, and cutting it short would lose it.
-            is_chosen = timeouts.is_configured("first_token" if call.is_stream else "attempt")
-            kept_s = reserve_s(left_s, limit_s, own, following, now, 0.0 if is_chosen else own.longest_s)
+            kept_s = _kept_s(way, stop, left_s, limit_s, now)
             if kept_s:
                 ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S)
         attempt = Attempt(target, now, call.id, way.budgets(stop), call.is_stream, leave.breaker, first_s, ends_by)
@@ -248,13 +244,19 @@ class AttemptLoop:
             self._bench.note_wait(key, failure, target.retry.max_retry_after, now, source)
 
 
-def _following(way: Way, stop: Stop) -> Latency | None:
-    """Of whom would be asked after this attempt; None: nobody."""
-    other = way.line.first_other(stop)
-    if other is None and stop.retries + 1 >= way.target(stop).retry.max_attempts:
-        return None
-    after = way.target(other or stop).deployment
-    return after.latency_of(way.call.is_stream)
+def _kept_s(way: Way, stop: Stop, left_s: float, limit_s: float, now: float) -> float:
+    """Seconds of the `left_s` until the deadline that an attempt leaves for the one after it."""
+    target, other, is_stream = way.route.targets[stop.place], way.line.first_other(stop), way.call.is_stream
+    if other is None and stop.retries + 1 >= target.retry.max_attempts:
+        return 0.0
+    after = target if other is None else way.route.targets[other.place]
+    following = after.deployment.latency_of(is_stream)
+    if not following.has_history:
+        return 0.0
+    own = target.deployment.latency_of(is_stream)
+    # Where no limit was chosen an answer that takes long is right, and cutting it short would lose it.
+    is_chosen = target.timeouts.is_configured("first_token" if is_stream else "attempt")
+    return reserve_s(left_s, limit_s, own, following, now, 0.0 if is_chosen else own.longest_s)
 
 
 def _decisive(first: Attempt, told: Failure) -> Failure:

@@ -28,8 +28,11 @@ _LONGEST = max(map(len, _NAMES))
 
 def check_single_model(call: Call, asked: Asked) -> None:
     """Raises BadRequest for a call that names more than one model."""
-    is_plain = isinstance(call.body, bytes) and not call.content_encoding and call.body.lstrip()[:1] == b"{"
-    if asked.is_model_doubled or (is_plain and isinstance(call.body, bytes) and _is_doubtful(call.body, asked)):
+    body = call.body
+    is_doubled = asked.is_model_doubled
+    if isinstance(body, bytes) and not call.content_encoding and body.lstrip().startswith(b"{"):
+        is_doubled = is_doubled or _is_doubtful(body, asked)
+    if is_doubled:
         message = "this API key may name one model only: write `model` once, and neither `models` nor `fallbacks`"
         raise BadRequest(400, "invalid_model", message, "model")
 
@@ -74,7 +77,7 @@ _is_naming = Memo(is_naming)
 
 def names_several(fields: Iterable[str]) -> bool:
     """Whether several of the names of an object's fields name models."""
-    return len([name for name in fields if _is_naming[name]]) > 1
+    return sum(map(_is_naming.__getitem__, fields)) > 1
 
 
 class _Pairs:

@@ -225,6 +225,9 @@ def _travelling(headers: Headers, facts: Memo[str, int], dropped: int) -> tuple[
     named: frozenset[str] = frozenset()
     for pair in headers:
         fact = facts[pair[0]]
+        if not fact:  # nothing is known of most
+            kept.append(pair)
+            continue
         found |= fact
         if not fact & dropped:
             kept.append(pair)

@@ -202,7 +202,10 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                 chunk = await exchange.read()
                 if not chunk:
                     break
-                passed = _feed(view, chunk, limit)
+                if limit.touch() and view is not None:
+                    passed = _feed_seeking(view, chunk, limit)
+                else:
+                    passed = chunk if view is None else view.feed(chunk)
     except TimeoutError:
         broken = _CLIENT_STALLED if is_writing else _out_of_time(limit, served)
     except UpstreamError as error:
@@ -226,14 +229,11 @@ def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
         limit.set_stall(timeouts.stall)
 
 
-def _feed(view: StreamView | None, chunk: bytes, limit: TimeLimit) -> bytes:
-    """What may be passed on of a chunk. Progress in it postpones the stall limit, where a look at it is due."""
-    if not limit.touch() or view is None:
-        return chunk if view is None else view.feed(chunk)
-    watch = view.watch
-    watch.seeks_progress = True
+def _feed_seeking(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
+    """What may be passed on of a chunk that is looked at for progress, which postpones the stall limit."""
+    view.watch.seeks_progress = True
     passed = view.feed(chunk)
-    if not watch.seeks_progress:
+    if not view.watch.seeks_progress:
         limit.progress()
     return passed
 

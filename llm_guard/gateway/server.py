@@ -318,7 +318,6 @@ class Gateway:
         try:
             check_announced(reply, limit, self.spool)
             call.body = reply.request.take()
-            limit.check(len(call.body))
             self._note_arrived(call, reply, inspect(call.body, call.content_type, "", limit.max_bytes))
         except BadRequest as bad:
             return refusal_of(bad)

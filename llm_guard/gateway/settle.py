@@ -104,9 +104,7 @@ def _note_caller(attempt: Attempt, leave: Leave, signal: Signal, now: float) -> 
         if deployment.note_failure(leave.caller, now):
             _log.warning("caller fails alone", **deployment.breaker_of(), caller=leave.caller)
     elif signal is _HEALTHY and not leave.is_begun:
-        deployment.callers.note_ok(leave.caller, attempt.started_at, now)
-        if leave.own_key:
-            deployment.callers.accept(leave.own_key, now)
+        deployment.callers.note_ok(leave.caller, attempt.started_at, now, leave.own_key)
 
 
 def _is_ignored(attempt: Attempt) -> bool:

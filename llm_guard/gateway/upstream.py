@@ -188,7 +188,7 @@ class _Limits:
         return replace(failure, detail=detail, is_early=True)
 
     def _begin_again(self) -> None:
-        self._attempt.sent_at = self._connected_at = self.clock.now()
+        self._attempt.timed_from = self._connected_at = self.clock.now()
         if self._latest_name == "first_token":
             self.on_stream()
         else:

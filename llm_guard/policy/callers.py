@@ -108,12 +108,11 @@ class Callers:
     _looks: int = 0
     """Where many have failed."""
     _looks_again_at: float = -inf
+    has_failures: bool = False
+    """Whether any caller has failed lately: else none is judged by itself."""
 
     def accept(self, key_digest: str, now: float) -> None:
-        """The provider has answered a call with this key of a caller's own. Keys in use are renewed often, or as many
-        new ones would have them forgotten."""
-        if now - self._accepted.get(key_digest, -inf) < _RENEWED_S:
-            return
+        """The provider has answered a call with this key of a caller's own."""
         self._accepted[key_digest] = now
         self._accepted.move_to_end(key_digest)
         if len(self._accepted) > MOST_CALLERS:
@@ -123,11 +122,6 @@ class Callers:
         """Whether the provider has accepted it in the last hour. Keys are free to invent: only such a key tells one
         caller from another."""
         return now - self._accepted.get(key_digest, -inf) < _ACCEPTED_S
-
-    @property
-    def has_failures(self) -> bool:
-        """Whether any caller has failed lately: else nobody is judged by itself."""
-        return bool(self._records)
 
     def suspect(self, caller: str) -> Suspect | None:
         """None: it is judged together with the others."""
@@ -139,13 +133,16 @@ class Callers:
             if record.suspect is not None:
                 yield caller, record.suspect
 
-    def note_ok(self, caller: str, began_at: float, now: float) -> None:
-        """A call that began at `began_at` was answered well."""
+    def note_ok(self, caller: str, began_at: float, now: float, own_key: str = "") -> None:
+        """A call that began at `began_at` was answered well. `own_key`: digest of the caller's own key, if that was
+        sent. Keys in use are renewed often, or as many new ones would have them forgotten."""
+        if own_key and now - self._accepted.get(own_key, -inf) >= _RENEWED_S:
+            self.accept(own_key, now)
         if began_at > self._ok_began_at:
             self._ok_began_at = began_at
         if self._failing:
             self._failing.clear()
-        if not self._records:
+        if not self.has_failures:
             return
         record = self._records.get(caller)
         if record is None:
@@ -160,6 +157,7 @@ class Callers:
             record.suspect = None
         if record.suspect is None and record.tally.failures < _FORGOTTEN:
             del self._records[caller]
+            self.has_failures = bool(self._records)
 
     def note_failure(self, caller: str, now: float) -> bool:
         """A call has failed in a way that tells of its deployment. True: the caller fails alone, and is to be judged by
@@ -167,6 +165,7 @@ class Callers:
         record = self._records.get(caller)
         if record is None:
             record = self._records[caller] = _Record(_Tally(now))
+            self.has_failures = True
             if len(self._records) > MOST_CALLERS:
                 self._records.popitem(last=False)
         self._records.move_to_end(caller)
@@ -211,6 +210,7 @@ class Callers:
     def reset(self) -> None:
         """Everybody is judged together again: an operator's reset."""
         self._records.clear()
+        self.has_failures = False
         self._failing.clear()
 
     def _is_alone(self, record: _Record, now: float) -> bool:

@@ -211,12 +211,12 @@ class Gate:
         if outcome == "rate_limited":
             self._paces.note_rate_limited(slot.source, slot.entered_at, self._settings, now)
             return is_waited_for
-        if outcome == "ok":
-            self._paces.of_known(slot.source).note_ok(slot.entered_at, now)
+        is_ok = outcome == "ok"
+        if is_ok:
             self._throttle.note_ok(slot.entered_at, now)
         else:
             self._throttle.note_failure(slot.entered_at, now)
-        self._paces.note_accepted(slot.source, slot.entered_at, self._settings, self._line.length, now)
+        self._paces.note_accepted(slot.source, slot.entered_at, self._settings, self._line.length, now, is_ok=is_ok)
         return is_waited_for
 
     def note_hint(self, hint: RateHint, sent_at: float, now: float, source: str = "") -> None:

@@ -60,6 +60,11 @@ class Latency:
         self.longest_s = 0.0
         """The longest whole exchange so far; it does not age."""
 
+    @property
+    def has_history(self) -> bool:
+        """Whether there may be exchanges enough for a quantile."""
+        return len(self._recent) >= ENOUGH
+
     def note(self, duration_s: float, now: float) -> None:
         """An exchange ended by itself."""
         self._recent.append((now, duration_s))

@@ -16,6 +16,8 @@ from llm_guard.policy.pace_evidence import Accepted
 from llm_guard.policy.quota_probes import ACCEPTED_AFTER_S, QuotaProbes
 from llm_guard.policy.rate_growth import CUT, PROBE_RATE, RateGrowth, slow_start_s
 
+Opening = Literal["after_stop", "confirmed"]
+"""What a slow start begins after: nothing had been accepted, or a guessed rate is confirmed by an answer."""
 _Phase = Literal["steady", "quota", "stopped", "opening"]
 
 _FORGET_S = 60.0
@@ -168,25 +170,26 @@ class LearnedRate:
         elif not self._epoch.covers(entered_at):
             self._cut_if_too_fast(entered_at, now)
 
-    def note_accepted(self, entered_at: float, now: float) -> bool:
-        """The call that went at `entered_at` came back with anything but a 429. Returns whether that begins an
-        opening."""
+    def note_accepted(self, entered_at: float, now: float) -> Opening | None:
+        """The call that went at `entered_at` came back with anything but a 429. Returns the slow start that this
+        begins, or None."""
         self._accepted.note(now)
         self._accepted_in_a_row += 1
         if entered_at >= self._limited_since:
             self._limited_in_a_row = 0
         if self.rate is None or entered_at < self._phase_at:
-            return False
+            return None
         self._answers += 1
         if self._phase == "stopped" or (self._phase == "steady" and self._is_unconfirmed):
+            opening: Opening = "after_stop" if self.is_stopped else "confirmed"
             self._open(now, self.rate)
-            return True
+            return opening
         if self._phase == "quota":
-            return self._note_accepted_of_quota(self.rate, now)
+            return "confirmed" if self._note_accepted_of_quota(self.rate, now) else None
         if self._quota_probes.is_running and self.rate < PROBE_RATE:
             self.rate *= 2
             self._bucket.shorten(self.rate, now)
-        return False
+        return None
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,

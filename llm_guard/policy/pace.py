@@ -95,12 +95,13 @@ class Pace:
         if settings.pacing:
             self._pacer.note_rate_limited(entered_at, now)
 
-    def note_ok(self, entered_at: float, now: float) -> None:
-        """The call that entered then was answered well."""
-        self._retry_after.note_accepted(entered_at, now)
-
-    def note_accepted(self, entered_at: float, settings: CapacitySettings, waiting: int, now: float) -> None:
-        """The call that entered then came back with anything but a 429: it may end a hold, a stop or both."""
+    def note_accepted(
+        self, entered_at: float, settings: CapacitySettings, waiting: int, now: float, *, is_ok: bool
+    ) -> None:  # fmt: skip
+        """The call that entered then came back with anything but a 429: it may end a hold, a stop or both. `is_ok`: it
+        was answered well."""
+        if is_ok:
+            self._retry_after.note_accepted(entered_at, now)
         held_since = self._hold.since
         if held_since is None and not settings.pacing:
             return

@@ -12,12 +12,10 @@ from typing import Literal
 
 from llm_guard.policy.gcra import Bucket
 from llm_guard.policy.header_rate import HeaderRate
-from llm_guard.policy.learned_rate import LearnedRate
+from llm_guard.policy.learned_rate import LearnedRate, Opening
 from llm_guard.policy.rate_hints import RateHint
 
 Cause = Literal["rate_limits", "headers"]
-Opening = Literal["after_stop", "confirmed"]
-"""What a slow start begins after: nothing had been accepted, or a guessed rate is confirmed by an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +86,7 @@ class Pacer:
     def note_accepted(self, entered_at: float, now: float) -> Opening | None:
         """The call that went at `entered_at` came back with anything but a 429. Returns the slow start that this
         begins, or None."""
-        learned = self._learned
-        was_stopped = learned.rate is not None and learned.is_stopped
-        if not learned.note_accepted(entered_at, now):
-            return None
-        return "after_stop" if was_stopped else "confirmed"
+        return self._learned.note_accepted(entered_at, now)
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,

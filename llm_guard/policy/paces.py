@@ -65,16 +65,16 @@ class Paces:
         self.join_if_limited(now)
 
     def note_accepted(
-        self, caller: str, entered_at: float, settings: CapacitySettings, waiting: int, now: float
-    ) -> None:  # fmt: skip
-        """A caller's call that entered then came back with anything but a 429."""
+        self, caller: str, entered_at: float, settings: CapacitySettings, waiting: int, now: float, *, is_ok: bool
+    ) -> None:
+        """A caller's call that entered then came back with anything but a 429; `is_ok`: it was answered well."""
         apart = self.apart
         if apart is None or not apart.has(caller):
-            self.free.note_accepted(entered_at, settings, waiting, now)
+            self.free.note_accepted(entered_at, settings, waiting, now, is_ok=is_ok)
             if self._refused and not self.free.is_limited:
                 self._refused.pop(caller, None)
             return
-        apart.pace.note_accepted(entered_at, settings, waiting, now)
+        apart.pace.note_accepted(entered_at, settings, waiting, now, is_ok=is_ok)
         if apart.note_accepted(caller, entered_at):
             apart.leave(caller)
             if not self.free.is_limited:

@@ -10,7 +10,7 @@ a path (escapes, case, path parameters, a slash at its end) reaches more than th
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote
 
@@ -48,6 +48,11 @@ class Scope:
     """Names, or their beginnings followed by `*`. None: every model of the config."""
     paths: tuple[str, ...] = (INFERENCE,)
     """Paths, or their beginnings followed by `*`; `inference` stands for the calls above."""
+    allows_all_models: bool = field(init=False)
+    """Whether any name may be asked for, also one that the config does not have."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "allows_all_models", self.models is not None and ALL in self.models)
 
     def allows_path(self, method: str, path: str) -> bool:
         """Whether a request may be sent to `path`, which is without `/upstreams/NAME`."""
@@ -56,10 +61,6 @@ class Scope:
         if any(mark in path for mark in _AMBIGUOUS) and model_in_path(path) is None:
             return False
         return path.startswith(OWN_CALLS) or matches(self.paths, path)
-
-    @property
-    def allows_all_models(self) -> bool:
-        return self.models is not None and ALL in self.models
 
     def allows_model(self, model: str, sent: Sent | None) -> bool:
         """`sent`: where the config sends the model, for a call to `/upstreams/NAME`; None for any other call, which has

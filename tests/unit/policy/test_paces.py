@@ -20,8 +20,8 @@ def refuse(paces: Paces, caller: str, *instants: float, hint_s: float = 30.0) ->
 
 
 def accept(paces: Paces, caller: str, now: float) -> None:
-    paces.of(caller, now).note_ok(now, now)
-    paces.note_accepted(caller, now, SETTINGS, 0, now)
+    paces.of(caller, now)
+    paces.note_accepted(caller, now, SETTINGS, 0, now, is_ok=True)
 
 
 def is_held(paces: Paces, caller: str, now: float) -> bool:

@@ -49,6 +49,11 @@ class Pacer:
         """Whether there is a rate that was learned from 429s."""
         return self._learned.rate is not None
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing is accepted: single calls probe whether that has changed."""
+        return self._learned.rate is not None and self._learned.is_stopped
+
     def opens_at(self, now: float) -> float:
         """Earliest instant of the next call; one in the past means now. Counts as demand: the learned rate grows
         while calls wait for it."""
@@ -88,9 +93,8 @@ class Pacer:
     def note_accepted(self, entered_at: float, now: float) -> Opening | None:
         """The call that went at `entered_at` came back with anything but a 429. Returns the slow start that this
         begins, or None."""
-        learned = self._learned
-        was_stopped = learned.rate is not None and learned.is_stopped
-        if not learned.note_accepted(entered_at, now):
+        was_stopped = self.is_stopped
+        if not self._learned.note_accepted(entered_at, now):
             return None
         return "after_stop" if was_stopped else "confirmed"
 

@@ -7,7 +7,7 @@ each caller holds. Does not own the order within one priority (`policy.fair_queu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from llm_guard.policy.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Only, Slot, Ticket
@@ -20,6 +20,8 @@ MOST_PASSED = 3
 turns at least, which leaves some of the promised fifth for the gaps between a caller's calls."""
 # Of fewer slots no priority has a quarter for itself: the time for which they are used is shared.
 _FEWEST_SLOTS = MOST_PASSED + 1
+# Sums of instants are rounded: between calls that take hardly any time the turns decide.
+_PRECISION_S = 0.001
 # Of a line's places each priority may take so many from the others. A line of one or two has none to share out.
 _PLACES_SHARE = 5
 _SHORTEST_SHARED = 3
@@ -60,8 +62,7 @@ class Line:
     def take(self, slots: int | None = None, *, newest_first: bool = False, now: float = 0.0) -> Ticket:
         """Removes and returns the next call; `newest_first`: the latest of the caller whose turn it is. Raises
         ValueError if none waits. `slots`: see `FairQueue.take`."""
-        overdue = self._overdue(slots, now) if len(self._queues) > 1 else None
-        priority = min(self._queues) if overdue is None else overdue
+        priority = self._next_priority(self._queues, slots, now)
         queue = self._queues[priority]
         capacity, held = self._shares(priority, queue, slots, now)
         ticket = queue.take(capacity, held, newest_first=newest_first)
@@ -74,8 +75,7 @@ class Line:
     ) -> Ticket:  # fmt: skip
         """Like `take`, but passes over calls that are not selected. Raises ValueError if none is."""
         ready = [of for of, queue in self._queues.items() if queue.has_selected(only, newest_first=newest_first)]
-        overdue = self._overdue(slots, now) if len(ready) > 1 else None
-        priority = overdue if overdue in ready and overdue is not None else min(ready)
+        priority = self._next_priority(ready, slots, now)
         queue = self._queues[priority]
         capacity, held = self._shares(priority, queue, slots, now)
         ticket = queue.take_selected(only, capacity, held, newest_first=newest_first)
@@ -91,7 +91,7 @@ class Line:
         """Whether a newcomer has the next turn, although it has not waited."""
         if not self.length:
             return True
-        return priority < min(self._queues) and self._overdue(slots, now) is None
+        return priority < min(self._queues) and self._overdue(self._queues, slots, now) is None
 
     def hold(self, priority: int, caller: str = "", now: float = 0.0) -> Holder:
         """A call has been let in while others waited; `release` what is returned when it gives its slot back."""
@@ -154,20 +154,32 @@ class Line:
         """How many wait, by priority."""
         return MappingProxyType({of: len(queue) for of, queue in sorted(self._queues.items())})
 
-    def _overdue(self, slots: int | None, now: float) -> int | None:
-        """The waiting priority that others have passed over most, if that was too often; the highest of equals. Where
-        slots are short, the one that holds fewest, if that is less than a quarter: calls differ in how long they use
-        one. Of one to three slots, the one that has used them for less than a quarter of the time."""
-        if slots is None:
-            priority = max(sorted(self._queues), key=self._passed.__getitem__)
-            return priority if self._passed[priority] >= MOST_PASSED else None
-        if slots >= _FEWEST_SLOTS:
-            used, priority = min((float(sum(self._held.get(each, {}).values())), each) for each in self._queues)
+    def _next_priority(self, ready: Collection[int], slots: int | None, now: float) -> int:
+        """Raises ValueError if no priority is ready."""
+        overdue = self._overdue(ready, slots, now) if len(ready) > 1 else None
+        return min(ready) if overdue is None else overdue
+
+    def _overdue(self, ready: Collection[int], slots: int | None, now: float) -> int | None:
+        """Returns the priority that has the next turn before the higher ones, if any. If calls wait for a rate, that is
+        the one with the most turns of others since its last one. If they wait for one of four slots or more, it is the
+        one that holds the fewest; for one of fewer slots, see `_is_behind`."""
+        if slots is not None and slots >= _FEWEST_SLOTS:
+            used, priority = min((float(sum(self._held.get(of, {}).values())), of) for of in ready)
             return priority if used * (MOST_PASSED + 1) < slots else None
-        time, passed = self._slot_time, self._passed
-        used, turns, priority = min((time.of_priority(each, now), -passed[each], each) for each in self._queues)
-        is_behind = used * (MOST_PASSED + 1) < self._slot_time.total(now)
-        return priority if is_behind or (not used and turns <= -MOST_PASSED) else None
+        candidates = ready if slots is None else [of for of in ready if self._is_behind(of, now)]
+        if not candidates:
+            return None
+        priority = max(sorted(candidates), key=self._passed.__getitem__)
+        return priority if slots is not None or self._passed[priority] >= MOST_PASSED else None
+
+    def _is_behind(self, priority: int, now: float) -> bool:
+        """Whether a priority has used the slots for less than a quarter of the time: clearly, so that with one more
+        call it would not exceed the quarter, or while others had three turns."""
+        time = self._slot_time
+        spare_s = time.total(now) - (MOST_PASSED + 1) * time.of_priority(priority, now)
+        typical_s = time.typical_s(priority)
+        is_clear = typical_s is not None and spare_s >= MOST_PASSED * max(typical_s, _PRECISION_S)
+        return is_clear or (spare_s >= -_PRECISION_S and self._passed[priority] >= MOST_PASSED)
 
     def _shares(
         self, priority: int, queue: FairQueue, slots: int | None, now: float

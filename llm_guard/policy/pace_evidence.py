@@ -82,6 +82,10 @@ class Recent:
     def uncount(self, entered_at: float) -> None:
         """The call did not go after all."""
         self._shift(entered_at, -1, 0)
+        # A mark of the instant at which the call entered may have counted it.
+        for mark in (self._previous, self._last, self._first):
+            if mark is not None:
+                mark.calls = min(mark.calls, self.calls)
 
     def is_more_than(self, share: float) -> bool:
         """Whether more calls met a 429 than chance makes of that share."""

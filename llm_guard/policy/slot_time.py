@@ -12,6 +12,7 @@ from math import exp
 _FADE_S = 60.0
 _MOST_CALLERS = 1024
 _FORGOTTEN_S = 0.01
+_LATEST_WEIGHT = 0.1
 
 
 @dataclass(slots=True)
@@ -28,14 +29,27 @@ class _Use:
         faded_s = self.seconds * exp((self.faded_at - now) / _FADE_S)
         return faded_s + max(0.0, self.count * now - self.began_at)
 
+    def begin(self, now: float) -> None:
+        self.count += 1
+        self.began_at += now
+
+    def end(self, began_at: float, now: float) -> None:
+        self.count -= 1
+        self.began_at -= began_at
+        self.seconds = self.seconds * exp((self.faded_at - now) / _FADE_S) + now - began_at
+        self.faded_at = now
+
 
 class SlotTime:
     """Slot-seconds of callers. Keeps the callers that use slots now, and 1,024 others at most."""
 
-    __slots__ = ("_uses",)
+    __slots__ = ("_sums", "_typical_s", "_uses")
 
     def __init__(self) -> None:
         self._uses: dict[int, dict[str, _Use]] = {}
+        self._sums: dict[int, _Use] = {}
+        """By priority. Deciding whose turn it is must not take longer the more callers there are."""
+        self._typical_s: dict[int, float] = {}
 
     def begin(self, priority: int, caller: str, now: float) -> None:
         uses = self._uses.setdefault(priority, {})
@@ -44,25 +58,29 @@ class SlotTime:
             if len(uses) >= _MOST_CALLERS:
                 self._forget(uses, now)
             use = uses[caller] = _Use(0.0, now)
-        use.count += 1
-        use.began_at += now
+        use.begin(now)
+        self._sums.setdefault(priority, _Use(0.0, now)).begin(now)
 
     def end(self, priority: int, caller: str, began_at: float, now: float) -> None:
-        use = self._uses[priority][caller]
-        use.count -= 1
-        use.began_at -= began_at
-        use.seconds = use.seconds * exp((use.faded_at - now) / _FADE_S) + now - began_at
-        use.faded_at = now
+        self._uses[priority][caller].end(began_at, now)
+        self._sums[priority].end(began_at, now)
+        typical_s = self._typical_s.get(priority, now - began_at)
+        self._typical_s[priority] = typical_s + _LATEST_WEIGHT * (now - began_at - typical_s)
 
     def of_priority(self, priority: int, now: float) -> float:
-        """Seconds that calls of a priority have used slots."""
-        return sum(use.used_s(now) for use in self._uses.get(priority, {}).values())
+        """Seconds for which calls of a priority have used slots."""
+        use = self._sums.get(priority)
+        return 0.0 if use is None else use.used_s(now)
 
     def total(self, now: float) -> float:
-        return sum(self.of_priority(priority, now) for priority in self._uses)
+        return sum(use.used_s(now) for use in self._sums.values())
+
+    def typical_s(self, priority: int) -> float | None:
+        """Moving average of the seconds for which a call of a priority uses a slot; None: none has ended yet."""
+        return self._typical_s.get(priority)
 
     def of_callers(self, priority: int, callers: Collection[str], now: float) -> dict[str, float]:
-        """Seconds that calls of some callers have used slots at this priority."""
+        """Seconds for which calls of some callers have used slots at this priority."""
         uses = self._uses.get(priority, {})
         return {caller: uses[caller].used_s(now) for caller in callers if caller in uses}
 

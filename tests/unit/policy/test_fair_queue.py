@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from llm_guard.policy.fair_queue import Caller, FairQueue, Ticket
-from llm_guard.policy.line import Line
+from llm_guard.policy.line import Line, Only
 
 HOG, VICTIM = Caller("hog"), Caller("victim")
 
@@ -166,6 +166,29 @@ def test_of_two_that_were_passed_equally_often_the_higher_priority_goes_first() 
     line = line_of((Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 2))
     line.add(Ticket(1, lambda: None, Caller("a", 1.0)))
     assert [line.take().priority for _ in range(5)] == [0, 0, 0, 1, 2]
+
+
+def test_calls_that_take_equally_long_share_one_slot_by_turns() -> None:
+    """The calls before have shown how long calls of each priority take."""
+    line = line_of(*[(HOG, 0)] * 50, *[(HOG, 1)] * 50, *[(HOG, 2)] * 50)
+    priorities = []
+    for now in range(60):
+        taken = line.take(1, now=float(now))
+        line.release(line.hold(taken.priority, now=float(now)), now + 1.0)
+        priorities.append(taken.priority)
+    assert priorities[:6] == [0, 0, 0, 1, 2, 0]
+    assert Counter(priorities[20:]) == {0: 20, 1: 10, 2: 10}
+
+
+def test_priority_that_may_not_go_takes_no_turn_from_those_that_may() -> None:
+    line = line_of(*[(HOG, 0)] * 40)
+    line.add(Ticket(2, lambda: None, VICTIM, source="limited"))
+    for _ in range(10):
+        line.note_turn(0)
+    for _ in range(10):
+        line.add(ticket(VICTIM, 1))
+    others = Only(("limited",), is_among=False)
+    assert Counter(line.take_selected(others).priority for _ in range(20)) == {0: 15, 1: 5}
 
 
 def test_newcomer_of_high_priority_may_not_pass_one_that_was_passed_too_often() -> None:

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from llm_guard.policy.pace_evidence import Recent
+
+
+def test_call_that_is_put_back_at_the_instant_of_a_refusal_leaves_no_negative_count() -> None:
+    recent = Recent(0.0)
+    recent.calls += 2
+    recent.note_limited(5.0, 5.0)
+    recent.uncount(5.0)
+    assert not recent.is_spent(0.01)
+    assert recent.is_more_than(0.01)
+    assert recent.accepted == 0

@@ -64,7 +64,8 @@ def test_caller_that_was_accepted_since_its_refusal_is_not_bound_by_the_limit_of
     refuse(paces, "victim", 0.0)
     accept(paces, "victim", 0.5)
     refuse(paces, "poisoner", 1.0, 1.1)
-    assert not is_held(paces, "victim", 2.0)
+    assert paces.of_known("poisoner").is_limited
+    assert not paces.of("victim", 2.0).is_limited
 
 
 def test_reset_forgets_who_is_apart() -> None:

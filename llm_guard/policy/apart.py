@@ -22,12 +22,19 @@ _FORGOTTEN_S = 60.0
 _ENOUGH = -log(_CHANCE)
 _ACCEPTED_ALONE = log(0.95 / 0.5)
 _REFUSED_ALONE = log(0.05 / 0.5)
+# The limit is that of all callers once the answers to the others are so much more likely if half of them are 429s than
+# if one in twenty is (a CUSUM test). A rate cannot be learned from a part of the calls that share a limit: calls of the
+# callers apart then meet 429s at any rate.
+_SHARED_CHANCE = 4e-3
+_SHARED = -log(_SHARED_CHANCE)
+_REFUSED_TOO = log(0.5 / 0.05)
+_ACCEPTED_BESIDE = log(0.5 / 0.95)
 
 
 class Apart:
     """The callers that keep to `pace`, and the evidence for which of them does not belong to the others."""
 
-    __slots__ = ("_latest_at", "_refused", "_refused_at", "_scores", "pace")
+    __slots__ = ("_latest_at", "_refused", "_refused_at", "_scores", "_shared_score", "has_all", "pace")
 
     def __init__(self, pace: Pace, callers: list[str], now: float) -> None:
         self.pace = pace
@@ -38,6 +45,9 @@ class Apart:
         """The caller of the latest refusal that was not compared with anything yet."""
         self._refused_at = 0.0
         """When the first call of its latest refusals in a row entered."""
+        self._shared_score = 0.0
+        self.has_all = False
+        """Whether all callers belong to them."""
         self.join(callers)
 
     @property
@@ -45,7 +55,7 @@ class Apart:
         return tuple(self._scores)
 
     def has(self, caller: str) -> bool:
-        return caller in self._scores
+        return self.has_all or caller in self._scores
 
     def join(self, callers: list[str]) -> None:
         for caller in callers:
@@ -55,6 +65,8 @@ class Apart:
 
     def leave(self, caller: str) -> None:
         self._scores.pop(caller, None)
+        self.has_all = False
+        self._shared_score = 0.0
 
     def is_over(self, now: float) -> bool:
         """Whether nothing limits these callers any more. Until then a pace that is given up for a while keeps what it
@@ -67,6 +79,17 @@ class Apart:
         if self._refused != caller:
             self._refused, self._refused_at = caller, entered_at
 
+    def note_other_refused(self) -> None:
+        """Counts a 429 of a caller that is not apart; it may show that the limit is that of all callers. Does not join
+        them while the limit stops all calls: then a caller with a limit of its own could not show this any more."""
+        self._shared_score += _REFUSED_TOO
+        if self._shared_score >= _SHARED and self.pace.is_accepting:
+            self.has_all = True
+
+    def note_other_accepted(self) -> None:
+        """Counts an accepted call of a caller that is not apart."""
+        self._shared_score = max(0.0, min(self._shared_score, _SHARED) + _ACCEPTED_BESIDE)
+
     def note_accepted(self, caller: str, entered_at: float) -> bool:
         """One of these callers was accepted. Whether it does not belong to the others."""
         refused = self._refused
@@ -77,5 +100,7 @@ class Apart:
             return False
         if refused in self._scores:
             self._scores[refused] = max(0.0, self._scores[refused] + _REFUSED_ALONE)
+        if caller not in self._scores:
+            self.join([caller])
         self._scores[caller] += _ACCEPTED_ALONE
         return self._scores[caller] >= _ENOUGH

@@ -51,6 +51,11 @@ class Pace:
         """Whether 429s limit it: by a rate learned from them, or by a hold."""
         return self._hold.since is not None or self._pacer.is_learning
 
+    @property
+    def is_accepting(self) -> bool:
+        """Whether there is a rate learned from 429s at which calls are accepted."""
+        return self._hold.since is None and self._pacer.is_learning and not self._pacer.is_stopped
+
     def hold_opens_at(self) -> float:
         """When the hold lets the next call pass; -inf: there is no hold."""
         return -inf if self._hold.since is None else self._hold.opens_at()

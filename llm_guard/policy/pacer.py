@@ -47,6 +47,11 @@ class Pacer:
         """Whether there is a rate that was learned from 429s."""
         return self._learned.rate is not None
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing is accepted: single calls probe whether that has changed."""
+        return self._learned.rate is not None and self._learned.is_stopped
+
     def opens_at(self, now: float) -> float:
         """Earliest instant of the next call; one in the past means now. Counts as demand: the learned rate grows
         while calls wait for it."""

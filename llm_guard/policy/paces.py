@@ -5,7 +5,8 @@ one of the limited callers does not belong to the others (`policy.apart`).
 
 A limit that one caller's 429s have begun binds this caller alone until others are refused too. When another one calls,
 the callers that were refused take the limited pace with them, and the other one begins with a fresh pace. If its own
-429s limit that pace, it joins them: the limit is that of the whole account, and they share it.
+429s limit that pace, it joins them: the limit is that of the whole account, and they share it. If many calls of other
+callers are refused, all callers join, also those that call too seldom to learn a pace.
 """
 
 from __future__ import annotations
@@ -62,6 +63,11 @@ class Paces:
         self._refused.move_to_end(caller)
         if len(self._refused) > MOST_CALLERS:
             self._refused.popitem(last=False)
+        if apart is not None:
+            apart.note_other_refused()
+            if apart.has_all:
+                self._refused.clear()
+                self.free = Pace(now)
         self.join_if_limited(now)
 
     def note_accepted(
@@ -71,6 +77,8 @@ class Paces:
         apart = self.apart
         if apart is None or not apart.has(caller):
             self.free.note_accepted(entered_at, settings, waiting, now, is_ok=is_ok)
+            if apart is not None:
+                apart.note_other_accepted()
             if self._refused and not self.free.is_limited:
                 self._refused.pop(caller, None)
             return
@@ -111,11 +119,14 @@ class Paces:
         """The pace that is limited, and the callers that keep to it; None: all."""
         if self.apart is None or self.free.is_limited:
             return self.free, None
-        return self.apart.pace, self.apart.callers
+        return self.apart.pace, None if self.apart.has_all else self.apart.callers
 
     def only(self, *, is_apart: bool) -> Only:
         """Selects the waiting calls of one pace."""
-        return Only(() if self.apart is None else self.apart.callers, is_among=is_apart)
+        apart = self.apart
+        if apart is not None and apart.has_all:
+            return Only((), is_among=not is_apart)
+        return Only(() if apart is None else apart.callers, is_among=is_apart)
 
     def _part(self, now: float) -> None:
         refused = list(self._refused)

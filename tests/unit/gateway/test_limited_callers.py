@@ -10,7 +10,7 @@ from benchmarks.virtual.answers import ErrorName
 from benchmarks.virtual.clients import Load
 from benchmarks.virtual.provider import Answer, Request
 from benchmarks.virtual.world import Played, play
-from tests.unit.gateway.test_callers import BY_CLIENT_KEY, BY_OWN_KEY, served
+from tests.unit.gateway.test_callers import BY_CLIENT_KEY, BY_MANY_CLIENT_KEYS, BY_OWN_KEY, CROWD, served
 
 FEW_AT_ONCE = "\ndefaults: {capacity: {concurrency: 20}}\n"
 
@@ -82,6 +82,26 @@ def test_limit_of_the_account_is_shared_by_the_callers_that_meet_it() -> None:
     shares = [served(played, caller) for caller in ("other", "victim")]
     assert min(shares) >= 0.9 * max(shares)
     assert sum(each.status == 429 for each in played.requests) <= 0.1 * len(played.requests)
+
+
+@pytest.mark.parametrize(
+    ("config", "per_s", "rates"),
+    [
+        (BY_CLIENT_KEY, 10.0, {"other": 25.0, "victim": 2.0}),
+        (BY_CLIENT_KEY, 20.0, {"other": 40.0, "victim": 0.5}),
+        (BY_MANY_CLIENT_KEYS, 20.0, {"victim": 25.0, **{f"poisoner-{number}": 0.2 for number in range(CROWD)}}),
+    ],
+)
+def test_limit_of_the_account_binds_callers_of_few_calls_as_well(
+    config: str, per_s: float, rates: dict[str, float]
+) -> None:
+    """If it did not, no rate could be learned: their calls use a part of the limit that nothing knows of."""
+    played = play(
+        config, AccountLimited(per_s), [Load("m", rate, 90.0, caller=caller) for caller, rate in rates.items()]
+    )
+    assert sum(each.status == 429 for each in played.requests) <= 0.08 * len(played.requests)
+    assert sum(call.outcome == "served" for call in played.calls) >= 0.95 * per_s * 90.0
+    assert all(served(played, caller) == 1.0 for caller, rate in rates.items() if rate <= 2.0)
 
 
 def test_poisoner_does_not_take_the_share_of_others_in_a_limit_of_the_account() -> None:

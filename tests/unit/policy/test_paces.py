@@ -4,6 +4,7 @@ from random import Random
 
 from llm_guard.policy.apart import MOST_CALLERS, Apart
 from llm_guard.policy.capacity_settings import CapacitySettings
+from llm_guard.policy.fair_queue import Ticket
 from llm_guard.policy.pace import Pace
 from llm_guard.policy.paces import Paces
 
@@ -66,6 +67,59 @@ def test_caller_that_was_accepted_since_its_refusal_is_not_bound_by_the_limit_of
     refuse(paces, "poisoner", 1.0, 1.1)
     assert paces.of_known("poisoner").is_limited
     assert not paces.of("victim", 2.0).is_limited
+
+
+def send(paces: Paces, caller: str, now: float, *, is_accepted: bool) -> None:
+    paces.of(caller, now).take(SETTINGS, 0, now)
+    if is_accepted:
+        paces.note_accepted(caller, now, SETTINGS, 0, now, is_ok=True)
+    else:
+        paces.note_rate_limited(caller, now, SETTINGS, now)
+
+
+def paces_with_rate_of(caller: str) -> Paces:
+    """Three of four calls of this caller met a 429 until instant 1.5. It has a rate at which calls are accepted."""
+    paces = Paces(0.0)
+    for call in range(60):
+        send(paces, caller, call / 40, is_accepted=call % 4 == 0)
+    assert paces.of_known(caller).is_accepting
+    return paces
+
+
+def test_limit_that_a_caller_of_few_calls_meets_as_well_is_that_of_all() -> None:
+    paces = paces_with_rate_of("heavy")
+    for now in (2.0, 2.1, 2.2):
+        send(paces, "light", now, is_accepted=False)
+    assert paces.of("light", 3.0) is paces.of("heavy", 3.0) is paces.of("new", 3.0)
+    assert paces.shown()[1] is None
+    waiting = Ticket(1, lambda: None, source="new")
+    assert [paces.only(is_apart=is_apart).selects(waiting) for is_apart in (False, True)] == [False, True]
+
+
+def test_caller_that_is_refused_by_chance_does_not_join_those_that_are_held() -> None:
+    paces = Paces(0.0)
+    refuse(paces, "poisoner", 0.0, 0.1)
+    for now in (2.0, 2.1, 2.2):
+        send(paces, "victim", now, is_accepted=False)
+    assert not is_held(paces, "victim", 3.0)
+
+
+def test_caller_that_is_seldom_refused_does_not_join() -> None:
+    paces = paces_with_rate_of("heavy")
+    for call in range(400):
+        send(paces, "victim", 2.0 + call / 10, is_accepted=call % 20 != 0)
+    assert paces.of("victim", 43.0) is not paces.of("heavy", 43.0)
+
+
+def test_limit_is_not_that_of_all_any_more_once_one_of_them_leaves() -> None:
+    apart = Apart(Pace(0.0), ["poisoner"], 0.0)
+    apart.has_all = True
+    for second in range(30):
+        apart.note_refused("poisoner", second, second)
+        if apart.note_accepted("victim", second + 0.5):
+            apart.leave("victim")
+            break
+    assert (apart.has("victim"), apart.has("new"), apart.has("poisoner")) == (False, False, True)
 
 
 def test_reset_forgets_who_is_apart() -> None:

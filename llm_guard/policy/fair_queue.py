@@ -195,14 +195,25 @@ class FairQueue:
             return True
         return bool(self._turns) and self._next_tag(caller) < self._turns[-1][0]
 
-    def count_ahead(self, caller: Caller, *, newest_first: bool = False) -> int:
-        """How many of those that wait are served before a new call of this caller."""
+    def count(self, only: Only | None = None, *, newest_first: bool = False) -> int:
+        """How many calls wait of the callers whose next call is selected; None: of all."""
+        if only is None:
+            return len(self._turns)
+        return sum(len(flow.turns) for flow in self._flows.values() if self._is_selected(flow, only, newest_first))
+
+    def count_ahead(self, caller: Caller, only: Only | None = None, *, newest_first: bool = False) -> int:
+        """How many of the calls that wait are served before a new call of this caller, among those of the callers
+        whose next call is selected."""
         if not self._turns:
             return 0
-        if newest_first and (flow := self._flows.get(caller.name)) is not None:
-            return bisect_left(self._turns, flow.turns[0])
         newcomer: _Turn = (self._next_tag(caller), self._count + 1, _NO_FLOW)
-        return len(self._turns) if newcomer > self._turns[-1] else bisect_left(self._turns, newcomer)
+        if newest_first and (flow := self._flows.get(caller.name)) is not None:
+            newcomer = flow.turns[0]
+        ahead = len(self._turns) if newcomer > self._turns[-1] else bisect_left(self._turns, newcomer)
+        if only is None:
+            return ahead
+        others = {name for name, flow in self._flows.items() if not self._is_selected(flow, only, newest_first)}
+        return ahead - sum(turn[2].caller.name in others for turn in self._turns[:ahead])
 
     def _next_tag(self, caller: Caller) -> float:
         flow = self._flows.get(caller.name)

@@ -125,7 +125,9 @@ class Gate:
 
     def drain_s(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS, source: str = "") -> float:
         """About how long until all before a newcomer have passed, whether it would be let into the line or not."""
-        ahead = self._line.count_ahead(priority, caller, newest_first=self._throttle.is_throttling)
+        # Calls that wait for another pace let those pass that do not.
+        only, newest_first = self._paces.beside(source), self._throttle.is_throttling
+        ahead = self._line.count_ahead(priority, caller, only, newest_first=newest_first)
         pace = self._paces.forecast_of(source)
         pace_wait_s = 0.0 if pace is None else pace.wait_s(ahead, now)
         return max(pace_wait_s, self._throttle.wait_s(ahead, now), self._limit_wait_s(ahead, now))

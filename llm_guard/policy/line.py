@@ -115,18 +115,21 @@ class Line:
             passed[other] += 1
         passed[priority] = 0
 
-    def count_ahead(self, priority: int, caller: Caller = ANONYMOUS, *, newest_first: bool = False) -> int:
-        """How many calls of those that wait are served before a newcomer."""
+    def count_ahead(
+        self, priority: int, caller: Caller = ANONYMOUS, only: Only | None = None, *, newest_first: bool = False
+    ) -> int:  # fmt: skip
+        """How many calls of those that wait, and are selected, are served before a newcomer."""
         if not self.length:
             return 0
         own = self._queues.get(priority)
-        ahead = own.count_ahead(caller, newest_first=newest_first) if own is not None else 0
-        if higher := sum(len(queue) for other, queue in self._queues.items() if other < priority):
+        ahead = own.count_ahead(caller, only, newest_first=newest_first) if own is not None else 0
+        counts = {of: queue.count(only, newest_first=newest_first) for of, queue in self._queues.items()}
+        if higher := sum(count for other, count in counts.items() if other < priority):
             first = max(0, MOST_PASSED - self._passed.get(priority, 0))
             ahead = min(ahead + higher, first + ahead * (MOST_PASSED + 1))
         return ahead + sum(
-            min(len(queue), (ahead + min(MOST_PASSED, self._passed[other])) // MOST_PASSED)
-            for other, queue in self._queues.items()
+            min(count, (ahead + min(MOST_PASSED, self._passed[other])) // MOST_PASSED)
+            for other, count in counts.items()
             if other > priority
         )
 

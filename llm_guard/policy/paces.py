@@ -128,6 +128,11 @@ class Paces:
             return Only((), is_among=not is_apart)
         return Only(() if apart is None else apart.callers, is_among=is_apart)
 
+    def beside(self, caller: str) -> Only | None:
+        """Selects the waiting calls that keep to the pace of this caller; None: all do."""
+        apart = self.apart
+        return None if apart is None else self.only(is_apart=apart.has(caller))
+
     def _part(self, now: float) -> None:
         refused = list(self._refused)
         self._refused.clear()

@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 
+from llm_guard.policy.fair_queue import Caller
 from llm_guard.policy.gate import CapacitySettings, Ending, Gate, Slot, Ticket
 from llm_guard.policy.rate_hints import RateHint, Window
 from tests.unit.policy.gate_world import Provider, World, at_random, evenly
@@ -516,3 +517,28 @@ def test_newest_call_goes_first_while_the_load_is_too_high() -> None:
     for at in (0.4, 0.6):
         busy.advance(at)
     assert told.order == ["a", "c", "b"]
+
+
+def test_calls_that_are_held_for_their_caller_alone_are_not_before_those_of_others() -> None:
+    """Those of others go first, also those of a caller that has had more turns."""
+    of = gate(concurrency=1)
+    for now in (0.0, 0.1):
+        slot = of.try_enter(now, source="limited")
+        assert slot is not None
+        of.exit(slot, now, "rate_limited", None)
+        of.note_retry_after(300.0, now, "limited")
+    slot = of.try_enter(1.0, source="victim")
+    assert slot is not None
+    for _ in range(100):
+        of.join(1, lambda: None, Caller("limited"), "limited")
+    for turn in range(50):
+        now = 1.5 + turn / 2
+        wait_s = of.wait_s(now, 1, Caller("victim"), "victim")
+        assert wait_s is not None
+        assert 0 < wait_s <= 1.0
+        ticket = of.join(1, lambda: None, Caller("victim"), "victim")
+        of.exit(slot, now, "ok", 0.5)
+        of.advance(now)
+        assert ticket is not None
+        slot = ticket.slot
+        assert slot is not None

@@ -218,6 +218,8 @@ def _block(block: Body) -> tuple[Body, list[Body]]:
 
 
 def _legacy(answer: Body, _is_usage_wanted: bool) -> Iterator[bytes]:
+    if not text_in(answer, "stop_reason"):  # a stream without one has no end
+        raise _Unwritable
     yield named_event(answer | {"type": "completion"})
 
 

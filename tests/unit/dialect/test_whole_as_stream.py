@@ -47,6 +47,7 @@ def test_response_without_a_status_is_completed() -> None:
         (CHAT, {"choices": [{"message": {"content": "hi", "score": float("nan")}}]}),
         (CHAT, {"choices": [{"message": {"tool_calls": "odd"}}]}),
         (CHAT, {"choices": [None]}),
+        ("/v1/complete", {"completion": " hi", "stop_reason": None}),
         ("/v1/responses", {"status": "failed", "output": []}),
         ("/v1/messages", {"content": [{"type": "text", "text": 5}]}),
         ("/v1/messages", {"content": [{"type": "text", "text": "x", "citations": 5}]}),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = 4
+PARTS = 12
 """That can be tried at the same time."""
 
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from llm_guard.gateway import race
+from llm_guard.version import is_compiled
 from tests.chaos.forms import CHAT
 from tests.chaos.lag import LONGEST_BLOCK_S, Lag
 from tests.chaos.stand import facing
@@ -45,6 +46,7 @@ async def test_wait_for_a_processor_is_excused(monkeypatch: pytest.MonkeyPatch) 
     lag.check()
 
 
+@pytest.mark.skipif(is_compiled(), reason="compiled, a module calls imported functions without looking them up")
 async def test_gateway_that_blocks_its_loop_at_the_end_of_an_attempt_fails_a_test_that_stretches_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

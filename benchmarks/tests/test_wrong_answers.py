@@ -25,7 +25,7 @@ def test_every_streamed_endpoint_hangs_behind_each_keep_alive(endpoint: object) 
 
 
 def test_each_endpoint_has_wrong_answers() -> None:
-    assert {case.endpoint.name for case in wrong_cases()} == {endpoint.name for endpoint in ENDPOINTS}
+    assert {case.endpoint.name for case in wrong_cases()} == {endpoint.name for endpoint in ENDPOINTS} | {"moderations"}
 
 
 def test_hang_is_held_by_an_error_event_or_by_the_second_deployment() -> None:

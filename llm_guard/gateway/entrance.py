@@ -178,8 +178,7 @@ class Entrance:
         deployment = target.deployment
         if deployment.hold is not None:
             return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
-        may_rest = now < self._bench.quiet_from and target.model is not None
-        rest = cooldown_of(self._bench, call, target, key, hint_patience_s, now) if may_rest else None
+        rest = cooldown_of(self._bench, call, target, key, hint_patience_s, now)
         if rest is not None:
             self._bench.note_stopped(cooldown_keys(call, target, key))
             breaker = breaker_of(call, deployment, now)
@@ -192,7 +191,7 @@ class Entrance:
             return Shut("its host fails", deployment.host.retry_after_s(now))
         caller = caller_of(call, deployment, now)
         suspect = deployment.callers.suspect(caller) if deployment.callers.has_failures else None
-        breaker = deployment.breaker if suspect is None else deployment.judge_of(suspect)
+        breaker = deployment.judge_of(suspect)
         permit = breaker.try_acquire(now) or _look_out_of_turn(deployment, breaker, caller, now)
         if permit is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
@@ -206,7 +205,7 @@ class Entrance:
             has_place = gate.wait_s(now, call.priority, share, source) is not None
             return Full(gate.drain_s(now, call.priority, share, source), has_place=has_place)
         deployment.gates.in_flight += 1
-        if may_rest:
+        if now < self._bench.quiet_from and target.model is not None:
             self._bench.note_sent(cooldown_keys(call, target, key), now, slot.source)
         if key is not None and deployment.upstream.keys is not None:
             deployment.upstream.keys.begin(key)

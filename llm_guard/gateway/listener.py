@@ -63,8 +63,8 @@ class Listener:
     def __init__(self, serve: Serve, settings: ListenerSettings, clock: Clock) -> None:
         self.serve = serve
         self.now = clock.now()
-        """The time that limits on arrival go by, as of the last sweep. It stands still with the event loop: what the
-        gateway was too busy to read, or to accept, is not late."""
+        """Clock of the limits on arrival, as of the last sweep. It stands still with the event loop: a request that the
+        gateway was too busy to accept or to read is not late."""
         self.tls: ssl.SSLContext | None = None
         """For connections from now on; None: they are plain HTTP."""
         self.idle: dict[Connection, None] = {}

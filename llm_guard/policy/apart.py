@@ -46,8 +46,9 @@ class Apart:
         self._refused_at = 0.0
         """When the first call of its latest refusals in a row entered."""
         self._shared_score = 0.0
+        """Evidence, as a log likelihood ratio, that the limit is that of all callers."""
         self.has_all = False
-        """Whether all callers belong to them."""
+        """The limit is that of all callers, also of those that are not listed here."""
         self.join(callers)
 
     @property

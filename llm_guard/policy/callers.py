@@ -109,7 +109,8 @@ class Callers:
     """Where many have failed."""
     _looks_again_at: float = -inf
     has_failures: bool = False
-    """Whether any caller has failed lately: else none is judged by itself."""
+    """A caller has failed lately, so some may be judged by themselves. Kept beside the records, because every call
+    reads it."""
 
     def accept(self, key_digest: str, now: float) -> None:
         """The provider has answered a call with this key of a caller's own."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _REMEMBERED_CALLS = 1000.0
+"""Calls that a share of failures is counted over, at most."""
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class Epoch:
 
 @dataclass(slots=True)
 class FailureShare:
-    """The share of calls that fail at random, as counted over all calls since it changed last."""
+    """The share of calls that fail, counted over all calls since it last changed."""
 
     failures: float = 0.0
     calls: float = 0.0

@@ -196,14 +196,14 @@ class FairQueue:
         return bool(self._turns) and self._next_tag(caller) < self._turns[-1][0]
 
     def count(self, only: Only | None = None, *, newest_first: bool = False) -> int:
-        """How many calls wait of the callers whose next call is selected; None: of all."""
+        """Returns the number of waiting calls of the callers whose next call is selected, or of all callers."""
         if only is None:
             return len(self._turns)
         return sum(len(flow.turns) for flow in self._flows.values() if self._is_selected(flow, only, newest_first))
 
     def count_ahead(self, caller: Caller, only: Only | None = None, *, newest_first: bool = False) -> int:
-        """How many of the calls that wait are served before a new call of this caller, among those of the callers
-        whose next call is selected."""
+        """Returns how many waiting calls are served before a new call of this caller. With `only`, counts the calls of
+        the callers whose next call is selected."""
         if not self._turns:
             return 0
         newcomer: _Turn = (self._next_tag(caller), self._count + 1, _NO_FLOW)

@@ -48,8 +48,9 @@ class SlotTime:
     def __init__(self) -> None:
         self._uses: dict[int, dict[str, _Use]] = {}
         self._sums: dict[int, _Use] = {}
-        """By priority. Deciding whose turn it is must not take longer the more callers there are."""
+        """Sum over the callers of each priority: the next turn is decided for every call, with up to 1,024 callers."""
         self._typical_s: dict[int, float] = {}
+        """Moving average of the seconds for which a call of each priority uses a slot."""
 
     def begin(self, priority: int, caller: str, now: float) -> None:
         uses = self._uses.setdefault(priority, {})

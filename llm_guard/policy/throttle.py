@@ -106,8 +106,8 @@ class Throttle:
         self._share = 0.0
         """Share of failures that a trial has to make smaller."""
         self._usual = FailureShare()
-        """What a trial has to do better than. The share that begins it is no measure: it is the highest by chance of
-        many, and any that follows is smaller."""
+        """The share of failures that a trial has to beat. The epoch that begins the trial is no measure: by chance its
+        share is the highest of many, and the next ones are smaller."""
         self._has_helped = False
         """A trial has shown that failures grow with the load."""
         self._is_second = False
@@ -214,7 +214,7 @@ class Throttle:
             return
         share, ok_per_s = epoch.failures / calls, (calls - epoch.failures) / passed_s
         has_changed = self._usual.calls > 0 and differs(share, calls, self._usual.share)
-        if has_changed:
+        if has_changed:  # or seems so, as one of many shares does by chance: the next epoch counts, this one does not
             self._usual, self._next_trial_at = FailureShare(), -inf
         else:
             self._usual.add(epoch.failures, calls)

@@ -195,7 +195,7 @@ async def test_hurried_call_whose_answer_has_begun_is_waited_for() -> None:
 
 
 def without_instants(view: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each request derives instants from the monotonic clock anew: they differ by a millisecond now and then."""
+    """Drops instants: each view converts them from the monotonic clock, and may differ by a millisecond."""
     return [
         {key: value for key, value in each.items() if key != "since"} for each in (view["gateway"], *view["models"])
     ]

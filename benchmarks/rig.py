@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.processes import NotStartedError, Started, started
+from llm_guard.app import calm_collector
 
 GATEWAYS_CPU = 0
 
@@ -51,3 +52,10 @@ def keep_off_the_gateways_processor() -> None:
     """Load and provider share the other one."""
     if (os.cpu_count() or 1) > 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(1, os.cpu_count() or 1))
+
+
+def begin_simulation() -> None:
+    """Prepares a worker process of a simulation: it may use every processor, because it has no gateway process."""
+    calm_collector()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))

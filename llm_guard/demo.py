@@ -25,7 +25,7 @@ _MODEL, _RENAMED, _FALLBACK = "gpt-4o", "my-gpt-4o", "gpt-4o-mini"
 """The model of the recommended config as clients and OpenAI name it, as Azure does, and the model behind both."""
 _BOTH = (_MODEL, _RENAMED)
 _TOKENS = 8
-_SEED = 518
+_SEED = 517
 """Of the faults, which strike by call and attempt, so that each run shows the same shares."""
 _PATIENCE_S = 12.0
 """A client waits this long. The recommended config leaves a stream that does not begin after 10 s."""
@@ -44,13 +44,13 @@ class Scene:
 
 
 SCENES = (
+    Scene("one provider is down, the other one serves", "status:500", (_MODEL,)),
     Scene("20 % answer 503", "status:503@20%"),
     Scene("10 % reset the connection", "reset@10%"),
     Scene("5 % of streams never begin", "silence@5%", is_stream=True),
     Scene("20 % of streams are cut before the first token", "cut:0@20%", is_stream=True),
     Scene("20 % of streams begin with an error in a 200", "error:0@20%", is_stream=True),
     Scene("20 % of streams are cut in the middle", "cut:4@20%", is_stream=True),
-    Scene("one provider is down, the other one serves", "status:500", (_MODEL,)),
     Scene("the model is down everywhere, with a fallback", "status:500"),
     Scene("a model is down, without a fallback", "status:500", (_FALLBACK,), _FALLBACK),
 )

@@ -19,6 +19,7 @@ from benchmarks.frontier.measure import fared, run
 from benchmarks.frontier.providers import RandomFailures
 from benchmarks.frontier.rows import Cell, Row
 from benchmarks.provenance import Machine, computed_line
+from benchmarks.rig import begin_simulation
 from benchmarks.storm.pictures import BAD, INK, OURS, save
 
 _NAME = "frontier"
@@ -52,7 +53,7 @@ def measure(say: Callable[[str], None], part: str | None = None) -> list[Row]:
     """All rows, or those of one part, shared by the processors of the machine."""
     numbers = [number for number, cell in enumerate(_cells()) if part in (None, cell.part)]
     found = []
-    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
+    with ProcessPoolExecutor(os.cpu_count() or 1, initializer=begin_simulation) as pool:
         for place, row in enumerate(pool.map(_measure, numbers), 1):
             found.append(row)
             verdict = "".join(f"; does not hold: {each}" for each in row.broken)

@@ -8,12 +8,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.rig import begin_simulation
 from benchmarks.storm_matrix import fallbacks, measure, slow
 from benchmarks.storm_matrix.cells import ANSWER_S, Cell, cells
 from benchmarks.storm_matrix.fallbacks import Substitution
 from benchmarks.storm_matrix.measure import Storm
 from benchmarks.storm_matrix.slow import Slowness
-from llm_guard.app import calm_collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def run_cells(say: Callable[[str], None], chosen: Sequence[Cell], processes: int
     workers = min(processes or os.cpu_count() or 1, len(chosen))
     if workers <= 1:
         return list(_counted(say, map(measure.measure, chosen), len(chosen)))
-    with ProcessPoolExecutor(workers, initializer=_begin_worker) as pool:
+    with ProcessPoolExecutor(workers, initializer=begin_simulation) as pool:
         ready = as_completed([pool.submit(measure.measure, cell) for cell in sorted(chosen, key=_cost, reverse=True)])
         found = {storm.cell: storm for storm in _counted(say, (each.result() for each in ready), len(chosen))}
     return [found[cell] for cell in chosen]
@@ -107,12 +107,6 @@ def _verdict(measured: Storm | Substitution | Slowness) -> str:
 
 def _cost(cell: Cell) -> float:
     return cell.rounds * cell.rate_per_s * (cell.length_s + cell.loads[0].ends_at) * (1 + cell.has_neighbour)
-
-
-def _begin_worker() -> None:
-    calm_collector()
-    if hasattr(os, "sched_setaffinity"):  # the command has kept the first processor for a gateway in a process
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
 def _counted(say: Callable[[str], None], storms: Iterable[Storm], count: int) -> Iterator[Storm]:

@@ -199,6 +199,7 @@ class AttemptLoop:
                 has_next=bool(others),
                 has_peer=bool(preferred),
                 has_free_peer=way.has_free(preferred),
+                has_free_same_model=way.free_peer(stop) is not None,
                 has_other_model=any(other.alias != stop.alias for other in others),
                 fallback_at=way.fallback_at(stop) if target.retry.fallback_after else inf,
                 is_repeatable=call.is_repeatable,

@@ -15,7 +15,9 @@ from llm_guard.policy.repeat import may_have_executed
 _SLOW = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECT_TIMEOUT})
 """After these the same deployment is retried only if no other is left."""
 _BUSY = frozenset({FailureKind.RATE_LIMIT, FailureKind.OVERLOADED})
-"""After these, deployments that have room are tried first."""
+"""After these, deployments that have room are tried first, however short the wait."""
+_MOMENT_S = 0.05
+"""After a longer wait than this, a retry is slower than an attempt on another deployment of the same model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def next_step(
     has_next: bool,
     has_peer: bool,
     has_free_peer: bool,
+    has_free_same_model: bool,
     has_other_model: bool,
     fallback_at: float,
     is_repeatable: bool,
@@ -81,11 +84,12 @@ def next_step(
     """Decides after `failure`, with `retries_done` retries of this deployment behind it.
 
     `has_next`: another deployment can be asked, now or later; `has_peer`: one that may be preferred at once, as a rule
-    one of the same model; `has_free_peer`: one of those has room now; `has_other_model`: one of another model, which is
-    preferred to a wait that ends after `fallback_at`. `is_repeatable`: the call may be sent again although it may have
-    been executed. `has_timed_out_again`: providers have worked on it twice for longer than the default limits.
-    `can_spend`: the retry budgets have a token. `previous_s`, `failure_share` and `u` as in `backoff.delay_s`. A wait
-    always ends before `deadline_at`, and no kind is retried or sent elsewhere against its row in `outcome.FailureKind`.
+    one of the same model; `has_free_peer`: one of those has room now; `has_free_same_model`: one of the same model has
+    room now; `has_other_model`: one of another model, which is preferred to a wait that ends after `fallback_at`.
+    `is_repeatable`: the call may be sent again although it may have been executed. `has_timed_out_again`: providers
+    have worked on it twice for longer than the default limits. `can_spend`: the retry budgets have a token.
+    `previous_s`, `failure_share` and `u` as in `backoff.delay_s`. A wait always ends before `deadline_at`, and no kind
+    is retried or sent elsewhere against its row in `outcome.FailureKind`.
     """
     kind = failure.kind
     is_for_other_model = kind.category in settings.fallback_on and has_other_model
@@ -122,6 +126,7 @@ def next_step(
     is_late = has_other_model and now + wait_s > fallback_at
     is_slow = kind in _SLOW
     prefers_peer = has_peer and (is_hint or is_slow or (kind in _BUSY and has_free_peer))
+    prefers_peer = prefers_peer or (has_free_same_model and wait_s > _MOMENT_S)
     if kind.can_fall_back and (prefers_peer or is_late or (is_slow and has_other_model)):
         is_last = is_slow or is_late or settings.fallback_after == 0
         return FallBack(back_after_s=wait_s, is_hint=is_hint, is_last=is_last)

@@ -21,6 +21,7 @@ class Facts:
     has_next: bool
     has_peer: bool
     has_free_peer: bool
+    has_free_same_model: bool
     has_other_model: bool
     fallback_in_s: float
     has_timed_out_again: bool
@@ -43,6 +44,7 @@ class Facts:
             has_next=self.has_next,
             has_peer=self.has_next and self.has_peer,
             has_free_peer=self.has_free_peer,
+            has_free_same_model=self.has_next and self.has_free_same_model,
             has_other_model=self.has_next and self.has_other_model,
             fallback_at=self.now + self.fallback_in_s,
             has_timed_out_again=self.has_timed_out_again,
@@ -76,6 +78,7 @@ facts = st.builds(
     has_next=st.booleans(),
     has_peer=st.booleans(),
     has_free_peer=st.booleans(),
+    has_free_same_model=st.booleans(),
     has_other_model=st.booleans(),
     fallback_in_s=st.floats(-10, 100),
     has_timed_out_again=st.booleans(),

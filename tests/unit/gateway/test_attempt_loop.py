@@ -55,17 +55,22 @@ async def test_each_deployment_is_asked_in_order_as_often_as_its_own_rules_allow
     )
     this = play(*[SERVER_ERROR] * 4, targets=targets)
     result = await this.gives_up()
-    assert this.script.transcript == ["asked a/x", "asked b/y", "slept 0.2", "asked b/y", "asked c/z"]
+    assert this.script.transcript == ["asked a/x", "asked b/y", "asked c/z", "slept 0.2", "asked b/y"]
     assert (result.failure, result.refusal, result.why) == (SERVER_ERROR, None, "attempts used up")
 
 
-async def test_fallback_is_asked_for_its_own_model_and_begins_its_waits_anew() -> None:
+async def test_each_deployment_gets_its_own_model_and_its_own_waits() -> None:
     this = play(SERVER_ERROR, SERVER_ERROR, SERVER_ERROR, SERVER_ERROR, OK, targets=two())
     served = await this.serves()
-    assert [target.model for target in this.script.asked] == ["x", "x", "x", "y", "y"]
-    assert this.script.transcript[-3:] == ["asked b/y", "slept 0.2", "asked b/y"]
-    assert served.attempt.target is this.targets[1]
-    assert [each.waited_s for each in this.call.attempts] == [0.0, 0.2, 0.4, 0.0, 0.2]
+    assert [target.model for target in this.script.asked] == ["x", "y", "y", "x", "x"]
+    assert served.attempt.target is this.targets[0]
+    assert [each.waited_s for each in this.call.attempts] == [0.0, 0.0, 0.2, 0.0, 0.4]
+
+
+async def test_another_free_deployment_serves_before_a_wait_is_over() -> None:
+    this = play(SERVER_ERROR, OK, targets=two())
+    await this.serves()
+    assert this.script.transcript == ["asked a/x", "asked b/y"]
 
 
 async def test_final_error_is_asked_of_nobody_else() -> None:
@@ -142,11 +147,12 @@ async def test_nobody_is_told_to_wait_for_no_time() -> None:
 
 async def test_breaker_that_opens_between_retries_ends_them() -> None:
     this = play(
-        SERVER_ERROR, SERVER_ERROR, OK, targets=two(BreakerSettings(early_probes=False, consecutive_failures=2))
+        NETWORK_ERROR, SERVER_ERROR, OK, targets=two(BreakerSettings(early_probes=False, consecutive_failures=2))
     )
-    await this.serves()
-    assert this.script.transcript == ["asked a/x", "slept 0.2", "asked a/x", "slept 0.4", "asked b/y"]
-    assert skipped(this) == ["a/x"]
+    open_breaker(this.targets[1])
+    await this.gives_up()
+    assert this.script.transcript == ["asked a/x", "asked a/x", "slept 0.4"]
+    assert skipped(this) == ["a/x", "b/y"]
 
 
 async def test_failure_is_told_even_when_the_next_breaker_is_open() -> None:

@@ -417,15 +417,15 @@ def told(attempt: Attempt) -> tuple[object, ...]:
 
 
 async def test_timeline_says_what_each_attempt_was_and_what_was_waited_for() -> None:
-    outcomes: list[Outcome] = [replace(SERVER_ERROR), limited(7.0), timed_out(), timed_out(), OK]
+    outcomes: list[Outcome] = [timed_out(), replace(SERVER_ERROR), limited(7.0), timed_out(), OK]
     this = play(*outcomes, targets=(*two(), new_target("c/z")))
     open_breaker(this.targets[1])
     await this.serves()
     assert [told(each) for each in this.call.attempts] == [
-        ("server_error", False, False, "", 0.0),
-        ("rate_limit", True, False, "backoff", 0.2),
-        ("timeout", False, True, "", 0.0),
-        ("timeout", True, False, "", 0.0),
+        ("timeout", False, False, "", 0.0),
+        ("server_error", False, True, "", 0.0),
+        ("rate_limit", True, False, "", 0.0),
+        ("timeout", True, False, "backoff", 0.2),
         ("ok", True, False, "backoff", 0.4),
     ]
     assert [(each.deployment, each.why) for each in this.call.skipped] == [("b/y", "breaker open")]
@@ -436,10 +436,10 @@ async def test_timeline_says_what_was_decided_after_each_failure_and_what_was_le
         new_target("a/x", retry=RetrySettings(jitter=0.0, adaptive=False, budget=BudgetSettings(min_per_second=0.2))),
         new_target("b/y"),
     )
-    this = play(replace(SERVER_ERROR), timed_out(), replace(AUTH), OK, targets=targets, deadline_at=1600.0)
+    this = play(replace(NETWORK_ERROR), timed_out(), replace(AUTH), OK, targets=targets, deadline_at=1600.0)
     await this.serves()
     assert [(each.next_step, each.budget_left) for each in this.call.attempts] == [
-        ("retry after 0.2 s", 2.2),
+        ("retry after 0 s", 2.2),
         ("fall back, and come back after 0.4 s", 1.2),
         ("fall back", pytest.approx(101.0, abs=1.0)),
         ("", None),

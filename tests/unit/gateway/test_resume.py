@@ -81,7 +81,7 @@ async def test_the_same_one_is_asked_again_after_the_others_have_failed() -> Non
     after = await resumed(served)
     assert isinstance(after, Served)
     assert [each for each in this.script.transcript if each.startswith("asked")] == [
-        "asked a/x", "asked b/y", "asked b/y", "asked a/x",
+        "asked a/x", "asked b/y", "asked a/x", "asked b/y",
     ]  # fmt: skip
 
 

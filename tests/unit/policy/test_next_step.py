@@ -23,6 +23,7 @@ class Facts:
     retries_done: int = 0
     has_next: bool = False
     has_free_peer: bool = False
+    has_free_same_model: bool = False
     has_only_other_models: bool = False
     has_other_model: bool = False
     fallback_at: float = inf
@@ -45,6 +46,7 @@ class Facts:
             has_next=self.has_next,
             has_peer=self.has_next and not self.has_only_other_models,
             has_free_peer=self.has_free_peer,
+            has_free_same_model=self.has_free_same_model,
             has_other_model=self.has_other_model,
             fallback_at=self.fallback_at,
             has_timed_out_again=self.has_timed_out_again,
@@ -88,7 +90,21 @@ def test_request_that_was_never_read_goes_out_again_whatever_the_rules() -> None
 
 
 def test_flap_is_retried_in_place_though_another_is_free() -> None:
-    assert Facts(FailureKind.NETWORK, has_next=True, has_free_peer=True).decide() == Retry(0.025)
+    flap = Facts(FailureKind.NETWORK, has_next=True, has_free_peer=True, has_free_same_model=True)
+    assert flap.decide() == Retry(0.025)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RETRIABLE if kind.can_fall_back and kind not in SLOW])
+def test_free_deployment_of_the_same_model_comes_before_a_wait(kind: FailureKind) -> None:
+    waits_longer = replace(PLAIN, base_delay=0.2)
+    failed = Facts(kind, has_next=True, has_free_peer=True, retries_done=1, settings=waits_longer)
+    assert isinstance(replace(failed, has_free_same_model=True).decide(), FallBack)
+    if kind not in BUSY:
+        assert isinstance(failed.decide(), Retry)
+
+
+def test_kind_that_fails_everywhere_is_retried_in_place_though_another_is_free() -> None:
+    assert isinstance(Facts(FailureKind.TOO_EARLY, has_next=True, has_free_same_model=True).decide(), Retry)
 
 
 def test_wait_grows_with_the_share_of_attempts_that_failed_lately() -> None:

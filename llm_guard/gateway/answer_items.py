@@ -71,7 +71,7 @@ class ItemCheck:
     def _has_enough(self, items: Sequence[Any], inputs: int) -> bool:
         if self._per_input == "some":
             return len(items) >= inputs
-        return (not inputs or len(items) == inputs) and _are_numbered([item.index for item in items])
+        return (not inputs or len(items) == inputs) and _are_numbered([item.index for item in items], inputs)
 
     def _is_good(self, item: Any) -> bool:
         if self._one_of and all(_is_nothing(getattr(item, name)) for name in self._one_of):
@@ -84,10 +84,13 @@ class ItemCheck:
         return not self._vectors or all(_is_vector(getattr(item, name)) for name in self._vectors)
 
 
-def _are_numbered(indexes: list[Any]) -> bool:
-    """Whether items have the numbers from 0 on, in any order. Gemini leaves out the 0; other servers write 0 for each
-    item, which then stand in order."""
-    return not any(indexes) or sorted(map(_number, indexes)) == list(range(len(indexes)))
+def _are_numbered(indexes: list[Any], inputs: int) -> bool:
+    """Checks that items have the numbers from 0 on, in any order. Gemini leaves out the 0; other servers write 0 for
+    each item, in order. The only vector of the only input may have any number: it cannot be another input's."""
+    if not any(indexes):
+        return True
+    numbers = sorted(map(_number, indexes))
+    return numbers == list(range(len(numbers))) or (inputs == 1 == len(numbers) and numbers[0] > 0)
 
 
 def _number(index: Any) -> int:

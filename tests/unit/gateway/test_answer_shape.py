@@ -158,6 +158,9 @@ def vectors(*indexes: object) -> bytes:
         ([..., ..., ...], 3, "good"),
         ([..., 1, 2], 3, "good"),  # Gemini leaves out the 0
         ([None, None], 2, "good"),
+        ([1], 1, "good"),  # nothing else that it could belong to
+        ([1], 0, "shape"),
+        ([-1], 1, "shape"),
         ([0, 1], 3, "shape"),
         ([0, 1, 2, 3], 3, "shape"),
         ([0, 1, 1], 3, "shape"),

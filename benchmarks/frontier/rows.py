@@ -39,11 +39,10 @@ SLOW_START_S = 10.0
 _MORE_PROBES = 5
 _SEGMENT_S = 30.0
 _SETTLED_S = 5.0
+_DEVIATIONS = 1.5
 # What is retried in the last seconds of a segment meets the next one.
 _RETRIED_S = 3.0
 _DRAWN = range(1, 11)
-# Of so many segments some would miss a promise by chance.
-_DRAWN_DEVIATIONS = 3.0
 _FALLS_S, _BACK_S, _ENDS_S = 40.0, 43.0, 80.0
 
 
@@ -113,14 +112,14 @@ def _random(share: float, rate: float, seconds: float) -> tuple[str, list[str]]:
     return in_words(seen), random_promises(share, seen)
 
 
-def random_promises(share: float, seen: Fared, deviations: float = 1.5) -> list[str]:
-    """Those that do not hold. What few calls show is known to so many standard deviations."""
+def random_promises(share: float, seen: Fared) -> list[str]:
+    """Those that do not hold. A miss by less than `_DEVIATIONS` standard deviations may be chance."""
     least, most, p99_s = RANDOM[share]
-    chance = deviations * (least * (1 - least) / max(1, seen.calls)) ** 0.5
+    chance = _DEVIATIONS * (least * (1 - least) / max(1, seen.calls)) ** 0.5
     broken = []
     if seen.served < least - chance:
         broken.append(f"{seen.served:.2%} served, promised {least:.1%}")
-    if seen.requests_per_call > most + deviations * ((most - 1) / max(1, seen.calls)) ** 0.5:
+    if seen.requests_per_call > most + _DEVIATIONS * ((most - 1) / max(1, seen.calls)) ** 0.5:
         broken.append(f"{seen.requests_per_call:.2f} requests per call, promised {most}")
     if p99_s is not None and seen.p99_s > p99_s:
         broken.append(f"p99 {seen.p99_s:.2f} s, promised {p99_s:g} s")
@@ -260,7 +259,7 @@ def _drawn(seed: int) -> tuple[str, list[str]]:
 def _drawn_promises(regime: Regime, seen: Fared) -> list[str]:
     match regime:
         case RandomFailures(share) if share:
-            return random_promises(share, seen, _DRAWN_DEVIATIONS)
+            return random_promises(share, seen)
         case RandomFailures():
             return _at_least("served", seen.served, 0.95)
         case Overload(capacity):

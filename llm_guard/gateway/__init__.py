@@ -1,46 +1,50 @@
-"""The way of one call. Its files stand in the order in which a call meets them.
+"""The path of one call through the proxy. Modules are listed in the order in which a call passes them.
 
-listener             connections from clients: how many, and for how long
-listening            how it comes to its address
-tls_handshake        a connection before it is encrypted
-client_connection    one of them: requests in their order, the end of each step
-request_parser       their bytes as requests
-request              a request's head, checked, and its body as it comes
-reply                what the client gets: an answer, or one that is broken off
-server               admit, receive, identify; serving is the config by which it does
-refusals, answers    the gateway's own words, and how they are written
-waiting              a client that waits is told so
-first_resort         an answer before anybody is asked, by answer_cache and replay; else one request for all who ask the
-                     same: flight (its task), tape (what has come of it, a recording), following (each who gets it)
-body_limit           how large a body may be
-arrival              a body that takes many reads: received as a whole, or its call begins before all of it has arrived
-body                 such a body: looked at as it passes (json_scan, input_count, form_scan, coding), kept in memory or
-                     in a file (body_store), and once all of it is there (stored_body)
-spool                the files of all bodies, bounded together
-model_field, asked   what a body asks for: its model found, and renamed; a large one is read uncollected
-headers              which headers travel, and which do not
-attempt_loop         attempt, classify, decide: until one deployment answers well
-way                  who is asked next, now or after a wait
-entrance             who lets a call in: not resting, not failing, with room
-race                 an attempt: one exchange, or two at once
-settle               an attempt's end: what it holds goes back, what it showed is noted
-upstream             one exchange with one deployment, within its limits; sending is a body that still arrives
-connections          HTTP to upstreams: which origin is reached how
-origin, proxied      an origin's connections: made, kept, counted; behind an HTTP proxy by aiohttp
-upstream_connection  one of them: request_head out, answer_reader in; what comes of it is an upstream_exchange
-opening              an answer, read until it is known to be good
-unary                one that is not streamed: read whole and judged by its shape (answer_shape, answer_items), or
-                     relayed as it comes; media_head recognises what is no audio
-clients, doubled     whose key a call has, and whether it may call this path and this model, which it names once
-screening            what its key may use and see besides: isolation of objects (ownership, response_tap), model_list
-output_count         the output of a stream, for a key whose tokens are limited
-stream_view          what is seen of a stream, and what may be passed on
-relay                after commit: copies bytes, watches
-recovery             a stream that goes on where another has died
-last_resort          nobody has answered: an answer from before, a promise, a lesser one (when soon: degraded), a letter
-keeping              who keeps calls beyond their clients, as an interface
+listener             client connections: their number, and the time limits of each
+listening            binds the listener to its address
+tls_handshake        a connection until its TLS handshake is done
+client_connection    one client connection: the order of its requests, and a deadline for each step
+request_parser       parses bytes into requests
+request              the head of a request, checked, and its body as it arrives
+reply                the response to a client: framing, and aborting one that has begun
+server               the handler: admits, receives and identifies a call; serving is the config that it uses
+refusals, answers    the gateway's own error responses: their texts, and how they are written
+waiting              keep-alives for a client that waits
+first_resort         responses without an upstream: deferred calls and the response cache (answer_cache, replay); else a
+                     single flight for identical calls: flight (its task), tape (its broadcast buffer, a recording),
+                     following (one waiting call)
+body_limit           the largest body that is accepted
+arrival              a body that takes many reads: received as a whole, or sent on while it arrives
+body                 such a body: scanned as it passes (json_scan, input_count, form_scan, coding), kept in memory or in
+                     a file (body_store), and once complete a stored_body
+spool                the files of all bodies, and their common size limit
+model_field, asked   the fields read from a body: finds and renames the model; uncollected reads large bodies while the
+                     garbage collector is paused
+headers              which headers are forwarded, and which are not
+attempt_loop         attempts, classifies and decides until one deployment answers well
+way                  selects the deployment that is tried next, now or after a wait
+entrance             admission: no cooldown, no open breaker, room in the capacity
+race                 an attempt: one exchange, or two with hedging
+settle               the end of an attempt: releases its lease, records what it showed
+upstream             one exchange with one deployment, within its time limits; sending sends a body that still arrives
+connections          the HTTP client: how each origin is reached
+origin, proxied      the connection pool of an origin; through an HTTP proxy, aiohttp's
+upstream_connection  one of these connections: writes request_head, reads with answer_reader, and yields an
+                     upstream_exchange
+opening              reads a response until it is known to be good
+unary                a response that is not streamed: read whole and checked against its schema (answer_shape,
+                     answer_items), or relayed as it arrives; media_head recognises what is not audio
+clients, doubled     the client key of a call, and whether it may use this path and this model, which it names once
+screening            what else a client key may use and see: isolation of objects (ownership, response_tap), model_list
+output_count         counts the output of a stream, for client keys with a token limit
+stream_view          decodes a stream, and decides what may be passed on
+relay                copies the response to the client after commit
+recovery             resumes a stream that has died on another deployment
+last_resort          fallback responses after a failure: stale from the cache, deferred (202), static (sooner when
+                     degraded), and the dead letter
+keeping              the interface to the store of deferred calls and dead letters
 tunnel               a WebSocket after its upgrade: bytes both ways
-record               the end that always runs: counters, and one line (call_line), kept for a while (timelines)
+record               the end of every call: counters and one log line (call_line), kept for a while (timelines)
 tracing              a call's place in a trace
-foresight            what would become of a call that came now
+foresight            a dry run: what would happen to a call now
 """

@@ -1,7 +1,7 @@
-"""Answers from before: which calls may have one, which is theirs, and what of a new one is kept.
+"""The response cache of one gateway: which calls may use it, which response is theirs, and which responses are stored.
 
-Owns what a call is asked for on both sides of the store. Does not own the store (`store.cache`), the key
-(`policy.cache_key`), nor for how long an answer may be given (`policy.freshness`).
+`store.cache` keeps the responses, `policy.cache_key` computes their keys, and `policy.freshness` decides how long they
+may be served.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from llm_guard.store.cache import AnswerStore, CachedAnswer, CacheSnapshot, Foun
 
 
 class _Asks(msgspec.Struct):
-    """What is read of a request."""
+    """The fields that are read from a request."""
 
     store: Any = None
     background: Any = None
@@ -38,7 +38,7 @@ class _Asks(msgspec.Struct):
 
 
 _NEVER_EMPTY = ("choices", "data", "results")
-"""Each has one for each that was asked for; a turn of Messages or Responses may say nothing."""
+"""Members with one entry for each requested result. A Messages or Responses turn may legitimately be empty."""
 
 _asks = msgspec.json.Decoder(_Asks).decode
 _answer = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -46,19 +46,19 @@ _answer = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a call may be answered with."""
+    """The result of a cache lookup."""
 
     key: bytes
     rules: CacheSettings
     wishes: Wishes
     purges: int
-    """How often the cache had been purged by then."""
+    """Number of purges before the lookup: a response requested before a purge is not stored after it."""
     found: Found | None = None
     age: Age = "miss"
 
 
 class AnswerCache:
-    """Of one gateway, over one store."""
+    """Looks up, serves and stores responses."""
 
     def __init__(self, store: AnswerStore, clock: Clock) -> None:
         self.store = store
@@ -66,7 +66,7 @@ class AnswerCache:
         self._purges = 0
 
     async def look_up(self, call: Call) -> Lookup | None:
-        """None: it is not to be answered from here, nor is its answer kept."""
+        """Returns None if the call may neither be served from the cache nor have its response stored."""
         rules = call.route.lasting.cache if call.route is not None else None
         if rules is None or not _is_plain(call):
             return None
@@ -81,13 +81,13 @@ class AnswerCache:
         return Lookup(key, rules, wishes, self._purges, found, age)
 
     async def give(self, call: Call, lookup: Lookup, reply: Reply) -> None:
-        """Answers the client with what was found."""
+        """Sends the client the response that was found."""
         assert lookup.found is not None and lookup.age != "miss" and call.beyond is not None  # noqa: S101, PT018
         call.beyond.cache, call.beyond.age_s = lookup.age, lookup.found.age_s
         await replay(call, lookup.found.answer, reply, self._clock)
 
     async def find_stand_in(self, call: Call) -> Found | None:
-        """An answer from before, as the call's route allows where nobody else has answered."""
+        """Returns the stale response that the route allows after a failure, if there is one."""
         rules = call.route.lasting.cache if call.route is not None else None
         if rules is None or call.beyond is None or not call.beyond.cache_key:
             return None
@@ -95,25 +95,25 @@ class AnswerCache:
         return found if found is not None and may_stand_in(found.age_s, rules) else None
 
     async def stand_in(self, call: Call, found: Found, reply: Reply) -> None:
-        """Answers the client with it. What has become of the call stays as it is."""
+        """Sends the client a stale response. The call's outcome stays a failure."""
         assert call.beyond is not None  # noqa: S101  # else nothing was found
         call.beyond.cache, call.beyond.age_s = "stale_if_error", found.age_s
         await replay(call, found.answer, reply, self._clock)
 
     async def keep(self, lookup: Lookup, flight: Flight) -> None:
-        """What a request has brought, if it may be kept; not what was asked before a purge."""
+        """Stores the response of a flight, if it may be stored and the cache has not been purged since the lookup."""
         answer = _answer_of(flight, lookup.rules)
         if answer is not None and lookup.purges == self._purges:
             await self.store.put(lookup.key, answer, lasts_s(lookup.rules))
 
     async def purge(self, route: str | None) -> int | None:
-        """Forgets the answers of a route, or all; how many, None: the store does not say. What is being asked for now
-        will not be kept."""
+        """Deletes the responses of a route, or all. Returns how many; None: the store does not say. Responses to
+        requests under way will not be stored."""
         self._purges += 1
         return await self.store.purge(route)
 
     def look(self, _now: float) -> None:
-        """To be called each second: what nobody can be given any more is forgotten."""
+        """Deletes expired responses. To be called each second."""
         self.store.sweep()
 
     def snapshot(self) -> CacheSnapshot:
@@ -121,11 +121,11 @@ class AnswerCache:
 
 
 def may_stand_in_later(lookup: Lookup) -> bool:
-    """Whether what was found would do if nobody else answers."""
+    """Returns whether the response that was found may be served if the call fails."""
     return lookup.found is not None and may_stand_in(lookup.found.age_s, lookup.rules)
 
 
-# what is asked
+# requests
 
 
 def _is_plain(call: Call) -> bool:
@@ -139,8 +139,8 @@ def _cache_control(call: Call) -> str:
 
 
 def _key(call: Call, rules: CacheSettings) -> bytes | None:
-    """None: what it asks for is not clear, or is more than an answer."""
-    assert isinstance(call.body, bytes) and call.route is not None  # noqa: S101, PT018  # `_is_plain` has looked
+    """Returns the cache key; None: the request cannot be read, or does more than produce a response."""
+    assert isinstance(call.body, bytes) and call.route is not None  # noqa: S101, PT018  # checked by `_is_plain`
     try:
         asks = msgspec.structs.asdict(uncollected(_asks, call.body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -173,17 +173,17 @@ def _targets(route: Route) -> tuple[str, ...]:
 
 
 def _caller(call: Call) -> tuple[str, ...]:
-    """By the key that opened the gateway, else by the keys it has shown; on which account; and by its cookies, which a
-    server of one's own may tell users by. Callers who show nothing are all one."""
+    """Returns what identifies the caller: the client key, else the keys that it sent; the account; and its cookies, by
+    which a self-hosted server may tell users apart. All callers without any of these are one caller."""
     cookies = (value for name, value in call.headers if name.lower() == "cookie")
     return (call.client_key or "", call.key_digest, call.account_digest, *cookies)
 
 
-# what is kept
+# responses
 
 
 def _answer_of(flight: Flight, rules: CacheSettings) -> CachedAnswer | None:
-    """A whole and valid success; None: it is anything else."""
+    """Returns the response of a flight if it is a complete and valid success, else None."""
     call, tape = flight.call, flight.tape
     if flight.gave_up is not None or call.failure is not None or not tape.is_whole:
         return None
@@ -209,7 +209,7 @@ def _answer_of(flight: Flight, rules: CacheSettings) -> CachedAnswer | None:
 
 
 def _is_answer(body: bytes, expected: str) -> bool:
-    """Whether it is a JSON object that has what such an answer has, and no error."""
+    """Returns whether the body is a JSON object with the expected member and no error."""
     try:
         fields = uncollected(_answer, body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,7 +1,6 @@
-"""Content codings of answers: which can be inspected, and what is behind them.
+"""Content codings of responses: which ones can be inspected, and decoding within bounds.
 
-Owns the bounds of inflating. Does not own what stands in an answer (`gateway.unary`, `gateway.stream_view`), nor the
-codings of requests (`gateway.coding`).
+`gateway.coding` handles the codings of requests.
 """
 
 from __future__ import annotations
@@ -11,31 +10,31 @@ from collections.abc import Iterator
 from typing import Literal
 
 _PIECE_BYTES = 1 << 16
-"""However much a chunk inflates to, no more of it is in memory at a time, where it is only looked at."""
+"""Size of the pieces in which a chunk is inflated to be inspected, so that no more of it is in memory at a time."""
 _READABLE = frozenset({"gzip", "x-gzip", "deflate"})
 _UNREADABLE = frozenset({"br", "zstd", "compress", "x-compress", "dcb", "dcz"})
-"""Compressions that the standard library does not know (IANA's HTTP content coding registry)."""
+"""Compressions that the standard library cannot decode (IANA's HTTP content coding registry)."""
 _GZIP = b"\x1f\x8b"
 _HEAD_BYTES = 4096
 _MOST_INFLATED_BYTES = 4 << 20
 _MOST_RATIO = 20
-"""Beyond both, what inflates is a decompression bomb: JSON shrinks to a twentieth at most."""
+"""A body that inflates beyond both bounds is a decompression bomb: JSON shrinks to a twentieth at most."""
 
 
 def unreadable(encoding: str) -> str:
-    """What of a content-encoding cannot be read; "" when all can. A name that is no compression, such as `none`, stands
-    for plain text."""
+    """Returns the part of a content-encoding that cannot be decoded; "" if all can. A name that is no compression, such
+    as `none`, stands for plain text."""
     packed = _packed_in(encoding)
     return ", ".join(packed) if len(packed) > 1 or not _READABLE.issuperset(packed) else ""
 
 
 def is_packed(encoding: str) -> bool:
-    """Whether a content-encoding names a compression."""
+    """Returns whether a content-encoding names a compression."""
     return bool(_packed_in(encoding))
 
 
 def decoded(body: bytes, encoding: str, most_bytes: int) -> bytes | Literal["cut", "encoding"] | None:
-    """The plain bytes of a whole body, what is wrong with its encoding, or None: they are more than `most_bytes`."""
+    """Returns the decoded bytes of a complete body, or what is wrong with it; None: they are more than `most_bytes`."""
     packed = _packed_in(encoding)
     if not packed or not body:
         return body
@@ -53,7 +52,7 @@ def decoded(body: bytes, encoding: str, most_bytes: int) -> bytes | Literal["cut
 
 
 def head_of(body: bytes, encoding: str) -> bytes:
-    """The first bytes behind an encoding, as far as they have come; b"" where they cannot be read."""
+    """Returns the first decoded bytes that have arrived; b"" if they cannot be decoded."""
     if not is_packed(encoding):
         return body[:_HEAD_BYTES]
     try:
@@ -63,7 +62,7 @@ def head_of(body: bytes, encoding: str) -> bytes:
 
 
 class PieceInflater:
-    """gzip or zlib, by its header; some servers begin anew at each flush."""
+    """Inflates gzip or zlib, detected by the header; some servers begin a new stream at each flush."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(wbits=47)
@@ -71,13 +70,13 @@ class PieceInflater:
 
     @property
     def has_ended(self) -> bool:
-        """What was inflated is all of it, unless more follows."""
+        """True if the compressed data is complete, unless more follows."""
         return self._stream.eof or self._has_ended
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """What comes of a chunk, piece by piece. Raises zlib.error."""
+        """Yields the inflated bytes of a chunk, piece by piece. Raises zlib.error."""
         unread, piece = chunk, b""
-        # A full piece may leave output behind in zlib after all of its input was taken.
+        # After a full piece zlib may hold more output, even if all input was consumed.
         while unread or len(piece) == _PIECE_BYTES:
             piece = self._stream.decompress(unread, _PIECE_BYTES)
             unread = self._stream.unconsumed_tail
@@ -92,13 +91,13 @@ class PieceInflater:
 
 
 def _packed_in(encoding: str) -> list[str]:
-    """The compressions that a content-encoding names."""
+    """Returns the compressions that a content-encoding names."""
     codings = [coding.strip().lower() for coding in encoding.split(",")]
     return [coding for coding in codings if coding in _READABLE or coding in _UNREADABLE]
 
 
 def _inflated(body: bytes, most_bytes: int, wbits: int) -> bytes | Literal["cut"] | None:
-    """All streams of it, one after the other. What else follows on the first is left out, as clients do. Raises
+    """Inflates all streams of a body, one after the other. Other data after a stream is ignored, as clients do. Raises
     zlib.error."""
     plain = b""
     while True:

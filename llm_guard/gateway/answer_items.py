@@ -1,6 +1,6 @@
-"""Conditions on the items of a list in a JSON answer that a msgspec type cannot express.
+"""Checks of the items of a list in a JSON response that a msgspec type cannot express.
 
-Owns the checks. Does not own the shapes that ask for them (`dialect.shapes`), nor the reading (`gateway.answer_shape`).
+The schemas in `dialect.shapes` define the conditions; `gateway.answer_shape` reads the response.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import msgspec
 from llm_guard.dialect.shapes import Items
 
 NULL = msgspec.Raw(b"null")
-"""The value of a member that an answer does not have."""
+"""The value of a member that is absent."""
 _NOTHING = (b"[]", b"{}", b'""', b"null")
 _LONGEST_NOTHING = 4
 _VECTOR = re.compile(rb'\s*(?:"[^"]|\[\s*(?:\[|[-+.0-9]|NaN|Infinity))')
-"""Some servers answer one vector per token: a list of lists."""
+"""Matches the beginning of a non-empty text, or of a list of numbers or of lists: some servers return one vector per
+token."""
 
 
 class Object(msgspec.Struct):
-    """Any JSON object; nothing of it is kept."""
+    """Any JSON object; none of its members is kept."""
 
 
 class Message(msgspec.Struct):
-    """A chat message, as far as it shows that it is one: Gemini answers no more than the role when reasoning has used
-    up all tokens, and other servers leave the role out."""
+    """A chat message, as far as is needed to recognise one: Gemini returns only the role when reasoning has used up all
+    tokens, and other servers leave the role out."""
 
     role: Any = None
     content: msgspec.Raw = NULL
@@ -59,11 +60,11 @@ class ItemCheck:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the list has any condition."""
+        """True if the list has any condition."""
         return bool(self._one_of or self._vectors or self._messages or self._needed or self._per_input)
 
     def holds(self, items: Sequence[Any], inputs: int) -> bool:
-        """Whether each item is what it should be, and there are enough for this number of inputs. 0: unknown."""
+        """Returns whether each item is valid, and there are enough for this number of inputs; 0: unknown."""
         if self._per_input and not self._has_enough(items, inputs):
             return False
         return all(map(self._is_good, items))
@@ -85,7 +86,7 @@ class ItemCheck:
 
 
 def _are_numbered(indexes: list[Any], inputs: int) -> bool:
-    """Checks that items have the numbers from 0 on, in any order. Gemini leaves out the 0; other servers write 0 for
+    """Returns whether items are numbered from 0 on, in any order. Gemini leaves out the 0; other servers write 0 for
     each item, in order. The only vector of the only input may have any number: it cannot be another input's."""
     if not any(indexes):
         return True
@@ -107,5 +108,5 @@ def _is_nothing(raw: msgspec.Raw) -> bool:
 
 
 def _is_vector(raw: msgspec.Raw) -> bool:
-    """Whether JSON is a list of numbers or a text that is not empty."""
+    """Returns whether JSON is a list of numbers or a non-empty text."""
     return _VECTOR.match(memoryview(raw)) is not None

@@ -1,7 +1,7 @@
-"""Answers as they come over the wire, one after the other, on llhttp's strict parser (httptools).
+"""Parses the responses on a connection, one after the other, with llhttp's strict parser (httptools).
 
-Owns what of them is HTTP/1.1 and what is not: whatever two readers could understand differently is refused. Does not
-own the connection (`gateway.upstream_connection`).
+Accepts only strict HTTP/1.1 (and 1.0): a response that two parsers could understand differently is refused. The
+connection is in `gateway.upstream_connection`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _KEEP_ALIVE = re.compile(rb"timeout=([0-9]{1,6})", re.IGNORECASE)
 _NAMES_KEPT = 1024
 
 _names: dict[bytes, str] = {}
-"""Names of headers as they came, but for those that `_note` must see. Bounded: they are the upstreams' to choose."""
+"""Header names as they were written, except those that `_note` must handle. Bounded, because upstreams choose them."""
 
 
 class AnswerReader:
-    """What `parser` has read of the answer to one request, and whether another may follow. The parser calls `on_...`;
-    what these raise, it raises as an HttpParserError."""
+    """The state of the response to one request, and whether another may follow. The parser calls the `on_...` methods,
+    and raises their exceptions as an HttpParserError."""
 
     __slots__ = (
         "_codings",
@@ -52,22 +52,23 @@ class AnswerReader:
 
     def __init__(self) -> None:
         self.status = 0
-        """0: the head is not here yet."""
+        """0 until the head is complete."""
         self.reason = ""
         self.headers: Headers = ()
-        """Values as latin-1, so that their bytes can be written again; without control characters but tabs."""
+        """Header values decoded as latin-1, so that their bytes can be written again; without control characters except
+        tabs."""
         self.pieces: list[bytes] = []
-        """Of the body: who takes them clears the list."""
-        self.on_body: Callable[[bytes], None] = self.pieces.append  # no frame of ours per chunk
+        """Pieces of the body. The reader clears the list."""
+        self.on_body: Callable[[bytes], None] = self.pieces.append  # avoids a Python call per chunk
         self.head_bytes = 0
-        """To be counted by who feeds the parser while there is no head, before it is fed."""
+        """Bytes of the head. The caller must add to it before it feeds the parser, as long as there is no head."""
         self.is_complete = False
         self.is_kept = False
-        """Whether the upstream keeps the connection after it."""
+        """True if the upstream keeps the connection open after the response."""
         self.keep_alive_s: int | None = None
-        """For how long, if it has said that."""
+        """Seconds for which it is kept open, if the upstream has said so."""
         self.has_interim = False
-        """An informational answer has ended; the connection takes note, and sets it back."""
+        """True after an informational response. The connection handles it and resets this."""
         self._is_head = self._is_upgrade = False
         self._fields: list[tuple[str, str]] = []
         self._reason = b""
@@ -75,14 +76,14 @@ class AnswerReader:
         self.parser = httptools.HttpResponseParser(self)
 
     def expect(self, *, is_head: bool, is_upgrade: bool) -> None:
-        """The next answer is that to a HEAD, or to a request for an upgrade, or to another."""
+        """Prepares for the next response: to a HEAD, to a request for an upgrade, or to another request."""
         self._is_head, self._is_upgrade = is_head, is_upgrade
         self.status = self.head_bytes = self._interims = 0
         self.is_complete = False
 
     @property
     def is_framed(self) -> bool:
-        """Whether the body has an end of its own, and not the connection's."""
+        """True if the body has a length or is chunked, rather than ended by the connection's close."""
         return any(name.lower() in ("content-length", "transfer-encoding") for name, _ in self.headers)
 
     def on_message_begin(self) -> None:
@@ -127,7 +128,7 @@ class AnswerReader:
                 raise ValueError("interim answers without end")
 
     def _note(self, raw: bytes, value: bytes) -> str:
-        """A name as it is written, for which something may have to be done."""
+        """Returns a header name as it is written, and handles the headers that affect the connection."""
         name = raw.decode("latin-1")
         match name.lower():
             case "transfer-encoding":

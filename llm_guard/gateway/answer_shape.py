@@ -1,7 +1,7 @@
-"""Unary JSON answers, read once: whether they are whole, have their endpoint's shape, and what they report.
+"""Reads a unary JSON response once: whether it is complete, matches its endpoint's schema, and reports an error.
 
-Owns the reading. Does not own the shapes (`dialect.shapes`), nor what follows from a fault (`policy.wrong_answer`).
-msgspec skips what a shape does not name, so that an answer of 16 MiB of embeddings costs no objects.
+The schemas are in `dialect.shapes`; `policy.wrong_answer` decides what follows from a fault. msgspec skips what a
+schema does not name, so that a response of 16 MiB of embeddings creates no objects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Fault = Literal["cut", "empty", "shape", "text"]
 
 
 class Fields(msgspec.Struct, kw_only=True):
-    """What is read of every JSON answer."""
+    """The fields that are read from every JSON response."""
 
     usage: Any = None
     error: Any = None
@@ -28,7 +28,7 @@ class Fields(msgspec.Struct, kw_only=True):
 
 
 class Reader:
-    """Reads the answers of one shape; None: JSON of which nothing is known."""
+    """Reads responses with one schema; None: JSON with no known schema."""
 
     def __init__(self, shape: Shape | None) -> None:
         self.shape = shape
@@ -36,26 +36,26 @@ class Reader:
         members = {} if shape is None else shape.members
         lists = [(name, member) for name, member in members.items() if isinstance(member, Items)]
         self._checks = [(name, ItemCheck(items)) for name, items in lists if ItemCheck(items).is_needed]
-        """Of lists with conditions that a type cannot hold."""
+        """Checks of the lists with conditions that a type cannot express."""
         self._breaking = [name for name, items in lists if items.may_break_off]
         self._is_resource = shape is None or shape.carries_error
         self._decode = msgspec.json.Decoder(Fields if shape is None else _struct_of(shape)).decode
 
     def read(self, body: bytes, inputs: int = 0) -> Fields | Fault:
-        """The fields of an answer in this shape, be it good or not, else what is wrong with it.
+        """Returns the fields of a response with this schema, whether a result or an error, or what is wrong with it.
 
-        `inputs`: how many the request has, each with a result of its own; 0: unknown.
+        `inputs`: number of inputs of the request, each with a result of its own; 0: unknown.
         """
         try:
             fields = self._decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return self._read_odd(body, inputs)
         except RecursionError:
-            return Fields()  # nested deeper than can be read here: valid all the same
+            return Fields()  # nested too deeply to be read here, but valid
         return self._checked(fields, inputs) if self._checks else fields
 
     def is_error(self, fields: Fields) -> bool:
-        """Whether an answer in this shape reports an error instead of a result."""
+        """Returns whether a response with this schema reports an error instead of a result."""
         if self._is_resource:
             return is_error_answer(fields.error, fields.type, fields.object, fields.id)
         if fields.object == "error" or (fields.error is not None and reports(fields.error)):
@@ -67,7 +67,7 @@ class Reader:
         return False
 
     def _read_odd(self, body: bytes, inputs: int) -> Fields | Fault:
-        """JSON that msgspec does not take as it is, or not in this shape; text that is no JSON."""
+        """Reads JSON that msgspec does not accept, or that does not match the schema, and text that is not JSON."""
         if not body.strip():
             return "empty"
         try:
@@ -81,7 +81,7 @@ class Reader:
         return self._checked(fields, inputs)
 
     def _checked(self, fields: Fields, inputs: int) -> Fields | Fault:
-        """The fields, unless items are missing or malformed: such an answer may be an error, which has none."""
+        """Returns the fields, or "shape" if items are missing or malformed. An error response may lack items."""
         for name, check in self._checks:
             if not check.holds(getattr(fields, name), inputs):
                 return fields if self.is_error(fields) else "shape"
@@ -89,7 +89,8 @@ class Reader:
 
 
 def value_of(body: bytes) -> Any:
-    """The value of a JSON document, with numbers beyond a float or 64 bits as 0. Raises ValueError, RecursionError."""
+    """Returns the value of a JSON document, with 0 for numbers beyond a float or 64 bits. Raises ValueError,
+    RecursionError."""
     text = body.decode("utf-8-sig", "replace")
     return json.loads(text, parse_int=_small_int, parse_float=_small_float, parse_constant=lambda _: 0)
 
@@ -113,8 +114,8 @@ def _type_of(member: Member | Items) -> Any:
 
 
 def _plain(body: bytes) -> bytes:
-    """Valid JSON with what msgspec refuses in it put simply: a byte order mark, halves of surrogate pairs, numbers of
-    any size, text in another encoding than UTF-8, and the NaN that Python's servers write. Raises ValueError."""
+    """Rewrites valid JSON that msgspec refuses: with a byte order mark, halves of surrogate pairs, numbers of any size,
+    another encoding than UTF-8, or the NaN that Python servers write. Raises ValueError."""
     return json.dumps(value_of(body)).encode().replace(b"\\ud", b"\\ue")
 
 
@@ -131,10 +132,10 @@ _skip = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def _is_cut(body: bytes) -> bool:
-    """Whether what is no valid JSON begins like a JSON document and ends too early."""
+    """Returns whether invalid JSON begins like a document and ends too early."""
     if body.lstrip()[:1] not in (b"{", b"["):
         return False
-    body = body.rstrip(b"+-.eE0123456789")  # half of a number is no number
+    body = body.rstrip(b"+-.eE0123456789")  # a number that was cut
     try:
         _skip(body.replace(b"\\ud", b"\\ue").replace(b"\\uD", b"\\ue"))
     except msgspec.DecodeError as error:

@@ -1,7 +1,6 @@
-"""The gateway's own answers: a refusal, a promise, or what an upstream has said of its failure.
+"""Writes the gateway's own responses: refusals, deferred calls (202), and errors passed on from an upstream.
 
-Owns how they are written to a client. Does not own the words (`gateway.refusals`), nor when they are due
-(`gateway.server`, `gateway.last_resort`).
+The error texts are in `gateway.refusals`.
 """
 
 from __future__ import annotations
@@ -17,18 +16,19 @@ from llm_guard.gateway.request import METHODS
 from llm_guard.outcome import Answer, Failure, Refusal
 
 KEPT_CALLS = "/v1/llm-guard/calls/"
-"""Below it a client finds what was promised."""
+"""Path below which a client fetches the response of a deferred call."""
 
 _ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
 _OURS_ALWAYS = ("x-should-retry",)
 
 
 async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
-    """In the client's dialect; behind an early head it is an event, and the answer is broken off."""
+    """Sends a refusal in the client's dialect. After an early head it is sent as an event, and the response is
+    aborted."""
     if call.failure is None:
         call.refusal = refusal
     body = json.dumps(DIALECTS[call.dialect].refusal_body(refusal, call.id)).encode()
-    if reply.has_begun:  # it can only be broken off
+    if reply.has_begun:  # too late for a status: the response can only be aborted
         await reply.break_off(last_words(call, body) if reply.is_early else b"")
         return
     call.sent_status = refusal.status
@@ -45,9 +45,9 @@ async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
 
 
 async def pass_on(call: Call, failure: Failure, answer: Answer, wait_s: float | None, reply: Reply) -> None:
-    """The upstream's own error, unmodified but for the headers on retrying, which the gateway has done. `wait_s`: when
-    to come back, if that is known. A 4xx keeps its retry-after where that is no hint that the gateway reads. It is
-    another call's error where a cooldown refused this one."""
+    """Passes on the upstream's own error, unmodified but for the retry headers, since the gateway has retried already.
+    `wait_s`: the Retry-After, if one is known. A 4xx keeps a retry-after that the gateway could not interpret. If a
+    cooldown refused this call, the error is the one that began the cooldown."""
     if reply.is_early:
         await reply.break_off(last_words(call, answer.body))
         return
@@ -65,7 +65,7 @@ async def pass_on(call: Call, failure: Failure, answer: Answer, wait_s: float | 
 
 
 async def give_promise(call: Call, kept_id: str, reply: Reply) -> None:
-    """202: the call is kept under this id, and where its answer can be fetched."""
+    """Sends 202 for a deferred call: its id, and the URL at which its response can be fetched."""
     url = KEPT_CALLS + kept_id
     call.sent_status = 202
     body = json.dumps({"id": kept_id, "object": "llm_guard.call", "status": "queued", "url": url}).encode()

@@ -1,7 +1,7 @@
-"""A request's body that arrives over many reads: received as a whole, or sent on while it arrives.
+"""A request body that arrives over many reads: received as a whole, or sent on while it arrives.
 
-Owns which calls begin before their body is complete, and what becomes of such a call when its body fails. Does not own
-the body itself (`gateway.body`), nor how it is sent (`gateway.upstream`).
+Decides which calls begin before their body is complete, and ends such a call when its body fails. The body itself is in
+`gateway.body`; `gateway.upstream` sends it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from llm_guard.policy.deadline import deadline_at
 
 
 def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
-    """Checks the size of the body as far as it is known, and what the head announces of it. Sends the interim answer
-    that a client may wait for before it sends the body. Raises BadRequest."""
+    """Checks the size of the body as far as it is known, and what the head announces. Sends the 100 (Continue) that a
+    client may wait for before it sends the body. Raises BadRequest."""
     request = reply.request
     limit.check(max(request.content_length, request.received_bytes))
     if request.content_length > MEMORY_BYTES:
@@ -36,15 +36,15 @@ def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
     if "expect" not in request.names or request.version == "1.0":  # HTTP/1.0 has none (RFC 9110, section 10.1.1)
         return
     if request.names["expect"].lower() != "100-continue":
-        reply.closes_connection = True  # whether its body follows is not known
+        reply.closes_connection = True  # unknown whether the body follows
         raise BadRequest(417, "expectation_failed", "the only expectation is 100-continue")
     reply.send_continue()
 
 
 async def receive_call(call: Call, request: Request, limit: BodyLimit, spool: Spool, clock: Clock) -> Asked:
-    """Receives the body of a call, and returns what it asks for.
+    """Receives the body of a call, and returns the fields read from it.
 
-    An ArrivingBody is left in `call.body` where the rest of it does not matter for the route. Raises BadRequest.
+    Leaves an ArrivingBody in `call.body` if the rest of the body cannot change the route. Raises BadRequest.
     """
     announced_bytes = request.content_length if "content-length" in request.names else None
     body = await begin(
@@ -62,15 +62,15 @@ async def receive_call(call: Call, request: Request, limit: BodyLimit, spool: Sp
 
 
 def _is_route_known(call: Call, body: ArrivingBody, asked: Asked) -> bool:
-    """Whether no field that is still to arrive can change where the call goes."""
+    """Returns whether no field that is still to arrive can change the route."""
     if call.upstream_name is not None and call.scope is None:
         return True
     return asked.model is not None or is_upload(call.path) or not body.is_form
 
 
 def needs_whole_body(call: Call, reply: Reply) -> bool:
-    """Whether the gateway answers the call itself, or the route or the client wants something that takes all of the
-    body."""
+    """Returns whether the call needs its complete body first: the gateway answers it itself, or its route or its client
+    wants hedging, degraded mode, a deferred call or a dead letter."""
     route = call.route
     if route is None or (route.hedging is not None and call.is_repeatable):
         return True
@@ -78,14 +78,14 @@ def needs_whole_body(call: Call, reply: Reply) -> bool:
 
 
 class Arrival:
-    """`async with Arrival(...)`: receives the rest of a body while its call is under way in the calling task.
+    """`async with Arrival(...)`: receives the rest of a body while the calling task executes the call.
 
-    A body that fails (its client is too slow, it is too large, it cannot be read) cancels what is under way, which
-    blames no provider, and leaves the scope as the error that the body has raised.
+    If the body fails (its client is too slow, it is too large, it cannot be read), the calling task is cancelled
+    without blaming a provider, and the body's error is raised from the `async with` block.
     """
 
     def __init__(self, call: Call, body: ArrivingBody, note: Callable[[Asked], None], clock: Clock) -> None:
-        """`note` takes what the whole body asks for."""
+        """`note` is called with the fields of the complete body."""
         self._call = call
         self._body = body
         self._note = note
@@ -97,7 +97,7 @@ class Arrival:
         assert task is not None  # noqa: S101  # a coroutine runs in one
         self._task = task
         self._cancelling = task.cancelling()
-        self._call.start_time(inf, inf)  # how long the client takes is limited by its connection alone
+        self._call.start_time(inf, inf)  # an upload's time is limited by its connection alone
         self._receiving = asyncio.get_running_loop().create_task(self._receive())
         return self
 
@@ -112,12 +112,12 @@ class Arrival:
     async def _receive(self) -> None:
         try:
             self._complete(await self._body.receive_rest())
-        except Exception as error:  # noqa: BLE001  # whatever it is, the call must not wait for the rest for ever
+        except Exception as error:  # noqa: BLE001  # any error must end the call, which waits for the rest
             self._error = error
             self._task.cancel()
 
     def _complete(self, asked: Asked) -> None:
-        """From now on the call's own limits count."""
+        """Starts the call's own time limits."""
         call = self._call
         assert call.route is not None  # noqa: S101  # without one it would not have been sent on
         if call.sent_status is None:

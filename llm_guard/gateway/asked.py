@@ -1,6 +1,6 @@
-"""What a request asks for, and that it cannot be read: the words of those that look at requests.
+"""The fields that the gateway reads from a request, and the error for requests that it cannot read.
 
-Owns no reading: that is done in `gateway.model_field` and `gateway.body`.
+`gateway.model_field` and `gateway.body` read them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ MAX_MODEL_CHARS = 256
 RARE = frozenset({"n", "previous_response_id", "conversation", "background", "store", "prompt", "input"})
 """Fields that few JSON bodies have."""
 FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", *sorted(RARE))
-"""All that is read of a JSON body."""
+"""All fields that are read from a JSON body."""
 _MOST_TOKENS = 1 << 31
 
 
 class BadRequest(Exception):
-    """A request that no upstream could read; the text is for the caller."""
+    """Raised for a request that no upstream could read; the text is for the caller."""
 
     def __init__(
         self,
@@ -37,48 +37,48 @@ class BadRequest(Exception):
         self.message = message
         self.param = param
         self.should_retry = should_retry
-        """The gateway has no room for it now; the request itself is in order."""
+        """True if the request is in order, and the gateway has no room for it now."""
         self.retry_after_s = retry_after_s
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """What a body asks for, as far as the gateway needs to know."""
+    """The fields of a request body that the gateway uses."""
 
     model: str | None = None
     is_stream: bool = False
     choices: int = 1
-    """For each prompt."""
+    """Choices for each prompt."""
     prompts: int = 1
-    """How many a legacy completion has. 0: an unknown number."""
+    """Number of prompts of a legacy completion; 0: unknown."""
     is_bound: bool = False
-    """It goes on from what one provider keeps: a previous response, a conversation."""
+    """The request continues a previous response or a conversation, which only one provider has."""
     response_format: str = ""
-    """Of a form."""
+    """`response_format` of a form."""
     may_stream: bool = False
-    """`stream` is a value that some servers take for `true`: 1, "true"."""
+    """`stream` has a value that some servers take for `true`: 1, "true"."""
     max_tokens: int = 0
-    """The most tokens of output that it asks for; 0: it does not say."""
+    """The most output tokens that the request allows; 0: it does not say."""
     is_stateful: bool = False
-    """It asks the provider to keep it, or goes on from what is kept."""
+    """The request has the provider store state, or continues from stored state."""
     is_model_doubled: bool = False
-    """It names several models. Of a JSON body that was there as a whole: under several names; repetition of
-    one is not seen."""
+    """The request names several models. For a JSON body that was inspected as a whole: under several names; a repeated
+    name is not detected."""
     inputs: int = 0
-    """How many inputs an embedding, a moderation or a legacy completion has. 0: unknown."""
+    """Number of inputs of an embedding, a moderation or a legacy completion; 0: unknown."""
 
 
 NOTHING = Asked()
 
 
 def token_limit(fields: Mapping[str, Any]) -> int:
-    """The most tokens of output that a JSON object asks for; 0: it does not say, or not as a number."""
+    """Returns the most output tokens that a JSON object allows; 0: it does not say, or not as a number."""
     number = fields.get("max_tokens") or fields.get("max_completion_tokens") or fields.get("max_output_tokens")
     return number if type(number) is int and 0 < number < _MOST_TOKENS else 0
 
 
 def inputs_in(value: Any) -> int:
-    """Number of inputs in a field `input` or `prompt`. 0: unknown, as in lists of objects, which are parts of one input
-    at some endpoints. A list of numbers is one input in tokens."""
+    """Returns the number of inputs in a field `input` or `prompt`; 0: unknown, as for lists of objects, which at some
+    endpoints are parts of one input. A list of numbers is one tokenized input."""
     if type(value) is str:
         return 1
     if type(value) is not list or not value:
@@ -87,14 +87,14 @@ def inputs_in(value: Any) -> int:
 
 
 def inputs_in_list(first: Any, length: int) -> int:
-    """The same for a list of this length, by its first item."""
+    """Returns the number of inputs in a list of this length, judged by its first item."""
     if type(first) in (str, list):
         return length
     return 1 if type(first) in (int, float) else 0
 
 
 def checked_model(model: str) -> str:
-    """`model`, if it is a name; raises BadRequest when it is none."""
+    """Returns `model` if it is a valid name, else raises BadRequest."""
     if not 0 < len(model) <= MAX_MODEL_CHARS:
         raise BadRequest(400, "invalid_model", f"`model` must have 1 to {MAX_MODEL_CHARS} characters", "model")
     return model

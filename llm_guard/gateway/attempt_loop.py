@@ -1,7 +1,7 @@
-"""Attempt, classify, decide: until one deployment answers well, or nothing more would help.
+"""The attempt loop: attempts, classifies and decides until one deployment answers well, or nothing more would help.
 
-Owns the order of these steps. Every decision it takes is `policy.next_step`'s; who is asked next, and every wait, is
-`gateway.way`'s; an exchange is `gateway.race`'s.
+`policy.next_step` decides after each failure, `gateway.way` selects the next deployment and does all waiting, and
+`gateway.race` runs the exchanges.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from llm_guard.policy.retry_budget import try_spend_all
 from llm_guard.policy.returns import WORTH_SPREADING_S
 from llm_guard.routes import Hedging, Route, Target
 
-# Deciding and sending take time too, where answers take hardly any.
+# Deciding and sending take time too, which matters where answers are very fast.
 _SLACK_S = 0.02
 _MOMENT_S = 0.05
 
 
 class AttemptLoop:
-    """Asks the deployments of a call's route, each as often as its rules allow."""
+    """Tries the deployments of a call's route, each as often as its rules allow."""
 
     def __init__(self, upstreams: Opener, bench: Bench, clock: Clock, draw: Callable[[], float]) -> None:
         """`draw` gives a uniform number in [0, 1)."""
@@ -48,9 +48,9 @@ class AttemptLoop:
         self._draw = draw
 
     def run(self, call: Call, route: Route) -> Awaitable[Served | GaveUp]:
-        """The first good answer, or why there is none. Cancelled, it leaves nothing behind."""
+        """Returns the first good answer, or why there is none. Releases everything it holds when cancelled."""
         way = Way(call, route, self._entrance, self._clock, self._draw)
-        if call.client_retries == 0:  # one that its client has sent before brings nothing again
+        if call.client_retries == 0:  # a client's own retry adds no budget tokens
             route.budget.deposit(way.tried_since)
             if route.hedging is not None:
                 route.hedging.budget.deposit()
@@ -77,18 +77,18 @@ class AttemptLoop:
         return GaveUp(last, None, _because(why, call)) if last is not None else _nobody_asked(way)
 
     async def _resume(self, way: Way, target: Target, failure: Failure) -> Served | GaveUp:
-        """As `run`, from where that has left off: the answer of `target` has died with this failure."""
+        """Continues a call like `run` after the answer of `target` has died with this failure."""
         stop = next(each for each in way.line.all() if way.target(each) is target)
         way.tried_since = self._clock.now()  # the time before a fallback to another model begins again
         step = self._decide(way, stop, failure)
         if isinstance(step, GiveUp):
             return GaveUp(failure, None, step.why)
-        # A deployment that has just lost a stream comes after those that have not.
+        # A deployment that has just lost a stream is tried after those that have not.
         step = _after_others(step) if way.preferred(stop) else step
         return await self._ask(way, failure, self._take(way, stop, step))
 
     def adopt(self, deployments: Iterable[Deployment]) -> None:
-        """Their settings may have changed: lets in whoever waits and now may pass."""
+        """Admits waiting calls that new settings of these deployments may let pass."""
         for deployment in deployments:
             for gate in deployment.gates.all():
                 self._entrance.advance(gate)
@@ -109,7 +109,7 @@ class AttemptLoop:
         return self._race.ask_hedged(call, attempt, leave, delay_s, lambda: self._beside(way, stop))
 
     def _new(self, way: Way, stop: Stop, leave: Leave) -> Attempt:
-        """An attempt that begins now, with its limits."""
+        """Returns an attempt that begins now, with its limits."""
         call, target, now = way.call, way.route.targets[stop.place], self._clock.now()
         timeouts, commit_by = target.timeouts, call.commit_by
         first_s = limit_s = 0.0
@@ -119,7 +119,7 @@ class AttemptLoop:
             limit_s = timeouts.attempt_s(is_client_timeout_known=call.decide_by < inf)
         left_s = commit_by - now
         ends_by = commit_by
-        if left_s < 2 * limit_s:  # else this attempt leaves the next one time enough by itself
+        if left_s < 2 * limit_s:  # else this attempt's own limit leaves enough time for the next
             kept_s = _kept_s(way, stop, left_s, limit_s, now)
             if kept_s:
                 ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S)
@@ -133,14 +133,15 @@ class AttemptLoop:
         return attempt
 
     def _hedge_delay_s(self, hedging: Hedging, call: Call, attempt: Attempt) -> float | None:
-        """When another attempt may run beside this one; None: not at all."""
+        """Returns after how many seconds a hedge may run beside this attempt; None: not at all."""
         if not call.is_repeatable or call.is_upgrade:
             return None
         latency = attempt.target.deployment.latency_of(call.is_stream)
         return self._hedge_delays.delay_s(hedging.settings, latency, attempt.started_at)
 
     def _beside(self, way: Way, stop: Stop) -> Beside | None:
-        """A second attempt on another deployment of the same model, or on the same one, if there are tokens for it."""
+        """Returns a hedge on another deployment of the same model, or on the same one, if the budgets have tokens for
+        it."""
         second = way.free_peer(stop) or stop
         hedging, leave, now = way.route.hedging, way.try_enter(second), self._clock.now()
         if leave is None:
@@ -158,7 +159,7 @@ class AttemptLoop:
     # decide
 
     def _take(self, way: Way, stop: Stop, step: Retry | ChangeKey | FallBack) -> str:
-        """Does as was decided; returns what is to be said if nobody can be asked then."""
+        """Applies a decision. Returns the reason to report if no deployment can be tried after it."""
         match step:
             case Retry():
                 try_spend_all(way.budgets(stop), self._clock.now())
@@ -174,7 +175,7 @@ class AttemptLoop:
                 return "no other could be asked"
 
     def _put_back(self, way: Way, stop: Stop, raced: list[Attempt]) -> None:
-        """What follows for another deployment that failed beside this one: it may be asked again after all others."""
+        """Decides for deployments that failed as a hedge of this attempt: they may be tried again after all others."""
         for hedge in raced[1:]:
             if hedge.failure is None or hedge.failure.kind.is_final or hedge.target is way.target(stop):
                 continue
@@ -216,7 +217,7 @@ class AttemptLoop:
         return step
 
     def _other_key(self, way: Way, stop: Stop, failure: Failure) -> ChangeKey | None:
-        """Goes on with another key of the upstream's pool; None: it has no other, or that would not help."""
+        """Returns a change to another key of the upstream's pool; None: the pool has no other, or it would not help."""
         call, target = way.call, way.target(stop)
         attempt = _attempt_of(call, failure)
         if target.deployment.upstream.keys is None or attempt is None:
@@ -230,11 +231,11 @@ class AttemptLoop:
         return ChangeKey(is_paid)
 
     def _note_rest(self, call: Call, target: Target, failure: Failure, step: Step, now: float) -> None:
-        """Benches a deployment that asked for a wait and is not waited for."""
+        """Starts the deployment's cooldown for a Retry-After that this call does not wait out."""
         wait_s = failure.retry_after_s
         if wait_s is not None and wait_s >= WORTH_SPREADING_S:
             target.deployment.returns.note_refusal(target.deployment.budget.calls, now)
-        # What is wrong with one call is nobody else's to wait for.
+        # A failure that concerns this call alone must not hold back other calls.
         if target.model is None or wait_s is None or failure.kind.scope is Scope.CALL:
             return
         if isinstance(step, FallBack | ChangeKey) or wait_s > target.retry.max_delay:
@@ -246,7 +247,7 @@ class AttemptLoop:
 
 
 def _kept_s(way: Way, stop: Stop, left_s: float, limit_s: float, now: float) -> float:
-    """Seconds of the `left_s` until the deadline that an attempt leaves for the one after it."""
+    """Returns how many of the `left_s` seconds until the deadline an attempt leaves for the one after it."""
     target, other, is_stream = way.route.targets[stop.place], way.line.first_other(stop), way.call.is_stream
     if other is None and stop.retries + 1 >= target.retry.max_attempts:
         return 0.0
@@ -255,19 +256,19 @@ def _kept_s(way: Way, stop: Stop, left_s: float, limit_s: float, now: float) -> 
     if not following.has_history:
         return 0.0
     own = target.deployment.latency_of(is_stream)
-    # Where no limit was chosen an answer that takes long is right, and cutting it short would lose it.
+    # Without a configured limit a slow answer is legitimate, and cutting it short would lose it.
     is_chosen = target.timeouts.is_configured("first_token" if is_stream else "attempt")
     return reserve_s(left_s, limit_s, own, following, now, 0.0 if is_chosen else own.longest_s)
 
 
 def _decisive(first: Attempt, told: Failure) -> Failure:
-    """Of a race that was lost: what the first attempt itself has come to, unless another's failure ended both."""
+    """Returns the failure to decide by after a lost race: the first attempt's own, unless `told` is final."""
     return told if told.kind.is_final or first.failure is None else first.failure
 
 
 def _has_timed_out_again(call: Call, failure: Failure) -> bool:
-    """Whether this is the second exchange that a default limit has ended: an answer that takes longer than that would
-    be paid for each time, and never arrive. A limit that was configured says when a deployment hangs."""
+    """Returns whether a default limit has now ended two exchanges. An answer that takes longer than the limit would be
+    paid for each time and never arrive. A configured limit is different: it says when a deployment hangs."""
     if failure.limit not in ("attempt", "first_token"):
         return False
     ended = [each for each in call.attempts if each.failure is not None and each.failure.limit == failure.limit]
@@ -275,7 +276,7 @@ def _has_timed_out_again(call: Call, failure: Failure) -> bool:
 
 
 def _other_manner(call: Call, failure: Failure) -> Retry | None:
-    """Whoever will not go on with a stream in one manner may do so in another."""
+    """Returns an immediate retry if only this way of resuming the stream was refused, and another is left."""
     attempt = _attempt_of(call, failure)
     if attempt is None or call.recovery is None or not call.recovery.is_refused(attempt, failure):
         return None
@@ -313,12 +314,12 @@ def _said(step: Step) -> str:
 
 
 def _because(why: str, call: Call) -> str:
-    """With what has kept the last of those that might have been asked."""
+    """Returns `why`, with the reason for which the last candidate was skipped."""
     return f"{why}: {call.skipped[-1].why}" if call.skipped else why
 
 
 def _nobody_asked(way: Way) -> GaveUp:
-    """Everybody rests, fails or has no room: said is what keeps the one that is back soonest."""
+    """Returns the result of a call without attempts. It reports the deployment that is back soonest."""
     soonest = min(way.left_out, key=lambda each: each.wait_s)
     if isinstance(soonest, Shut) and soonest.rest is not None:
         return GaveUp(soonest.rest, None, "benched", is_cooldown=True)

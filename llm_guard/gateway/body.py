@@ -1,7 +1,7 @@
-"""A request's body: received piece by piece, looked at as it passes, kept in memory or in a file.
+"""A request body that is received piece by piece, scanned as it passes, and kept in memory or in a file.
 
-Owns how much is looked at in one go, and when a body that still arrives can be sent on. Does not own what a body asks
-for (`gateway.model_field`), where its bytes are (`gateway.body_store`), nor the connection that it comes from.
+Owns how much is scanned in one go, and when a body that still arrives can be sent on. The fields are read by
+`gateway.model_field`; the bytes are in `gateway.body_store`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llm_guard.gateway.stored_body import Patch, Renamed, StoredBody, Turns
 from llm_guard.request_body import Block, FileBody
 
 _AT_ONCE_BYTES = 1 << 17
-"""A larger one is looked at piece by piece: the costliest JSON takes 18 ms a MiB."""
+"""A larger body is scanned piece by piece: the costliest JSON takes 18 ms a MiB."""
 _PIECE_BYTES = 1 << 15
 
 
@@ -35,11 +35,11 @@ async def receive(
     spool: Spool,
     clock: Clock,
 ) -> tuple[bytes | StoredBody, Asked]:
-    """The body whose pieces `read` gives, b"" at its end, and what it asks for.
+    """Receives a body from `read`, which returns b"" at its end. Returns the body and its fields.
 
-    Bytes up to `MEMORY_BYTES`, else a StoredBody, which the caller closes. Raises BadRequest, and what `read` raises;
-    then, and when cancelled, there is nothing to close. A body that is there as a whole, has at most 128 KiB and no
-    content encoding may as well be given to `inspect`.
+    The body is bytes up to `MEMORY_BYTES`, else a StoredBody, which the caller closes. Raises BadRequest, and what
+    `read` raises; after an error or a cancellation there is nothing to close. For a complete body of at most 128 KiB
+    without a content encoding, `inspect` gives the same fields.
     """
     body = await begin(read, content_type, content_encoding, None, limit, spool, clock)
     if isinstance(body, bytes):
@@ -56,10 +56,11 @@ async def begin(
     spool: Spool,
     clock: Clock,
 ) -> bytes | ArrivingBody:
-    """Receives the first 128 KiB of a body, or all of it. Bytes: a complete body that `inspect` may read in one go.
+    """Receives the first 128 KiB of a body, or all of it. Returns bytes for a complete body that `inspect` may read in
+    one go.
 
-    `announced_bytes` is the Content-Length, if there is one. Raises BadRequest, and what `read` raises; then, and when
-    cancelled, there is nothing to close.
+    `announced_bytes` is the Content-Length, if there is one. Raises BadRequest, and what `read` raises; after an error
+    or a cancellation there is nothing to close.
     """
     pieces: list[bytes] = []
     size = 0
@@ -85,10 +86,10 @@ async def begin(
 
 
 class ArrivingBody:
-    """A body after its beginning: either `receive_whole`, or `follow` and `receive_rest`, which lets attempts send it
-    while it arrives. Fits `call.StoredBody`.
+    """A body after its first part: either `receive_whole`, or `follow` and `receive_rest`, so that attempts can send it
+    while it arrives. Implements `call.StoredBody`.
 
-    Attempts have offsets of their own: each begins with the first byte.
+    Each attempt has an offset of its own and begins with the first byte.
     """
 
     def __init__(
@@ -113,10 +114,10 @@ class ArrivingBody:
         self._store = BodyStore(spool)
         self._is_followed = False
         self._models: int | None = None
-        """How many model fields it may have in all while it is followed; None: any number."""
+        """The most model fields that the body may have once attempts send it; None: any number."""
 
     async def receive_whole(self) -> tuple[bytes | StoredBody, Asked]:
-        """Receives all of it; returns what `receive` does. Raises BadRequest, and what `read` raises."""
+        """Receives all of it, and returns the same as `receive`. Raises BadRequest, and what `read` raises."""
         try:
             asked = await self.receive_rest()
         except BaseException:
@@ -125,7 +126,7 @@ class ArrivingBody:
         content = self._store.content()
         if isinstance(content, bytes) and self._look.inflated_bytes <= _AT_ONCE_BYTES:
             return content, asked
-        # What was inflated to be read stays a file's matter, for renaming inflates it again.
+        # A body that inflates to more than 128 KiB stays a StoredBody: renaming its model inflates it again.
         stored = StoredBody(
             file_of(content), self._store.size, self._content_encoding, self._look.patches, self._spool, self._clock
         )
@@ -134,25 +135,25 @@ class ArrivingBody:
     # while it arrives
 
     def asks_so_far(self) -> Asked | None:
-        """Returns what it asks for as far as it has arrived. None: there is no more to come, or no part of it can be
-        read alone. Raises BadRequest."""
+        """Returns the fields that have arrived so far. None: the body is complete, or cannot be read in part. Raises
+        BadRequest."""
         if self._is_over or is_coded(self._content_encoding):
             return None
         return self._look.asks_so_far()
 
     @property
     def is_form(self) -> bool:
-        """Whether fields may still arrive that say what it asks for."""
+        """True for a form: its fields may still arrive."""
         return self._look.is_form
 
     def follow(self, *, is_routed_by_model: bool) -> None:
-        """From now on attempts may send it. `is_routed_by_model`: a model field that arrives later is refused, because
-        the route was chosen without it."""
+        """Allows attempts to send the body from now on. `is_routed_by_model`: a model field that arrives later is
+        refused, because the route was chosen without it."""
         self._is_followed = True
         self._models = self._look.models if is_routed_by_model else None
 
     async def receive_rest(self) -> Asked:
-        """Receives all of it; returns what it asks for. Raises BadRequest, and what `read` raises."""
+        """Receives the rest of the body, and returns its fields. Raises BadRequest, and what `read` raises."""
         while not self._is_over:
             await self.take(await self._read())
         asked = self._look.end()
@@ -160,8 +161,8 @@ class ArrivingBody:
         return asked
 
     async def take(self, piece: bytes) -> None:
-        """Adds the next piece, b"" at the end. Looks at it before anything of it can be sent: what is refused here
-        must reach no provider as a whole. Raises BadRequest."""
+        """Adds the next piece, b"" at the end. Scans it before any of it can be sent, so that a body that is refused
+        reaches no provider completely. Raises BadRequest."""
         self._is_over = not piece
         self._limit.check(self._store.size + len(piece))
         for at in range(0, len(piece), _PIECE_BYTES):
@@ -174,28 +175,28 @@ class ArrivingBody:
 
     @property
     def size(self) -> int | None:
-        """Total size in bytes. None until the body is complete, where its length was not announced."""
+        """Total size in bytes. None while the body arrives, if its length was not announced."""
         return self._store.size if self._store.is_complete else self._announced_bytes
 
     def blocks(self) -> Iterator[Block]:
-        """Yields all of it from the beginning: see `BodyStore.blocks`."""
+        """Yields the body from its beginning: see `BodyStore.blocks`."""
         return self._store.blocks()
 
     async def wait_complete(self) -> None:
-        """Returns when all of it has arrived, or it is closed."""
+        """Returns once the body is complete or closed."""
         await self._store.wait_complete()
 
     async def renamed(self, model: str) -> FileBody:
-        """With `model` as its model and every other byte as it was. Raises BadRequest."""
+        """Returns the body with `model` as its model and every other byte unchanged. Raises BadRequest."""
         return Renamed(self, self._look.patches(model))
 
     def close(self) -> None:
-        """Once the call is over; a second time does nothing."""
+        """Releases the body. Idempotent."""
         self._store.close()
 
 
 class _Look:
-    """At a body as it passes: inflates it and scans it, as far as its model may stand in it."""
+    """Scans a body as it passes, inflated if need be, as far as it may contain the model."""
 
     def __init__(self, begin: bytes, content_type: str, content_encoding: str, max_bytes: int) -> None:
         kind = kind_of(content_type)
@@ -210,11 +211,11 @@ class _Look:
 
     @property
     def inflated_bytes(self) -> int:
-        """0 of a body that is not inflated."""
+        """Size of the inflated body in bytes; 0 if it is not inflated."""
         return self._inflater.size if self._inflater is not None else 0
 
     def feed(self, piece: bytes) -> Iterator[None]:
-        """The next 32 KiB at most; every step is short."""
+        """Scans the next piece, of 32 KiB at most. Yields after each short step."""
         for block in (piece,) if self._inflater is None else self._inflater.feed(piece):
             if self._scan is None:
                 return
@@ -236,7 +237,7 @@ class _Look:
             return NOTHING
 
     def asks_so_far(self) -> Asked | None:
-        """Returns what the body asks for so far; None where only all of it can be read. Raises BadRequest."""
+        """Returns the fields so far; None if the body can only be read as a whole. Raises BadRequest."""
         if isinstance(self._scan, FormScan):
             return asked_of_form(self._scan)
         return NOTHING if self._scan is None else None
@@ -247,7 +248,7 @@ class _Look:
 
     @property
     def models(self) -> int:
-        """How many model fields a form has, as far as it was looked at."""
+        """Number of model fields that the form has so far."""
         return len(self._scan.spans) if isinstance(self._scan, FormScan) else 0
 
     def check(self, most_models: int | None) -> None:
@@ -259,10 +260,10 @@ class _Look:
                 raise BadRequest(400, "invalid_model", message, "model")
 
     def patches(self, model: str) -> list[Patch]:
-        """What makes it ask for another model; raises BadRequest."""
+        """Returns the patches that put another model into the body. Raises BadRequest."""
         if isinstance(self._scan, FormScan):
             return [(start, end, model.encode()) for start, end in self._scan.spans]
-        assert self._scan is not None  # noqa: S101  # it has told of a model
+        assert self._scan is not None  # noqa: S101  # a model was found
         return [(*self._scan.span_of_model(), encode(model))]
 
     def _doubt(self, bad: BadRequest) -> None:

@@ -1,6 +1,6 @@
-"""How large the body of one request may be, by its path and its caller.
+"""The size limit of a request body, by the call's path and caller.
 
-Owns the choice among the configured limits. Does not own the disk space that bodies share (`gateway.spool`).
+`gateway.spool` limits the disk space of all bodies together.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from llm_guard.gateway.reply import Reply
 from llm_guard.policy.caller import is_local
 
 _ROOTS = ("/v1/files", "/v1/uploads")
-"""The body of a call to these paths, or below them, is a file."""
+"""Paths at which, and below which, the request body is a file."""
 _UPLOADS = tuple(f"{root}/" for root in _ROOTS)
 
 
 def is_upload(path: str) -> bool:
-    """Whether the body of a call to this path is a file, for which no model is chosen."""
+    """Returns whether the body of a call to this path is a file, which names no model."""
     return path.startswith(_ROOTS) and f"{path}/".startswith(_UPLOADS)
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """A size, and the config key that sets it."""
+    """A size limit, and the config key that sets it."""
 
     max_bytes: int
     key: str = "server.max_body"
@@ -46,7 +46,8 @@ class BodyLimits:
         self._upload = BodyLimit(max(server.max_body, server.max_upload), "server.max_upload")
 
     def of(self, call: Call, reply: Reply) -> BodyLimit:
-        """Files may be larger than other bodies, except from unknown callers: each takes disk space."""
+        """Returns the limit for a call. Files may be larger than other bodies, except from unknown callers, because
+        they take disk space."""
         if not is_upload(call.path):
             return self._usual
         is_known = call.client_key is not None or is_local(reply.peer, reply.request.version, reply.request.names)

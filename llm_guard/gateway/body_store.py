@@ -1,7 +1,7 @@
-"""The bytes of one request's body as they arrive: in memory, and from some size on in a file.
+"""The bytes of one request body as they arrive: in memory, and above 1 MiB in a file.
 
-Owns where they are, and the wait for more of them. Does not own how they are received (`gateway.body`), nor the disk
-space that all bodies share (`gateway.spool`).
+Owns the bytes, and the wait for more of them. `gateway.body` receives them; `gateway.spool` limits the disk space of
+all bodies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK_BYTES = 1 << 18
 
 
 class BodyStore:
-    """Appended to by one receiver, and read from any offset by several attempts."""
+    """A body that one receiver appends to, and several attempts read from any offset."""
 
     def __init__(self, spool: Spool) -> None:
         self.size = 0
@@ -34,7 +34,7 @@ class BodyStore:
         self._waiters: list[asyncio.Future[None]] = []
 
     def add(self, piece: bytes) -> None:
-        """Raises BadRequest if the spool or the disk has no room."""
+        """Appends a piece. Raises BadRequest if the spool or the disk has no room."""
         self.size += len(piece)
         if self._file is not None:
             self._file.append(piece)
@@ -47,12 +47,12 @@ class BodyStore:
         self._wake()
 
     def complete(self) -> None:
-        """All of it has arrived."""
+        """Marks the body as complete."""
         self.is_complete = True
         self._wake()
 
     def blocks(self) -> Iterator[Block]:
-        """Yields all of it from the beginning, at most 256 KiB at a time. Where the rest has not arrived yet it yields
+        """Yields the body from its beginning, at most 256 KiB at a time. Where the rest has not arrived yet, it yields
         a future in place of a block, which is done when more has. Raises OSError when the body is closed."""
         at = 0
         while not self._is_closed:
@@ -66,7 +66,7 @@ class BodyStore:
         raise OSError("the body is closed")
 
     async def wait_complete(self) -> None:
-        """Returns when all of it has arrived, or it is closed."""
+        """Returns once the body is complete or closed."""
         while not self.is_complete and not self._is_closed:
             await self._more()
 
@@ -75,7 +75,7 @@ class BodyStore:
         return bytes(self._memory) if self._file is None else self._file
 
     def close(self) -> None:
-        """Deletes what has arrived; a second time does nothing."""
+        """Deletes the bytes. Idempotent."""
         self._is_closed = True
         self._memory = bytearray()
         if self._file is not None:
@@ -88,7 +88,7 @@ class BodyStore:
         return self._file.read_at(at, _BLOCK_BYTES)
 
     def _more(self) -> asyncio.Future[None]:
-        """Done when more has arrived."""
+        """Returns a future that is done when more has arrived."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         return waiter
@@ -101,5 +101,5 @@ class BodyStore:
 
 
 def file_of(content: bytes | SpoolFile) -> BodyFile:
-    """The content of a store as a file."""
+    """Returns the content of a store as a file."""
     return BytesIO(content) if isinstance(content, bytes) else content

@@ -1,6 +1,6 @@
-"""The log line of a call: facts, never a prompt, never a key.
+"""The log line of a call. It never contains a prompt or a key.
 
-Owns its keys and their order. Does not own when it is written (`gateway.record`), nor where (`log`).
+Owns its fields and their order. `gateway.record` decides when it is written.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from llm_guard.outcome import Beyond
 
 
 class AttemptLine(Struct):
-    """One exchange. What is as usual is left out."""
+    """One attempt. Fields with their usual value are left out."""
 
     deployment: str
     outcome: str
     waited_s: float
-    """Before it began."""
+    """Time that the call waited before the attempt."""
     started_s: float
-    """Since the call was received."""
+    """Time from the call's arrival to the start of the attempt."""
     duration_s: float
     answered_s: float | UnsetType = UNSET
-    """From its start to its first token, where more followed."""
+    """Time from its start to its first token, where more followed."""
     waited_for: str | UnsetType = UNSET
     breaker: str | UnsetType = UNSET
     hedge: bool | UnsetType = UNSET
     key: str | UnsetType = UNSET
-    """The name of the one of the upstream's keys, where it has several or has it from a file."""
+    """Name of the upstream's key, where it has several or reads it from a file."""
     resumed_by: str | UnsetType = UNSET
     why: str | UnsetType = UNSET
     then: str | UnsetType = UNSET
@@ -37,14 +37,15 @@ class AttemptLine(Struct):
 
 
 class SkippedLine(Struct):
-    """A deployment that was not asked."""
+    """A deployment that was not tried."""
 
     deployment: str
     why: str
 
 
 class CallLine(Struct):
-    """Seconds are rounded to 0.1 ms, `overhead_s` to the microsecond. The last three are as structlog adds them."""
+    """The log line. Seconds are rounded to 0.1 ms, `overhead_s` to the microsecond. structlog adds the last three
+    fields."""
 
     request_id: str
     method: str
@@ -78,7 +79,7 @@ class CallLine(Struct):
 
 
 def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, overhead_s: float) -> CallLine:
-    """All but the last three. `outcome` and `tokens`: the call's."""
+    """Returns the log line of a call without its last three fields. `outcome` and `tokens` are the call's."""
     line = CallLine(
         request_id=call.id,
         method=call.method,
@@ -115,8 +116,8 @@ def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, over
 
 
 def tokens_of(call: Call) -> dict[str, int]:
-    """The tokens of a call: input and output as the provider has counted them, cached ones of the input, and wasted
-    ones, which were generated and which the client did not get. Those of which there are none are left out."""
+    """Returns the tokens of a call: input and output as counted by the provider, cached ones of the input, and wasted
+    ones, which were generated but never reached the client. Counts of 0 are left out."""
     found: dict[str, int] = {}
     usage, wasted = call.usage, call.thrown_away
     for attempt in call.attempts:
@@ -134,7 +135,7 @@ def tokens_of(call: Call) -> dict[str, int]:
 
 
 def log_ids(call: Call) -> dict[str, str]:
-    """Names the call in any other log line."""
+    """Returns the ids that identify the call in any other log line."""
     ids = {"request_id": call.id}
     if call.trace_id:
         ids["trace_id"] = f"{call.trace_id:032x}"
@@ -142,7 +143,7 @@ def log_ids(call: Call) -> dict[str, str]:
 
 
 def wasted_by(attempt: Attempt) -> int:
-    """Output tokens of a failed attempt that were held back when it died, or lost a race."""
+    """Returns the output tokens of a failed attempt that were held back when it died, or that lost a race."""
     if attempt.answered_at is not None:
         return attempt.wasted
     return attempt.watch.tokens if attempt.watch is not None else 0
@@ -193,12 +194,12 @@ def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLi
 
 
 def _rounded(seconds: float) -> float:
-    # `round` takes three times as long.
+    # `round` would take three times as long.
     return int(seconds * 1e4 + 0.5) / 1e4
 
 
 class Timestamps:
-    """Instants as structlog writes them, `2026-01-31T23:59:59.123456Z`; what all of a second begin with is kept."""
+    """Formats instants like structlog, `2026-01-31T23:59:59.123456Z`. The prefix of the current second is cached."""
 
     __slots__ = ("_beginning", "_second")
 
@@ -207,10 +208,10 @@ class Timestamps:
         self._beginning = ""
 
     def of(self, wall: float) -> str:
-        """`wall` in seconds since the epoch."""
+        """Returns the text for `wall`, in seconds since the epoch."""
         second = int(wall)
         if second != self._second:
             self._second = second
             self._beginning = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}."
-        digits = str(1_000_000 + int((wall - second) * 1e6))  # the format `06d` takes twice as long
+        digits = str(1_000_000 + int((wall - second) * 1e6))  # the format `06d` would take twice as long
         return f"{self._beginning}{digits[1:]}Z"

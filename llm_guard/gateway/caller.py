@@ -1,6 +1,6 @@
-"""Whose call it is: who is one caller before a deployment's breaker, and who is where calls wait.
+"""The caller of a call: as a deployment's breaker sees it, for a provider's quotas, and in the wait queue.
 
-Does not own which callers are judged by themselves (`policy.callers`), nor whose turn it is (`policy.line`).
+`policy.callers` decides which callers are judged separately, `policy.line` the order of the queue.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from llm_guard.policy.line import Caller
 
 
 def caller_of(call: Call, deployment: Deployment, now: float) -> str:
-    """A client key, by name, or a key of the caller's own, by digest, if this provider has accepted it lately. All
-    others are one caller."""
+    """Returns the caller as breakers see it: the name of the client key, or the digest of the caller's own key if this
+    provider has accepted it lately. All other callers are one."""
     if call.client_key is not None:
         return call.client_key
     is_known = not deployment.upstream.has_own_key and deployment.callers.is_accepted(call.key_digest, now)
@@ -22,25 +22,25 @@ def caller_of(call: Call, deployment: Deployment, now: float) -> str:
 
 
 def source_of(call: Call, deployment: Deployment) -> str:
-    """The caller that a refusal for a rate or a quota tells of: the client key, by name, or the caller's own key, by
-    digest, which has a quota of its own. All others are one caller."""
+    """Returns the caller that a rate limit or quota of the provider concerns: the name of the client key, or the digest
+    of the caller's own key, which has a quota of its own. All other callers are one."""
     if call.client_key is not None:
         return call.client_key
     return "" if deployment.upstream.has_own_key else call.key_digest
 
 
 def share_of(call: Call) -> Caller:
-    """Whose turn it takes where calls wait: the client key's, or without client keys the one of the key it was sent
-    with."""
+    """Returns the caller that takes turns in the wait queue: the client key, or without client keys the key that was
+    sent."""
     return Caller(call.client_key or call.key_digest, call.weight)
 
 
 def suspect_of(call: Call, deployment: Deployment, now: float) -> Suspect | None:
-    """By what the call's caller is judged, if it is judged by itself."""
+    """Returns the separate breaker and retry budget of the call's caller, if it has them."""
     callers = deployment.callers
     return callers.suspect(caller_of(call, deployment, now)) if callers.has_failures else None
 
 
 def breaker_of(call: Call, deployment: Deployment, now: float) -> Breaker:
-    """The breaker that decides about a call."""
+    """Returns the breaker that decides about a call."""
     return deployment.judge_of(suspect_of(call, deployment, now))

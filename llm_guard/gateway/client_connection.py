@@ -1,7 +1,7 @@
-"""One client's connection: requests in, one answered after the other.
+"""One client connection: receives requests and answers them in their order.
 
-Owns the order of requests, what each step may take, and the end of the connection. Does not own framing
-(`gateway.request_parser`), nor what is answered (`gateway.reply`).
+Owns the order of requests, the deadline of each step, and the end of the connection. Framing is in
+`gateway.request_parser`, the responses in `gateway.reply`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ _log = structlog.get_logger("llm_guard.gateway.client_connection")
 
 _STASH_BYTES = 1 << 16
 _WRITE_BUFFER_BYTES = (3 << 14, 1 << 16)
-"""A client has room again, and full. Close together: whoever reads slowly is seen to read."""
+"""Low and high water marks of the write buffer. Close together, so that a client that reads slowly is still seen to
+read."""
 _BODY_BYTES_PER_S = 1 << 14
 _LINGER_S = 2.0
-"""A client that is answered before it has sent everything gets this long to read the answer: closing at once would
-reset the connection, and the answer be lost (RFC 9112, section 9.6)."""
+"""Time that a client that is answered before it has sent everything gets to read the response: closing at once would
+reset the connection, and the response be lost (RFC 9112, section 9.6)."""
 _MOST_LINGER_S = 30.0
-"""While more of its body comes it has not read the answer yet, and gets up to this long: some clients read nothing
-before they have sent everything."""
+"""The longest such time, while more of the request arrives: some clients read nothing before they have sent
+everything."""
 _STALL_S = 60.0
-"""A client that takes nothing of what was written for so long is gone."""
+"""A client that accepts none of the written bytes for this long is gone."""
 
 _NEVER = float("inf")
 _FULL = BadRequest(503, "too_many_connections", "the gateway has no room for another connection")
 
 
 class ClientConnection(asyncio.Protocol):
-    """The protocol of one connection."""
+    """The asyncio protocol of one connection."""
 
     __slots__ = (
         "_begun_at", "_inbox", "_is_closing", "_is_full", "_is_paused", "_last_words", "_lingers_until", "_listener",
@@ -54,26 +55,27 @@ class ClientConnection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.task: asyncio.Task[None] | None = None
         self.due_at = _NEVER
-        """When it will have taken too long over what it does."""
+        """When the current step has taken too long."""
         self._begun_at = 0.0
         self._running: Request | None = None
-        """Which is being answered."""
+        """The request that is being answered."""
         self._queue: deque[Request] = deque()
-        """Pipelined behind it."""
+        """Requests that the client has pipelined after it."""
         self._last_words: BadRequest | None = None
-        """What is wrong with what came behind those."""
+        """The error of the first invalid request after those; the bytes after it are ignored."""
         self._stash = b""
-        """Not parsed yet: somebody is being answered."""
+        """Bytes that are not parsed yet, because a request is being answered."""
         self._inbox: Inbox | None = None
         self._is_closing = False
         self._lingers_until = 0.0
-        """Until then, at the latest, what comes is read and dropped."""
+        """Until then, at the latest, incoming bytes are read and dropped."""
         self._is_paused = False
-        """We do not read it."""
+        """The gateway has stopped reading from the client."""
         self._is_full = False
-        """It does not read us."""
+        """The client does not read: the write buffer is full."""
         self._waiters: list[asyncio.Future[None]] = []
-        """For room; each has one of its own, for who is cancelled cancels what it waits for."""
+        """Futures of tasks that wait for room: one each, because cancelling a task cancels the future that it
+        awaits."""
         self._unsent_bytes = 0
 
     # the transport's side
@@ -87,10 +89,10 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._is_closing = True
             self.transport.write(bare_answer(_FULL))
-            self.transport.close()  # no lingering: it would take the room that there is not
+            self.transport.close()  # no lingering, which would take room that there is not
 
     def eof_received(self) -> None:
-        """The client has left: the transport closes itself."""
+        """The client has closed its side: asyncio closes the transport."""
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._listener.remove(self)
@@ -135,16 +137,16 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the client takes nothing more for now, or never again."""
+        """True if the client accepts no more for now, or is gone."""
         return self._is_full or self.transport.is_closing()
 
     @property
     def unsent_bytes(self) -> int:
-        """Written, and not taken."""
+        """Bytes that were written and not yet accepted by the client."""
         return self.transport.get_write_buffer_size()
 
     def push(self, data: bytes) -> bool:
-        """Writes; returns whether there is room for more. Raises ConnectionResetError when the client is gone."""
+        """Writes, and returns whether there is room for more. Raises ConnectionResetError when the client is gone."""
         if self.transport.is_closing():
             raise ConnectionResetError("the client is gone")
         self.transport.write(data)
@@ -163,7 +165,7 @@ class ClientConnection(asyncio.Protocol):
             raise ConnectionResetError("the client is gone")
 
     def take_over(self, inbox: Inbox) -> None:
-        """After an upgrade: from now on what comes goes to `inbox`."""
+        """Passes all further bytes to `inbox`, after an upgrade."""
         self._inbox = inbox
         if self._stash:
             inbox.feed_data(self._stash)
@@ -171,7 +173,7 @@ class ClientConnection(asyncio.Protocol):
         self._resume()
 
     def close(self) -> None:
-        """Closes the connection when what was written is out."""
+        """Closes the connection once all written bytes are sent."""
         self._is_closing = True
         self._unsent_bytes = self.transport.get_write_buffer_size()
         self.due_at = self._listener.now + _STALL_S
@@ -185,7 +187,7 @@ class ClientConnection(asyncio.Protocol):
     # time is up
 
     def expire(self) -> None:
-        """`due_at` has come."""
+        """Handles a deadline that has passed: `due_at`."""
         now = self._listener.now
         if self._is_full or self._is_closing:
             unsent_bytes = self.transport.get_write_buffer_size()
@@ -193,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
                 self.abort()
             self._unsent_bytes, self.due_at = unsent_bytes, now + _STALL_S
         elif (reading := self._parser.reading) is not None:
-            if self._is_paused or reading is not self._running:  # it is we who let it wait
+            if self._is_paused or reading is not self._running:  # the gateway itself has paused it
                 self._begun_at = now
             extra_s = reading.received_bytes / _BODY_BYTES_PER_S
             self.due_at = self._begun_at + self._listener.settings.body_timeout + extra_s
@@ -220,7 +222,7 @@ class ClientConnection(asyncio.Protocol):
             await self._listener.serve(request, reply)
         except ConnectionError:
             self.abort()  # the client left
-        except Exception:  # noqa: BLE001  # whatever it is, the client must not wait for ever
+        except Exception:  # noqa: BLE001  # any error must end the client's wait
             _log.exception("the listener failed")
             self.abort()
         finally:
@@ -231,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_closing:
             return
         if not reply.is_over:
-            self.close()  # in the middle of an answer: nobody takes it for a whole one
+            self.close()  # in the middle of a response: the client sees that it is incomplete
         elif not request.has_arrived:
             self._linger()
         elif reply.closes_connection:
@@ -276,7 +278,7 @@ class ClientConnection(asyncio.Protocol):
             try:
                 data = self._parser.feed(data)
             except BadRequest as bad:
-                # Who is being answered is answered first.
+                # The request that is being answered comes first.
                 if self._running is None:
                     self._reject(bad)
                 self._last_words = bad
@@ -321,5 +323,5 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _too_slow() -> BadRequest:
-    """Made anew: it is raised, and keeps the frames of whoever does that."""
+    """Returns a new error each time: a raised exception keeps references to frames."""
     return BadRequest(408, "request_timeout", "the request took too long to arrive")

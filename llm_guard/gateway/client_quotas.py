@@ -1,7 +1,6 @@
-"""The limits of all client keys: what a call reserves before it is sent, and what it has used when it is over.
+"""The limits of client keys: a call reserves its estimated use before it is sent, and is corrected when it is over.
 
-Owns the estimate, the correction, and the answer to a call that exceeds a limit. Does not own the sums
-(`policy.client_limits`).
+The sums are kept in `policy.client_limits`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from llm_guard.gateway.whole_answer import ask_for_plain
 from llm_guard.outcome import Refusal, Source
 from llm_guard.policy.client_limits import NO_LIMITS, ClientLimits, Exceeded, LimitLeft, LimitName, Reservation
 
-# Of English text, JSON included.
+# For English text, JSON included.
 _BYTES_PER_TOKEN = 4
 _HEADER_NAMES: Mapping[LimitName, str] = {
     "rate": "requests",
@@ -33,16 +32,16 @@ _NAMES_IN_TEXT: Mapping[LimitName, str] = {
 
 
 class ClientQuotas:
-    """By name of the client key; keys without limits are not among them."""
+    """The limits of all client keys that have any, by name."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.by_name: dict[str, ClientLimits] = {}
         self.refusals: dict[tuple[str, LimitName], int] = {}
-        """Calls refused, by key and limit."""
+        """Number of refused calls, by key and limit."""
 
     def adopt(self, keys: Iterable[ClientKey]) -> None:
-        """From the next call on these limits hold. What was used under a name stays used."""
+        """Applies these limits from the next call on. The use counted so far under a name is kept."""
         now, wall = self._clock.now(), self._clock.wall()
         before, self.by_name = self.by_name, {}
         for key in keys:
@@ -53,7 +52,7 @@ class ClientQuotas:
         self.refusals = {of: count for of, count in self.refusals.items() if of[0] in self.by_name}
 
     def days(self) -> list[tuple[str, int, int]]:
-        """Name, day and the tokens used in it, of the keys with a limit of a day."""
+        """Returns name, day and tokens used on it, for the keys with a daily limit."""
         return [
             (name, *limits.day)
             for name, limits in self.by_name.items()
@@ -61,15 +60,15 @@ class ClientQuotas:
         ]
 
     def restore_days(self, days: Iterable[tuple[str, int, int]]) -> None:
-        """Takes up the sums of an earlier process, as `days` has had them."""
+        """Restores the sums that an earlier process returned from `days`."""
         wall = self._clock.wall()
         for name, day, tokens in days:
             if (limits := self.by_name.get(name)) is not None:
                 limits.restore_day(day, tokens, wall)
 
     def reserve(self, call: Call, *, is_deferred: bool = False) -> Refusal | None:
-        """Reserves what the call may use; returns a refusal if that exceeds a limit of its key. `is_deferred`: its
-        client does not wait for it; the rate has counted it when it came."""
+        """Reserves the call's estimated use, or returns a refusal if that exceeds a limit of its key. `is_deferred`: a
+        deferred call, which the rate limit has counted when it was accepted."""
         name = call.client_key or ""
         limits = self.by_name.get(name)
         if limits is None:
@@ -86,24 +85,24 @@ class ClientQuotas:
         return _refusal(call, name, result, limits.left(now, wall), wall)
 
     def settle(self, call: Call, reservation: Reservation) -> None:
-        """The call is over: corrects its estimate by what it has used."""
+        """Replaces the estimate of a finished call by its actual use."""
         call.reservation = None
         used = used_tokens(call, reservation)
         reservation.owner.leave(reservation, used, self._clock.now(), self._clock.wall())
 
 
 def estimated_tokens(call: Call) -> int:
-    """The tokens of the request by its size, and the most that it asks for."""
+    """Returns the estimated tokens of a call: of its request, by size, plus the most output that it allows."""
     if call.model is None or call.content_type.startswith("multipart/"):
         return 0  # files, audio and the like
     return _prompt_tokens(call) + call.max_tokens * max(1, call.choices)
 
 
 def used_tokens(call: Call, reservation: Reservation) -> int:
-    """The tokens of a call that is over: as the provider has counted them, else those of the stream as far as it came,
-    else as estimated. A call that failed without a count has used none. One that its client left has used its estimate
-    at least: what its provider went on to generate is not known, and leaving early must not be a way around the limits.
-    """
+    """Returns the tokens of a finished call: as counted by the provider, else those of the stream so far, else the
+    estimate. A call that failed without a count has used none. A call that its client has left has used at least its
+    estimate: its provider may have generated more than was seen, and leaving early must not be a way around the
+    limits."""
     usage, estimate, streamed = call.usage, reservation.tokens, reservation.streamed_tokens
     if not call.attempts:
         return 0

@@ -1,6 +1,6 @@
-"""Which client a request comes from, and whether its key may make this call.
+"""Identifies the client of a request, and checks whether its key may make this call.
 
-Owns the comparison of keys, and the words of both refusals. Does not own what a scope allows (`policy.scope`).
+`policy.scope` decides what a key allows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNKNOWN = Refusal(401, "invalid_api_key", "this gateway does not know the API k
 
 
 class Clients:
-    """`server.client_keys` of one config."""
+    """The client keys (`server.client_keys`) of one config."""
 
     def __init__(self, config: Config) -> None:
         keys = config.server.client_keys
@@ -33,9 +33,10 @@ class Clients:
         self._scopes = {each.name: Scope(each.allow.models, each.allow.paths) for each in keys}
 
     def admit(self, call: Call, names: Mapping[str, str]) -> Refusal | None:
-        """Notes whose call it is, and its priority; refuses an unknown key, and a path that the key may not call.
+        """Sets the call's client key and priority. Refuses an unknown key, and a path that the key does not allow.
 
-        `names`: the headers by lower-case name. Without client keys anybody may call, and nobody ask for `high`.
+        `names`: the headers by lower-case name. Without client keys all callers are admitted, but none with priority
+        `high`.
         """
         requested = priority(names.get("x-llm-guard-priority") or None)
         if requested is None:
@@ -59,7 +60,7 @@ class Clients:
         return _UNKNOWN
 
     def check_path(self, call: Call) -> Refusal | None:
-        """For a call whose client key is known; it has a scope from now on."""
+        """Sets the scope of a call with a known client key, and refuses a path that the scope does not allow."""
         scope = call.scope = self._scopes.get(call.client_key or "")
         if scope is None:
             return None
@@ -69,8 +70,8 @@ class Clients:
 
 
 def check_model(call: Call, table: RouteTable) -> Refusal | None:
-    """Refuses a model that the call's key may not ask for. Before a route is looked up: a name that only a pattern
-    stands for is then remembered for allowed calls alone."""
+    """Refuses a model that the call's key does not allow. Called before a route is looked up, so that a name that only
+    matches a pattern is remembered for allowed calls alone."""
     scope = call.scope
     if scope is None:
         return None
@@ -90,7 +91,7 @@ def check_model(call: Call, table: RouteTable) -> Refusal | None:
 
 
 def may_use(call: Call, table: RouteTable, model: str) -> bool:
-    """Whether the call's key may ask for a model, or see it in a list."""
+    """Returns whether the call's key may use a model, and see it in a list."""
     scope, is_upstream_named = call.scope, call.upstream_name is not None
     if scope is None or (scope.models is None and not is_upstream_named and model == call.model):
         return True  # its route decides
@@ -100,7 +101,7 @@ def may_use(call: Call, table: RouteTable, model: str) -> bool:
 
 
 def _sent_to(table: RouteTable, model: str, upstream: str | None) -> Sent:
-    """Where the config sends a model under this very name; `upstream` None: any upstream will do."""
+    """Returns where the config sends a model under this very name; `upstream` None: any upstream counts."""
     route = table.preview(model)
     if route is None:
         return "nowhere"
@@ -111,7 +112,8 @@ def _sent_to(table: RouteTable, model: str, upstream: str | None) -> Sent:
 
 
 def _names_in(query: str) -> list[str]:
-    """The names of a query's parameters, as servers may read them: in any case, of lists, and behind semicolons."""
+    """Returns the parameter names of a query as any server may read them: in any case, with list brackets, or after
+    semicolons."""
     pairs = query.replace(";", "&").split("&") if query else []
     return [unquote_plus(pair.partition("=")[0]).partition("[")[0].lower() for pair in pairs]
 

@@ -1,7 +1,4 @@
-"""Content codings of requests: gzip and deflate, read and written piece by piece.
-
-Owns the bounds of inflating. Does not own what stands in a body (`gateway.model_field`).
-"""
+"""Content codings of requests: gzip and deflate, decoded and encoded piece by piece within bounds."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ _INFLATED_BYTES = 1 << 15
 
 
 class Inflater:
-    """The plain bytes behind a gzip or deflate encoding, block by block."""
+    """Decodes a gzip or deflate body block by block."""
 
     def __init__(self, content_encoding: str, max_bytes: int) -> None:
-        """Raises BadRequest (415) for an encoding that we cannot read."""
+        """Raises BadRequest (415) for an encoding that the gateway cannot decode."""
         self._encoding = content_encoding.strip().lower()
         if self._encoding not in ("gzip", "x-gzip", "deflate"):
             raise BadRequest(
@@ -28,11 +25,11 @@ class Inflater:
         self._inflater = zlib.decompressobj(15 if self._encoding == "deflate" else 47)  # 47: gzip or zlib, by its head
         self._max_bytes = max_bytes
         self.size = 0
-        """Of what was inflated, in bytes."""
+        """Number of bytes inflated so far."""
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """What is in the next piece, in blocks of 32 KiB at most; raises BadRequest when it is corrupt (400) or has
-        grown beyond the bound (413)."""
+        """Yields the next piece, inflated, in blocks of 32 KiB at most. Raises BadRequest if it is corrupt (400) or the
+        body inflates beyond the bound (413)."""
         while True:
             try:
                 plain = self._inflater.decompress(piece, _INFLATED_BYTES)
@@ -51,18 +48,18 @@ class Inflater:
                 return
 
     def end(self) -> None:
-        """The body is whole; raises BadRequest when what it holds is not."""
+        """Ends the body. Raises BadRequest if the compressed data is incomplete."""
         if not self._inflater.eof:
             raise BadRequest(400, "invalid_body", f"the {self._encoding} body ends too early")
 
 
 def is_coded(content_encoding: str) -> bool:
-    """Whether a body has to be inflated, or decoded otherwise, before it can be read."""
+    """Returns whether a body must be decoded before it can be read."""
     return content_encoding.strip().lower() not in ("", "identity")
 
 
 def inflate(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
-    """A whole body's plain bytes; raises BadRequest as an Inflater does."""
+    """Returns the decoded bytes of a complete body. Raises BadRequest like an Inflater."""
     if not is_coded(content_encoding):
         return body
     inflater = Inflater(content_encoding, max_bytes)
@@ -72,6 +69,6 @@ def inflate(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
 
 
 def deflater(content_encoding: str) -> zlib._Compress:
-    """Compresses as an Inflater of this encoding reads. At the lowest level: 6 costs four times as much, for a body
-    that leaves us once."""
+    """Returns a compressor for an encoding that an Inflater reads. Level 1: level 6 costs four times as much, for a
+    body that is sent once."""
     return zlib.compressobj(1, wbits=15 if content_encoding.strip().lower() == "deflate" else 31)

@@ -1,7 +1,6 @@
-"""The HTTP client: connections to upstreams, pooled, kept alive, and closed at once when an exchange is given up.
+"""The HTTP client: connections to upstreams, pooled, kept alive, and closed at once when an exchange is abandoned.
 
-Owns which origin is reached how. All that the rest of the gateway knows of HTTP to upstreams is `send`, and the
-`Exchange` that it returns.
+Owns how each origin is reached. The rest of the gateway uses only `send` and the `Exchange` that it returns.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _GONE_WITHIN_S = 1.0
 
 
 class Connections:
-    """Connections to all upstreams, without a limit of their own on their number."""
+    """Connections to all upstreams, without a limit on their number."""
 
     def __init__(self) -> None:
         self._origins: dict[str, Origin] = {}
@@ -35,10 +34,10 @@ class Connections:
         self._proxies = urllib.request.getproxies()
         self._tls = system_context()
         self._own_tls: dict[str, ssl.SSLContext] = {}
-        """By upstream; those that have certificates of their own."""
+        """TLS contexts by upstream, for upstreams with certificates of their own."""
         self._retired: list[ProxiedOrigin] = []
-        """Those that were connected to with certificates which have changed since. What runs on them goes on, and what
-        idles is closed after a while: they are few, and are kept until the gateway stops."""
+        """Origins that were connected to with certificates which have changed since. Their running exchanges go on, and
+        idle connections are closed after a while. The origins are few, and are kept until the gateway stops."""
 
     def send(
         self,
@@ -51,11 +50,11 @@ class Connections:
         *,
         is_repeatable: bool,
     ) -> Awaitable[Exchange]:
-        """Sends a request; returns when the head of the answer is here.
+        """Sends a request. Returns once the head of the response has arrived.
 
-        `link` is `https://host[:port]`, followed by a space and the name of an upstream with certificates of its own.
-        `target`, a path with its query, goes out as it is written, and of `headers` none may frame the request: that is
-        done here. `dialing` follows the request to its connection. What is not
+        `link` is `https://host[:port]`, followed by a space and the upstream's name if it has certificates of its own.
+        `target`, a path with its query, is sent as it is written. `headers` must not contain any that frame the
+        request: those are added here. `dialing` is notified as the request gets its connection. A request that is not
         `is_repeatable` gets a fresh connection. Raises UpstreamError. Cancelled, it closes the connection at once.
         """
         place = self._origins.get(link) or self._proxied.get(link) or self._add(link)
@@ -63,11 +62,11 @@ class Connections:
 
     @property
     def count(self) -> int:
-        """Connections in use or kept alive."""
+        """Number of connections in use or kept alive."""
         return len(self._living) + sum(each.count for each in (*self._proxied.values(), *self._retired))
 
     def trust(self, upstream: str, tls: ssl.SSLContext) -> None:
-        """The certificates of an upstream have changed: new connections use these, and old ones serve no further
+        """Replaces the certificates of an upstream: new connections use these, and old connections take no further
         request."""
         self._own_tls[upstream] = tls
         for link, origin in self._origins.items():
@@ -77,7 +76,8 @@ class Connections:
             self._retired.append(self._proxied.pop(link))
 
     def dials(self, link: str) -> int:
-        """How often a connection to it was begun since the start; those through an HTTP proxy are not known, and 0."""
+        """Returns how often a connection to it was attempted since the start. Those through an HTTP proxy are not
+        known, and count 0."""
         place = self._origins.get(link)
         return place.dials if place is not None else 0
 

@@ -1,8 +1,7 @@
-"""What is counted of calls, in plain numbers.
+"""Counters and histograms of calls, in plain numbers.
 
-Owns the numbers and the buckets. Does not own what is counted when (`gateway.record`), nor how a scrape sees it
-(`ops.call_metrics`). The numbers are the event loop's alone, scrapes included, and need no lock: prometheus_client's
-own counters have one each, and cost ten times as much.
+`gateway.record` counts, `ops.call_metrics` exposes them. Only the event loop uses these numbers, for scrapes as well,
+so they need no lock: prometheus_client's own counters have one each, and cost ten times as much.
 """
 
 from __future__ import annotations
@@ -20,28 +19,29 @@ _OVERHEAD_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.0
 
 
 Exemplar = tuple[str, int, float, float]
-"""The id of a call, of its trace (0: it is not traced), the value, and the instant in seconds since the epoch."""
+"""The id of a call, of its trace (0: not traced), the value, and the instant in seconds since the epoch."""
 
 
 class Distribution:
-    """How often values were at most each of `bounds`, and their sum."""
+    """A histogram: counts of values per bucket, and their sum."""
 
     __slots__ = ("bounds", "counts", "exemplars", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Of values at most a bound and above the one before it; the last, of those above all."""
+        """Count of the values of each bucket: at most its bound and above the one before; the last is for values above
+        all bounds."""
         self.sum = 0.0
         self.exemplars: list[Exemplar | None] = [None] * len(self.counts)
-        """The latest of each count, where there is one."""
+        """The latest exemplar of each bucket, where there is one."""
 
     def note(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def note_call(self, value: float, call_id: str, trace_id: int, at: float) -> None:
-        """As `note`; this call is from now on the example of its bucket."""
+        """Counts a value like `note`, and makes this call the exemplar of its bucket."""
         index = bisect_left(self.bounds, value)
         self.counts[index] += 1
         self.sum += value
@@ -49,15 +49,16 @@ class Distribution:
 
 
 def recent_outcomes() -> deque[bool]:
-    """Whether the last hundred calls ended well."""
+    """Returns a buffer for the outcomes of the last hundred calls: True for those that succeeded."""
     return deque(maxlen=RECENT)
 
 
-# The attributes have their metrics' names. A counter's key is its second label; of more, or of none, a tuple.
+# Attributes are named like their metrics. A counter's key is its second label; a tuple where it has several more
+# labels, or none.
 
 
 class ModelCounts:
-    """Of the calls with one `model` label."""
+    """Counts of the calls with one `model` label."""
 
     __slots__ = (
         "answered", "answered_s", "attempts_made", "begun", "cache", "call_duration", "calls", "cut_short",
@@ -69,20 +70,20 @@ class ModelCounts:
     def __init__(self) -> None:
         self.begun = 0
         self.ended = 0
-        """Of those that had begun."""
+        """Ended calls among those begun."""
         self.judged = 0
-        """Ended, but for those whose end was their client's own doing, or that their caller alone fails at."""
+        """Ended calls, except those that failed by their client's doing, or for a caller that alone fails."""
         self.recent = recent_outcomes()
-        """Of those."""
+        """Outcomes of the last hundred judged calls."""
         self.unasked = 0
-        """Ended well, and nobody was asked for them."""
+        """Successful calls that needed no upstream: cached or deferred."""
         self.cut_short = 0
-        """Failed for want of time that the gateway did not give them: what they say of an outage is nothing."""
+        """Failed calls that degraded mode has cut short: they are no evidence of an outage."""
         self.attempts_made = self.retries_made = self.limits_hit = 0
         self.answered = 0
-        """By a provider: whole, not streamed, and well."""
+        """Successful unary calls that a provider has answered."""
         self.answered_s = 0.0
-        """How long those took in all."""
+        """Total duration of those calls."""
         self.calls: dict[str, int] = defaultdict(int)
         self.fallbacks: dict[str, int] = defaultdict(int)
         self.refusals: dict[str, int] = defaultdict(int)
@@ -100,12 +101,12 @@ class ModelCounts:
 
     @property
     def in_flight_calls(self) -> int | None:
-        """None: there never were any."""
+        """Number of calls in flight; None: there has been none yet."""
         return self.begun - self.ended if self.begun else None
 
 
 class DeploymentCounts:
-    """Of the attempts with one `deployment` label."""
+    """Counts of the attempts with one `deployment` label."""
 
     __slots__ = (
         "attempts", "malformed_events", "queue_wait", "refusals", "retries", "retry_delay", "timeouts", "turned_away",
@@ -115,7 +116,7 @@ class DeploymentCounts:
     def __init__(self) -> None:
         self.attempts: dict[str, int] = defaultdict(int)
         self.refusals: dict[str, int] = defaultdict(int)
-        """Calls that the gateway refused and that would have gone to it, by `outcome.GATEWAYS_DOING`."""
+        """Calls that the gateway refused and that would have gone to this deployment, by `outcome.GATEWAYS_DOING`."""
         self.turned_away = 0
         """Those of them that made no attempt on it."""
         self.retries: dict[str, int] = defaultdict(int)
@@ -127,29 +128,29 @@ class DeploymentCounts:
 
 
 class ClientCounts:
-    """Of the calls with one `client` label."""
+    """Counts of the calls with one `client` label."""
 
     __slots__ = ("client_calls", "client_tokens")
 
     def __init__(self) -> None:
         self.client_calls: dict[str, int] = defaultdict(int)
         self.client_tokens: dict[str, int] = defaultdict(int)
-        """input, output, cached (of the input), wasted (output that the client did not get)."""
+        """Tokens by kind: input, output, cached (of the input), wasted (output that the client did not get)."""
 
 
 class CallCounters:
-    """All that is counted of calls, by its first label."""
+    """All counts of calls, by their first label."""
 
     def __init__(self) -> None:
         self.clients: dict[str, ClientCounts] = {}
-        """Those of the config alone."""
+        """Counts of the client keys in the config."""
         self.models: dict[str, ModelCounts] = defaultdict(ModelCounts)
         self.deployments: dict[str, DeploymentCounts] = defaultdict(DeploymentCounts)
         self.recent = recent_outcomes()
-        """Of all models' calls together."""
+        """Outcomes of the last hundred judged calls of all models."""
 
     def adopt_clients(self, names: Iterable[str]) -> None:
-        """From now on these client keys are counted; of others what was counted is forgotten."""
+        """Counts these client keys from now on, and deletes the counts of all others."""
         counted = {name: self.clients.get(name) or ClientCounts() for name in names}
         self.clients.clear()
         self.clients.update(counted)

@@ -1,7 +1,7 @@
-"""Which routes are degraded, and whether the whole gateway is: by the rule, or by an operator's word.
+"""Degraded mode: which routes are degraded, and whether the whole gateway is, by the rule or by an operator override.
 
-Owns this, and that calls of such routes wait less. Does not own the rule (`policy.degraded`), nor who says otherwise,
-why and for how long (`ops.degraded_words`).
+Calls of degraded routes wait less for a real answer. The rule is in `policy.degraded`; `ops.degraded_pages` keeps the
+overrides, with their reasons and durations.
 """
 
 from __future__ import annotations
@@ -19,48 +19,49 @@ from llm_guard.policy.degraded import Degradation, DegradationSnapshot, Degraded
 from llm_guard.routes import NO_ALIAS
 
 OnTurn = Callable[[str | None, bool, str], None]
-"""Hears whose mode has turned (a route's alias; None: the gateway's), whether it is degraded now, and why."""
+"""Called when a mode has changed: with the alias of the route (None: the gateway), whether it is degraded now, and
+why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteMode:
-    """As it is now."""
+    """The current mode of one route."""
 
     is_degraded: bool
-    """In effect: by the rule, by a word, or because the whole gateway is."""
+    """The effective mode: by the rule, an override, or because the whole gateway is degraded."""
     word: bool | None
     rule: DegradationSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Of everybody, at one moment."""
+    """The modes of the gateway and all routes at one moment."""
 
     is_degraded: bool
-    """The gateway."""
+    """The gateway's mode."""
     word: bool | None
-    """An operator's, on the gateway: degraded or not; None: the rule decides."""
+    """The operator override for the gateway: degraded or not; None: the rule decides."""
     since: float | None
-    """When it became so; None: it is well."""
+    """When the gateway became degraded; None: it is not."""
     why: str
     routes: Mapping[str, RouteMode]
-    """Of those that have `degraded` in their rules, by alias."""
+    """Modes of the routes with `degraded` in their rules, by alias."""
 
     def degraded_routes(self) -> list[str]:
         return [alias for alias, mode in self.routes.items() if mode.is_degraded]
 
 
 class Degraded:
-    """`look` now and then; `hurry` each call of a route that has the rules."""
+    """Tracks degraded mode. `look` is to be called regularly, `hurry` for each call of a route with these rules."""
 
     def __init__(self, counts: Mapping[str, ModelCounts], clock: Clock) -> None:
         self._counts = counts
         self._clock = clock
         self._routes: dict[str, Degradation] = {}
         self._words: dict[str | None, bool] = {}
-        """By alias; None: the gateway's."""
+        """Operator overrides by alias; None: the gateway's."""
         self._told: dict[str | None, bool] = {}
-        """What was last said of each."""
+        """The mode last reported for each."""
         self._is_common = False
         self._since: float | None = None
         self._why = ""
@@ -69,7 +70,7 @@ class Degraded:
         """Must not raise."""
 
     def adopt(self, config: Config) -> None:
-        """From now on by its rules; what is known of a route that still has any stays."""
+        """Applies the rules of a new config. The state of a route that still has rules is kept."""
         now, before = self._clock.now(), self._routes
         self._routes = {}
         for alias, rules in rules_of(config).items():
@@ -81,19 +82,20 @@ class Degraded:
         self._settle({}, now)
 
     def look(self, now: float) -> None:
-        """What follows from the calls that have ended since the last look."""
+        """Updates all modes from the calls that have ended since the last look."""
         turns = {alias: route.note(self._seen(alias), now) for alias, route in self._routes.items()}
         self._settle({alias: turn.why for alias, turn in turns.items() if turn is not None}, now)
 
     def say(self, alias: str | None, word: bool | None, why: str) -> None:
-        """An operator's word on a route, or on the gateway (None); None takes it back."""
+        """Sets an operator override for a route, or the gateway (None); a `word` of None removes it."""
         self._words.pop(alias, None)
         if word is not None:
             self._words[alias] = word
         self._settle({alias: why}, self._clock.now())
 
     def hurry(self, call: Call, *, has_stale: bool) -> None:
-        """Before anybody is asked: a call of a degraded route that something lesser can be given to waits less."""
+        """Shortens the wait of a call of a degraded route that has a fallback response. To be called before the first
+        attempt."""
         route = call.route
         if route is None or route.alias not in self._now_degraded or not (has_stale or has_static(call)):
             return
@@ -121,7 +123,7 @@ class Degraded:
         return Seen(counts.begun, ok - counts.unasked, counts.judged - ok - counts.cut_short)
 
     def _settle(self, why: Mapping[str | None, str], now: float) -> None:
-        """Brings together what the rule and operators say, and tells whoever listens what has turned."""
+        """Computes the modes from the rules and the overrides, and reports those that have changed."""
         own = {alias: self._words.get(alias, route.is_degraded) for alias, route in self._routes.items()}
         rules = [route.snapshot(now) for route in self._routes.values()]
         degraded = sum(each.is_degraded for each in rules)
@@ -148,10 +150,10 @@ class Degraded:
 
 
 def rules_of(config: Config) -> dict[str, DegradedSettings]:
-    """By the alias of the route."""
+    """Returns the rules by the alias of their route."""
     found = {alias: model.degraded for alias, model in config.models.items()} | {NO_ALIAS: config.defaults.degraded}
     return {alias: rules for alias, rules in found.items() if rules is not None}
 
 
 def _to_nobody(_alias: str | None, _is_degraded: bool, _why: str) -> None:
-    """Nobody listens."""
+    """The default listener: does nothing."""

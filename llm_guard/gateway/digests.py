@@ -1,4 +1,4 @@
-"""The digest by which keys are told apart."""
+"""The digest of a key."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import hashlib
 
 
 def digest(key: str) -> bytes:
-    """Tells keys apart without keeping them."""
+    """Returns a digest by which keys can be compared without being stored."""
     return hashlib.sha256(key.encode()).digest()

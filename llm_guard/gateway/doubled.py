@@ -1,7 +1,8 @@
-"""Whether a body names more than one model, so that the provider may use another one than the gateway has judged.
+"""Detects bodies that name more than one model, so that the provider might use another one than the gateway has
+checked.
 
-Owns JSON and forms, for calls whose key may ask for certain models only. Does not own the model that counts
-(`gateway.model_field`).
+Covers JSON and forms, for calls with a key that allows certain models only. `gateway.model_field` finds the model that
+counts.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from llm_guard.gateway.asked import Asked, BadRequest
 from llm_guard.policy.memo import Memo
 
 _NAMES = frozenset({"model", "models", "fallbacks"})
-"""OpenRouter goes on with the next of `models`, and LiteLLM with `fallbacks`."""
+"""OpenRouter falls back to the next of `models`, and LiteLLM to `fallbacks`."""
 _PLAIN = b'"model"'
 _NAMING = re.compile(rb'"(?:[mM][oO][dD][eE][lL][sS]?|[fF][aA][lL][lL][bB][aA][cC][kK][sS])"')
 """Servers in Go and .NET match the names of fields in any case."""
 _ESCAPED = re.compile(rb"\\u(?:00[4-7]|017f|212[aA])")
 _FOLDED = ("\u017f".encode(), "\u212a".encode())
-"""A letter of a name may be written as an escape, an s as a long one, and a k as the sign for kelvin."""
+"""In JSON a letter may be an escape. Case folding turns U+017F (long s) into s, and U+212A (kelvin sign) into k."""
 _LONGEST = max(map(len, _NAMES))
 
 
@@ -38,15 +39,15 @@ def check_single_model(call: Call, asked: Asked) -> None:
 
 
 def _is_doubtful(document: bytes, asked: Asked) -> bool:
-    """Whether a JSON object names several models, although its parsed fields show at most one."""
+    """Returns whether a JSON object names several models, although its parsed fields show at most one."""
     if asked.model is not None and document.count(_PLAIN) == 1 and not _has_escaped_letter(document):
-        return False  # only `model` itself could be there twice: the fields show every other name
+        return False  # only `model` itself could be repeated: the fields show every other name
     return names_more_models(document)
 
 
 def names_more_models(document: bytes) -> bool:
-    """Whether a JSON object has several fields that name models. A document that Python's parser does not read counts
-    as one that has, where there is a reason to look."""
+    """Returns whether a JSON object has several fields that name models. A document that looks suspicious and that
+    Python's parser cannot read counts as one that has."""
     if not _is_disguised(document) and len(_NAMING.findall(document)) < 2:
         return False
     try:
@@ -57,7 +58,8 @@ def names_more_models(document: bytes) -> bool:
 
 
 def _is_disguised(document: bytes) -> bool:
-    """Whether a name may be written so that `_NAMING` does not find it. Most documents are ASCII, or have no escape."""
+    """Returns whether a name may be written in a way that `_NAMING` does not match. Cheap for most documents: they are
+    ASCII, or have no escape."""
     if _has_escaped_letter(document):
         return True
     return not document.isascii() and any(letter in document for letter in _FOLDED)
@@ -68,7 +70,7 @@ def _has_escaped_letter(document: bytes) -> bool:
 
 
 def is_naming(name: str) -> bool:
-    """Whether a server may take a field of this name for one that names a model."""
+    """Returns whether a server may read a field of this name as one that names a model."""
     return len(name) <= _LONGEST and name.casefold() in _NAMES
 
 
@@ -76,12 +78,12 @@ _is_naming = Memo(is_naming)
 
 
 def names_several(fields: Iterable[str]) -> bool:
-    """Whether several of the names of an object's fields name models."""
+    """Returns whether several of an object's field names name models."""
     return sum(map(_is_naming.__getitem__, fields)) > 1
 
 
 class _Pairs:
-    """An object's names, doubles included."""
+    """The names of an object's members, duplicates included."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names

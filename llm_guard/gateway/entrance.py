@@ -1,7 +1,7 @@
-"""Who may be asked now: nobody that rests or is failing, and whoever has room; and waiting for one's turn.
+"""Admission: checks a deployment's hold, cooldowns, breakers and capacity, and queues calls where there is no room.
 
-Owns the order of these questions, and the timers of calls that wait. Does not own the answers (`policy.bench`,
-`policy.breaker`, `policy.gate`), nor who is asked first (`gateway.way`).
+Owns the order of these checks and the timers of queued calls. The states themselves are in `policy.bench`,
+`policy.breaker` and `policy.gate`; `gateway.way` decides which deployment is tried first.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ OUR_OWN = " "
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """Not to be asked now: it rests, or it or its host is failing."""
+    """A deployment that must not be tried now: it is held or in cooldown, or it or its host is failing."""
 
     why: str
     """A phrase for the log line."""
     wait_s: float
     rest: Failure | None = None
-    """Why it rests, as it may be told to this call; None: a breaker refuses, or an operator."""
+    """The failure behind the cooldown, as it may be shown to this call; None: a breaker or an operator refuses."""
     is_held: bool = False
-    """By an operator's word."""
+    """True if an operator holds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """It would be asked, but has no room: calls wait before it."""
+    """A deployment that has no room: calls wait in its queue."""
 
     wait_s: float
-    """As estimated."""
+    """Estimated."""
     has_place: bool
-    """One more may wait."""
+    """True if the queue takes one more call."""
 
     @property
     def why(self) -> str:
@@ -57,16 +57,16 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A call's turn has come. The slot is of this gate, also where others would be sent to another one by now."""
+    """A slot granted to a queued call. It belongs to this gate, even if new calls would by now pass another one."""
 
     gate: Gate
     ticket: Ticket
     key: ApiKey | None = None
-    """Whose pace the gate keeps; None: the upstream has no pool."""
+    """The key of the upstream's pool that the gate paces; None: the upstream has no pool."""
 
 
 class Entrance:
-    """The way in to every deployment."""
+    """Admits calls to all deployments."""
 
     def __init__(self, bench: Bench, clock: Clock) -> None:
         self._bench = bench
@@ -76,10 +76,11 @@ class Entrance:
     def try_enter(
         self, call: Call, target: Target, *, hint_patience_s: float, turn: Turn | None = None
     ) -> Leave | Shut | Full:
-        """Leave to ask a target now. `hint_patience_s`: cooldowns for a provider's hint up to this long do not stop the
-        call, which waits out such hints itself (see `way.hint_patience_s`); `turn`: it has come already.
+        """Tries to get a lease on a target now.
 
-        Where the answer is not leave, the turn is given back.
+        `hint_patience_s`: a cooldown from a provider's hint of up to this length does not stop the call, which waits
+        out such hints itself (see `way.hint_patience_s`). `turn`: a slot that the call was granted before; it is given
+        back if it does not lead to a lease.
         """
         now = self._clock.now()
         if turn is None:
@@ -91,15 +92,15 @@ class Entrance:
         self.give_back(turn)
         if turn.key is None:
             return found
-        # The key's cooldown may have begun while the call waited for its turn; the other keys are still there.
+        # The key's cooldown may have begun while the call was queued; the other keys are still there.
         return self.try_enter(call, target, hint_patience_s=hint_patience_s)
 
     def has_cooldowns(self) -> bool:
-        """Whether any cooldown may stop a call now."""
+        """Returns whether any cooldown may stop a call now."""
         return self._clock.now() < self._bench.quiet_from
 
     def is_free(self, call: Call, target: Target) -> bool:
-        """Whether `try_enter` would give leave now."""
+        """Returns whether `try_enter` would give a lease now."""
         now = self._clock.now()
         deployment = target.deployment
         key = key_for(self._bench, call, target, now)
@@ -111,13 +112,13 @@ class Entrance:
         )
 
     def has_free_key(self, call: Call, target: Target) -> bool:
-        """Whether a key of the target's pool that has not failed in this call could be used now."""
+        """Returns whether the target's pool has a free key that has not failed in this call."""
         states = key_states(self._bench, call, target, self._clock.now())
         return any(state.is_free for state in states)
 
     async def wait_turn(self, call: Call, target: Target, until: float) -> Turn | Full:
-        """As soon as it is this call's turn; not before `until`, or another has taken its place: what it would wait
-        now. Cancelled, it leaves nothing behind."""
+        """Queues the call until it is granted a slot. Returns Full, with the wait as estimated by then, if that has not
+        happened by `until` or the call lost its place to another. Leaves nothing behind when cancelled."""
         key = key_for(self._bench, call, target, self._clock.now())
         gate = gate_of(call, target, key, self._clock.now())
         turn = asyncio.Event()
@@ -144,12 +145,12 @@ class Entrance:
         return Full(gate.drain_s(self._clock.now(), call.priority, share, source), has_place=not ticket.is_evicted)
 
     def give_back(self, turn: Turn) -> None:
-        """It is not used, or not waited for any more."""
+        """Gives back a slot that is not used, or a place in the queue."""
         turn.gate.leave(turn.ticket, self._clock.now())
         self.advance(turn.gate)
 
     def advance(self, gate: Gate) -> None:
-        """Lets in whose turn it is, and looks again when the next may come."""
+        """Grants slots to the calls that are next, and sets a timer for the next ones."""
         now = self._clock.now()
         next_at = gate.advance(now)
         alarm = self._alarms.get(gate)
@@ -216,14 +217,14 @@ class Entrance:
 
 
 def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
-    """A probe for a caller that has not failed while the breaker was opened by others."""
+    """Returns a permit to probe a breaker that other callers' failures opened, if `policy.callers` allows it."""
     if breaker is not deployment.breaker or not deployment.callers.try_look(caller, now):
         return None
     return breaker.try_acquire(now) if breaker.end_opening(now, "another caller asks") is not None else None
 
 
 def key_for(bench: Bench, call: Call, target: Target, now: float) -> ApiKey | None:
-    """The key that the call is to be sent with; None: the upstream has no pool."""
+    """Returns the key to send the call with; None: the upstream has no pool."""
     pool = target.deployment.upstream.keys
     if pool is None:
         return None
@@ -232,8 +233,8 @@ def key_for(bench: Bench, call: Call, target: Target, now: float) -> ApiKey | No
 
 
 def key_states(bench: Bench, call: Call, target: Target, now: float) -> list[KeyState]:
-    """What is known of each key of the target's pool, in its order; empty without a pool. A provider's hint counts
-    however short it is: rather than wait it out, the call takes another key."""
+    """Returns the state of each key of the target's pool, in its order; empty without a pool. A provider's hint counts
+    however short it is: the call takes another key rather than wait it out."""
     pool = target.deployment.upstream.keys
     if pool is None:
         return []
@@ -250,7 +251,8 @@ def key_states(bench: Bench, call: Call, target: Target, now: float) -> list[Key
 
 
 def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[Key, Key, Key]:
-    """Keys of the cooldowns that can stop a call: of the credential, of the model's quota, of the deployment's hint."""
+    """Returns the keys of the cooldowns that can stop a call: of the credential, the model's quota and the deployment's
+    hint."""
     credential, model = credential_of(call, target, key), target.model or ""
     return credential, quota_key(credential, model), deployment_key(credential, model)
 
@@ -258,7 +260,7 @@ def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[Key, 
 def cooldown_of(
     bench: Bench, call: Call, target: Target, key: ApiKey | None, hint_patience_s: float, now: float
 ) -> Benched | None:
-    """The cooldown that stops a call, if any; see `Entrance.try_enter`."""
+    """Returns the cooldown that stops a call, if any; see `Entrance.try_enter`."""
     if now >= bench.quiet_from or target.model is None:
         return None  # files and the like cost nothing, and have permissions of their own
     credential, source = credential_of(call, target, key), source_of(call, target.deployment)
@@ -270,19 +272,19 @@ def cooldown_of(
 
 
 def wait_s_at(gate: Gate, call: Call, deployment: Deployment, now: float) -> float | None:
-    """About how long the call would wait at a gate; None: it would not be let into the line."""
+    """Returns about how long the call would wait at a gate; None: the queue would not take it."""
     return gate.wait_s(now, call.priority, share_of(call), source_of(call, deployment))
 
 
 def shut_by(hold: Hold, guess_s: float, now: float) -> Shut:
-    """`guess_s`: when to ask again, where the hold has no end that is known."""
+    """Returns the refusal of a held deployment. `guess_s`: seconds until a retry where the hold has no known end."""
     why = "drained by an operator" if hold.kind == "drained" else "benched by an operator"
     return Shut(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
 
 
 def gate_of(call: Call, target: Target, key: ApiKey | None, now: float) -> Gate:
-    """A provider limits the rate of an account: callers with keys of their own wait for themselves alone, and so do
-    calls with different keys of a pool."""
+    """Returns the gate that the call passes. A provider limits the rate of an account, so callers with their own keys
+    do not wait for each other, and neither do calls with different keys of a pool."""
     deployment = target.deployment
     if key is not None:
         return deployment.gates.of(account_of(key, call.account_digest), now)
@@ -295,15 +297,15 @@ def gate_of(call: Call, target: Target, key: ApiKey | None, now: float) -> Gate:
 
 
 def account_of(key: ApiKey, account_digest: str) -> str:
-    """Which gate calls with a key of a pool pass, on an account that the caller has named, if any."""
+    """Returns the name of the gate for a pool key, on the account that the caller has named, if any."""
     if key.account:
         return f"{key.account}\n{account_digest}"
     return f" {account_digest}" if account_digest else OUR_OWN
 
 
 def credential_of(call: Call, target: Target, key: ApiKey | None) -> Key:
-    """Whose key the target is asked with, and on which account: the upstream's own key, or each caller's for itself.
-    `key`: the one of the upstream's pool; None where it has none."""
+    """Returns the credential and account that the target is tried with: the upstream's own key, or the caller's. `key`:
+    the one of the upstream's pool; None where it has none."""
     deployment = target.deployment
     if key is None and deployment.credential is not None and not call.account_digest:
         return deployment.credential

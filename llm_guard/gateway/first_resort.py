@@ -1,7 +1,8 @@
-"""Answers without asking anybody: a promise, or one from before; else one request for all who ask the same.
+"""Responses that need no upstream: a deferred call (202) or a cached response; else a single flight for identical
+calls.
 
-Owns when that is done, and which requests are under way. Does not own the answers (`gateway.answer_cache`), nor the
-keeping (`gateway.keeping`).
+Owns the order of these, and the flights under way. `gateway.answer_cache` holds the responses, `gateway.keeping` the
+deferred calls.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NOT_CACHED = Refusal(504, "not_cached", "there is no answer from before, and no
 
 
 class Asker(Protocol):
-    """What is asked of `server.Gateway`."""
+    """The part of `server.Gateway` that this module uses."""
 
     recorder: Recorder
     is_leaving: bool
@@ -37,7 +38,7 @@ class Asker(Protocol):
 
 
 class FirstResort:
-    """Asked only by calls whose route has something to say first, or whose client wants to come back."""
+    """The stage before the attempts, for calls of routes with a cache, and for calls that may be deferred."""
 
     def __init__(self, asker: Asker, last_resort: LastResort, degraded: Degraded, clock: Clock) -> None:
         self.keeper: Keeper | None = None
@@ -49,19 +50,19 @@ class FirstResort:
         self._flights: dict[bytes, Flight] = {}
 
     async def has_answered(self, call: Call, reply: Reply) -> bool:
-        """Whether the client has its answer; else the call goes its way."""
+        """Returns whether the client has its response; if not, the call goes on to the attempts."""
         return await self._has_promised(call, reply) or await self._has_cached(call, reply)
 
     @property
     def flights(self) -> int:
-        """Requests under way for calls that may be several."""
+        """Number of requests under way that may serve several calls."""
         return len(self._flights)
 
-    # a promise
+    # deferred calls
 
     async def _has_promised(self, call: Call, reply: Reply) -> bool:
-        """Whether it was promised an answer, or refused one."""
-        assert call.route is not None  # noqa: S101  # whoever asks has found it
+        """Returns whether the call was deferred or refused."""
+        assert call.route is not None  # noqa: S101  # set before this stage
         said = reply.request.names.get(ASYNC_HEADER, "false").strip().lower()
         if said not in ("true", "false"):
             await refuse(call, _INVALID, reply)
@@ -76,7 +77,7 @@ class FirstResort:
             await give_promise(call, promised, reply)
         return True
 
-    # one from before, or one that others get as well
+    # cached responses and single flights
 
     async def _has_cached(self, call: Call, reply: Reply) -> bool:
         lookup = await self.cache.look_up(call) if self.cache is not None else None
@@ -94,7 +95,7 @@ class FirstResort:
         return True
 
     async def _fly(self, call: Call, lookup: Lookup, reply: Reply) -> None:
-        """Asks for it, or joins who asks already."""
+        """Joins a flight that already fetches this response, or starts one."""
         call.beyond = call.beyond or Beyond()
         self._degraded.hurry(call, has_stale=may_stand_in_later(lookup))
         flight = self._flights.get(lookup.key)
@@ -109,7 +110,7 @@ class FirstResort:
         await self._following.follow(flight, call, reply, is_own=True)
 
     def _refresh(self, call: Call, lookup: Lookup) -> None:
-        """Behind a stale answer, once at a time."""
+        """Refreshes a stale response in the background, at most once at a time."""
         if lookup.key not in self._flights and not self._asker.is_leaving:
             errand = errand_for(call, self._clock.now())
             self._begin(Flight(errand, lookup.rules.max_answer, is_errand=True), lookup)
@@ -120,7 +121,8 @@ class FirstResort:
         flight.task.add_done_callback(lambda _: self._forget(flight, lookup.key))
 
     async def _keep(self, lookup: Lookup, flight: Flight) -> None:
-        """Until it is kept the flight can be joined: who looked it up before gets it all the same."""
+        """Stores the response. Until then the flight can be joined, also by a call that looked it up before it was
+        stored."""
         if self.cache is not None:
             await self.cache.keep(lookup, flight)
 

@@ -1,7 +1,7 @@
-"""One request to the providers for all who ask the same at the same time.
+"""A single flight: one request to the providers for all identical calls at the same time.
 
-Owns the task in which it is made, how long it goes on, and in whose record its attempts stand. Does not own what its
-followers are told (`gateway.following`), nor what is kept of its answer (`gateway.answer_cache`).
+Owns the task of the request, its lifetime, and which call's record holds the attempts. `gateway.following` answers the
+waiting calls, `gateway.answer_cache` stores the response.
 """
 
 from __future__ import annotations
@@ -23,61 +23,63 @@ from llm_guard.outcome import Beyond, Failure, FailureKind, GaveUp, Source
 _log = structlog.get_logger("llm_guard.gateway.flight")
 
 Fetch = Callable[[Call, Reply], Awaitable[GaveUp | None]]
-"""The way of a call through the gateway, from its route on (`Gateway.fetch`, `Gateway.ask`)."""
+"""Executes a call from its route on (`Gateway.fetch`, `Gateway.ask`)."""
 
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """A call that gets what a flight brings."""
+    """A call that waits for the response of a flight."""
 
     call: Call
     reader: Reader
 
 
 class Flight:
-    """`begin` it, then `follow` and `await leave`. While somebody follows it goes on; when nobody does any more it is
-    broken off at once, unless it is an errand."""
+    """One shared request: `begin` it, then `follow` and `await leave` for each call. It is cancelled as soon as its
+    last follower has left, unless it is a background refresh."""
 
     def __init__(self, call: Call, whole_bytes: int, *, is_errand: bool = False) -> None:
-        """`call` is the flight's own. Of an answer up to `whole_bytes` nothing is let go."""
+        """`call` is the flight's own. A response of up to `whole_bytes` is buffered as a whole."""
         self.call = call
         self.tape = Tape(whole_bytes, self._is_breaking_off)
         self.gave_up: GaveUp | None = None
-        """Nobody has answered."""
+        """Why the request failed; None: it has not."""
         self._bad: BadRequest | None = None
         self.is_errand = is_errand
-        """Nobody need follow it."""
+        """True for a background refresh, which needs no follower."""
         self._followers: list[Follower] = []
         self._owner: Follower | None = None
-        """In whose record the attempts stand; of an errand they stand in its own."""
+        """The follower that has the attempts in its record; a refresh has its own record."""
         self.task: asyncio.Task[None]
-        """Done when what it has brought has been kept, too."""
+        """Done once the response has been stored, too."""
 
     def begin(self, fetch: Fetch, on_over: Callable[[Flight], Awaitable[None]]) -> None:
-        """`on_over` is awaited when all has come, or nothing more will; not when it was broken off."""
+        """Starts the request. `on_over` is awaited when the response is complete or has failed, but not after a
+        cancellation."""
         self.task = asyncio.get_running_loop().create_task(self._run(fetch, on_over))
-        self.task.add_done_callback(self._end)  # broken off before it has begun, it has not run at all
+        self.task.add_done_callback(self._end)  # `_run` never runs if the task is cancelled before it starts
 
     @property
     def can_be_joined(self) -> bool:
-        """Whether all that it has brought is there."""
+        """True while everything that has arrived is still buffered, and the request has not failed."""
         is_lost = self.tape.is_broken or self.gave_up is not None or self._bad is not None
         return self.tape.is_whole and not is_lost and not self.task.cancelling()
 
     def is_fit_for(self, call: Call) -> bool:
-        """Whether it is made as this call's own would be: by the same rules, though a reload may have come between; and
-        it waits behind nobody before whom this call may go."""
+        """Returns whether this call would make the same request: by the same route (a reload may have replaced it), and
+        not queued at a lower priority than the call's own."""
         is_waiting = not self.tape.status and all(each.ended_at is not None for each in self.call.attempts)
         return self.call.route is call.route and not (is_waiting and call.priority < self.call.priority)
 
     @property
     def has_said_all(self) -> bool:
-        """Whether a stream's terminal event has come, though perhaps not its end: there SDKs leave."""
+        """True once the stream's terminal event has arrived, though perhaps not the end of the body: SDKs leave at that
+        event."""
         watches = (each.watch for each in self.call.attempts if each.watch is not None)
         return any(watch.has_ended and watch.error is None for watch in watches)
 
     def follow(self, call: Call, *, is_own: bool) -> Follower:
-        """`is_own`: it is this call's request."""
+        """Adds a call that waits for the response. `is_own`: the request was started for this call."""
         follower = Follower(call, self.tape.join())
         self._followers.append(follower)
         self.call.priority = min(self.call.priority, call.priority)
@@ -87,23 +89,24 @@ class Flight:
         return follower
 
     def wait_for(self, call: Call) -> None:
-        """It may take as long as this call waits, if that is longer than was known."""
+        """Extends the request's deadlines to those of this call, if they are later."""
         own = self.call
         if call.decide_by > own.decide_by or call.deadline_at > own.deadline_at:
             own.deadline_at = max(own.deadline_at, call.deadline_at)
             own.lift_patience(max(own.decide_by, call.decide_by))
 
     def raise_bad(self) -> None:
-        """Raises BadRequest where the request itself was found to be wrong: to each who follows, its own."""
+        """Raises BadRequest if the request itself was found to be wrong: a new exception for each follower."""
         if (bad := self._bad) is not None:
             raise BadRequest(bad.status, bad.code, bad.message, bad.param, should_retry=bad.should_retry)
 
     async def leave(self, follower: Follower) -> None:
-        """It follows no more. Whose request it is leaves it to another, unless there is none, or it is over."""
+        """Detaches a follower. If it owned the request, ownership passes to the next follower, unless there is none or
+        the request is over."""
         is_owner = self._owner is follower
         try:
             if is_owner and self.has_said_all and follower.reader.is_at_end:
-                await follower.reader.wait_over()  # that is near, and brings word of the cost
+                await follower.reader.wait_over()  # this is near, and completes the usage figures
         finally:
             self._followers.remove(follower)
             self.tape.leave(follower.reader)
@@ -123,7 +126,7 @@ class Flight:
             owner.usage, owner.thrown_away = self.call.usage, self.call.thrown_away
 
     def _hand_to(self, follower: Follower) -> None:
-        """The record of the request is from now on this call's: the lists are the same."""
+        """Makes this call the owner: from now on its record shares the request's lists of attempts."""
         self._owner = follower
         follower.call.attempts, follower.call.skipped = self.call.attempts, self.call.skipped
 
@@ -141,7 +144,7 @@ class Flight:
     def _end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("an answer could not be kept", **log_ids(self.call), exc_info=error)
-        if not self.tape.is_over:  # whoever follows all the same was not heard of: there is no such way but a drain
+        if not self.tape.is_over:  # only a drain cancels the task while calls still follow it
             self.gave_up = GaveUp(None, DRAINED, "the gateway is going away")
             self.tape.is_broken = True
             self.tape.end()
@@ -152,8 +155,8 @@ class Flight:
 
 
 def call_for_all(call: Call) -> Call:
-    """The request of a call, without what is true of its client alone. It asks for an answer that is not compressed:
-    who gets it, now or later, may read none that is."""
+    """Returns a copy of a call for a request that serves several clients, without what concerns its own client alone.
+    It requests an uncompressed response: not every client that gets it may read a compressed one."""
     kept = tuple(pair for pair in call.headers if pair[0].lower() != "accept-encoding")
     return replace(
         call,
@@ -166,7 +169,7 @@ def call_for_all(call: Call) -> Call:
 
 
 def errand_for(call: Call, now: float) -> Call:
-    """The request of a call that has its answer, made once more for the sake of those to come."""
+    """Returns a copy of an answered call that refreshes the cached response in the background."""
     assert call.route is not None  # noqa: S101  # it has an answer
     errand = call_for_all(call)
     errand.id = f"{call.id}-refresh"

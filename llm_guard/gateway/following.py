@@ -1,7 +1,7 @@
-"""A call that gets what a request brings which was made for several.
+"""Answers a call from a single flight.
 
-Owns that each is told as if the request were its own: with its patience, its words, its end. Does not own the request
-(`gateway.flight`).
+Each call is answered as if the request were its own: with its own deadlines, headers and errors. The request itself is
+a `gateway.flight`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llm_guard.gateway.waiting import Waiting
 from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal, Source
 
 _GRACE_S = 0.05
-"""The request has the same limit, and more to say when it is over."""
+"""Added to the call's own limits: the request has the same ones, and its error says more."""
 _LEFT_BEHIND = Failure(FailureKind.CLIENT_CANCELLED, "the client reads too slowly to stay with the others")
 _OUT_OF_PLACE = Failure(
     FailureKind.MALFORMED, "sent what cannot follow on what the client has: no stream, or a compressed answer"
@@ -32,7 +32,7 @@ _OUT_OF_PLACE = Failure(
 
 
 class Following:
-    """For all calls of one gateway."""
+    """Answers the waiting calls of one gateway."""
 
     def __init__(self, last_resort: LastResort, clock: Clock, is_leaving: Callable[[], bool]) -> None:
         self._last_resort = last_resort
@@ -40,8 +40,8 @@ class Following:
         self._is_leaving = is_leaving
 
     async def follow(self, flight: Flight, call: Call, reply: Reply, *, is_own: bool) -> None:
-        """Until the client has its answer, or what it gets in place of one. `is_own`: the request is this call's.
-        Raises BadRequest, and ConnectionError when the client is gone before it has begun to get anything."""
+        """Answers a call from a flight, with the response or what stands in for it. `is_own`: the flight was started
+        for this call. Raises BadRequest, and ConnectionError if the client leaves before its response has begun."""
         follower, since = flight.follow(call, is_own=is_own), self._clock.now()
         try:
             gave_up = await self._wait(flight, follower, reply)
@@ -50,27 +50,27 @@ class Following:
                 await self._pass_on(flight, follower, reply, is_own=is_own)
         finally:
             await flight.leave(follower)
-            if not call.attempts:  # they stand with another: this one has waited, and nobody is to blame us for that
+            if not call.attempts:  # another call's record has them: for this call the time was waiting, not overhead
                 call.waited_s += self._clock.now() - since
         if gave_up is not None:
             await self._give_up(flight, call, gave_up, reply)
 
     async def _give_up(self, flight: Flight, call: Call, gave_up: GaveUp, reply: Reply) -> None:
-        own, call.attempts = call.attempts, flight.call.attempts  # for what is said of them
+        own, call.attempts = call.attempts, flight.call.attempts  # the error response reports them
         try:
             await self._last_resort.give(call, gave_up, reply)
         finally:
             call.attempts = own
 
-    # until something has come
+    # until the response begins
 
     async def _wait(self, flight: Flight, follower: Follower, reply: Reply) -> GaveUp | None:
-        """None: an answer has begun."""
+        """Returns None once a response has begun, else why there is none."""
         call = follower.call
         assert call.route is not None  # noqa: S101  # the request has one
         with Waiting(call, reply, call.route.stream.waiting, self._clock, flight):
             while not await self._has_news(follower):
-                if self._clock.now() >= call.commit_by:  # else the client was told to wait meanwhile
+                if self._clock.now() >= call.commit_by:  # else a keep-alive has extended the client's deadline
                     return GaveUp(timeout_failure("total", call.route.timeouts), None, "deadline")
         flight.raise_bad()
         return flight.gave_up
@@ -84,11 +84,11 @@ class Following:
             return False
         return True
 
-    # then to the end
+    # until the response ends
 
     async def _pass_on(self, flight: Flight, follower: Follower, reply: Reply, *, is_own: bool) -> None:
         call = follower.call
-        call.failure = CLIENT_LEFT  # until it has stayed to the end
+        call.failure = CLIENT_LEFT  # until the client has stayed to the end
         try:
             if _is_out_of_place(call, flight, reply):
                 call.failure = _OUT_OF_PLACE
@@ -122,7 +122,7 @@ class Following:
         call.decide_by = float("inf")
 
     async def _copy(self, flight: Flight, follower: Follower, reply: Reply) -> Failure | None:
-        """Why it did not come to a good end."""
+        """Copies the response to the client. Returns a failure if it did not end well."""
         call, reader = follower.call, follower.reader
         assert call.route is not None  # noqa: S101  # the request has one
         limit = self._clock.limit()
@@ -137,20 +137,21 @@ class Following:
         return _LEFT_BEHIND if reader.is_left_behind else flight.call.failure
 
     async def _break_off(self, flight: Flight, follower: Follower, failure: Failure, reply: Reply) -> None:
-        """As `relay` does."""
+        """Ends a response that has failed, like `relay`."""
         call, tape = follower.call, flight.tape
         await self._last_resort.bury(call, reply)
         if failure is not flight.call.failure:
             words = _last_words(call, failure, reply) if follower.reader.is_at_end else b""
             await reply.break_off(words)
-        elif tape.is_broken:  # the words were meant for all: this call's id stands in them for the request's
+        elif tape.is_broken:  # the error text is shared: it needs this call's id in place of the request's
             await reply.break_off(bytes(tape.last_words).replace(flight.call.id.encode(), call.id.encode()))
-        else:  # the provider's own words were the last that came
+        else:  # the provider's own error was the last thing that arrived
             await reply.end()
 
 
 def _is_out_of_place(call: Call, flight: Flight, reply: Reply) -> bool:
-    """A whole answer cannot stand behind the early head of a stream, nor a compressed one behind any."""
+    """Returns whether the response does not fit an early head: a unary response cannot follow one for a stream (or a
+    stream one for JSON), and a compressed one cannot follow any."""
     if not reply.is_early:
         return False
     headers = flight.tape.headers
@@ -160,14 +161,15 @@ def _is_out_of_place(call: Call, flight: Flight, reply: Reply) -> bool:
 
 
 def _of_who_left(flight: Flight, follower: Follower) -> Failure | None:
-    """SDKs leave at the terminal event, before the end of the body."""
+    """Returns the failure of a call that its client has left; None: SDKs leave at the terminal event, before the body's
+    end."""
     if flight.has_said_all and follower.reader.is_at_end:
         return None
     return Failure(FailureKind.INTERNAL, DRAINED.message) if follower.call.is_draining else CLIENT_LEFT
 
 
 def _last_words(call: Call, failure: Failure, reply: Reply) -> bytes:
-    """Of a failure that is this call's alone."""
+    """Returns the error text for a failure of this call alone."""
     dialect = DIALECTS[call.dialect]
     status = 504 if failure.kind.category == "timeout" else 502
     refusal = Refusal(status, f"upstream_{failure.kind.label}", failure.detail, by=None)

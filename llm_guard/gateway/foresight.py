@@ -1,7 +1,7 @@
-"""What would become of a call that came now, for whoever only wants to know: nothing is sent, taken or remembered.
+"""A dry run: what would happen to a call now. Nothing is sent, reserved or recorded.
 
-Owns the same questions as `gateway.way` and `gateway.entrance`, asked of snapshots; a test holds the two together. Does
-not own the words (`ops.foresight`).
+Makes the same checks as `gateway.way` and `gateway.entrance` on snapshots; a test compares the two. The texts are in
+`ops.foresight`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from llm_guard.policy.gate import Forecast
 from llm_guard.routes import Route, Target
 
 Turn = Literal["asked", "waited_for", "in_reserve", "left_out"]
-"""The first that lets the call in is asked; if none does, the shortest queue is waited in; others are in reserve."""
+"""`asked`: the first deployment that would admit the call. `waited_for`: if none would, the one with the shortest
+queue. `in_reserve`: would be tried later. `left_out`: would not be tried."""
 
 _FREE = Forecast(is_free=True, wait_s=0.0, has_place=True)
 
@@ -32,11 +33,11 @@ class Foreseen:
     target: Target
     turn: Turn
     obstacle: Shut | Full | None
-    """None: it would let the call in."""
+    """Why the call would not be admitted; None: it would be."""
 
 
 def foresee(call: Call, route: Route, bench: Bench, clock: Clock, draw: Callable[[], float]) -> list[Foreseen]:
-    """The route's targets in the order in which this call would ask them: one draw, where it is by lot."""
+    """Returns the route's targets in the order in which this call would try them. A random balance takes one draw."""
     now = clock.now()
     left = list(order_of(route.targets, route, clock, draw))
     found: dict[int, Shut | Full | None] = {}
@@ -60,7 +61,7 @@ def foresee(call: Call, route: Route, bench: Bench, clock: Clock, draw: Callable
 
 
 def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patience_s: float) -> Shut | Full | None:
-    """What `Entrance.try_enter` would say instead of giving leave; None: it would give it."""
+    """Returns the refusal of `Entrance.try_enter`; None: it would give a lease."""
     deployment = target.deployment
     if deployment.hold is not None:
         return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
@@ -81,8 +82,8 @@ def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patie
 
 
 def forecast_of(target: Target, now: float, call: Call) -> Forecast:
-    """At the gate of the upstream's own key, or of the one in its pool that lets a call in first. Callers who bring a
-    key have gates of their own, which are taken to be free."""
+    """Returns the forecast of the gate for the upstream's own key, or for the key in its pool that admits a call first.
+    Gates of callers with keys of their own are assumed to be free."""
     gates, pool = target.deployment.gates, target.deployment.upstream.keys
     accounts = [OUR_OWN] if pool is None else [account_of(key, "") for key in pool.keys]
     found = [gates.find(account) for account in accounts]
@@ -92,7 +93,7 @@ def forecast_of(target: Target, now: float, call: Call) -> Forecast:
 
 
 def _hint_patience_s(call: Call, target: Target, others: list[Target], now: float) -> float:
-    """As `Way` has it for a call that has not been sent yet."""
+    """Returns the hint patience that `Way` computes for a call without attempts."""
     if not others:
         return target.retry.max_delay
     fallback_after_s = min(target.retry.fallback_after, (call.commit_by - now) / 2)

@@ -1,6 +1,6 @@
-"""A multipart/form-data body as it passes: what a few of its fields say, and where the model stands.
+"""Scans a multipart/form-data body as it passes: reads a few of its fields, and finds where the model is.
 
-Owns the syntax of forms (RFC 7578, RFC 2046 section 5.1), in bodies cut anywhere. Keeps nothing of files.
+Implements the syntax of forms (RFC 7578, RFC 2046 section 5.1) for bodies cut anywhere. Keeps nothing of files.
 """
 
 from __future__ import annotations
@@ -20,37 +20,38 @@ _FIELDS = ("model", "stream", "response_format")
 _MAX_PADDING_BYTES = 64
 _MAX_HEAD_BYTES = 4096
 _MAX_VALUE_BYTES = 4096
-"""Of a field that is read. A longer one is cut, and is still too long for a model."""
+"""Longest value that is kept of a field. A longer one is cut, and is still too long for a model."""
 _MAX_PARTS = 1024
 _MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
 
 
 class FormScan:
-    """Fed the pieces of one body. A part counts once the delimiter behind it has come."""
+    """Scans the pieces of one body. A part counts once the delimiter after it has arrived."""
 
     def __init__(self, boundary: bytes) -> None:
         self.fields: dict[str, bytes] = {}
-        """The last value of each."""
+        """The last value of each field."""
         self.spans: list[tuple[int, int]] = []
-        """Of each model's value in the body: of doubles some servers read the first and some the last."""
+        """Where the value of each `model` field is in the body: of repeated ones some servers read the first and some
+        the last."""
         self.fault = ""
-        """Why readers may differ on this form; nothing is read behind it."""
+        """Why servers may disagree on this form; the rest of it is not read."""
         self._delimiter = b"\r\n--" + boundary
-        # A line that only begins as one is content, as it is to the readers of servers.
+        # A line that only begins like a delimiter is content, as it is to servers' parsers.
         rest_of_line = rb"(?:(--)|[ \t]{0,%d}\r\n)" % _MAX_PADDING_BYTES
         self._whole_delimiter = re.compile(re.escape(self._delimiter) + rest_of_line)
-        self._rest = b"\r\n"  # a body begins where a line does
+        self._rest = b"\r\n"  # the first delimiter has no line break before it
         self._rest_at = -2
         self._reader = self._read()
         next(self._reader)
 
     def feed(self, piece: bytes) -> None:
-        """The next piece of the body."""
+        """Scans the next piece of the body."""
         self._rest += piece
         next(self._reader)
 
     def _read(self) -> Generator[None, None, None]:
-        """Part by part; yields where more of the body is needed."""
+        """Reads part by part. Yields when more of the body is needed."""
         *_, is_last = yield from self._content()
         parts = 0
         while not is_last and not self.fault:
@@ -69,20 +70,21 @@ class FormScan:
             yield
 
     def _head(self) -> Generator[None, None, str | None]:
-        """The name of a part whose head begins here, at the end of the delimiter's line."""
+        """Returns the name of a part. Its head begins here, at the end of the delimiter's line."""
         while (end := self._rest.find(b"\r\n\r\n", 0, _MAX_HEAD_BYTES)) < 0 and len(self._rest) < _MAX_HEAD_BYTES:
             yield
         if end < 0:
             self.fault = f"the head of a part is longer than {_MAX_HEAD_BYTES} bytes"
             return None
         if self._whole_delimiter.search(self._rest, 0, end + 2):
-            return None  # a part without a head, whose delimiter is the next to be found
+            return None  # a part without a head: its delimiter comes next
         found = _PART_NAME.search(self._rest, 0, end)
-        self._drop(end + 2)  # a content that is left out begins with the next delimiter
+        self._drop(end + 2)  # empty content begins with the next delimiter
         return (found[1] or found[2] or b"").decode("latin-1") if found else None
 
     def _content(self) -> Generator[None, None, tuple[bytes, int, bool]]:
-        """Up to a delimiter: how it begins, where in the body it ends, whether the delimiter was the last one."""
+        """Reads up to a delimiter. Returns the beginning of the content, where in the body it ends, and whether this
+        was the last delimiter."""
         begins = b""
         held_back = len(self._delimiter) + _MAX_PADDING_BYTES + 2
         while (found := self._find_delimiter()) is None:
@@ -105,7 +107,8 @@ class FormScan:
 
 
 def boundary(content_type: str) -> bytes:
-    """Of a form's parts; raises BadRequest when the content type names none, or a longer one than is allowed."""
+    """Returns the boundary of a form's parts. Raises BadRequest if the content type has none, or one that is too
+    long."""
     for parameter in content_type.split(";")[1:]:
         name, _, value = parameter.strip().partition("=")
         if name.lower() == "boundary" and value:

@@ -1,7 +1,7 @@
-"""Which headers travel, and which do not (RFC 9110, section 7.6.1).
+"""Header rules: which headers are forwarded, and which are not (RFC 9110, section 7.6.1).
 
-Owns both directions and the swap of credentials. Knows nothing of bodies. Every header of every call comes by here, so
-that what is to become of a name is looked up, as it was written, in a table of the names that have been seen.
+Owns both directions and the swap of credentials. Every header of every call passes here, so the rule for a name is
+cached by the name as it was written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llm_guard.deployment import Upstream
 from llm_guard.outcome import Beyond
 from llm_guard.policy.memo import Memo
 
-# What is known of a name: bits, so that a direction says in one number what it drops.
+# Facts about a name, as bits: a direction selects those that it drops by one number.
 _NEVER = 1
 _CONNECTION = 2
 _KEY = 4
@@ -33,13 +33,13 @@ _HOP_BY_HOP = (
 )  # fmt: skip
 _OURS = "x-llm-guard-"
 _CACHE_WORDS = {"hit": "hit", "stale": "stale", "stale_if_error": "stale", "miss": "miss", "coalesced": "miss"}
-# What proxies say of a client, to whoever trusts them: no client of ours says it of itself to a provider, and where a
-# client lives and by which proxies it comes is no provider's concern.
+# Headers in which proxies describe a client. A client must not set them towards a provider, and the client's address
+# and proxies are no concern of the provider.
 _PROXIES_WORDS = (
     "cf-connecting-ip", "client-ip", "forwarded", "true-client-ip", "via", "x-client-ip", "x-cluster-client-ip",
     "x-original-host", "x-original-url", "x-real-ip", "x-rewrite-url",
 )  # fmt: skip
-# Frameworks that heed one take a GET that a client may make for a DELETE that it may not make.
+# Frameworks that honour one of these treat a GET that a client may make as a DELETE that it may not make.
 _OTHER_METHODS = ("x-http-method", "x-http-method-override", "x-method-override")
 _NEVER_TO_UPSTREAM = frozenset({"host", "content-length", "expect", *_HOP_BY_HOP, *_PROXIES_WORDS, *_OTHER_METHODS})
 _NEVER_TO_CLIENT = frozenset({"content-length", *_HOP_BY_HOP})
@@ -52,7 +52,7 @@ _SPECIAL = {
 _KEY_NAMES = tuple(name for name, fact in _SPECIAL.items() if fact & _KEY)
 _ACCOUNT_NAMES = frozenset(name for name, fact in _SPECIAL.items() if fact & _ACCOUNT)
 _WS_KEY = "openai-insecure-api-key."
-"""A browser cannot set headers on a WebSocket: its key is one of the protocols it offers."""
+"""Prefix of a key among the protocols offered for a WebSocket, on which a browser cannot set headers."""
 _CODING = re.compile(r"(?:gzip|x-gzip|deflate|identity)(?:\s*;|$)")
 _CONNECTION_OPTIONS = frozenset({"", "close", "keep-alive", "upgrade", "te"})
 
@@ -60,11 +60,11 @@ _CONNECTION_OPTIONS = frozenset({"", "close", "keep-alive", "upgrade", "te"})
 def to_upstream(
     call: Call, upstream: Upstream, key: ApiKey | None = None, *, is_body_ours: bool = False
 ) -> list[tuple[str, str]]:
-    """What a provider sees of a client's headers; `key` is the one of the upstream's pool, if it has one.
-    `is_body_ours`: the body is not the client's.
+    """Returns the headers that a provider gets for a client's. `key` is the one of the upstream's pool, if it has one.
+    `is_body_ours`: the gateway has replaced the body.
 
-    The credential is swapped where the upstream has a key. A key that opens the gateway goes no further. What the
-    gateway adds, it adds last: no client can have it taken away by naming it in `Connection` (CVE-2022-31813).
+    The credential is replaced where the upstream has a key. A client key of the gateway is never forwarded. Headers of
+    the gateway are added last, so that no client can have them removed by naming them in `Connection` (CVE-2022-31813).
     """
     secret = upstream.api_key if key is None else key.secret
     swaps = secret is not None or call.client_key is not None
@@ -93,12 +93,13 @@ def to_upstream(
 
 
 def of_request(headers: Headers) -> list[tuple[str, str]]:
-    """What any provider sees of a client's headers, by lower-case names: without credentials, cookies and accounts."""
+    """Returns the client's headers that any provider would get, by lower-case names: without credentials, cookies and
+    accounts."""
     return [(_lower[name], value) for name, value in _travelling(headers, _up, _STAYS | _CALLERS | _ACCOUNT)[0]]
 
 
 def to_client(headers: Headers, *, is_upgraded: bool = False, is_inflated: bool = False) -> list[tuple[str, str]]:
-    """What a client sees of a provider's headers; the length is the writer's to state."""
+    """Returns the headers that a client gets for a provider's. The reply adds the length."""
     kept, _ = _travelling(headers, _down, _STAYS | _CONTENT_ENCODING if is_inflated else _STAYS)
     if is_upgraded:
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
@@ -106,7 +107,7 @@ def to_client(headers: Headers, *, is_upgraded: bool = False, is_inflated: bool 
 
 
 def ours(call: Call, deployment: str | None) -> list[tuple[str, str]]:
-    """The headers by which the gateway says what it did."""
+    """Returns the gateway's own response headers."""
     said = [("x-llm-guard-request-id", call.id), ("x-llm-guard-attempts", str(len(call.attempts)))]
     if deployment is not None:
         said.append(("x-llm-guard-deployment", deployment))
@@ -129,7 +130,8 @@ def _said_of(beyond: Beyond) -> list[tuple[str, str]]:
 
 
 def retry_after(seconds: float) -> list[tuple[str, str]]:
-    """When to come back: whole seconds for everyone, rounded up; milliseconds for the official SDKs."""
+    """Returns the Retry-After headers: whole seconds, rounded up, for all clients; milliseconds for the official
+    SDKs."""
     return [
         ("retry-after", str(max(1, math.ceil(seconds)))),
         ("retry-after-ms", str(max(1, math.ceil(seconds * 1000)))),
@@ -137,7 +139,7 @@ def retry_after(seconds: float) -> list[tuple[str, str]]:
 
 
 def value_of(headers: Headers, name: str) -> str:
-    """The first value of a header, by its lower-case name; "" without one."""
+    """Returns the first value of a header, by its lower-case name; "" without one."""
     for key, value in headers:
         if _lower[key] == name:
             return value
@@ -145,7 +147,7 @@ def value_of(headers: Headers, name: str) -> str:
 
 
 def lower_names(headers: Headers) -> dict[str, str]:
-    """The headers by lower-case name; of repeated ones the first."""
+    """Returns the headers by lower-case name; of repeated ones the first."""
     names = {_lower[name]: value for name, value in headers}
     if len(names) < len(headers):
         for name, value in reversed(headers):
@@ -154,8 +156,8 @@ def lower_names(headers: Headers) -> dict[str, str]:
 
 
 def caller_keys(headers: Headers, names: Mapping[str, str]) -> list[str]:
-    """The credentials that a caller presents, in any of the forms that SDKs use, in the same order however the headers
-    are ordered. `names`: the headers by lower-case name, of repeated ones the first."""
+    """Returns the credentials that a caller presents, in any of the forms that SDKs use. Their order does not depend on
+    the order of the headers. `names`: the headers by lower-case name, of repeated ones the first."""
     if len(names) == len(headers) and _WS_PROTOCOL_NAME not in names:
         return [_bare_key(name, names[name]) for name in _KEY_NAMES if name in names]
     keys: dict[str, list[str]] = {name: [] for name in (*_KEY_NAMES, _WS_PROTOCOL_NAME)}
@@ -170,13 +172,13 @@ def caller_keys(headers: Headers, names: Mapping[str, str]) -> list[str]:
 
 
 def has_rival_keys(headers: Headers) -> bool:
-    """Whether a credential's header is there twice and says two things: two readers would see two callers."""
+    """Returns whether a credential's header is repeated with different values: two readers would see two callers."""
     said: dict[str, str] = {}
     return any(said.setdefault(_lower[name], value) != value for name, value in headers if _up[name] & _KEY)
 
 
 def account(headers: Headers, names: Mapping[str, str]) -> list[str]:
-    """The headers by which a caller chooses an account for its key, if any; `names` as in `caller_keys`."""
+    """Returns the headers by which a caller chooses an account for its key, if any; `names` as in `caller_keys`."""
     if _ACCOUNT_NAMES.isdisjoint(names):
         return []
     return [f"{_lower[name]}: {value}" for name, value in headers if _up[name] & _ACCOUNT]
@@ -188,7 +190,7 @@ def _is_ours_or_proxys(lower: str) -> bool:
 
 def _fact_to_upstream(name: str) -> int:
     lower = name.lower()
-    # To a CGI or WSGI server `X_Api_Key` is `X-Api-Key`: an underscore would be a way around what is dropped here.
+    # To a CGI or WSGI server `X_Api_Key` is `X-Api-Key`: an underscore would be a way around the rules here.
     if lower in _NEVER_TO_UPSTREAM or "_" in lower or lower.startswith(("x-forwarded-", "x-envoy-")):
         return _NEVER
     return _NEVER if _is_ours_or_proxys(lower) else _SPECIAL.get(lower, 0)
@@ -201,12 +203,13 @@ def _fact_to_client(name: str) -> int:
 
 
 def _named(options: str) -> frozenset[str]:
-    """The headers that a `Connection` names, in lower case."""
+    """Returns the headers that a `Connection` names, in lower case."""
     return frozenset(option.strip().lower() for option in options.split(",")) - _CONNECTION_OPTIONS
 
 
 def _inspectable(codings: str) -> str:
-    """Of an Accept-Encoding, the codings that the gateway can decode: an answer in another could not be judged."""
+    """Returns the codings of an Accept-Encoding that the gateway can decode: it could not check a response in another
+    one."""
     kept = [coding.strip() for coding in codings.split(",") if _CODING.match(coding.strip().lower())]
     return ", ".join(kept) or "identity"
 
@@ -219,13 +222,13 @@ _inspectable_in = Memo(_inspectable)
 
 
 def _travelling(headers: Headers, facts: Memo[str, int], dropped: int) -> tuple[list[tuple[str, str]], int]:
-    """The headers without those of the kinds in `dropped`, and without those that `Connection` names; and the kinds of
+    """Returns the headers without the kinds in `dropped` and without those that `Connection` names, and the kinds of
     all headers together."""
     kept, found = [], 0
     named: frozenset[str] = frozenset()
     for pair in headers:
         fact = facts[pair[0]]
-        if not fact:  # nothing is known of most
+        if not fact:  # most names have no rule
             kept.append(pair)
             continue
         found |= fact

@@ -1,6 +1,6 @@
-"""Where a call goes: the route for its model, for the upstream that its path names, or for its dialect.
+"""Finds the route of a call: by its model, by the upstream that its path names, or by its dialect.
 
-Owns the refusals of calls that have no route. Does not own the routes (`routes`).
+Owns the refusals of calls without a route. The routes are in `routes`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from llm_guard.policy.deadline import deadline_at
 from llm_guard.routes import RouteTable
 
 _OURS = "/v1/llm-guard/"
-"""Paths that no provider has."""
+"""Prefix of the gateway's own paths, which no provider has."""
 
 
 def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
-    """Notes the call's route and deadline, or returns why it has none; a deferred call's page has no route."""
+    """Sets the call's route and deadline, or returns why it has no route. The status API of deferred calls needs
+    none."""
     name = call.upstream_name
     if not call.path.startswith("/v1/"):
         return Refusal(404, "unknown_path", "the API is below /v1/, or /upstreams/NAME/v1/", by="route")

@@ -1,6 +1,6 @@
-"""Counts the inputs of a request whose JSON is read in parts (`gateway.json_scan`).
+"""Counts the inputs of a request that is read in parts (`gateway.json_scan`).
 
-Owns the count. Does not own where parts are cut, nor what counts as one input (`gateway.asked`).
+`gateway.asked` defines what counts as one input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from llm_guard.gateway.asked import Asked, inputs_in_list
 
 _NAMES = ("input", "prompt")
 _IN_LIST = 2
-"""Brackets that are open inside a list that is the value of a field."""
+"""Number of open brackets inside a list that is the value of a field."""
 
 
 class InputCount:
@@ -25,17 +25,18 @@ class InputCount:
         """Length of each list so far."""
         self._firsts: dict[str, Any] = {}
         self._last_name = ""
-        """The field that the last part ended in."""
+        """The field in which the last part ended."""
         self._depth = 0
         self._is_new = True
 
     def begin_part(self, depth: int, *, is_new: bool) -> None:
-        """`depth`: how many brackets are open where the part begins; `is_new`: nothing precedes it in the innermost."""
+        """Announces a part. `depth`: number of open brackets where it begins. `is_new`: nothing precedes it in the
+        innermost one."""
         self._depth = depth
         self._is_new = is_new
 
     def feed(self, part: dict[str, Any]) -> None:
-        """Adds the next part, which `begin_part` has announced."""
+        """Adds the part that `begin_part` has announced."""
         if self._depth >= _IN_LIST and self._last_name in self._lengths:
             self._extend(self._last_name, part.get(""))
         for name in _NAMES:
@@ -45,7 +46,7 @@ class InputCount:
         self._last_name = last_name or self._last_name
 
     def corrected(self, asked: Asked) -> Asked:
-        """`asked`, which knows the first part of each list only, with the lengths of whole lists."""
+        """Returns `asked`, which knows only the first part of each list, with the lengths of complete lists."""
         counts = {name: inputs_in_list(first, self._lengths[name]) for name, first in self._firsts.items()}
         prompts = counts.get("prompt", asked.prompts)
         return replace(asked, prompts=prompts, inputs=counts.get("input", counts.get("prompt", asked.inputs)))
@@ -57,8 +58,8 @@ class InputCount:
             self._add(name, value, len(value))
 
     def _extend(self, name: str, value: Any) -> None:
-        """Adds the rest of a list. Unless the part begins right behind the opening bracket, its first item is one that
-        has been counted, or stands for such items."""
+        """Adds the rest of a list. Unless the part begins right after the opening bracket, its first item has been
+        counted already, or stands for items that have."""
         if type(value) is not list:
             self._forget(name)
             return

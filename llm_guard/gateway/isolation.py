@@ -1,7 +1,7 @@
-"""`isolate_objects`: a client key uses the objects that it has made, and no others exist for it.
+"""`isolate_objects`: a client key can use only the objects that it has created; others do not exist for it.
 
-Owns the checks of a request and what is learned from its answer. Does not own which ids stand where
-(`policy.objects`), nor the index (`gateway.ownership`).
+Checks requests, and records the objects in responses. `policy.objects` knows where ids occur, `gateway.ownership` keeps
+the index.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from llm_guard.routes import Route
 MOST_BYTES = 8 << 20
 """A body that may refer to objects is read up to this size; a larger one is refused."""
 _AT_ONCE_BYTES = 1 << 16
-"""A larger body is read beside the loop: 8 MiB can take a second."""
+"""A larger body is parsed in a thread: 8 MiB can take a second."""
 _MOST_PARTS = 100_000
-"""Lists and objects in a body: each takes some hundred bytes once it is read."""
+"""Most lists and objects in a body: each takes some hundred bytes of memory once parsed."""
 _MOST_PAGES = 20
-"""So many pages of a list are looked through for one entry of the caller's own."""
+"""Most pages of a list that are searched for an entry of the caller's own."""
 _PAGE = "100"
 
 Run = Callable[[Call, Route], Awaitable[Served | GaveUp]]
@@ -62,7 +62,7 @@ _UNREADABLE = Refusal(
 
 
 class Isolation:
-    """For all calls of one gateway."""
+    """Isolates the objects of client keys from each other, for all calls of one gateway."""
 
     def __init__(self, objects: OwnedObjects, clock: Clock) -> None:
         self._objects = objects
@@ -75,10 +75,11 @@ class Isolation:
     def needs_whole_body(self, call: Call) -> bool:
         return self.applies_to(call) and not is_upload(call.path)
 
-    # before it is sent
+    # requests
 
     async def check(self, call: Call) -> Refusal | None:
-        """Refuses a call that refers to an object that its key has not made, as a provider does that has none."""
+        """Refuses a call that refers to an object that its key has not created, with the error of a provider that has
+        no such object."""
         place = _place(call)
         if place is None and not is_inference(call.method, call.path):
             return _missing(f"there is nothing at {call.path} for this API key")
@@ -96,7 +97,7 @@ class Isolation:
             return Refusal(bad.status, bad.code, bad.message, by="request")
 
     async def _check_body(self, call: Call) -> Refusal | None:
-        """Raises BadRequest."""
+        """Refuses a body that refers to objects of others, or cannot be checked. Raises BadRequest."""
         kind = kind_of(call.content_type)
         is_in_file = not isinstance(call.body, bytes) and not is_coded(call.content_encoding)
         if is_in_file and not await self._may_refer(call, kind):
@@ -105,7 +106,7 @@ class Isolation:
         if body is None:
             return _TOO_LARGE
         if b"\0" in body[:4] and kind != "form":
-            return _UNREADABLE  # JSON in UTF-16, which some readers take
+            return _UNREADABLE  # JSON in UTF-16, which some servers read
         if not may_refer(kind, call.path, body):
             return None
         if kind == "form" or (kind == "other" and not may_be_json(body)):
@@ -119,8 +120,8 @@ class Isolation:
         return self._check_all(call, found)
 
     async def _may_refer(self, call: Call, kind: Kind) -> bool:
-        """Looks through a body that is not in memory."""
-        assert not isinstance(call.body, bytes)  # noqa: S101  # the caller has looked
+        """Returns whether a body that is not in memory may refer to objects."""
+        assert not isinstance(call.body, bytes)  # noqa: S101  # checked by the caller
         before = b""
         for block in call.body.blocks():
             if not isinstance(block, bytes):
@@ -139,16 +140,18 @@ class Isolation:
         return None
 
     def _is_own(self, call: Call, object_id: str) -> bool:
-        """At any upstream that the call may go to; where another key has the same id at one of them, at none."""
+        """Returns whether the key owns the id at any upstream that the call may go to. False if at any of them another
+        key has the same id."""
         owner, owners = call.client_key or "", self._objects.owners
         keys = [ObjectKey(upstream, object_id) for upstream in _upstreams(call)]
         is_others = any(owners.has_other(key, owner) for key in keys)
         return not is_others and any(owners.is_own(key, owner) for key in keys)
 
-    # before its client gets the answer
+    # responses
 
     async def screen(self, call: Call, served: Served, run: Run) -> Served | GaveUp:
-        """The answer as the call's key may see it; what it makes known is noted. `run` asks for more of a list."""
+        """Returns the response as the call's key may see it, and records the objects in it. `run` fetches more of a
+        list."""
         place, opened = _place(call), served.opened
         if place is None or not 200 <= opened.status < 300:
             return served
@@ -168,8 +171,8 @@ class Isolation:
             self._objects.note(upstream, object_id, call.client_key or "", is_answer=is_answer)
 
     async def _screen_list(self, call: Call, served: Served, run: Run) -> Served | GaveUp:
-        """Goes on through the provider's pages to the first with an entry of the caller's own: SDKs go on from an entry
-        of the last page, and stop at an empty one."""
+        """Pages through the provider's list to the first page with an entry of the caller's own: SDKs continue from the
+        last entry of a page, and stop at an empty page."""
         asked, size, pages = call.query, None, 0
         while True:
             answer = object_in(served.opened)
@@ -189,7 +192,7 @@ class Isolation:
     def _shown(
         self, call: Call, served: Served, answer: dict[str, Any], kept: list[dict[str, Any]], size: int
     ) -> Served:
-        """A page of the caller's own entries, no longer than the provider's first one."""
+        """Returns a page of the caller's own entries, no longer than the provider's first page."""
         upstream = served.attempt.target.deployment.upstream.name
         for each in kept[:size]:
             self._note(call, upstream, known_by(Place("", "use"), each))
@@ -209,12 +212,12 @@ def _place(call: Call) -> Place | None:
 
 
 def _upstreams(call: Call) -> set[str]:
-    assert call.route is not None  # noqa: S101  # a call without one is answered before
+    assert call.route is not None  # noqa: S101  # calls without one are refused earlier
     return {target.deployment.upstream.name for target in call.route.targets}
 
 
 def _next_query(call: Call, asked: str, entries: list[Any]) -> str | None:
-    """What asks for the page behind this one; None where the list is read backwards."""
+    """Returns the query for the page after this one; None if the list is read backwards."""
     query = dict(parse_qsl(asked, keep_blank_values=True))
     last = entries[-1].get("id") if entries and isinstance(entries[-1], dict) else None
     if not isinstance(last, str) or "before" in query or "before_id" in query:
@@ -224,8 +227,8 @@ def _next_query(call: Call, asked: str, entries: list[Any]) -> str | None:
 
 
 async def _ask_again(call: Call, query: str, run: Run) -> Served | GaveUp:
-    """The same call with another query."""
-    assert call.route is not None  # noqa: S101  # it has been answered
+    """Executes the same call with another query."""
+    assert call.route is not None  # noqa: S101  # a call with a response has one
     asked, call.query = call.query, query
     try:
         return await run(call, call.route)
@@ -234,7 +237,7 @@ async def _ask_again(call: Call, query: str, run: Run) -> Served | GaveUp:
 
 
 async def _plain(call: Call) -> bytes | None:
-    """The whole body, decoded; None where it is too large to be read. Raises BadRequest."""
+    """Returns the whole body, decoded; None if it is too large. Raises BadRequest."""
     if isinstance(call.body, bytes):
         body = call.body
     else:
@@ -251,7 +254,7 @@ async def _plain(call: Call) -> bytes | None:
 
 
 def _ids_in(body: bytes) -> list[str]:
-    """Raises ValueError and RecursionError."""
+    """Returns the ids in a body. Raises ValueError and RecursionError."""
     value = json.loads(body, object_pairs_hook=_pairs, parse_int=_short_int, parse_float=str)
     return list(references(value))
 
@@ -261,7 +264,8 @@ def _pairs(pairs: list[tuple[str, Any]]) -> Pairs:
 
 
 def _short_int(digits: str) -> int | str:
-    """A number of thousands of digits is no id (CVE-2020-10735)."""
+    """Returns an integer of an ordinary size, and others as text: a number of thousands of digits is no id
+    (CVE-2020-10735)."""
     return int(digits) if len(digits) < 20 else digits
 
 

@@ -1,7 +1,7 @@
-"""Large JSON that passes in pieces: whether it is whole when it ends.
+"""Checks whether large JSON that is relayed in pieces is complete when it ends.
 
-Owns the counting of brackets. Reads no values: of an answer too large to be judged only the end is checked, and that
-the names of what it must have are in it.
+Counts brackets and reads no values: of a response that is too large to be read whole, only its end is checked, and that
+it contains the names of the required members.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from llm_guard.gateway.upstream_error import UpstreamError
 from llm_guard.outcome import FailureKind
 
 _MOST_INFLATED_BYTES = 16 << 20
-"""Of one piece. Beyond it the encoding is a decompression bomb, which is not looked into."""
+"""Most bytes that one piece may inflate to. Beyond it the encoding is a decompression bomb, and is not inspected."""
 _WHOLE_TEXTS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
-"""Up to the end of the last text that ends. Without it each quotation mark in one that does not would be tried."""
+"""Matches up to the end of the last complete string. Without it the regex would try each quotation mark in an
+incomplete one."""
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _REST_OF_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _PIECE_BYTES = 1 << 18
@@ -27,13 +28,14 @@ _LONGEST_NAME = 32
 
 
 class CheckedExchange:
-    """An exchange whose body is JSON: it breaks where it would end cleanly, and the JSON is not what it should be.
+    """An exchange with a JSON body that raises in place of a clean end if the JSON is incomplete or lacks a member.
 
-    The last byte is held back until the end is known. Without it an answer that has a length would be whole by then.
+    The last byte is held back until the end is known: otherwise the client of a response with a Content-Length would
+    have all of it by then.
     """
 
     def __init__(self, exchange: Exchange, held: bytes, last: bytes, end: JsonEnd, clock: Clock) -> None:
-        """What was read of the body: `held`, which is passed on before the rest is read, and behind it `last`."""
+        """`held` was read of the body and is passed on before the rest is read; `last` is the byte after it."""
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
         self._exchange = exchange
         self._unread = held
@@ -42,11 +44,12 @@ class CheckedExchange:
         self._clock = clock
 
     async def read(self) -> bytes:
-        """As of the exchange. Raises UpstreamError as well for JSON that was cut, or has not what is expected."""
+        """Reads the next piece, like an Exchange. Raises UpstreamError as well for JSON that is incomplete, or lacks
+        what is expected."""
         unread, self._unread = self._unread, b""
         for at in range(0, len(unread), _PIECE_BYTES):
             self._end.feed(unread[at : at + _PIECE_BYTES])
-            await self._clock.sleep(0)  # 16 MiB would hold up every other call for 40 ms
+            await self._clock.sleep(0)  # 16 MiB would delay every other call by 40 ms
         last = self._last
         if unread:
             self._end.feed(last)
@@ -64,20 +67,20 @@ class CheckedExchange:
         return last
 
     def abort(self) -> None:
-        """As of the exchange."""
+        """Closes the connection, like an Exchange."""
         self._exchange.abort()
 
     def take_over(self, inbox: Inbox) -> Wire:
-        """As of the exchange."""
+        """Switches to raw bytes after an upgrade, like an Exchange."""
         return self._exchange.take_over(inbox)
 
 
 class JsonEnd:
-    """Fed the body of one answer, as it comes over the wire."""
+    """Follows the JSON of one response as it arrives."""
 
     def __init__(self, encoding: str, names: Iterable[str] = ()) -> None:
-        """`encoding`: the answer's content-encoding, which can be read; "" without one. `names`: of members that it
-        must have somewhere."""
+        """`encoding`: the response's content-encoding, which must be readable; "" without one. `names`: members that it
+        must contain somewhere."""
         self._missing = {f'"{name}"'.encode() for name in names}
         self._tail = b""
         self._inflater = PieceInflater() if is_packed(encoding) else None
@@ -90,7 +93,7 @@ class JsonEnd:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body may end here. True as well where that cannot be known."""
+        """True if the body may end here, or if that cannot be known."""
         if self._is_unknown:
             return True
         has_ended = self._inflater is None or self._inflater.has_ended
@@ -98,11 +101,11 @@ class JsonEnd:
 
     @property
     def missing(self) -> str:
-        """The names that have not come, for messages; "" without any, and where that cannot be known."""
+        """The names that have not occurred, for messages; "" if there are none, or if that cannot be known."""
         return "" if self._is_unknown else ", ".join(sorted(name.decode().strip('"') for name in self._missing))
 
     def feed(self, piece: bytes) -> None:
-        """The next piece of the body."""
+        """Processes the next piece of the body."""
         if self._is_unknown or self._is_broken:
             return
         if self._inflater is None:
@@ -117,14 +120,14 @@ class JsonEnd:
                     return
                 self._count(plain)
         except zlib.error:
-            # Clients ignore what follows on the end of a compressed body.
+            # Clients ignore what follows the end of a compressed body.
             self._is_broken = not self._has_ended()
 
     def _has_ended(self) -> bool:
         return self._has_begun and self._depth == 0 and not self._is_in_text
 
     def _count(self, plain: bytes) -> None:
-        """Counts the brackets outside texts."""
+        """Counts the brackets outside strings."""
         if self._missing:
             seen = self._tail + plain
             self._missing = {name for name in self._missing if name not in seen}
@@ -136,7 +139,7 @@ class JsonEnd:
         texts = _WHOLE_TEXTS.match(plain)
         end = texts.end() if texts is not None else 0
         rest, quote, text = plain[end:].partition(b'"')
-        if quote:  # a text that goes on in the next piece
+        if quote:  # a string that continues in the next piece
             self._is_in_text = True
             self._is_escaped = _is_escaping(text)
         outside = _TEXT.sub(b"", plain[:end]) + rest
@@ -148,7 +151,7 @@ class JsonEnd:
             self._is_broken = True
 
     def _leave_text(self, plain: bytes) -> bytes:
-        """What stands behind the text in which the last piece ended."""
+        """Returns what follows the string in which the last piece ended."""
         begin = 1 if self._is_escaped and plain else 0
         end = _REST_OF_TEXT.match(plain, begin)
         if end is None:
@@ -159,5 +162,5 @@ class JsonEnd:
 
 
 def _is_escaping(text: bytes) -> bool:
-    """Whether a text goes on behind this with the second half of an escape."""
+    """Returns whether a string continues after this piece with the second half of an escape."""
     return (len(text) - len(text.rstrip(b"\\"))) % 2 == 1

@@ -1,7 +1,7 @@
-"""A large JSON document as it passes: read as a series of small ones, so that little of it is ever kept.
+"""Scans a large JSON document as it passes: reads it as a series of small documents, so that little of it is ever kept.
 
-Owns where a document may be cut, and what has to stand around a part of it to make that a document of its own. Does not
-own the reading (`gateway.model_field`): what is valid there is valid here, however the document comes.
+Owns where a document may be cut, and what must surround a part to make it a valid document. The parts are read by
+`gateway.model_field`, so that the same documents are valid however they arrive.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from llm_guard.gateway.model_field import asked_of, invalid_json, read_json, spa
 from llm_guard.gateway.uncollected import uncollected
 
 _READ_BYTES = 1 << 14
-"""So much must have come for the next part: what has to be read twice is then a small share."""
+"""Bytes that must have arrived before the next part is read, so that little is read twice."""
 _LONG_BYTES = 4096
 _STAND_IN = b"~" * 300
-"""For what has been read of a long string: too long for a model, and for the name of a field that is looked for."""
+"""Replaces what has been read of a long string: too long for a model, and for the name of any field of interest."""
 _MAX_GAP_BYTES = 1 << 17
-"""Without a comma or a bracket, long strings aside: white space, or a number that never ends."""
+"""Most bytes without a comma or a bracket, long strings aside: white space, or a number that never ends."""
 _MAX_STRINGS = 4
-"""In such a gap there are two at most: a field's name and its value."""
+"""Such a gap contains at most two strings: a field's name and its value."""
 _MAX_DEPTH = 1024
 _STRUCTURE = (b",", b"[", b"]", b"{", b"}")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -33,29 +33,30 @@ _RUNS = re.compile(rb"([\[{]+)|[\]}]+")
 _LIST = ord("[")
 _CLOSING = {_LIST: b"]", ord("{"): b"}"}
 _ESCAPED_BYTES = 12
-"""The longest escape: a pair of surrogates."""
+"""The longest escape sequence: a surrogate pair."""
 
 
 class JsonScan:
-    """Fed the pieces of one document, of 32 KiB at most; each is read in a few milliseconds, whatever it holds."""
+    """Scans one document in pieces of 32 KiB at most. Each is read in a few milliseconds, also a hostile one."""
 
     def __init__(self) -> None:
         self._rest = b""
-        """What has come since the last cut; only the end of a long string."""
+        """The bytes since the last cut; of a long string only the end."""
         self._unread = 0
         self._size = 0
         self._open: list[int] = []
         """The brackets that are open at the last cut."""
         self._is_new = True
-        """Nothing stands in the innermost of them."""
+        """True if the innermost of them is still empty."""
         self._fields: dict[str, Any] = {}
         self._model_in: tuple[bytes, int] | None = None
-        """The part that has the model, as a document, and where in the body that would begin."""
+        """The part that contains the model, as a document, and the offset in the body at which that document would
+        begin."""
         self._has_name = self._is_model_doubled = False
         self._inputs = InputCount()
 
     def feed(self, piece: bytes) -> None:
-        """The next piece; raises BadRequest."""
+        """Scans the next piece. Raises BadRequest."""
         self._rest += piece
         self._size += len(piece)
         self._unread += len(piece)
@@ -64,22 +65,22 @@ class JsonScan:
             uncollected(self._read_on)
 
     def end(self) -> Asked:
-        """What the document asks for, which is whole; raises BadRequest."""
+        """Ends the document, and returns its fields. Raises BadRequest."""
         self._inputs.begin_part(len(self._open), is_new=self._is_new)
         uncollected(self._read, self._before_part(), self._rest, b"")
         asked = self._inputs.corrected(asked_of(self._fields))
         return replace(asked, is_model_doubled=True) if self._is_model_doubled else asked
 
     def span_of_model(self) -> tuple[int, int]:
-        """Where in the body the model's value stands, of a document that has one; raises BadRequest when it cannot be
-        told."""
-        assert self._model_in is not None  # noqa: S101  # `end` has told of a model
+        """Returns the span of the model's value in the body, of a document that has one. Raises BadRequest if it cannot
+        be determined."""
+        assert self._model_in is not None  # noqa: S101  # `end` has found a model
         document, at = self._model_in
         start, end = span_of_model(document)
         return at + start, at + end
 
     def _read_on(self) -> None:
-        # Without the quotes that are escaped, every one begins or ends a string.
+        # Without the escaped quotes, every quote begins or ends a string.
         plain = self._rest.replace(b"\\\\", b"__").replace(b'\\"', b"__")
         parts = plain.split(b'"')
         cut = _last_cut(parts, len(plain))
@@ -96,7 +97,7 @@ class JsonScan:
             raise invalid_json(f"there is no comma or bracket for {_MAX_GAP_BYTES} bytes")
 
     def _read(self, before: bytes, part: bytes, behind: bytes) -> None:
-        """The beginning of what has come, as a document."""
+        """Reads a part as a document."""
         document, begins_at = before + part + behind, self._size - len(self._rest) - len(before)
         value = read_json(document, begins_at)
         if type(value) is dict:
@@ -109,9 +110,9 @@ class JsonScan:
                 self._model_in = document, begins_at
 
     def _before_part(self) -> bytes:
-        """Opens what is open; where something stood in it already, something stands in it."""
+        """Returns what opens all open brackets. One that is not empty gets an element, so that a comma may follow."""
         if not self._open:
-            return b"" if self._is_new else b"[]"  # behind the whole, nothing but white space is valid
+            return b"" if self._is_new else b"[]"  # after a complete document only white space is valid
         *outer, innermost = self._open
         opening = b"".join(b"[" if bracket == _LIST else b'{"":' for bracket in outer)
         if self._is_new:
@@ -122,9 +123,9 @@ class JsonScan:
         return b"".join(_CLOSING[bracket] for bracket in reversed(self._open))
 
     def _enter(self, outside_strings: bytes) -> None:
-        """Notes the brackets. Whether each is closed by its like is seen when the part is read."""
+        """Updates the open brackets. Mismatched ones are detected when the part is read."""
         brackets = outside_strings.translate(None, _NOT_BRACKETS)
-        for _ in range(8):  # then hardly any are left but long runs
+        for _ in range(8):  # after that mostly long runs are left
             brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
         for run in _RUNS.finditer(brackets):
             if run[1]:
@@ -135,7 +136,7 @@ class JsonScan:
             raise invalid_json("it is nested too deeply")
 
     def _shorten(self, plain: bytes) -> None:
-        """Reads what has come of a string that goes on, if it is long."""
+        """Reads and replaces the beginning of a long string that is not complete yet."""
         start = plain.rfind(b'"') + 1
         if len(plain) - start > _LONG_BYTES:
             end = start + _whole_characters(plain[start:])
@@ -144,7 +145,8 @@ class JsonScan:
 
 
 def _last_cut(parts: list[bytes], end: int) -> int:
-    """Before the last comma, or behind the last bracket, of a text that quotes take apart; 0: there is none."""
+    """Returns the position before the last comma or after the last bracket in a text that was split at its quotes; 0:
+    there is none."""
     for index in range(len(parts) - 1, -1, -1):
         begin = end - len(parts[index])
         if index % 2 == 0:
@@ -158,10 +160,11 @@ def _last_cut(parts: list[bytes], end: int) -> int:
 
 
 def _whole_characters(text: bytes) -> int:
-    """How much of the beginning of a string ends between two characters, whatever follows."""
+    """Returns the length of the longest beginning of a string that ends between two characters, however the string
+    continues."""
     end = len(text)
     escape = text.rfind(b"\\", max(0, end - _ESCAPED_BYTES))
-    if escape >= 0:  # it may be the second of a pair of surrogates
+    if escape >= 0:  # it may be the second half of a surrogate pair
         is_second = text[max(0, escape - 6) : escape][:3].lower() == b"\\ud"
         end = escape - 6 if is_second else escape
     for back in range(1, min(4, end) + 1):

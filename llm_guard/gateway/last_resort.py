@@ -1,9 +1,10 @@
-"""What a client gets when nobody has answered: an answer from before, a promise, a lesser answer, else the failure.
+"""Fallback responses of a failed call: a stale one from the cache, a deferred call (202) or a static one, else the
+error.
 
-Owns this order, and that a call is kept where its route or its client wants that. Does not own the answers.
+Owns this order, and the decision to keep a failed call as a dead letter.
 
-Whatever it gets, the call has failed: that is its outcome, in the log and for success rates and alerts, and what its
-client has got in place of an answer is said and counted beside it.
+A call with a fallback response has failed all the same: the log line, success rates and alerts count it as a failure,
+and the fallback response is logged and counted separately.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CONTENT_TYPES = {
 
 
 class LastResort:
-    """Asked by every call that has failed."""
+    """The last stage of every call that has failed."""
 
     def __init__(self, clock: Clock) -> None:
         self.keeper: Keeper | None = None
@@ -40,7 +41,7 @@ class LastResort:
         self._clock = clock
 
     async def give(self, call: Call, result: GaveUp, reply: Reply) -> None:
-        """Answers the client."""
+        """Sends the client a fallback response, or the error."""
         call.give_up(result)
         if not _is_worth_it(call):
             await _say(call, result, reply, self._clock.now())
@@ -58,13 +59,14 @@ class LastResort:
             await _say(call, result, reply, self._clock.now())
 
     async def bury(self, call: Call, reply: Reply) -> None:
-        """Keeps a call that has failed, where that is wanted."""
+        """Keeps a failed call as a dead letter, where its route or its client wants that."""
         if self.keeper is not None and _wants_letter(call, reply) and _is_worth_it(call):
             await self.keeper.bury(call)
 
     async def _has_promised(self, call: Call, reply: Reply) -> bool:
-        """Behind an early head, which said 200, no promise can stand."""
-        assert call.route is not None  # noqa: S101  # somebody was to be asked
+        """Returns whether the call was deferred. That is not possible after an early head, which has sent status
+        200."""
+        assert call.route is not None  # noqa: S101  # only calls with a route get here
         is_wanted = call.route.lasting.later.when == "on_failure" and call.method == "POST" and not call.is_upgrade
         if self.keeper is None or not is_wanted or reply.has_begun:
             return False
@@ -76,20 +78,20 @@ class LastResort:
 
 
 def may_be_kept(call: Call, reply: Reply) -> bool:
-    """Whether the call may be kept beyond its client, with its body: for a promise, or as a letter."""
+    """Returns whether the call may be kept with its body after its client has gone: deferred, or as a dead letter."""
     assert call.route is not None  # noqa: S101  # it was identified
     is_promised = call.route.lasting.later.when in ("on_failure", "always") or ASYNC_HEADER in reply.request.names
     return call.method == "POST" and (is_promised or _wants_letter(call, reply))
 
 
 def _is_worth_it(call: Call) -> bool:
-    """Nobody but the gateway and its upstreams is to blame. What was refused on its way, even for an operator who holds
-    the last deployment, its client could not help."""
+    """Returns whether a fallback response is due: the failure is not the client's doing. A refusal by the gateway
+    counts as well, even where an operator holds the last deployment: the client could not have avoided it."""
     return call.failure is None or not is_clients_doing(call)
 
 
 def _note_hurry(call: Call, result: GaveUp) -> None:
-    """It waited less than it would have, had its route been well: that must not be taken for a sign of illness."""
+    """Marks a call that degraded mode has cut short: its failure is no evidence about the route's health."""
     beyond, failure = call.beyond, result.failure
     if beyond is not None and failure is not None and beyond.hurried_by < call.deadline_at:
         beyond.is_cut_short = failure.is_early or failure.limit == "total"
@@ -116,7 +118,7 @@ def _beyond(call: Call) -> Beyond:
 
 
 async def _say(call: Call, result: GaveUp, reply: Reply, now: float) -> None:
-    """The failure itself, and when its deployment takes calls again where the breaker is open."""
+    """Sends the failure itself, with a Retry-After for when the breaker of its deployment takes calls again."""
     if result.refusal is not None:
         await refuse(call, result.refusal, reply)
         return
@@ -132,7 +134,7 @@ async def _say(call: Call, result: GaveUp, reply: Reply, now: float) -> None:
 
 
 def _open_for_s(call: Call, failure: Failure, now: float) -> float | None:
-    """How long the breaker of the deployment that failed refuses calls; None: it does not, or is not what failed."""
+    """Returns how long the breaker of the failed deployment refuses calls; None: it does not, or is not the cause."""
     attempt = next((attempt for attempt in call.attempts if attempt.failure is failure), None)
     if attempt is None or failure.kind.is_final:
         return None

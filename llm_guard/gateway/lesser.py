@@ -1,6 +1,6 @@
-"""The static answer of one call: what its request wants of an answer's form is read, and the answer written.
+"""The static fallback response of one call, in the format that its request expects.
 
-Owns which calls have one. Does not own its form (`dialect.canned`), nor when it is given (`gateway.last_resort`).
+Decides which calls have one. `dialect.canned` writes it, `gateway.last_resort` decides when it is sent.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ _wants_of = msgspec.json.Decoder(msgspec.defstruct("Wants", [(name, Any, None) f
 
 
 def has_static(call: Call) -> bool:
-    """Whether the call's route has a text for it; it may still want what no text can be."""
+    """Returns whether the call's route has a static text for it. The request may still require something that no text
+    can be."""
     rules = call.route.lasting.degraded if call.route is not None else None
     is_asked_so = call.method == "POST" and not call.is_upgrade
     return rules is not None and rules.answer is not None and is_asked_so and has_form(call.path)
 
 
 def static_body(call: Call, at: float) -> bytes | None:
-    """The answer's body at this instant, in seconds since the epoch; None: it has none."""
+    """Returns the body of the static response at this instant, in seconds since the epoch; None: the call has none."""
     if not has_static(call):
         return None
     assert call.route is not None and call.route.lasting.degraded is not None  # noqa: S101, PT018  # it has one
@@ -36,8 +37,8 @@ def static_body(call: Call, at: float) -> bytes | None:
 
 
 def wants(call: Call) -> dict[str, Any]:
-    """What the request says of the form of its answer (`canned.FIELDS`). Of a body that is too large to be looked
-    at in one go nothing is known."""
+    """Returns the fields of the request that determine the form of its response (`dialect.canned.FIELDS`); empty if the
+    body is too large to be read in one go, or unreadable."""
     if not isinstance(call.body, bytes):
         return {}
     try:

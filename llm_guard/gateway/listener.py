@@ -1,7 +1,7 @@
-"""The listener: connections of clients, how many there are, how long each may take over what it does.
+"""The listener: client connections, their number, and the deadline of each.
 
-Owns the limits on connections and on a request's arrival. Does not own their bytes (`gateway.client_connection`), nor
-calls (`gateway.server`).
+Owns the limits on connections and on the arrival of requests. Bytes are handled in `gateway.client_connection`, calls
+in `gateway.server`.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ _POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """Seconds; connections at once."""
+    """Limits of a listener: in seconds, or connections at once."""
 
     max_connections: int
     head_timeout: float = 15.0
-    """From the first byte of a head, or from the connection, to its last byte."""
+    """Time from the first byte of a head, or from the connection, to its last byte."""
     body_timeout: float = 60.0
-    """And a second more for every 16 KiB that have come."""
+    """Time for a body, plus one second for every 16 KiB received."""
     keep_alive: float = 75.0
-    """A connection may be idle for so long between requests."""
+    """How long a connection may be idle between requests."""
 
 
 class Connection(Protocol):
-    """A client's, before its TLS handshake or after it."""
+    """A client's connection, before or after its TLS handshake."""
 
     due_at: float
-    """When it will have taken too long over what it does."""
+    """When the current step has taken too long."""
 
     @property
     def unsent_bytes(self) -> int:
-        """Written, and not taken."""
+        """Bytes that were written and not yet accepted by the client."""
 
     def expire(self) -> None:
-        """`due_at` has come."""
+        """Handles a deadline that has passed: `due_at`."""
 
     def close(self) -> None:
-        """Closes the connection when what was written is out."""
+        """Closes the connection once all written bytes are sent."""
 
     def abort(self) -> None:
         """Closes the connection at once."""
 
 
 class Listener:
-    """Makes a protocol for every connection, and sees to it that none is forgotten."""
+    """Creates a protocol for every connection, and ends connections that are over their deadline."""
 
     def __init__(self, serve: Serve, settings: ListenerSettings, clock: Clock) -> None:
         self.serve = serve
         self.now = clock.now()
-        """Clock of the limits on arrival, as of the last sweep. It stands still with the event loop: a request that the
+        """Clock of the arrival limits, as of the last sweep. It stands still with the event loop: a request that the
         gateway was too busy to accept or to read is not late."""
         self.tls: ssl.SSLContext | None = None
-        """For connections from now on; None: they are plain HTTP."""
+        """TLS context of new connections; None: plain HTTP."""
         self.idle: dict[Connection, None] = {}
-        """Those without a call, the longest idle first."""
+        """Connections without a call, the longest idle first."""
         self.failed_handshakes = 0
-        """TLS handshakes that have failed."""
+        """Number of failed TLS handshakes."""
         self.refused = 0
-        """Connections so far that found no room."""
+        """Number of connections that found no room."""
         self._clock = clock
         self._swept_at = self.now
         self._connections: set[Connection] = set()
@@ -84,18 +84,18 @@ class Listener:
 
     @property
     def count(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return len(self._connections)
 
     def adopt(self, settings: ListenerSettings) -> None:
-        """From now on these hold."""
+        """Applies new limits."""
         self.settings = settings
         shortest_s = min(settings.head_timeout, settings.body_timeout, settings.keep_alive)
         self._sweep_s = min(_SWEEP_S, shortest_s / 4)
 
     def add(self, connection: Connection) -> bool:
-        """Takes a new connection on, where need be in the place of the one that has been idle for longest; returns
-        whether there is room."""
+        """Adds a new connection, if need be in place of the one that has been idle longest. Returns whether there is
+        room."""
         if self._sweeper is None:
             self._sweep()
         if len(self._connections) >= self.settings.max_connections:
@@ -110,12 +110,12 @@ class Listener:
         return True
 
     def remove(self, connection: Connection) -> None:
-        """It is gone."""
+        """Removes a connection that is gone."""
         self._connections.discard(connection)
         self.idle.pop(connection, None)
 
     async def close(self, within_s: float) -> None:
-        """Closes every connection: who still reads an answer, or has a call, gets `within_s` for it."""
+        """Closes every connection. Those that still send a response, or have a call, get `within_s` for it."""
         for connection in list(self.idle):
             connection.close()
         give_up_at = self._clock.now() + within_s
@@ -127,7 +127,8 @@ class Listener:
             self._sweeper.cancel()
 
     def _sweep(self) -> None:
-        """Ends who is over time. One timer for all: one for each would cost every call two of them."""
+        """Ends connections that are over their deadline. One timer for all: one per connection would cost every call
+        two timers."""
         swept_at, self._swept_at = self._swept_at, self._clock.now()
         self.now += min(self._swept_at - swept_at, 2 * self._sweep_s)
         self._sweeper = self._clock.call_at(self._swept_at + self._sweep_s, self._sweep)  # first: it must never end

@@ -1,6 +1,6 @@
-"""How a listener comes to its address, and by which settings.
+"""Binds a listener to its address, and computes its settings.
 
-Owns sockets and file descriptors. Does not own what a listener does with its connections (`gateway.listener`).
+Owns sockets and file descriptors; `gateway.listener` handles the connections.
 """
 
 from __future__ import annotations
@@ -27,47 +27,48 @@ _MOST_CONNECTIONS = 100_000
 
 
 async def bound(listener: Listener, host: str, port: int) -> asyncio.Server:
-    """A server that has its address and does not listen yet. Raises OSError."""
+    """Returns a server that is bound to its address and does not listen yet. Raises OSError."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
         listener, host, port, backlog=_BACKLOG, reuse_address=True, start_serving=False
     )  # fmt: skip
     for sock in server.sockets:
-        # What is accepted inherits it. The kernel would let this grow to megabytes, and free it in steps as large:
-        # nobody could tell a client that reads slowly from one that does not read.
+        # Accepted sockets inherit this. The kernel would let the buffer grow to megabytes and free it in steps as
+        # large: a client that reads slowly would look like one that does not read.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     return server
 
 
 async def listen(server: asyncio.Server) -> None:
-    """Raises OSError where another has begun to listen since the address was bound: uvloop says nothing of it."""
+    """Starts listening. Raises OSError if another process has begun to listen since the address was bound: uvloop does
+    not report that."""
     await server.start_serving()
     for sock in server.sockets:
         try:
             is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        except ValueError:  # it is closed by now
+        except ValueError:  # the socket is closed by now
             is_listening = 0
         if not is_listening:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def address_of(server: asyncio.Server, scheme: str) -> str:
-    """`http://HOST:PORT`."""
+    """Returns the URL of a server: `http://HOST:PORT`."""
     host, port, *_ = server.sockets[0].getsockname()
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def listener_settings(config: Config) -> ListenerSettings:
-    """As the config has them, within what the machine allows."""
+    """Returns the listener's settings by the config, within what the machine allows."""
     rules = config.server
     return ListenerSettings(_max_connections(rules), rules.head_timeout, rules.body_timeout, rules.keep_alive)
 
 
 def _max_connections(rules: Server) -> int:
-    """As many as the config says and the file descriptors allow. A connection that cannot be accepted for want of a
-    descriptor would be reset by libuv: instead, a new one takes the place of an idle one."""
+    """Returns the connection limit by the config, within the file descriptors. libuv would reset a connection that it
+    cannot accept for want of a descriptor; with this limit a new connection replaces an idle one instead."""
     descriptors = _raised_descriptor_limit() - _OWN_DESCRIPTORS
-    if rules.max_connections is None:  # a call takes two descriptors: its client's and its provider's
+    if rules.max_connections is None:  # a call takes two descriptors: client and provider
         return max(_FEWEST_CONNECTIONS, min(descriptors // 2, _MOST_CONNECTIONS))
     allowed = max(_FEWEST_CONNECTIONS, descriptors)
     if rules.max_connections > allowed:
@@ -77,7 +78,7 @@ def _max_connections(rules: Server) -> int:
 
 
 def _raised_descriptor_limit() -> int:
-    """How many files the process may open, after raising that to the hard limit."""
+    """Raises the process's limit on open files to the hard limit, and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(OSError, ValueError):

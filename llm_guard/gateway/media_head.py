@@ -1,6 +1,6 @@
-"""Whether the beginning of a body may be that of audio, whatever its content type says.
+"""Recognises bodies that cannot be audio by their first bytes, independent of their content type.
 
-Owns the signatures of other formats. Does not own how much of a body is read for that (`gateway.unary`).
+Owns the signatures of other formats. `gateway.unary` decides how much of a body is read for this.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from llm_guard.policy.wrong_answer import media_type, page_in
 
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _AUDIO = (b"ID3", b"RIFF", b"OggS", b"fLaC")
-"""Beginnings of audio whose first bytes alone could be those of a text."""
+"""Signatures of audio formats that consist of printable characters, as a text could."""
 _TEXT_BEFORE_BINARY = re.compile(
     rb"\s*--[^\r\n\x00-\x1f]{1,200}\r?\n(?:[\w-]+:|\r?\n)"  # multipart (RFC 2046, section 5.1.1)
     rb"|\s*(?:HTTP/\d|(?:content|mime)-[a-z-]+:)",  # a message inside a message
@@ -21,7 +21,8 @@ _OTHER_FORMATS = (
     b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"%PDF-", b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b\x08",
     b"\x28\xb5\x2f\xfd", b"\x7fELF", b"SQLite format 3", b"7z\xbc\xaf\x27\x1c", b"BZh9", b"\xfd7zXZ\x00",
 )  # fmt: skip
-"""Images, documents, archives, programs. None is shorter than three bytes: raw PCM may begin with any two."""
+"""Signatures of images, documents, archives and programs. None is shorter than three bytes: raw PCM may begin with any
+two."""
 _OTHER_TYPES = ("multipart/", "image/", "font/", "model/", "message/")
 """Media types that no server declares for audio, not even by mistake."""
 _RIFF_BYTES = 12
@@ -32,7 +33,7 @@ _ASCII = bytes([*b"\t\n\r", *range(32, 127)])
 
 
 def may_be_audio(head: bytes, content_type: str) -> bool | None:
-    """Whether a body that begins like this may be passed on as audio. None: more of it must be read."""
+    """Returns whether a body that begins like this may be passed on as audio. None: more of it must be read."""
     if _is_other_format(head, content_type):
         return False
     return None if _is_text(head) or _is_part_of_signature(head) else True
@@ -47,7 +48,7 @@ def _is_part_of_signature(head: bytes) -> bool:
 
 
 def _is_other_format(head: bytes, content_type: str) -> bool:
-    """Whether a body is declared or recognised as binary data that is no audio."""
+    """Returns whether a body is declared or recognised as binary data that is not audio."""
     if media_type(content_type).startswith(_OTHER_TYPES):
         return True
     if head[:4] == b"RIFF" and head[8:12] in (b"WEBP", b"AVI "):
@@ -58,7 +59,7 @@ def _is_other_format(head: bytes, content_type: str) -> bool:
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether bytes are the beginning of a text."""
+    """Returns whether bytes are the beginning of a text."""
     if page_in(head, "") is not None:
         return True
     if not head or head.startswith(_AUDIO) or _NOT_IN_TEXT.search(head) is not None:

@@ -1,7 +1,7 @@
-"""The model field of a request: found in a body that is there as a whole, renamed without touching the rest.
+"""The model of a request: found in a complete body, and renamed without changing anything else.
 
-Owns JSON, multipart and compressed bodies, and queries, as far as `model`, `stream` and `n` go. Does not own what a
-model means, nor bodies too large to be looked at in one go (`gateway.body`).
+Covers JSON, multipart and compressed bodies, and queries. Bodies that are too large to be read in one go are handled in
+`gateway.body`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOKEN = re.compile(
 """A string or a number."""
 _MAX_NUMBER_BYTES = 300
 _NAMES_IN_MODEL = ("id", "name")
-"""Of a model that is an object (Anthropic's agents)."""
+"""Name fields of a model that is an object (Anthropic's agents)."""
 _MAX_MODEL_FIELDS = 3000
 _MAX_FORMAT_BYTES = 64
 _FEW_BYTES = 1 << 13
@@ -52,13 +52,13 @@ Kind = Literal["json", "form", "other"]
 
 
 class _Head(msgspec.Struct):
-    """What is read of an object for the model's sake alone; msgspec keeps nothing of the rest."""
+    """The model of an object; msgspec keeps nothing of the rest."""
 
     model: Any = None
 
 
 class _RawHead(msgspec.Struct):
-    """The same, unread."""
+    """The model of an object, as raw JSON."""
 
     model: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -69,7 +69,7 @@ _read_raw_head = msgspec.json.Decoder(_RawHead).decode
 
 
 def inspect(body: bytes, content_type: str, content_encoding: str, max_bytes: int) -> Asked:
-    """What `body` asks for; raises BadRequest. A body of another kind, or an empty one, asks for nothing.
+    """Returns the fields of `body`; raises BadRequest. A body of another kind, or an empty one, has none.
 
     Costs 1.5 us for a chat request of 1.5 kB (CPython 3.11), and up to 18 ms a MiB.
     """
@@ -91,16 +91,16 @@ def inspect(body: bytes, content_type: str, content_encoding: str, max_bytes: in
 
 
 def rename(body: bytes, content_type: str, content_encoding: str, model: str) -> bytes:
-    """`body` with `model` as its model and every other byte as it was; a compressed body is compressed again.
+    """Returns `body` with `model` as its model and every other byte unchanged. A compressed body is compressed again.
 
-    For a body that `inspect` has accepted and found a model in; raises BadRequest.
+    For a body in which `inspect` has found a model. Raises BadRequest.
     """
     is_packed = content_encoding != "" and is_coded(content_encoding)
     plain = inflate(body, content_encoding, max_bytes=1 << 62) if is_packed else body
     if kind_of(content_type) == "form":
         scan = FormScan(boundary(content_type))
         scan.feed(plain)
-        # From the end, so that places before it stay what they are.
+        # From the end, so that earlier positions stay valid.
         for start, end in reversed(scan.spans):
             plain = plain[:start] + model.encode() + plain[end:]
     else:
@@ -113,17 +113,17 @@ def rename(body: bytes, content_type: str, content_encoding: str, model: str) ->
 
 
 def kind_of(content_type: str) -> Kind:
-    """What a body of this type is read as; `other` is JSON if it begins like it."""
+    """Returns how a body of this type is read; `other` is read as JSON if it begins like an object."""
     return _kind_of[content_type]
 
 
 def may_be_json(body: bytes) -> bool:
-    """Whether it begins as an object does."""
+    """Returns whether a body begins like a JSON object."""
     return body.lstrip()[:1] == b"{"
 
 
 def model_in_query(query: str) -> str | None:
-    """The model that a query names (`/v1/realtime?model=…`); raises BadRequest when it is too long."""
+    """Returns the model that a query names (`/v1/realtime?model=…`). Raises BadRequest if it is too long."""
     for pair in query.split("&"):
         if pair.startswith("model="):
             return checked_model(unquote_plus(pair[6:]))
@@ -131,7 +131,7 @@ def model_in_query(query: str) -> str | None:
 
 
 def rename_in_query(query: str, model: str) -> str:
-    """`query` with `model` as its model and every other character as it was."""
+    """Returns `query` with `model` as its model and every other character unchanged."""
     return "&".join(
         f"model={quote(model, safe='')}" if pair.startswith("model=") else pair for pair in query.split("&")
     )
@@ -151,10 +151,10 @@ _kind_of: Memo[str, Kind] = Memo(_kind)
 
 
 def read_json(document: bytes, begins_at: int = 0) -> Any:
-    """The value of a whole document; raises BadRequest. Of fields that it has twice the last one counts, as it does to
-    the readers of providers. `begins_at`: where in the body it begins, for what is said of an error.
+    """Returns the value of a complete document; raises BadRequest. Of repeated fields the last one counts, as it does
+    for providers. `begins_at`: offset of the document in the body, for error messages.
 
-    All of it is built: a mere check of its syntax would let pass what is no UTF-8. Numbers of any size are valid.
+    All values are built: a mere syntax check would accept invalid UTF-8. Numbers of any size are valid.
     """
     try:
         return _read_numbers(document)
@@ -169,7 +169,7 @@ def read_json(document: bytes, begins_at: int = 0) -> Any:
 
 
 def asked_of(fields: Mapping[str, Any]) -> Asked:
-    """What a JSON object asks for; raises BadRequest when its model is no name."""
+    """Returns the fields of a JSON object. Raises BadRequest if its model is not a valid name."""
     model = fields.get("model")
     if type(model) is dict:
         named = {model[name] for name in _NAMES_IN_MODEL if type(model.get(name)) is str}
@@ -204,14 +204,15 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
 
 
 def span_of_model(document: bytes) -> tuple[int, int]:
-    """Where the value of the model stands, in an object that has one; raises BadRequest when it cannot be told."""
+    """Returns the span of the model's value, in an object that has one. Raises BadRequest if it cannot be
+    determined."""
     at = document.find(b'"model"')
     if document.find(b'"model"', at + 1) < 0 and b"\\u" not in document:
         only = _VALUE.match(document, at + 7)
         if only is not None:
             return only.span(1)
-    # Every field that could be it is numbered, and the parser says which one it has read: nested ones and doubles need
-    # no parser of ours.
+    # Each `model` field is replaced by its number, and the parser shows which one it has read. That handles nested and
+    # repeated fields without a parser of our own.
     found = list(islice(_MODEL_FIELD.finditer(document), _MAX_MODEL_FIELDS))
     numbers = iter(range(len(found)))
     numbered = _MODEL_FIELD.sub(lambda match: match[1] + b"%d" % next(numbers), document, count=_MAX_MODEL_FIELDS)
@@ -225,7 +226,7 @@ def span_of_model(document: bytes) -> tuple[int, int]:
 
 
 def _span_in_object(document: bytes) -> tuple[int, int] | None:
-    """Where the name stands in a model that is an object; None where that cannot be told."""
+    """Returns the span of the name in a model that is an object; None if it cannot be determined."""
     raw = bytes(_read_raw_head(document).model)
     places = list(re.finditer(rb'"model"\s*:\s*' + re.escape(raw), document))
     for name in _NAMES_IN_MODEL:
@@ -243,18 +244,18 @@ def _inspect_json(body: bytes, kind: Kind) -> Asked:
         if kind == "other" and bad.code == "invalid_json":
             return NOTHING
         raise
-    # A list or a scalar is valid, names no model, and is the upstream's to judge.
+    # A list or a scalar is valid JSON without a model: the upstream decides about it.
     return asked_of(document) if type(document) is dict else NOTHING
 
 
 def invalid_json(reason: str) -> BadRequest:
-    """For a body whose syntax is wrong."""
+    """Returns the error for a body with invalid JSON syntax."""
     return BadRequest(400, "invalid_json", f"the body is not valid JSON: {reason}")
 
 
 def _read_numbers(document: bytes) -> Any:
-    """The document's value; 0 stands for numbers beyond a float, and for integers of more digits than Python reads
-    (CVE-2020-10735). Raises as msgspec does."""
+    """Returns the document's value, with 0 for numbers beyond a float and for integers of more digits than Python reads
+    (CVE-2020-10735). Raises like msgspec."""
     try:
         return _read(document)
     except msgspec.ValidationError:
@@ -268,8 +269,8 @@ def _small_number(token: re.Match[bytes]) -> bytes:
 
 
 def _read_halves(document: bytes, begins_at: int) -> Any:
-    """For the one oddity that is valid JSON but not for msgspec: half of a surrogate pair, which SDKs do send when
-    they cut a string inside an emoji. What stands in for it must not change the model."""
+    """Reads a document with half of a surrogate pair. That is valid JSON but not for msgspec, and SDKs send it when
+    they cut a string inside an emoji. The stand-in for it must not change the model."""
     try:
         first, second = (_read_numbers(_with_stand_ins(document, other)) for other in (b"\\ue", b"\\uf"))
     except RecursionError:
@@ -284,7 +285,8 @@ def _read_halves(document: bytes, begins_at: int) -> Any:
 
 
 def _exact_model(document: bytes) -> str | Literal[False]:
-    """False, which is no name, for one that has half of a pair, or whose place cannot be told."""
+    """Returns the model as it is written; False, which is no valid name, if it contains half of a pair or cannot be
+    located."""
     try:
         start, end = span_of_model(document)
         return str(_read(document[start:end]))
@@ -293,7 +295,7 @@ def _exact_model(document: bytes) -> str | Literal[False]:
 
 
 def _with_stand_ins(document: bytes, other: bytes) -> bytes:
-    """Of the same length, with characters for private use in place of surrogates."""
+    """Returns a document of the same length, with private-use characters in place of surrogates."""
     return document.replace(b"\\ud", other).replace(b"\\uD", other)
 
 
@@ -322,11 +324,11 @@ def _reason(error: msgspec.DecodeError, begins_at: int) -> str:
 # multipart/form-data (RFC 7578)
 
 _TRUE_IN_FORMS = frozenset({b"true", b"1", b"on", b"t", b"y", b"yes"})
-"""What FastAPI, and so vLLM and others, takes for `true` in a form, in any case."""
+"""Values, in any case, that FastAPI and so vLLM and others read as `true` in a form."""
 
 
 def asked_of_form(scan: FormScan) -> Asked:
-    """What a whole form asks for; raises BadRequest when its model is no name."""
+    """Returns the fields of a form. Raises BadRequest if its model is not a valid name, or the form cannot be read."""
     if scan.fault:
         raise BadRequest(400, "invalid_body", f"the form cannot be read: {scan.fault}")
     raw = scan.fields.get("model")

@@ -1,4 +1,4 @@
-"""A provider's list of models, without those that the caller's key may not ask for."""
+"""Filters a provider's list of models by what the caller's key allows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PATH = "/v1/models"
 
 
 def is_filtered(call: Call) -> bool:
-    """Whether this call's answer has to be filtered."""
+    """Returns whether this call's response must be filtered."""
     is_list = call.path == _PATH and call.method == "GET"
     return is_list and call.scope is not None and not call.scope.allows_all_models
 
 
 def filter_models(call: Call, served: Served, table: RouteTable, clock: Clock) -> Served | GaveUp:
-    """The answer as the call's key may see it; an error of the provider's as it is."""
+    """Returns the response as the call's key may see it. A provider's error is left unchanged."""
     if not 200 <= served.opened.status < 300:
         return served
     answer = object_in(served.opened)

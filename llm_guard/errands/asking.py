@@ -1,7 +1,7 @@
-"""One round of a kept call: from what lies in the store to an answer, or to what follows.
+"""Executes one round of a stored call through the gateway.
 
-Owns how it is asked for, by the config and with the credentials of now. Does not own when (`errands.runner`), nor what
-follows a failure (`policy.later`).
+Uses the current config and the credentials in memory. `errands.runner` decides when, `policy.later` what follows a
+failure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOST_KEY = (
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """It is over."""
+    """The call has a response, and is over."""
 
     answer: StoredAnswer
     attempts: int
@@ -49,16 +49,16 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There was no answer this time."""
+    """The round failed."""
 
     ended: Ended
     again_in_s: float | None
-    """None: it is dead."""
+    """Seconds until the next round, or None if the call is dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The gateway goes away, or nobody wants it any more: it is as if it had not been asked."""
+    """The round does not count: the gateway is draining, or the call was deleted or taken over."""
 
 
 Round = Answered | Failed | Interrupted
@@ -66,7 +66,7 @@ Round = Answered | Failed | Interrupted
 
 @dataclass(slots=True)
 class _Asking:
-    """One round while it lasts."""
+    """The state of one round."""
 
     kept: KeptCall
     call: Call
@@ -74,12 +74,12 @@ class _Asking:
 
 
 class Asker:
-    """Asks through a gateway."""
+    """Executes stored calls through a `Gateway`."""
 
     def __init__(
         self, gateway: Gateway, credentials: Credentials, terms: Terms, clock: Clock, draw: Callable[[], float]
     ) -> None:
-        """`draw` gives a uniform number in [0, 1)."""
+        """`draw` returns a uniform random number in [0, 1)."""
         self._gateway = gateway
         self._credentials = credentials
         self._terms = terms
@@ -87,7 +87,8 @@ class Asker:
         self._draw = draw
 
     async def ask(self, kept: KeptCall) -> Round:
-        """Once. Never raises, but when the task is cancelled by somebody other than the gateway."""
+        """Executes one round. Raises only CancelledError, and that only if the cancellation is not the gateway's
+        drain."""
         if kept.request.body is None:
             return Failed(_NO_BODY, None)
         left_s = self._terms.left_s(kept)
@@ -101,7 +102,7 @@ class Asker:
             if not call.is_draining:
                 raise
             uncancel()
-        except Exception as error:  # noqa: BLE001  # a bug of ours must not stop all errands to come
+        except Exception as error:  # noqa: BLE001  # a bug here must not end the runner for all calls to come
             _log.exception("an errand broke the gateway", kept=kept.id)
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
         finally:
@@ -111,7 +112,7 @@ class Asker:
         return self._round(asking)
 
     async def _ask(self, asking: _Asking, body: bytes) -> None:
-        """Until `call.failure`, `call.refusal` or the recording says how it ended."""
+        """Runs the call until `call.failure`, `call.refusal` or the recording holds the result."""
         call, kept = asking.call, asking.kept
         try:
             call.body, asked = await receive(
@@ -159,7 +160,7 @@ class Asker:
                 body=ended.body,
             )  # fmt: skip
         left_s = self._terms.left_s(kept)
-        if left_s is None:  # an operator has asked: he sees what came of it, and may ask again
+        if left_s is None:  # a requeued dead letter: the operator sees the result, and may requeue it again
             return Failed(ended, None)
         step = after_round(
             end,
@@ -182,7 +183,7 @@ class Asker:
 
 
 class _Pieces:
-    """A body that is there, as if it came."""
+    """Presents a body in memory as a stream that is read."""
 
     def __init__(self, body: bytes) -> None:
         self._rest = body

@@ -1,7 +1,4 @@
-"""What callers have sent that must never lie on a disk, for as long as this process lives.
-
-Owns what is a secret of a request, and that it stays in memory. Does not own what is kept of the rest (`errands.form`).
-"""
+"""Keeps the credentials of callers in memory while their calls are stored. They are never written to disk."""
 
 from __future__ import annotations
 
@@ -12,37 +9,37 @@ from urllib.parse import unquote
 from llm_guard.call import Call, Headers
 
 MOST = 1000
-"""Callers choose how much they have kept: those of the longest ago go first."""
+"""Calls that credentials are kept for. Callers choose how many calls they defer; the oldest are evicted."""
 
 _ALLOWED = frozenset({
     "accept", "anthropic-beta", "anthropic-version", "content-encoding", "content-type", "idempotency-key",
     "openai-beta", "user-agent",
 })  # fmt: skip
-"""All that is kept of a request's headers: what changes how a provider reads it."""
+"""Request headers that are stored: those that change how a provider reads the request."""
 _IN_MEMORY = frozenset({"authorization", "x-api-key", "api-key", "openai-organization", "openai-project"})
 _SUSPICIOUS = ("auth", "cred", "key", "pass", "secret", "sig", "token")
-"""A parameter with such a name may be one: Google's `key`, Azure's `sig`."""
+"""Substrings of parameter names that suggest a credential: Google's `key`, Azure's `sig`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """By a caller."""
+    """Credentials that a caller presented."""
 
     headers: Headers = ()
     parameters: tuple[str, ...] = ()
-    """Of the query."""
+    """Query parameters, as `name=value`."""
 
 
 class Credentials:
-    """By the ids of kept calls."""
+    """Callers' credentials, by the id of the stored call."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Presented] = OrderedDict()
 
     def keep(self, kept_id: str, call: Call) -> None:
-        """If its caller's are needed to ask for it."""
+        """Keeps the call's credentials if its execution will need them."""
         if call.client_key is not None:
-            return  # a key of ours, which goes no further
+            return  # a client key of the gateway, which is never forwarded
         headers = tuple(pair for pair in call.headers if pair[0].lower() in _IN_MEMORY)
         parameters = tuple(each for each in call.query.split("&") if _is_suspicious(each))
         if headers or parameters:
@@ -58,12 +55,12 @@ class Credentials:
 
 
 def plain_headers(headers: Headers) -> Headers:
-    """Those that may be kept."""
+    """Returns the headers that may be stored."""
     return tuple((name.lower(), value) for name, value in headers if name.lower() in _ALLOWED)
 
 
 def plain_query(query: str) -> str:
-    """What of it may be kept."""
+    """Returns the query without the parameters that may be credentials."""
     return "&".join(each for each in query.split("&") if each and not _is_suspicious(each))
 
 

@@ -1,7 +1,4 @@
-"""Errands as a whole: their parts, built once, and their life.
-
-Owns what is put together here: start, reload, drain, stop. Does not own any of the parts.
-"""
+"""Builds the parts of the deferred-call service and runs their life cycle: start, reload, drain, stop."""
 
 from __future__ import annotations
 
@@ -30,11 +27,12 @@ from llm_guard.store.kept import KeptCalls
 _log = structlog.get_logger("llm_guard.errands.errands")
 
 _LAST_WORDS_S = 2.0
-"""For what was ended to be written down."""
+"""Seconds that a stop waits for interrupted calls to be written to the store."""
 
 
 class Errands:
-    """`start()` when the gateway can be asked, `adopt` at a reload, `leave()` when it drains, `await stop()`."""
+    """Life cycle: `start()` once the gateway can serve, `adopt` at a reload, `leave()` when it drains, `await
+    stop()`."""
 
     def __init__(
         self,
@@ -45,7 +43,7 @@ class Errands:
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
-        """`draw` gives a uniform number in [0, 1)."""
+        """`draw` returns a uniform random number in [0, 1)."""
         self.counts = ErrandCounts()
         self.tidings = Tidings(clock)
         self.shelf = Shelf(store, clock)
@@ -73,7 +71,7 @@ class Errands:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Looks for what an earlier process has left, and goes on with it."""
+        """Starts the background tasks. Calls that an earlier process left in the store are resumed."""
         self._tasks = [
             _begin(self.runner.run(), "errands"),
             _begin(self._upkeep.run(), "upkeep of kept calls"),
@@ -81,17 +79,17 @@ class Errands:
         ]
 
     def adopt(self, config: Config) -> None:
-        """From now on these settings hold."""
+        """Applies the settings of a new config."""
         for part in (self.keeper, self.runner, self._upkeep, self._teller):
             part.adopt(config)
         self.runner.wake()
 
     def leave(self) -> None:
-        """The gateway drains: nothing is begun any more; what is begun has as long as clients' calls."""
+        """Begins no more calls, because the gateway drains. Running ones have as long as clients' calls."""
         self.runner.leave()
 
     async def stop(self) -> None:
-        """What was begun and is not over lies in the store, to be gone on with."""
+        """Stops all tasks. Unfinished calls stay in the store, and another process resumes them."""
         self.runner.leave()
         await self.runner.stop(_LAST_WORDS_S)
         if self._tasks:
@@ -109,6 +107,6 @@ def _begin(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
 
 
 def _say_why(task: asyncio.Task[None]) -> None:
-    """It has no end of its own, but for a drain."""
+    """Logs a task that ended with an error: these tasks end only by a drain or a cancellation."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a part of the errands broke", part=task.get_name(), exc_info=error)

@@ -1,8 +1,4 @@
-"""A call as it is kept, and a kept call as it is asked again.
-
-Owns what is kept of a call: its request without credentials, and how it has failed. Does not own the store's nouns
-(`store.kept`), nor what stays in memory (`errands.credentials`).
-"""
+"""Converts between a call and its stored form, which has no credentials (`errands.credentials` has those)."""
 
 from __future__ import annotations
 
@@ -19,23 +15,23 @@ from llm_guard.policy.caller import PRIORITIES
 from llm_guard.store.kept import Ended, KeptCall, Purpose, State, StoredRequest
 
 MOST_BODY_BYTES = 16 * 1024**2
-"""A call with a larger one is not kept."""
+"""Largest body of a call that is stored."""
 _MOST_WORDS_BYTES = 64 * 1024
-"""Of what a provider has said of its failure."""
+"""Bytes of a provider's error body that are kept."""
 
 
 def new_id() -> str:
-    """128 random bits: whoever has it may ask for the answer."""
+    """Returns 128 random bits in hex. An id is not guessable."""
     return secrets.token_hex(16)
 
 
 def owner_of(call: Call) -> str:
-    """Whose it is: a client's that the config names, or whoever has the same key; no key can be had from it."""
+    """Identifies the caller by its client key's name, or by a digest from which the key cannot be recovered."""
     return f"client {call.client_key}" if call.client_key is not None else f"key {call.key_digest}"
 
 
 async def body_of(call: Call, clock: Clock) -> bytes | None:
-    """All of it; None: too much to be kept. Raises OSError where its file cannot be read."""
+    """Returns the whole body, or None if it is too large. Raises OSError if its spool file cannot be read."""
     if isinstance(call.body, bytes):
         return call.body if len(call.body) <= MOST_BODY_BYTES else None
     size = call.body.size
@@ -47,15 +43,15 @@ async def body_of(call: Call, clock: Clock) -> bytes | None:
             await block
             continue
         pieces.append(block)
-        await clock.sleep(0)  # a block takes a tenth of a millisecond
+        await clock.sleep(0)  # lets the event loop run: a block takes a tenth of a millisecond
     return b"".join(pieces)
 
 
 def kept_call(
     kept_id: str, call: Call, body: bytes | None, ended: Ended | None, clock: Clock, *, purpose: Purpose, state: State
 ) -> KeptCall:
-    """`ended`: how it has failed so far. Raises nothing: the call has a route."""
-    assert call.route is not None  # noqa: S101  # without one nobody keeps it
+    """Builds the stored form. `ended` is how the call has failed so far."""
+    assert call.route is not None  # noqa: S101  # calls without a route are never stored
     past = clock.wall() - clock.now()
     failed_at = [past + each.ended_at for each in call.attempts if each.ended_at is not None]
     return KeptCall(
@@ -92,7 +88,7 @@ def _request(call: Call, body: bytes | None, route: str) -> StoredRequest:
 
 
 def ended_of(call: Call) -> Ended:
-    """How it has failed."""
+    """Describes how the call has failed."""
     attempts = len(call.attempts)
     end = end_of(call)
     if isinstance(end, Refusal):
@@ -104,15 +100,15 @@ def ended_of(call: Call) -> Ended:
 
 
 def end_of(call: Call) -> Failure | Refusal:
-    """Why it has no answer."""
+    """Returns the call's failure or refusal."""
     end = call.failure or call.refusal
-    assert end is not None  # noqa: S101  # one of the two is set where there is none
+    assert end is not None  # noqa: S101  # a call without a response has one of the two
     return end
 
 
 def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
-    """What is asked for it: with `presented`, which its caller has sent, and with its id, by which a provider may tell
-    that he has executed it. Without body and route."""
+    """Builds the call that executes a stored one, without body and route. `presented` are its caller's credentials. The
+    stored call's id is the idempotency key if the caller sent none, so that a provider can detect a repeat."""
     request = kept.request
     headers = [*request.headers, *presented.headers, ("accept-encoding", "identity")]
     if not header_rules.value_of(request.headers, "idempotency-key"):
@@ -142,5 +138,5 @@ def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
 
 
 def _digest(texts: list[str]) -> str:
-    """As the gateway tells callers apart."""
+    """Hashes keys the same way as the gateway does to tell callers apart."""
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Keeps calls beyond their clients: with a promise, or as dead letters.
+"""Stores calls that outlive their client's request: deferred calls and dead letters.
 
-Owns what becomes of a call that is to be kept, whatever the disk does: it is on the disk, or it is counted as lost, and
-nobody has waited long. Does not own what is asked for them later (`errands.runner`).
+A call is either on the disk or counted as lost, and no client waits long for the disk. `errands.runner` executes the
+stored calls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _log = structlog.get_logger("llm_guard.errands.keeper")
 
 _MOST_WAITING_BYTES = 4 * MOST_BODY_BYTES
 _MOST_WAITING = 200
-"""For the disk, which takes a few milliseconds for each: whoever would wait for a second need not begin to."""
+"""Limit on calls that wait for the disk. A write takes a few milliseconds, so that more would wait for over a
+second."""
 _COME_BACK_S = 10.0
 _TOO_LARGE = Refusal(
     413,
@@ -41,7 +42,7 @@ _TOO_LARGE = Refusal(
 
 
 class DeskKeeper:
-    """Fits `gateway.keeping.Keeper`."""
+    """Implements `gateway.keeping.Keeper`."""
 
     def __init__(
         self,
@@ -57,8 +58,8 @@ class DeskKeeper:
         on_promise: Callable[[], None],
         take_back: Callable[[str], None],
     ) -> None:
-        """`draw` gives a uniform number in [0, 1). `on_promise` is called when there is something to be asked,
-        `take_back` with what is not to be asked, should it reach the disk after all."""
+        """`draw` returns a uniform random number in [0, 1). `on_promise` is called when a deferred call is stored,
+        `take_back` with the id of a call that must not run, should its write succeed after all."""
         self._shelf = shelf
         self._window = window
         self._credentials = credentials
@@ -73,14 +74,14 @@ class DeskKeeper:
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these settings hold."""
+        """Applies the settings of a new config."""
         self._most_waiting = config.store.answer_later.waiting
 
     async def show(self, call: Call, reply: Reply) -> None:
         await self._window.show(call, reply)
 
     async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
-        assert call.route is not None  # noqa: S101  # it has rules, which want this
+        assert call.route is not None  # noqa: S101  # only a call with a route has rules that defer it
         if self._counts.waiting >= self._most_waiting or self._is_full:
             return _later("too_many_promises", "too many calls wait to be answered later already")
         ended = None if is_at_once else ended_of(call)
@@ -101,7 +102,7 @@ class DeskKeeper:
             await self._write(kept)
         except BaseException as error:
             self._counts.promised -= 1
-            # Nobody will ever ask for it, so nobody is to be asked for it.
+            # The client never gets this id, so the call must not run.
             self._credentials.forget(kept.id)
             self._terms.forget(kept.id)
             self._take_back(kept.id)
@@ -117,12 +118,12 @@ class DeskKeeper:
         return kept.id
 
     def _due_in_s(self, call: Call, rules: LaterSettings) -> float | None:
-        """When one that has failed is asked again; None: never."""
+        """Seconds until a failed call is tried again, or None if it never is."""
         step = after_round(
             end_of(call),
             rounds=1,
             is_repeatable=call.is_repeatable,
-            is_own_doing=False,  # such a call is not promised anything
+            is_own_doing=False,  # calls that failed by their client's doing are not deferred
             left_s=rules.deadline,
             u=self._draw(),
         )
@@ -163,7 +164,7 @@ class DeskKeeper:
         return kept.id
 
     async def _write(self, kept: KeptCall) -> None:
-        """It is on the disk. Raises StoreError."""
+        """Writes the call to the disk. Raises StoreError."""
         size = len(kept.request.body or b"")
         self._waiting += 1
         self._waiting_bytes += size

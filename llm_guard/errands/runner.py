@@ -1,7 +1,7 @@
-"""Begins the kept calls that are due, a few at a time, and writes down what came of each.
+"""Takes due calls from the store, runs a few at a time, and writes the result of each.
 
-Owns how many are asked at once, at which pace letters are, and that nothing begun is lost. Does not own a round
-(`errands.asking`), nor leases (`errands.upkeep`).
+Limits the concurrency, and the rate of dead letters. `errands.asking` executes one call, `errands.upkeep` renews the
+leases.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from llm_guard.store.kept import KeptCall, Purpose, StoreError, Wanted
 _log = structlog.get_logger("llm_guard.errands.runner")
 
 LEASE_S = 10.0
-"""So long another gateway waits before it takes over what a dead one was asking for."""
+"""Seconds that a lease lasts: after that another gateway takes over the call of a dead one."""
 _LOOK_EVERY_S = 1.0
 _TAKEN_BACK_KEPT = 1000
 
 
 @dataclass(slots=True)
 class _Begun:
-    """What is asked for just now."""
+    """A call that runs in this process."""
 
     kept: KeptCall
     task: asyncio.Task[None] | None = None
     is_asking: bool = False
-    """It can be broken off. A task that is cancelled before its first step would never come to its end."""
+    """Set while the task may be cancelled. A task that is cancelled before its first step would never run its
+    cleanup."""
     is_given_up: bool = False
-    """Its owner does not want it any more."""
+    """Its owner has deleted it."""
     is_taken: bool = False
-    """Another gateway asks for it."""
+    """Another gateway has taken it over."""
 
 
 class Runner:
-    """`await run()` until `leave()`; then `await stop()`."""
+    """Life cycle: `await run()` until `leave()`; then `await stop()`."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Runner:
         clock: Clock,
         on_over: Callable[[], None],
     ) -> None:
-        """`on_over` is called when a call is over that somebody may want to hear of."""
+        """`on_over` is called when a call has ended, so that its webhook can be sent."""
         self._shelf = shelf
         self._asker = asker
         self._credentials = credentials
@@ -74,16 +75,16 @@ class Runner:
         self._has_work = asyncio.Event()
         self._is_leaving = self._is_failing = False
         self._letters_since = clock.now()
-        """From then on letters have saved up their turns."""
+        """Instant from which unused starts of dead letters accumulate, as in a token bucket."""
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these settings hold."""
+        """Applies the settings of a new config."""
         self._at_once = config.store.answer_later.at_once
         self._pace = config.store.dead_letters.pace
 
     async def run(self) -> None:
-        """Looks every second, and whenever it is woken."""
+        """Begins due calls every second, and whenever it is woken."""
         while not self._is_leaving:
             try:
                 await self.follow_clock()
@@ -98,7 +99,7 @@ class Runner:
             await self._rest()
 
     async def follow_clock(self) -> None:
-        """If the wall clock was set, the store has the same instants in its new time. Raises StoreError."""
+        """Rewrites the instants in the store if the wall clock was set. Raises StoreError."""
         if (ahead_s := self._terms.jumped()) is not None:
             if times := self._terms.times(ahead_s):
                 await self._shelf.do(lambda store: store.reschedule(times))
@@ -106,16 +107,17 @@ class Runner:
             self._terms.accept(ahead_s)
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Looks for due calls now instead of at the next second."""
         self._has_work.set()
 
     def leave(self) -> None:
-        """Begins nothing any more; what is begun goes on."""
+        """Begins no more calls; running ones go on."""
         self._is_leaving = True
         self._has_work.set()
 
     async def stop(self, within_s: float) -> None:
-        """What still runs was told to end: waits until all is written down, if the disk answers in time."""
+        """Waits until the running calls, which the drain interrupts, are written to the store; cancels them after
+        `within_s`."""
         if tasks := [each.task for each in self._begun.values() if each.task is not None]:
             _, hanging = await asyncio.wait(tasks, timeout=within_s)
             for task in hanging:
@@ -123,11 +125,11 @@ class Runner:
             await asyncio.gather(*hanging, return_exceptions=True)
 
     def running(self) -> list[str]:
-        """The ids of what is asked for just now."""
+        """Returns the ids of the calls that run in this process."""
         return list(self._begun)
 
     def give_up(self, kept_id: str) -> bool:
-        """Its owner does not want it any more. False: it is not asked for here."""
+        """Cancels a call that its owner has deleted. Returns False if it does not run here."""
         begun = self._begun.get(kept_id)
         if begun is None or begun.task is None:
             return False
@@ -137,24 +139,23 @@ class Runner:
         return True
 
     def take_back(self, kept_id: str) -> None:
-        """It may come to lie on the disk, and nobody knows of it: it is dropped when it is begun."""
+        """Marks a call to be dropped if it is ever begun: its write failed or timed out, but may still reach the
+        disk."""
         self._taken_back.append(kept_id)
 
     def let_go(self, kept_id: str) -> None:
-        """Another gateway asks for it by now: two must not."""
+        """Cancels a call after another gateway has taken over its lease: two must not run it."""
         begun = self._begun.get(kept_id)
         if begun is not None and begun.task is not None and begun.is_asking:
             _log.warning("a kept call is somebody else's by now: it is not asked for here any more", kept=kept_id)
             begun.is_taken = True
             begun.task.cancel()
 
-    # begin
-
     def _room(self, purpose: Purpose) -> int:
         return self._at_once - sum(each.kept.purpose == purpose for each in self._begun.values())
 
     def _letters_due(self) -> float:
-        """How many may be begun now: what was not used within the last second is lost."""
+        """Returns how many dead letters may begin now. The bucket holds one second's worth, at least one."""
         most = max(1.0, self._pace * _LOOK_EVERY_S)
         return min(most, (self._clock.now() - self._letters_since) * self._pace)
 
@@ -162,7 +163,7 @@ class Runner:
         self._letters_since = self._clock.now() - (self._letters_due() - count) / self._pace
 
     async def _begin(self, purpose: Purpose, room: int) -> int:
-        """How many. Raises StoreError."""
+        """Begins up to `room` due calls, and returns how many. Raises StoreError."""
         if room <= 0:
             return 0
         wall = self._clock.wall()
@@ -179,8 +180,6 @@ class Runner:
         self._has_work.clear()
         alarm.cancel()
 
-    # one round
-
     async def _run_one(self, begun: _Begun) -> None:
         try:
             outcome = await self._outcome(begun)
@@ -195,7 +194,7 @@ class Runner:
             self._has_work.set()
 
     async def _outcome(self, begun: _Begun) -> RoundOutcome:
-        """It was asked for, and what came of it is on the disk. Raises StoreError."""
+        """Executes the call, and writes the result to the store. Raises StoreError."""
         try:
             begun.is_asking = True
             is_wanted = not (begun.is_given_up or self._is_leaving)

@@ -1,7 +1,4 @@
-"""The way to the store of kept calls: in one thread, so that the event loop never waits for the disk.
-
-Owns who waits for the disk, and for how long. Does not own the store (`store.kept_calls`).
-"""
+"""Asynchronous access to the store of deferred calls and dead letters: one thread does the disk I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from llm_guard.store.worker import Worker
 _log = structlog.get_logger("llm_guard.errands.shelf")
 
 PATIENCE_S = 2.0
-"""So long a client waits for the disk."""
+"""Seconds that a client waits for the disk."""
 _WRITE_AGAIN_S = 1.0
 _WRITES = 30
 
@@ -29,21 +26,21 @@ _Found = TypeVar("_Found")
 
 
 class SlowDisk(StoreError):
-    """It has not answered in time."""
+    """The disk has not answered in time."""
 
 
 @dataclass(slots=True, eq=False)
 class _Adding:
-    """What is to be kept, and is not yet."""
+    """A call that waits to be written."""
 
     call: KeptCall | None
-    """None: nobody waits for it any more. What waits for a disk that hangs must not keep it in memory."""
+    """None once its client no longer waits, so that a disk that hangs does not keep the call in memory."""
     is_done: bool = False
-    """It is on the disk."""
+    """The call is on the disk."""
 
 
 class Shelf:
-    """Of one event loop; `await close()` at its end."""
+    """Used from one event loop; `await close()` at its end."""
 
     def __init__(self, store: KeptCalls, clock: Clock) -> None:
         self._store = store
@@ -52,7 +49,8 @@ class Shelf:
         self._adding: deque[_Adding] = deque()
 
     async def add(self, call: KeptCall) -> None:
-        """As `ask`. Those that wait are written together: the disk takes as long for a hundred of them as for one."""
+        """Writes a call, with the timeout of `ask`. Waiting calls are written in one transaction: a hundred take as
+        long as one."""
         adding = _Adding(call)
         self._adding.append(adding)
         try:
@@ -63,7 +61,8 @@ class Shelf:
                 self._adding.remove(adding)
 
     async def do(self, act: Callable[[KeptCalls], _Found]) -> _Found:
-        """However long that takes. Raises StoreError. What is cancelled before its turn is not done."""
+        """Runs `act` in the store's thread, without a timeout. Raises StoreError. Cancelled before its turn, it never
+        runs."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._worker, act, self._store)
         except StoreError:
@@ -73,7 +72,8 @@ class Shelf:
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
     async def ask(self, act: Callable[[KeptCalls], _Found], within_s: float = PATIENCE_S) -> _Found:
-        """As `do`, for whoever has somebody waiting. Raises SlowDisk too: then it may have been done all the same."""
+        """Runs `act` with a timeout. Raises StoreError, and SlowDisk after the timeout: then it may still have been
+        done."""
         try:
             with self._clock.limit() as limit:
                 limit.set(self._clock.now() + within_s, "store")
@@ -82,7 +82,8 @@ class Shelf:
             raise SlowDisk(f"the disk has not answered in {within_s:g} s") from None
 
     async def insist(self, act: Callable[[KeptCalls], _Found]) -> _Found:
-        """As `do`, again and again for half a minute: what is to be written was paid for. Raises StoreError."""
+        """Runs `act`, retrying for half a minute, because the response to be written was paid for. Raises
+        StoreError."""
         for _ in range(_WRITES - 1):
             try:
                 return await self.do(act)
@@ -92,25 +93,25 @@ class Shelf:
         return await self.do(act)
 
     def let(self, act: Callable[[KeptCalls], object]) -> None:
-        """As `do`, for whoever need not know."""
+        """Runs `act` without waiting for its result."""
         self._worker.submit(act, self._store)
 
     async def close(self) -> None:
-        """What is on its way is written, if the disk answers in time."""
+        """Closes the store after pending writes, if the disk answers in time."""
         closed = asyncio.get_running_loop().run_in_executor(self._worker, self._store.close)
         await asyncio.wait((closed,), timeout=PATIENCE_S)
         self._worker.shutdown()
 
-    # in the thread
+    # Below here: in the store's thread.
 
     def _add(self, adding: _Adding, store: KeptCalls) -> None:
-        """With all that wait by now. Raises StoreError."""
+        """Writes this call and all others that wait. Raises StoreError."""
         waiting = []
         while self._adding:
             waiting.append(self._adding.popleft())
         wanted = [(each, call) for each in waiting if (call := each.call) is not None]
         if len(wanted) > 1:
-            with contextlib.suppress(StoreError):  # one of them may be to blame: then each is written by itself
+            with contextlib.suppress(StoreError):  # one of them may be at fault: then each is written by itself
                 store.add(*(call for _, call in wanted))
                 for each, _ in wanted:
                     each.is_done = True

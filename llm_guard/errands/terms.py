@@ -1,8 +1,8 @@
-"""When deferred calls are due and when they expire, on the monotonic clock.
+"""Keeps due times and deadlines of deferred calls on the monotonic clock.
 
-The store has both as wall time, for processes to come. While this one lives, a wall clock that is set moves neither:
-it is noticed, and what the store has is written anew. Owns the calls that this process has promised or begun. Does not
-own the store, nor when it is written (`errands.runner`).
+The store has both as wall time, because they must survive a restart. If the wall clock is set while this process runs,
+the jump is detected and `errands.runner` rewrites the times in the store. Covers the calls that this process has
+deferred or begun.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from llm_guard.clock import Clock
 from llm_guard.store.kept import KeptCall
 
 _JUMP_S = 1.0
-"""A difference that is less is no setting of the wall clock; a slewed one takes the monotonic clock along."""
+"""Seconds: a smaller difference is no jump of the wall clock. Slewing moves the monotonic clock as well."""
 
 Times = dict[str, tuple[float, float]]
-"""By the id of a call: when it is due, and when it expires, as wall time."""
+"""Due time and expiry as wall time, by the call's id."""
 
 
 @dataclass(slots=True)
@@ -29,47 +29,47 @@ class Terms:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead_s = clock.wall() - clock.now()
-        """Of the wall clock before the monotonic one, as the store knows it."""
+        """Seconds by which the wall clock is ahead of the monotonic one, as of the times in the store."""
         self._terms: dict[str, _Term] = {}
 
     def note(self, kept: KeptCall) -> None:
-        """A call that is promised, or begun: from now on its deadline counts on the monotonic clock."""
+        """Starts to track a call that was deferred or begun."""
         if kept.deadline_at is not None and kept.id not in self._terms:
             ahead_s = self._clock.wall() - self._clock.now()
             due_at = kept.deadline_at if kept.due_at is None else kept.due_at
             self._terms[kept.id] = _Term(due_at - ahead_s, kept.deadline_at - ahead_s)
 
     def postpone(self, kept_id: str, due_at: float) -> None:
-        """It is queued again; `due_at` on the monotonic clock."""
+        """Sets the next due time of a call that is queued again; `due_at` on the monotonic clock."""
         if (term := self._terms.get(kept_id)) is not None:
             term.due_at = due_at
 
     def forget(self, kept_id: str) -> None:
-        """It is over, or another process's."""
+        """Stops tracking a call that is over, or that another process has taken over."""
         self._terms.pop(kept_id, None)
 
     def forget_expired(self, since_s: float) -> None:
-        """Those that expired that long ago: another process may have ended them."""
+        """Stops tracking calls that expired at least `since_s` seconds ago: another process may have ended them."""
         before = self._clock.now() - since_s
         for kept_id in [each for each, term in self._terms.items() if term.expires_at < before]:
             del self._terms[kept_id]
 
     def left_s(self, kept: KeptCall) -> float | None:
-        """Seconds until it expires, negative afterwards; None: it never does."""
+        """Returns the seconds until the call expires, negative afterwards, or None if it never does."""
         if kept.deadline_at is None:
             return None
         self.note(kept)
         return self._terms[kept.id].expires_at - self._clock.now()
 
     def jumped(self) -> float | None:
-        """How far the wall clock is ahead of the monotonic one now, if it was set since `accept`."""
+        """Returns how far the wall clock is ahead of the monotonic one if it was set since `accept`, else None."""
         ahead_s = self._clock.wall() - self._clock.now()
         return ahead_s if abs(ahead_s - self._ahead_s) >= _JUMP_S else None
 
     def times(self, ahead_s: float) -> Times:
-        """What the store has to have where the wall clock is that far ahead."""
+        """Returns the times that the store must have where the wall clock is `ahead_s` ahead."""
         return {each: (term.due_at + ahead_s, term.expires_at + ahead_s) for each, term in self._terms.items()}
 
     def accept(self, ahead_s: float) -> None:
-        """The store has what `times` has returned for it."""
+        """Records that the store has the times that `times` returned for `ahead_s`."""
         self._ahead_s = ahead_s

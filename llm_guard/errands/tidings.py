@@ -1,7 +1,4 @@
-"""What operators hear of kept calls: how many of a kind, not each of ten thousand.
-
-Owns that between two tidings of one kind some seconds pass, and that none is left out of a count.
-"""
+"""Aggregates operator events about stored calls: at most one of a kind every 5 seconds, with a complete count."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ _APART_S = 5.0
 
 
 class Note(Protocol):
-    """Takes an event, as `ops.journal.Journal.note` does."""
+    """Publishes an event, as `ops.journal.Journal.note` does."""
 
     def __call__(self, kind: str, /, **facts: str | float | bool | None) -> None: ...
 
 
 class Tidings:
-    """`tell` may be replaced; until then nobody hears."""
+    """Aggregates events. `tell` is set by the admin API; until then events are dropped."""
 
     def __init__(self, clock: Clock) -> None:
         self.tell: Note = _to_nobody
@@ -28,7 +25,7 @@ class Tidings:
         self._told_at: dict[tuple[str, str], float] = {}
 
     def note(self, kind: str, what: str) -> bool:
-        """It has happened once more; returns whether it was told just now."""
+        """Counts one event. Returns whether it was published now."""
         key = (kind, what)
         self._untold[key] = self._untold.get(key, 0) + 1
         if self._clock.now() - self._told_at.get(key, float("-inf")) < _APART_S:
@@ -37,7 +34,7 @@ class Tidings:
         return True
 
     def look(self) -> None:
-        """Now and then: what was held back is told when its time has come."""
+        """Publishes held-back events after their interval. Called periodically."""
         now = self._clock.now()
         for key in [key for key in self._untold if now - self._told_at[key] >= _APART_S]:
             self._tell(key)
@@ -48,4 +45,4 @@ class Tidings:
 
 
 def _to_nobody(kind: str, /, **facts: str | float | bool | None) -> None:
-    """Before there is an operator's side."""
+    """Drops the event."""

@@ -1,7 +1,7 @@
-"""Webhooks: whoever wants to hear that a promised call is over.
+"""Sends completion webhooks when deferred calls end.
 
-Owns that each is told until it has been taken, over restarts too, and that a webhook that fails holds up no other. Does
-not own the HTTP, nor who is to be told of what (`policy.later`).
+Each is sent until it is delivered, over restarts too, and a webhook that fails delays no other. `policy.later` decides
+which webhook a call has.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _log = structlog.get_logger("llm_guard.errands.told")
 
 _EVERY_S = 5.0
 _MOST = 1000
-"""Looked at in one go."""
+"""Completions read from the store at once."""
 _RETRY = RetrySettings(base_delay=2.0, max_delay=300.0, jitter="equal", immediate_first=False)
 
 
 class Sent(Protocol):
-    """What became of one request."""
+    """Result of one webhook request."""
 
     @property
     def is_delivered(self) -> bool: ...
@@ -46,7 +46,7 @@ class Sent(Protocol):
 
 
 Post = Callable[[str, Mapping[str, str], bytes, float], Awaitable[Sent]]
-"""Address, headers, body, and now in seconds since the epoch. Never raises."""
+"""Sends one request: URL, headers, body, and the time in seconds since the epoch. Never raises."""
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -55,14 +55,14 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """What is sent. Instants in seconds since the epoch."""
+    """Webhook payload of a finished call. Instants in seconds since the epoch."""
 
     id: str
     request_id: str
     status: str
     """answered | failed"""
     url: str
-    """Below the gateway's address; the answer itself is fetched there, by its owner."""
+    """Path below the gateway's address at which the owner fetches the response."""
     model: str | None
     http_status: int | None
     received_at: float
@@ -74,19 +74,19 @@ class Completion(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Rest:
-    """Of a webhook that has failed."""
+    """Backoff state of a webhook that has failed."""
 
     failures: int = 0
     until: float = 0.0
 
 
 class Teller:
-    """`await run()` until it is cancelled."""
+    """Life cycle: `await run()` until it is cancelled."""
 
     def __init__(
         self, config: Config, shelf: Shelf, post: Post, counts: ErrandCounts, clock: Clock, draw: Callable[[], float]
     ) -> None:
-        """`draw` gives a uniform number in [0, 1)."""
+        """`draw` returns a uniform random number in [0, 1)."""
         self._shelf = shelf
         self._post = post
         self._counts = counts
@@ -97,17 +97,17 @@ class Teller:
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these are told; one that has failed is tried at once."""
+        """Applies the webhooks of a new config. Those that failed before are retried at once."""
         self._webhooks = {each.name: each for each in config.store.webhooks}
         self._rests.clear()
         self._has_news.set()
 
     def wake(self) -> None:
-        """A call is over."""
+        """Sends pending webhooks now, because a call has ended."""
         self._has_news.set()
 
     async def run(self) -> None:
-        """A task for each webhook: one that is slow holds up no other."""
+        """Runs one task for each webhook, so that a slow one delays no other."""
         telling: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
@@ -125,7 +125,7 @@ class Teller:
             await asyncio.gather(*telling.values(), return_exceptions=True)
 
     async def _tell(self, webhook: CompletionWebhook) -> None:
-        """All that waits, one after another, until one is not taken."""
+        """Sends all pending completions of one webhook in order, until one is not delivered."""
         try:
             waiting = await self._shelf.do(lambda store: store.untold(webhook.name, _MOST))
             for place, kept in enumerate(waiting):
@@ -135,10 +135,10 @@ class Teller:
             _log.warning("kept calls that are over cannot be told of", webhook=webhook.name, problem=str(error))
             return
         if waiting:
-            self._has_news.set()  # more may have come
+            self._has_news.set()  # more may be pending than one read returns
 
     async def _has_taken(self, webhook: CompletionWebhook, kept: KeptCall, waiting: int) -> bool:
-        """Raises StoreError."""
+        """Sends one completion, and returns whether it was delivered. Raises StoreError."""
         rest = self._rests[webhook.name]
         wall = self._clock.wall()
         said = completion(kept)
@@ -162,7 +162,7 @@ class Teller:
 
 
 def completion(kept: KeptCall) -> Completion:
-    """Of one that is over. Not its answer: whoever is told need not be whose it is."""
+    """Builds the payload of a finished call. Excludes the response: the webhook's receiver may not be the caller."""
     is_answered = kept.state == "answered"
     failed = kept.ended if not is_answered else None
     status = kept.answer.status if kept.answer is not None else failed.status if failed is not None else None

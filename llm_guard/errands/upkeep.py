@@ -1,7 +1,5 @@
-"""What is done for kept calls now and then: leases, recovery, retention, a look at how many there are.
-
-Owns the rhythm. Does not own the store, nor who is asked (`errands.runner`).
-"""
+"""Periodic maintenance of stored calls: renews leases, recovers calls of dead gateways, deletes expired ones,
+counts."""
 
 from __future__ import annotations
 
@@ -19,12 +17,12 @@ from llm_guard.store.kept import KeptCalls, StoreError
 _log = structlog.get_logger("llm_guard.errands.upkeep")
 
 EVERY_S = LEASE_S / 4
-"""A lease outlasts two rounds that were missed."""
+"""A lease survives two missed renewals."""
 _SWEEP_EVERY_S = 60.0
 
 
 class Upkeep:
-    """`await run()` until it is cancelled."""
+    """Life cycle: `await run()` until it is cancelled."""
 
     def __init__(
         self,
@@ -47,7 +45,7 @@ class Upkeep:
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these settings hold."""
+        """Applies the settings of a new config."""
         self._store = config.store
 
     async def run(self) -> None:
@@ -56,7 +54,7 @@ class Upkeep:
                 await self._look()
                 self._is_failing = False
             except StoreError as error:
-                if not self._is_failing:  # once: a folder that is not ours stays that way
+                if not self._is_failing:  # once: a directory without permission stays that way
                     self._tidings.note("store", "unkept")
                     _log.error("kept calls cannot be looked after", problem=str(error))
                 self._is_failing = True
@@ -64,7 +62,7 @@ class Upkeep:
             await self._clock.sleep(EVERY_S)
 
     async def _look(self) -> None:
-        """Raises StoreError."""
+        """Runs one round of maintenance. Raises StoreError."""
         await self._runner.follow_clock()
         if running := self._runner.running():
             gone = await self._shelf.do(lambda store: store.extend(running, self._clock.wall(), LEASE_S))
@@ -79,7 +77,7 @@ class Upkeep:
             await self._shelf.do(self._sweep)
         counted = self._counts.promised
         self._counts.found = await self._shelf.do(lambda store: store.stats())
-        self._counts.promised -= counted  # what has come meanwhile may not be in it
+        self._counts.promised -= counted  # calls that were deferred meanwhile may not be in the count
 
     def _sweep(self, store: KeptCalls) -> None:
         letters = self._store.dead_letters

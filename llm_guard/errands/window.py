@@ -1,10 +1,8 @@
-"""Where a client looks what has become of a call that the gateway has kept for it: `/v1/llm-guard/calls/ID`.
+"""Serves `/v1/llm-guard/calls/ID`, where a client polls a deferred call.
 
-Owns what is answered there. Does not own the calls (`store.kept`), nor their asking (`errands.runner`).
-
-202 and a state as long as there is no answer; then the answer itself, with the provider's status, type and body, so
-that an SDK reads it as what it is; of a call that has failed for good an error in its own dialect. Only its owner sees
-it.
+Returns 202 with the state while there is no response yet; then the response itself, with the provider's status, content
+type and body, so that an SDK parses it as usual. A call that failed for good returns an error in its own dialect. Only
+the call's owner sees it, all others get 404.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class LastFailure(msgspec.Struct, frozen=True):
 
 
 class StateView(msgspec.Struct, frozen=True):
-    """Of a call that has no answer yet. Instants in seconds since the epoch."""
+    """State of a call that has no response yet. Instants in seconds since the epoch."""
 
     id: str
     status: str
@@ -58,16 +56,16 @@ class StateView(msgspec.Struct, frozen=True):
 
 
 class Window:
-    """For clients."""
+    """Handles the requests of clients below `/v1/llm-guard/`."""
 
     def __init__(self, shelf: Shelf, clock: Clock, give_up: Callable[[str], bool]) -> None:
-        """`give_up`: whether it is asked for here just now, and will be no more."""
+        """`give_up` cancels the call if it runs in this process, and returns whether it does."""
         self._shelf = shelf
         self._clock = clock
         self._give_up = give_up
 
     async def show(self, call: Call, reply: Reply) -> None:
-        """Answers one request."""
+        """Responds to one request."""
         call.beyond = Beyond(errand="fetch")
         kept_id = call.path.removeprefix(KEPT_CALLS)
         if not call.path.startswith(KEPT_CALLS) or "/" in kept_id or call.method not in ("GET", "HEAD", "DELETE"):
@@ -85,7 +83,7 @@ class Window:
             await refuse(call, _UNREADABLE, reply)
 
     async def _delete(self, call: Call, kept: KeptCall, reply: Reply) -> None:
-        """It is asked for no more, and what came of it is gone."""
+        """Cancels the call and deletes its response. 409 if another gateway is running it."""
         is_deleted = await self._shelf.ask(lambda store: store.delete(Wanted(ids=(kept.id,)))) > 0
         if not is_deleted and not self._give_up(kept.id):
             await refuse(call, _ASKED_ELSEWHERE, reply)
@@ -102,13 +100,13 @@ class Window:
             await _send(call, 202, state_of(kept), self._when(kept), reply)
 
     def _when(self, kept: KeptCall) -> list[tuple[str, str]]:
-        """To come again."""
+        """Returns a Retry-After header for the next poll."""
         in_s = (kept.due_at or 0.0) - self._clock.wall() if kept.state == "queued" else 0.0
         return header_rules.retry_after(min(max(in_s, 1.0), _LONGEST_POLL_S))
 
 
 def state_of(kept: KeptCall) -> StateView:
-    """Of one that is not over."""
+    """Returns the state of a call that is still pending."""
     failed = kept.ended
     return StateView(
         kept.id,

@@ -1,22 +1,22 @@
-"""The operator's side, never on a call's way. It sees the rest through snapshots.
+"""The admin API: what operators see and change. No call waits for it; it reads the rest through snapshots.
 
-pages      what is asked and answered
-guard      which requests are let in; credentials: what a token, a cookie and a code prove; penalty: what a guess costs
-login      login_pages: a browser's cookie; login_command: a link for it. operator_token: where the config has none;
-           command_token: where commands find it
-site       finds the page
-openapi    what all pages are
-side       all parts, put together
-watch      looks around, four times a second
-journal    what has happened; transitions: of breakers; events: who hears of it, over a socket too
-metrics    /metrics
-history    how it went lately; health: how deployments are; overview: both and more, at one moment
-pauses     in what takes long to be looked at
-alerts     what is wrong, once; webhooks: who is told
-calls      why a call failed: as JSON, and in a terminal (explain_command, waterfall); foresight: what one would meet
-log_levels which lines are written; traces: calls as spans, for a collector
-controls   breakers and deployments, acted on: forces, holds; limits: budgets and capacity; config_pages: the config
-changes    the way of every change: done, written down (trail), told
-dashboard  all of this on one page, for a browser
-views      what is seen of models and deployments; lasting_views: of what outlives a call
+pages        requests, responses and endpoints
+guard        authentication; credentials: tokens, cookies, login codes; penalty: a delay for each wrong token
+login_pages  a browser's session cookie; login_command: prints a login link; operator_token: the generated token;
+             command_token: finds it for commands
+site         routes a request to its endpoint
+openapi      the API description
+side         builds all parts
+watch        calls the parts' `look` four times a second
+journal      the event log; transitions: breakers' state changes; events: server-sent events and WebSocket
+metrics      /metrics
+history      the last quarter of an hour; health: health of deployments; overview: one snapshot of everything
+pauses       lets the event loop run during long scans
+alerts       fires and resolves alerts; webhooks: sends them
+calls        recent calls as JSON and in a terminal (explain_command, waterfall); foresight: dry run of a call
+log_levels   log levels at run time; traces: OpenTelemetry spans
+controls     overrides of breakers and deployments: forces, holds; limits: budgets and capacity; config_pages: config
+changes      carries out a change, writes the audit trail (trail), publishes an event
+dashboard    the browser's page
+views        schemas of models and deployments; lasting_views: schemas of cache, stored calls, engines and probes
 """

@@ -1,12 +1,11 @@
-"""Would a call for this model be let in now, and if not, why: /admin/admit. And if a spare engine would help, it starts
-one, where the config allows that.
+"""/admin/admit: whether a call for a model would be admitted now, and if not, why. POST also starts a spare engine
+where that helps and the config allows it.
 
-Owns the answer's words, and which spare engine is started. Does not own how a call's way is foreseen
-(`gateway.foresight`).
+`gateway.foresight` predicts how a call is routed.
 
-GET changes nothing, as everywhere on the operator's side: it says which spare engine POST would start. An engine whose
-config says `auto_provision: on_get` is the exception, for orchestrators that can only GET: it is started by a GET that
-asks for it, with `auto_provision=true` and an operator's token; HEAD never does, nor does a viewer's token or a cookie.
+GET changes nothing, as everywhere in the admin API; its response names the spare engine that POST would start. The one
+exception is an engine with `auto_provision: on_get`, for orchestrators that can only send GET: it is started by a GET
+with `auto_provision=true` and an operator's token, but not by HEAD, a viewer's token or a cookie.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ _Model = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class AdmitQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which model."""
+    """Model to check."""
 
     model: _Model
     auto_provision: bool = False
-    """Starts a spare engine whose config says `auto_provision: on_get`."""
+    """Starts a spare engine if the engine's config has `auto_provision: on_get`."""
 
 
 class Admit(Change):
-    """Which model."""
+    """Model to check, and to start a spare engine for."""
 
     model: _Model
 
@@ -60,32 +59,32 @@ class EngineOutlook(Struct, frozen=True):
 
 
 class Admission(Struct, frozen=True):
-    """`GET /admin/admit`."""
+    """Response of `GET /admin/admit`."""
 
     model: str
     admitted: bool
     why: Why | None
-    """Why not; of the deployment that would be asked first."""
+    """Why the first candidate is not available; null if the call would be admitted."""
     message: str
     deployment: str | None
-    """Who would be asked."""
+    """Deployment that would be tried first."""
     engines: list[EngineOutlook]
-    """Of the model's deployments, in the order in which they would be asked."""
+    """Engines of the model's deployments, in the order in which they would be tried."""
     spare: str | None
-    """A spare engine that POST would start, as none of the model's own deployments can be asked."""
+    """Spare engine that POST would start, because none of the model's own deployments is available."""
     provisioned: str | None
-    """The spare engine that has been started now."""
+    """Spare engine that this request has started."""
 
 
 class Admissions:
-    """By the current routes and engines."""
+    """Endpoint of the check, against the current routes and engines."""
 
     def __init__(self, gateway: Gateway, engines: Engines, changes: Changes, clock: Clock) -> None:
         self._gateway = gateway
         self._engines = engines
         self._changes = changes
         self._clock = clock
-        self._draw = Random().random  # noqa: S311  # a lot of its own: the gateway's is not drawn from
+        self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
 
     def pages(self) -> list[Page]:
         return [
@@ -120,7 +119,7 @@ class Admissions:
         return await self._changes.make(asked, "engines.provision", model, do)
 
     def judge(self, model: str) -> Admission:
-        """Nothing that a call could notice is another afterwards."""
+        """Checks whether a call would be admitted. Has no side effect on calls."""
         gateway = self._gateway
         if gateway.is_leaving:
             return _refused(model, "draining", "this gateway is going away")
@@ -163,7 +162,7 @@ class Admissions:
 
 
 class _Step:
-    """One deployment, as a call would find it, and its engine."""
+    """A candidate deployment with its engine."""
 
     __slots__ = ("engine", "foreseen", "label", "why", "words")
 
@@ -187,7 +186,8 @@ class _Step:
 
 
 def _may_start(asked: Asked) -> bool:
-    """A cookie is not enough: a browser adds it to a GET that a page of somebody else's on this host made it send."""
+    """Returns whether a GET may start an engine. A cookie is not enough: browsers send it with requests that a foreign
+    page on this host causes."""
     caller = asked.caller
     return asked.method == "GET" and caller is not None and caller.role == "operator" and not caller.has_cookie
 

@@ -1,7 +1,4 @@
-"""/admin/alerts: what fires, what did, who is told; and an operator's word that something is known.
-
-Owns how it is asked for and answered. Does not own the alerts (`ops.alerts`), nor the webhooks (`ops.webhooks`).
-"""
+"""/admin/alerts: firing and resolved alerts, silences, webhooks, and a test notice."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ Subject = Annotated[
 
 
 class AlertView(Struct, frozen=True):
-    """One that fires, or has fired."""
+    """An alert that fires, or has fired."""
 
     id: str
     alert: RuleName
@@ -45,12 +42,12 @@ class AlertView(Struct, frozen=True):
 
 
 class SilenceView(Struct, frozen=True):
-    """Nobody is told of what it covers."""
+    """A silence: no notices are sent of the alerts that it covers."""
 
     alert: str
-    """`*`: of every rule."""
+    """Name of the rule; `*`: all rules."""
     subject: str | None
-    """null: whatever its subject."""
+    """Subject of the alert; null: any."""
     until: str
     reason: str
     who: str
@@ -62,48 +59,48 @@ class RuleView(Struct, frozen=True):
     alert: RuleName
     settings: dict[str, Any] | None
     fired: int
-    """Since the start."""
+    """How often it has fired since the start."""
 
 
 class AlertsView(Struct, frozen=True):
-    """`GET /admin/alerts`."""
+    """Response of `GET /admin/alerts`."""
 
     firing: list[AlertView]
     resolved: list[AlertView]
-    """The last hundred, the newest first."""
+    """The last hundred, newest first."""
     silences: list[SilenceView]
     rules: list[RuleView]
     webhooks: list[WebhookView]
 
 
 class Unsilence(Change):
-    """Which silence; `*` is one of every rule."""
+    """The silence to remove; `*` is the one of every rule."""
 
     alert: RuleName | Literal["*"]
     subject: Subject | None = None
 
 
 class PutSilence(Unsilence, kw_only=True):
-    """Which alerts, and for how long."""
+    """The alerts to silence, and for how long."""
 
     for_: Duration = field(name="for")
 
 
 class TryWebhook(Change):
-    """Which one, by its name."""
+    """Name of the webhook to test."""
 
     webhook: str
 
 
 class Tried(Struct, frozen=True):
-    """What has become of it."""
+    """Result of the test."""
 
     is_delivered: bool
     problem: str | None
 
 
 class AlertPages:
-    """A silence keeps an alert from being told; it changes nothing about the alert itself."""
+    """Endpoints of alerts. A silence only suppresses notices; it changes nothing about the alert itself."""
 
     def __init__(self, alerts: Alerts, webhooks: Webhooks, changes: Changes, clock: Clock) -> None:
         self._alerts = alerts

@@ -1,6 +1,6 @@
-"""What the gateway's numbers say of each rule and each of its subjects, once a second.
+"""Computes the findings of each alert rule and subject from the gateway's numbers, once a second.
 
-Owns where each number comes from. Does not own what is alarming (`policy.alert_rules`).
+`policy.alert_rules` decides what is alarming.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from llm_guard.policy.retry_budget import RetryBudget
 from llm_guard.routes import NO_ALIAS
 
 Found = tuple[RuleName, str, Finding]
-"""A rule, its subject, and what was found."""
+"""Rule, subject, and what was found."""
 
 GATEWAY = "gateway"
 CONFIG = "config"
@@ -48,15 +48,15 @@ CONFIG = "config"
 _FAILURES = frozenset(
     kind.label for kind in FailureKind if kind.signal is Signal.UNHEALTHY or kind is FailureKind.RATE_LIMIT
 )
-"""What counts against a breaker, and rate limits: a client alone can bring about neither."""
+"""Failures that a client alone cannot cause: those that count against a breaker, and rate limits."""
 
 _REFUSED_BY: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "deadline")
-"""A hold is left out: it is an operator's decision, and shown as such."""
+"""Refusals that count. A hold is left out: it is an operator's decision, and shown as such."""
 _NONE_REFUSED = [0] * len(_REFUSED_BY)
 
 
 class Signals:
-    """Found anew each time, but for what is usual."""
+    """Computes findings on each look; keeps only baselines between looks."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Signals:
         is_reload_good: Callable[[], bool],
         file_problems: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
-        """`lag_s`: by how much the last look of the watch came late."""
+        """`lag_s`: seconds by which the last look of the watch came late."""
         self._gateway = gateway
         self._counters = counters
         self._lag_s = lag_s
@@ -79,12 +79,12 @@ class Signals:
         self._failures: dict[str, Trend] = {}
         self._changes: dict[Breaker, int] = {}
         self._engines: dict[str, bool] = {}
-        """Whether each has been given up."""
+        """True for each engine that was given up."""
         journal.subscribe(self._hear)
         self.adopt(rules)
 
     def adopt(self, rules: AlertRules) -> None:
-        """From now on by these; what has been seen is kept."""
+        """Applies new rules; keeps the values seen so far."""
         self.rules = rules
         self._latency = rules.latency or LatencySettings()
         self._spike = rules.failure_spike or FailureSpikeSettings()
@@ -95,11 +95,11 @@ class Signals:
             trend.memory_s = self._spike.memory
 
     def note_lag(self) -> None:
-        """To be called at each look of the watch: a stop of half a second is seen by one of them only."""
+        """Records the lag. Must be called at each look of the watch: only one of them sees a stall of half a second."""
         self._longest_lag_s = max(self._longest_lag_s, self._lag_s())
 
     def look(self, now: float) -> Iterator[Found]:
-        """All that is known now of the rules that are on."""
+        """Yields the findings of all rules that are on."""
         by_label: dict[str, list[Deployment]] = {}
         for deployment in self._gateway.deployments():
             by_label.setdefault(deployment.label, []).append(deployment)
@@ -119,10 +119,10 @@ class Signals:
             if self.rules.success_rate is not None and outcomes is not None:
                 yield from _known("success_rate", label, judge_success(label, outcomes, self.rules.success_rate))
             calls, refused = model.refusals(counts, now)
-            if self.rules.calls_refused is not None and counts.refusals:  # of most models nothing was ever refused
+            if self.rules.calls_refused is not None and counts.refusals:  # most models have no refusals at all
                 yield "calls_refused", label, judge_refusals(label, calls, refused, self._refused)
             for what, trend in model.latencies(counts, now):
-                if self.rules.latency is not None and label != NO_ALIAS:  # a list, or a file of a gigabyte
+                if self.rules.latency is not None and label != NO_ALIAS:  # none without a model: a list, or a 1 GB file
                     finding = judge_latency(label, what, trend.recent, trend.usual, self.rules.latency)
                     yield from _known("latency", f"{label} ({what})", finding)
 
@@ -131,7 +131,7 @@ class Signals:
             trend = self._failures.get(label)
             if trend is None:
                 trend = self._failures[label] = Trend(SPIKE_S, self._spike.memory)
-                trend.note(0.0, now, now)  # its first outage is no less one for being its beginning
+                trend.note(0.0, now, now)  # an outage counts even if it begins with the first attempt
             trend.note(_failures(counts), now, now)
             if self.rules.failure_spike is not None:
                 yield "failure_spike", label, judge_failures(label, trend.recent, trend.usual, self._spike)
@@ -161,12 +161,12 @@ class Signals:
             budgets[f"{alias} (model)"] = [budget]
         for subject, group in budgets.items():
             wanted = [each for each in group if each.settings.ratio or each.settings.min_per_second]
-            if wanted:  # else nobody is ever to retry
+            if wanted:  # else retries are off
                 tokens, share = min((_state(each, now) for each in wanted), key=_distress)
                 yield "budget_exhausted", subject, judge_budget(subject, tokens, share)
 
     def _credentials(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[Found]:
-        """Of upstreams that have a key of their own: those of callers are theirs to look after."""
+        """Yields findings of upstreams that have keys of their own. Callers' keys are the callers' responsibility."""
         if self.rules.credential_benched is None:
             return
         upstreams = {each.upstream.name: each.upstream for group in by_label.values() for each in group}
@@ -200,7 +200,7 @@ class Signals:
 
 
 class _Model:
-    """What is remembered of the calls with one `model` label."""
+    """State of the calls with one `model` label."""
 
     __slots__ = ("_ended", "_first_tokens", "_whole", "success")
 
@@ -216,14 +216,15 @@ class _Model:
             trend.over_s, trend.memory_s = settings.over, settings.memory
 
     def refusals(self, counts: ModelCounts, now: float) -> tuple[int, dict[str, int]]:
-        """The calls that ended lately, and those of them that the gateway refused, by what."""
+        """Returns the recently ended calls, and how many of them the gateway refused, by reason."""
         refusals = counts.refusals
         refused = [refusals.get(by, 0) for by in _REFUSED_BY] if refusals else _NONE_REFUSED
         calls, *gained = self._ended.note((sum(counts.calls.values()), *refused), now)
         return calls, dict(zip(_REFUSED_BY, gained, strict=True))
 
     def latencies(self, counts: ModelCounts, now: float) -> Iterator[tuple[str, Trend]]:
-        """A stream lasts as long as what was asked for is long: it is judged by its first token."""
+        """Yields the latency trends. Streams are judged by their first token, as their duration depends on their
+        length."""
         first = counts.time_to_first_token
         self._first_tokens.note(first.sum, sum(first.counts), now)
         yield "first token", self._first_tokens
@@ -232,7 +233,7 @@ class _Model:
 
 
 class _Success:
-    """Which of the last calls tell of now: after a long silence only those that came after it."""
+    """Selects the outcomes that describe the present: after a long silence only the calls since then."""
 
     __slots__ = ("_begin", "_heard_at", "_judged")
 
@@ -242,7 +243,7 @@ class _Success:
         self._heard_at = 0.0
 
     def new_outcomes(self, counts: ModelCounts, now: float) -> Sequence[bool] | None:
-        """None: none since the last time."""
+        """Returns the outcomes, None if there are none since the last look."""
         if counts.judged == self._judged:
             return None
         if now - self._heard_at >= QUIET_S:
@@ -266,11 +267,11 @@ def _has_opened(breaker: Breaker, changes: int) -> bool:
 
 
 def _state(budget: RetryBudget, now: float) -> tuple[float, float]:
-    """Tokens, and the share of failures."""
+    """Returns the tokens, and the share of failures."""
     return budget.snapshot(now).tokens, budget.recent.failure_share(now)
 
 
 def _distress(state: tuple[float, float]) -> tuple[bool, float]:
-    """Least for whoever is worst off: without tokens, where they are wanted."""
+    """Sort key of budgets: the worst one is the smallest, an empty one that is in demand."""
     tokens, failure_share = state
     return failure_share < FAILING, tokens

@@ -1,7 +1,6 @@
-"""The alerts: which fire now, which lately did, and who is to be told.
+"""Fires and resolves alerts, notifies the webhooks, and applies silences.
 
-Owns each alert from firing to resolving, its place in journal, log and count, and what a silence keeps back. Does not
-own what is found (`ops.alert_signals`), when that is an alert (`policy.alert`), nor how it is told (`ops.webhooks`).
+`ops.alert_signals` finds the values, `policy.alert` decides when they are an alert, `ops.webhooks` sends notices.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _Key = tuple[RuleName, str]
 
 
 class Signals(Protocol):
-    """What there is to be found."""
+    """Source of the findings that alerts are made of."""
 
     def adopt(self, rules: AlertRules) -> None: ...
     def note_lag(self) -> None: ...
@@ -41,7 +40,7 @@ class Signals(Protocol):
 
 
 class Told(Protocol):
-    """Who is told."""
+    """Receiver of notices, implemented by `ops.webhooks`."""
 
     def tell(self, notice: Notice) -> None: ...
     def remind(self, notice: Notice) -> None: ...
@@ -50,7 +49,7 @@ class Told(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Raised:
-    """One alert that fires or has fired. Instants in seconds since the epoch."""
+    """An alert that fires or has fired. Instants in seconds since the epoch."""
 
     id: str
     alert: RuleName
@@ -60,16 +59,16 @@ class Raised:
     finding: Finding
     resolved_at: float | None = None
     is_told: bool = False
-    """Webhooks have heard of it: they shall hear how it ends as well."""
+    """Webhooks were notified, so they must also be notified when it resolves."""
     first: Finding = field(init=False)
-    """As it was when it fired."""
+    """The finding with which it fired."""
 
     def __post_init__(self) -> None:
         self.first = self.finding
 
 
 class KeptAlert(Struct, frozen=True):
-    """One that whoever is told believes to fire, for the process after this one."""
+    """A firing alert, or a resolved one with an undelivered notice, saved for the next process."""
 
     id: str
     alert: str
@@ -89,7 +88,7 @@ class _Watched:
 
 
 class Alerts:
-    """One for a process; a look of its watch."""
+    """All alerts of a process. `look` is called by its watch."""
 
     def __init__(self, rules: AlertRules, signals: Signals, told: Told, journal: Journal, clock: Clock) -> None:
         self._rules = rules
@@ -98,7 +97,7 @@ class Alerts:
         self._journal = journal
         self._clock = clock
         self._watched: dict[_Key, _Watched] = {}
-        """Those alone that fire or are about to."""
+        """Only alerts that fire or are pending."""
         self._resolved: deque[Raised] = deque(maxlen=_RESOLVED_KEPT)
         self._counts: dict[tuple[str, str], int] = {}
         self._silences = Silences()
@@ -107,7 +106,7 @@ class Alerts:
         self._count_from_zero()
 
     def look(self, now: float) -> None:
-        """Finds out what fires and what resolves, once a second however often it is called."""
+        """Evaluates all rules, at most once a second."""
         self._signals.note_lag()
         if now < self._look_at:
             return
@@ -121,7 +120,7 @@ class Alerts:
         self._tell(now)
 
     def adopt(self, rules: AlertRules) -> None:
-        """From now on by these; what a rule that is off had raised is over."""
+        """Applies new rules. Alerts of a rule that is now off are resolved."""
         self._rules = rules
         self._signals.adopt(rules)
         self._count_from_zero()
@@ -131,26 +130,27 @@ class Alerts:
                 del self._watched[rule, subject]
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """How often each has fired since the start, by alert and severity; those that are on and never did, too."""
+        """Returns how often each alert has fired since the start, by alert and severity. Includes zeros of rules that
+        are on."""
         return self._counts
 
     def firing(self) -> list[Raised]:
-        """In the order in which they were first bad."""
+        """Returns the firing alerts, in the order in which they were first bad."""
         return [each.raised for each in self._watched.values() if each.raised is not None]
 
     def resolved(self) -> list[Raised]:
-        """The last hundred, the newest first."""
+        """Returns the last hundred resolved alerts, newest first."""
         return [*reversed(self._resolved)]
 
     def rules(self) -> list[tuple[RuleName, RuleSettings | None]]:
-        """None: off."""
+        """Returns each rule with its settings, None if it is off."""
         return [(name, self._rules.of(name)) for name in RULES]
 
     def is_silenced(self, raised: Raised) -> bool:
         return self._silences.covers(raised.alert, raised.subject, self._clock.now())
 
     def told(self) -> list[Notice]:
-        """What fires, has been told, and is not silenced: for whoever was not there."""
+        """Returns notices of firing alerts that were sent and are not silenced, for a webhook added by a reload."""
         now, wall = self._clock.now(), self._clock.wall()
         return [
             _notice(each, wall)
@@ -159,15 +159,16 @@ class Alerts:
         ]
 
     def kept(self) -> list[KeptAlert]:
-        """What fires; and what has resolved, for as long as that is on its way. What was not delivered is not told: the
-        next process tells it."""
+        """Returns the firing alerts, and resolved ones with a notice that is still undelivered. An undelivered notice
+        counts as not sent, so that the next process sends it."""
         undelivered = self._told.undelivered()
         resolved = [each for each in self._resolved if each.is_told and each.id in undelivered]
         firing = ((each, each.is_told and each.id not in undelivered) for each in self.firing())
         return [*(_kept(each, True) for each in resolved), *(_kept(each, is_told) for each, is_told in firing)]
 
     def recall(self, kept: Iterable[KeptAlert]) -> None:
-        """It fires until it is well for as long as its rule wants, and is not told again."""
+        """Restores alerts of an earlier process. They fire until they are well for as long as their rule requires, and
+        are not sent again."""
         now = self._clock.now()
         names: dict[str, RuleName] = {name: name for name in RULES}
         for each in kept:
@@ -180,11 +181,11 @@ class Alerts:
         self.adopt(self._rules)
 
     def try_silence(self, silence: Silence) -> bool:
-        """False: there are too many silences."""
+        """Adds a silence. Returns False if there are too many."""
         return self._silences.try_add(silence, self._clock.now())
 
     def try_unsilence(self, alert: str, subject: str | None) -> Silence | None:
-        """The silence that was, if there was one; whatever it kept back is told within a second."""
+        """Removes a silence and returns it, None if there is none. What it held back is sent within a second."""
         return self._silences.try_remove(alert, subject, self._clock.now())
 
     def silences(self) -> list[Silence]:
@@ -199,7 +200,7 @@ class Alerts:
             watched = self._watched[rule, subject] = _Watched()
         change = watched.alert.note(finding, settings, now)
         if watched.raised is not None and finding is not None and finding.verdict != "good":
-            watched.raised.finding = finding  # what is well again is not what it was raised for
+            watched.raised.finding = finding  # a good value must not replace the one that raised it
         if change == "fired" and watched.alert.finding is not None:
             watched.raised = self._raise(rule, subject, settings.severity, watched.alert.finding)
         elif change == "resolved":
@@ -220,7 +221,7 @@ class Alerts:
         return raised
 
     def _resolve(self, watched: _Watched, now: str) -> None:
-        """`now`: how it is instead."""
+        """Resolves an alert. `now`: a summary of the present state."""
         raised = watched.raised
         if raised is None:
             return
@@ -231,11 +232,12 @@ class Alerts:
         self._resolved.append(raised)
         notice = _notice(raised, raised.resolved_at)
         self._note(notice)
-        if raised.is_told:  # silence or not: else what it has opened elsewhere would stay open
+        if raised.is_told:  # also if silenced: else incidents that it opened elsewhere would stay open
             self._told.tell(notice)
 
     def _tell(self, now: float) -> None:
-        """What has fired, unless it is silenced; then when the silence ends, if it fires still."""
+        """Sends notices of unsilenced alerts that have fired, and reminders. A silenced one is sent when the silence
+        ends, if it still fires."""
         is_reminding = now >= self._remind_at
         if is_reminding:
             self._remind_at = now + RESENT_EVERY_S

@@ -1,8 +1,4 @@
-"""The metrics of the cache's store, at the moment of a scrape.
-
-Owns names, help texts and labels. Does not own the store (`store.cache`), nor what calls got of it
-(`ops.call_metrics`).
-"""
+"""Metrics of the response cache's store, read at each scrape. `ops.call_metrics` has the cache results of calls."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from llm_guard.ops.exposition import Family, Row
 
 
 def cache_metrics(cache: AnswerCache) -> tuple[Family, ...]:
-    """By route where answers are kept, else of all together."""
+    """Returns the metrics: entries and sizes by route, the others in total."""
 
     def entries() -> list[Row]:
         return [((route,), held.entries) for route, held in cache.snapshot().routes.items()]

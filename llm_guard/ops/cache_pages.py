@@ -1,7 +1,4 @@
-"""/admin/cache: what is kept of answers, what calls got of it, and how it is emptied.
-
-Owns how that is asked for. Does not own the cache (`gateway.answer_cache`).
-"""
+"""/admin/cache: entries and hits of the response cache, and its purge."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _NOTHING = Held(0, 0)
 
 
 class Purge(Change):
-    """What is forgotten."""
+    """The entries to purge."""
 
     between_fields: ClassVar[Mapping[str, object]] = {"minProperties": 2, "maxProperties": 2}
     """`reason`, and one of the two."""
@@ -34,13 +31,13 @@ class Purge(Change):
 
 
 class Purged(Struct, frozen=True):
-    """What has become of it."""
+    """Result of the purge."""
 
     forgotten: int
 
 
 class CachePages:
-    """By the current config, which a reload replaces."""
+    """Endpoints of the cache, under the current config; a reload replaces it."""
 
     def __init__(
         self,
@@ -57,7 +54,7 @@ class CachePages:
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these are its routes."""
+        """Applies the routes of a new config."""
         self._is_on = {key: model.cache is not None for key, model in config.models.items()}
         self._is_on[NO_ALIAS] = config.defaults.cache is not None
 
@@ -71,7 +68,7 @@ class CachePages:
         ]  # fmt: skip
 
     def view(self) -> CacheView:
-        """As it is now."""
+        """Returns the current state."""
         now = self._cache.snapshot()
         shown = dict.fromkeys((*(key for key, is_on in self._is_on.items() if is_on), *now.routes))
         routes = [self._route(route, now.routes.get(route, _NOTHING)) for route in shown]
@@ -87,7 +84,7 @@ class CachePages:
         )
 
     def view_if_used(self) -> CacheView | None:
-        """None: no route has a cache, nor has had one of whose answers some are left."""
+        """Returns the current state; None if no route has a cache, and no entries are left of one that had."""
         view = self.view()
         return view if view.routes else None
 

@@ -1,7 +1,4 @@
-"""The metrics of calls and attempts: what `gateway.counters` has counted, under its public names.
-
-Owns names, help texts and labels. Does not own the numbers, nor how they are written (`ops.exposition`).
-"""
+"""Metrics of calls and attempts: names, help texts and labels for what `gateway.counters` counts."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from llm_guard.ops.exposition import Family, Histogram, Row
 
 
 def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
-    """In the order of a call's life. What was never counted has no sample."""
+    """Returns the metrics, in the order of a call's life. Values never counted have no sample."""
     models, deployments, clients = counters.models, counters.deployments, counters.clients
     return (
         _counter(models, "calls", "Client calls by how they ended.", "model", "outcome"),
@@ -68,7 +65,7 @@ Owners = Mapping[str, object]
 
 
 def _counter(owners: Owners, name: str, text: str, *labels: str) -> Family:
-    """`name` is the attribute's, too."""
+    """Returns a counter; `name` is also the attribute's."""
 
     def read() -> list[Row]:
         return [

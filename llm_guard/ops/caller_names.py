@@ -1,4 +1,4 @@
-"""How pages name the keys and the callers that a limit is for."""
+"""Phrases that name the keys and callers of a limit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _DIGEST_CHARS = 64
 
 
 def for_callers(callers: Collection[str] | None) -> str:
-    """A phrase for the end of a clause; empty if the limit is for all callers. Keys that callers bring are shown by the
-    beginning of their digest."""
+    """Returns a phrase for the end of a clause; empty if the limit is for all callers. Keys that callers bring are
+    shown by the beginning of their digest."""
     if callers is None or "" in callers:
         return ""
     names = [f"key {name[:12]}" if len(name) == _DIGEST_CHARS else name for name in sorted(callers)]
@@ -19,10 +19,10 @@ def for_callers(callers: Collection[str] | None) -> str:
 
 
 def of_key(own: str | None) -> str:
-    """A phrase for the beginning: `own` names one of several keys of an upstream."""
+    """Returns a phrase for the beginning; `own` names one of several keys of an upstream."""
     return f"key {own}: " if own else ""
 
 
 def of_callers_keys(count: int, own: str | None) -> str:
-    """A phrase for the end of a clause about `count` cooldowns; empty for those of an upstream's own key."""
+    """Returns a phrase for the end of a clause about `count` cooldowns; empty for those of an upstream's own key."""
     return "" if own is not None else f" (for {count} of the keys or accounts that callers bring)"

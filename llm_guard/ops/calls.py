@@ -1,7 +1,6 @@
-"""/admin/calls: what became of the calls that are over, and how far those are that are not.
+"""/admin/calls: finished calls with each attempt, and running calls.
 
-Owns how they are asked for. Does not own what is kept of them (`gateway.timelines`), nor what a line says
-(`gateway.call_line`).
+`gateway.timelines` keeps the lines, `gateway.call_line` defines them.
 """
 
 from __future__ import annotations
@@ -23,33 +22,33 @@ from llm_guard.ops.pages import Answer, Asked, Page, Refused
 
 
 class CallsQuery(Struct, forbid_unknown_fields=True):
-    """Which calls."""
+    """Filter of calls."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
     failed: bool = False
     """Only those that count as failed."""
     running: bool = False
-    """Only those that are not over, instead of those that are."""
+    """Only calls that still run, instead of finished ones."""
     model: str | None = None
-    """By the name that was asked for, or its route's."""
+    """The model's name in the request, or its route's."""
     deployment: str | None = None
-    """That was asked, or skipped."""
+    """A deployment that was tried or skipped."""
 
 
 class Calls(Struct, frozen=True):
-    """`GET /admin/calls`."""
+    """Response of `GET /admin/calls`."""
 
     calls: list[CallLine]
-    """The latest first."""
+    """The calls, latest first."""
     kept: int
-    """Calls that are over, of which a line is kept."""
+    """Finished calls with a line kept."""
     kept_failed: int
-    """Of these: failed, though a better gateway or upstream could have made a success of it."""
+    """Those of them that failed although a better gateway or upstream could have made them succeed."""
     running: int
 
 
 class CallPages:
-    """What is kept, as a reload changes it."""
+    """Endpoints of recent calls; a reload changes how many are kept."""
 
     def __init__(self, gateway: Gateway, clock: Clock, settings: TimelineSettings) -> None:
         self._gateway = gateway
@@ -70,7 +69,7 @@ class CallPages:
         wants: CallsQuery = asked.wants
         kept = self._timelines.snapshot()
         found = islice(_matching(self._lines(wants), wants.model, wants.deployment), wants.limit)
-        # The lines are JSON: to read and write them again would take a hundred times as long.
+        # The lines are JSON already: decoding and encoding them would take a hundred times as long.
         listed = b",".join(line.rstrip() for line in found)
         said = b'],"kept":%d,"kept_failed":%d,"running":%d}' % (kept.calls, kept.failed, self._gateway.running)
         return Answer(b'{"calls":[' + listed + said)
@@ -107,5 +106,6 @@ def _matching(lines: Iterable[bytes], model: str | None, deployment: str | None)
 
 
 def _key(name: str, value: str) -> bytes:
-    """As it stands in a line. No text in a line can hold it: there each quote is escaped."""
+    """Returns the JSON that a line with this field contains. No text in a line can contain it: quotes in texts are
+    escaped."""
     return to_line({name: value})[1:-2]

@@ -1,7 +1,5 @@
-"""The one way by which an operator changes anything: it is done, written down, and told.
-
-Owns that none of the three is forgotten, and the page that shows the trail. Does not own what is done.
-"""
+"""Carries out changes of operators: applies each, writes it to the audit trail, publishes an event. Serves
+/admin/audit."""
 
 from __future__ import annotations
 
@@ -29,37 +27,38 @@ _Now = TypeVar("_Now")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a change has come to."""
+    """Result of a change."""
 
     now: object
-    """What is now, for the answer."""
+    """New state, for the response."""
     detail: Mapping[str, object] = field(default_factory=dict)
-    """For the trail."""
+    """Details for the audit trail."""
     warnings: list[str] = field(default_factory=list)
-    """What the operator may not have meant."""
+    """Side effects that the operator may not have intended."""
 
 
 class Changed(Struct, Generic[_Now], frozen=True):
-    """The answer to every change."""
+    """Response to every change."""
 
     now: _Now
     audited: bool
-    """It is in the audit trail, on the disk."""
+    """The change is in the audit trail, on the disk."""
     unaudited_why: str | None
-    """It was done all the same: whoever has to act in an emergency must be able to."""
+    """Why it is not in the audit trail; the change was made all the same, because an emergency must not wait for a
+    disk."""
     warnings: list[str]
 
 
 class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which part of the trail."""
+    """Page of the audit trail."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     before: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] | UnsetType = UNSET
-    """Only those with a lower id."""
+    """Only entries with a lower id."""
 
 
 class Changes:
-    """`make` is for an operator's changes, `note` for those that follow from them later."""
+    """Carries out changes: `make` those of operators, `note` those that follow from them later."""
 
     def __init__(self, trail: Trail, journal: Journal, clock: Clock) -> None:
         self._trail = trail
@@ -70,8 +69,8 @@ class Changes:
     async def make(
         self, asked: Asked, what: str, target: str, do: Callable[[], Done | Awaitable[Done]]
     ) -> Answer:  # fmt: skip
-        """Does it, and answers with what is now. `asked.body` is a `Change`; `do` may raise Refused, and then nothing
-        has been done."""
+        """Carries out a change, and responds with the new state. `asked.body` is a `Change`. `do` may raise Refused, if
+        nothing was changed."""
         why = asked.body.reason
         try:
             done = do()
@@ -79,15 +78,15 @@ class Changes:
                 done = await done
         except Refused:
             raise
-        except BaseException as error:  # half of it may be done, also when the operator has left
+        except BaseException as error:  # half of it may be done, also when the operator has disconnected
             self.note(asked.who, what, target, why, {"failed": type(error).__name__})
             raise
         problem = await self._trail.wait_written(self._note(asked.who, what, target, why, done.detail))
         return answer(Changed(done.now, problem is None, problem, done.warnings))
 
     def note(self, who: str, what: str, target: str, why: str, detail: Mapping[str, object]) -> None:
-        """It has been done: it is written down, and told."""
-        _ = self._note(who, what, target, why, detail)  # the trail says itself what goes wrong
+        """Records a change that was made: in the audit trail, the log and the event log."""
+        _ = self._note(who, what, target, why, detail)  # the trail logs its own errors
 
     def _note(self, who: str, what: str, target: str, why: str, detail: Mapping[str, object]) -> Written:
         self._journal.note("change", who=who, what=what, target=target, why=why)
@@ -107,5 +106,5 @@ class Changes:
 
 
 def iso(wall: float) -> str:
-    """An instant as it is shown."""
+    """Formats seconds since the epoch as ISO 8601."""
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,7 +1,6 @@
-"""/admin/clients: what each client key has used, what is left of its limits, and the reset of these.
+"""/admin/clients: usage and remaining limits of each client key, and their reset.
 
-Owns how that is shown and asked for. Does not own the limits (`policy.client_limits`), nor what is counted
-(`gateway.counters`).
+`policy.client_limits` enforces the limits.
 """
 
 from __future__ import annotations
@@ -24,44 +23,44 @@ RESET = "/admin/clients/reset"
 
 
 class ClientLimitView(Struct, frozen=True):
-    """One limit of a client key."""
+    """A limit of a client key."""
 
     limit: LimitName
-    """rate: calls a second; concurrency: calls at once; the others in tokens, of a minute and of a day of UTC."""
+    """rate: calls per second; concurrency: calls at once; the others: tokens per minute, and per day in UTC."""
     allowed: float
     left: float
     reset_s: float
-    """Seconds until all of it is free again, if nothing is used meanwhile."""
+    """Seconds until all of it is available again, if nothing is used meanwhile."""
     refused: int
-    """Calls that it has refused since the start."""
+    """Calls refused by this limit since the start."""
     is_refusing: bool
     """It refuses calls now."""
 
 
 class ClientView(Struct, frozen=True):
-    """One client key."""
+    """A client key."""
 
     client: str
-    """Its name."""
+    """Name of the key."""
     priority: str
-    """The highest that its calls may ask for."""
+    """Highest priority that its calls may request."""
     weight: float
-    """Its share of the turns within a priority."""
+    """Its share of the wait queue within a priority."""
     calls: dict[str, int]
-    """Since the start, by how they ended."""
+    """Calls since the start by how they ended."""
     tokens: dict[str, int]
-    """Since the start: input, output, cached (of the input), wasted (output that the client did not get)."""
+    """Tokens since the start: input, output, cached (of the input), wasted (output that the client did not get)."""
     limits: list[ClientLimitView]
 
 
 class ResetClient(Change):
-    """Whose sums are forgotten."""
+    """The client key to reset."""
 
     client: Annotated[str, Meta(min_length=1, max_length=600)]
 
 
 class ClientPages:
-    """By the current config, which a reload replaces."""
+    """Endpoints of client keys, under the current config; a reload replaces it."""
 
     def __init__(self, config: Config, running: Running, changes: Changes) -> None:
         self._quotas = running.gateway.quotas
@@ -71,7 +70,7 @@ class ClientPages:
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these are the keys."""
+        """Applies the keys of a new config."""
         self._keys = {key.name: key for key in config.server.client_keys}
 
     def pages(self) -> list[Page]:
@@ -83,11 +82,11 @@ class ClientPages:
         ]  # fmt: skip
 
     def views(self) -> list[ClientView]:
-        """All of them, in the order of the config."""
+        """Returns all keys, in the order of the config."""
         return [self._view(name) for name in self._keys]
 
     def metrics(self) -> tuple[Family, ...]:
-        """Of the limits; calls and tokens are in `ops.call_metrics`."""
+        """Returns the metrics of the limits; those of calls and tokens are in `ops.call_metrics`."""
 
         def refusals() -> list[Row]:
             return [(of, count) for of, count in self._quotas.refusals.items()]

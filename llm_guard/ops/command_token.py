@@ -1,7 +1,4 @@
-"""Where a command finds the gateway of a config, and the token that it accepts; the gateway need not run.
-
-Owns the order in which tokens are looked for. Does not own the file (`store.token_file`), nor what a command does.
-"""
+"""Finds the address of a config's gateway, and a token that it accepts, for commands; the gateway need not run."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from llm_guard.store.errors import StoreError
 from llm_guard.store.folder import state_folder
 from llm_guard.store.token_file import FILE, read_token
 
-_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a listener is that has no address of its own
+_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # loopback address to reach a listener on all addresses
 
 Access = tuple[Server, Ops]
-"""Of a config only what leads to the gateway."""
+"""Sections of a config that are needed to reach the gateway."""
 
 config_option = click.option(
     "-c",
@@ -33,12 +30,12 @@ config_option = click.option(
 
 
 class NoToken(Exception):
-    """Why there is none, and what to do."""
+    """No token was found. The message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A token and whose it is."""
+    """A token with its name and role."""
 
     name: str
     role: Role
@@ -50,7 +47,7 @@ class Found:
 
 
 def load(path: Path | None) -> Access | None:
-    """Ends the command where the file is no config. Only what a command needs of it has to be right."""
+    """Loads the sections. Exits if they are invalid; the rest of the config may be."""
     try:
         return None if path is None else load_access(path)
     except ConfigError as error:
@@ -59,8 +56,8 @@ def load(path: Path | None) -> Access | None:
 
 
 def token_of(access: Access | None, name: str | None = None) -> Found:
-    """The token called `name`, else an operator's: the config's, or that of the file in `ops.store` (by default the
-    usual folder). Raises NoToken."""
+    """Returns the token called `name`, else an operator's: the config's, or that of the file in `ops.store` (by default
+    in the usual directory). Raises NoToken."""
     rules = access[1] if access is not None else Ops()
     if name not in (None, OPERATOR):
         return _named(rules, name)
@@ -73,7 +70,7 @@ def token_of(access: Access | None, name: str | None = None) -> Found:
 
 
 def address(access: Access | None) -> str | None:
-    """The control plane's; None without a config, and where the system chooses the port."""
+    """Returns the URL of the admin API; None without a config, and if the system chooses the port."""
     if access is None:
         return None
     server, ops = access
@@ -83,7 +80,7 @@ def address(access: Access | None) -> str | None:
 
 
 def url_of(host: str, port: int, scheme: str) -> str:
-    """For a browser on this machine."""
+    """Returns a URL for a browser on this machine."""
     host = _ANY_HOST.get(host, host)
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 

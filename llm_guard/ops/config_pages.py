@@ -1,6 +1,6 @@
-"""The config, from outside: what runs, what a text or the file would change, and back to the one before.
+"""/admin/config: the running config, validation, reload and rollback.
 
-Owns how it is asked for and answered. Does not own which config runs (`reloads`), nor what is masked (`config`).
+`reloads` runs the configs, `config` masks secrets.
 """
 
 from __future__ import annotations
@@ -21,72 +21,72 @@ ROLLED_BACK = "the file is not what runs: a restart, a reload or the next change
 
 
 class ConfigLine(Struct, frozen=True):
-    """A config that came to run."""
+    """A config that was adopted."""
 
     at: str
     how: How
     by: str
     """`start`, `file`, `signal`, or an operator."""
     digest: str
-    """The same for the same config, also in another gateway; secrets do not count."""
+    """Equal for equal configs, also on other gateways; secrets are left out."""
     changes: int
-    """Keys, to the one before."""
+    """Keys changed since the previous config."""
 
 
 class RunningConfig(Struct, frozen=True):
-    """`GET /admin/config`."""
+    """Response of `GET /admin/config`."""
 
     source: str | None
-    """The file; null: it came from none."""
+    """Path of the file; null: there is none."""
     problems: list[str]
-    """With the file, where it was read since and refused: what runs is older."""
+    """Problems of the file, if it has been read since and rejected: then the running config is older."""
     warnings: list[str]
-    """What will not stay as it is."""
+    """Properties of the running config that a restart or reload undoes."""
     adopted: ConfigLine
     config: dict[str, Any]
-    """Durations in seconds, sizes in bytes; secrets are masked, or null."""
+    """The config. Durations in seconds, sizes in bytes; secrets are masked, or null."""
 
 
 class ConfigText(Struct, forbid_unknown_fields=True):
-    """What a file would hold."""
+    """Content of a config file."""
 
     text: Annotated[str, Meta(max_length=1_000_000)]
 
 
 class TextProblem(Struct, frozen=True):
     line: int
-    """From 1; 0: the text as a whole."""
+    """Line from 1; 0: the text as a whole."""
     key: str
     reason: str
 
 
 class ConfigCheck(Struct, frozen=True):
-    """Whether a text would do."""
+    """Result of a validation."""
 
     is_valid: bool
     problems: list[TextProblem]
     unchecked: list[str]
-    """Keys whose value a variable gives: it is not looked at."""
+    """Keys with a value from a variable, which is not checked."""
 
 
 class ConfigAdopted(Struct, frozen=True):
-    """What runs now."""
+    """The config that runs now."""
 
     adopted: ConfigLine
     changes: list[KeyChange]
-    """A thousand at most; what models inherit is told once, under `defaults`."""
+    """Changed keys, at most a thousand; what models inherit is listed once, under `defaults`."""
 
 
 class ConfigHistory(Struct, frozen=True):
-    """`GET /admin/config/history`."""
+    """Response of `GET /admin/config/history`."""
 
     history: list[ConfigLine]
-    """The latest first: it runs."""
+    """Adopted configs, latest first: that one is running."""
     roll_back_to: ConfigLine | None
 
 
 class ConfigPages:
-    """Beside the event loop, wherever a text is read."""
+    """Endpoints of the config. Texts are parsed outside the event loop."""
 
     def __init__(self, reloads: Reloads, changes: Changes) -> None:
         self._reloads = reloads
@@ -157,7 +157,7 @@ class ConfigPages:
 
 
 def detail_of(adopted: Adopted) -> dict[str, Any]:
-    """For the trail."""
+    """Returns the details for the audit trail."""
     return {"digest": adopted.digest, "changes": list(adopted.changes[:_MOST_CHANGES])}
 
 

@@ -1,6 +1,6 @@
-"""What an operator does about breakers and deployments: force and reset, drain, bench and return.
+"""Operator actions on breakers and deployments: force and reset, drain, bench and return.
 
-Owns how it is asked for and answered. Does not own how long it lasts, nor whom it reaches (`ops.forces`, `ops.holds`).
+`ops.forces` and `ops.holds` apply them and keep their ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TEXT, _NULL = {"type": "string"}, {"type": "null"}
 
 
 class Breakers(Change):
-    """Of a deployment, or of one model name under its pattern; or the one of an upstream's host."""
+    """Breakers of a deployment, of one model name under its pattern, or the one of an upstream's host."""
 
     between_fields: ClassVar[Mapping[str, object]] = {
         "oneOf": [
@@ -40,39 +40,39 @@ class Breakers(Change):
 
     deployment: Label | None = None
     model: Label | None = None
-    """Of the names under the deployment's pattern this one alone; null: all of them."""
+    """One name under the deployment's pattern; null: all of them."""
     upstream: Label | None = None
     """Instead of a deployment: the breaker of this upstream's host."""
 
 
 class ForceBreakers(Breakers):
-    """The same, and for how long."""
+    """Breakers to force, and for how long."""
 
     for_: Duration | None = field(name="for", default=None)
-    """null: until it is reset."""
+    """Duration; null: until it is reset."""
 
 
 class ReturnDeployment(Change):
-    """Which one."""
+    """The deployment to return to service."""
 
     deployment: Label
 
 
 class DrainDeployment(ReturnDeployment):
-    """Which one, and for how long."""
+    """The deployment to drain, and for how long."""
 
     for_: Duration | None = field(name="for", default=None)
-    """null: until it is returned."""
+    """Duration; null: until it is returned."""
 
 
 class BenchDeployment(ReturnDeployment):
-    """Which one, and for how long."""
+    """The deployment to take out of service, and for how long."""
 
     for_: Duration = field(name="for")
 
 
 class Controls:
-    """By the current config, which a reload replaces."""
+    """Endpoints of the actions, against the current config; a reload replaces it."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Controls:
         clock: Clock,
         view: Callable[[str], DeploymentView | None],
     ) -> None:
-        """`view`: a label's deployment as it is now."""
+        """`view` returns the current view of a deployment."""
         self.forces = Forces(gateway, changes, clock)
         self.holds = Holds(gateway, changes, clock)
         self._gateway = gateway
@@ -120,12 +120,13 @@ class Controls:
         self.holds.look(now)
 
     def dress(self, deployment: Deployment) -> None:
-        """It is new: what was said of its label goes for it too."""
+        """Applies the overrides of its label to a new deployment."""
         self.holds.dress(deployment)
         self.forces.dress(deployment)
 
     def recall(self, forces: Iterable[Force], holds: Iterable[tuple[str, Hold]]) -> None:
-        """What was said before a restart. What has ended meanwhile, or means nothing any more, is written down."""
+        """Restores the overrides of an earlier process. Those that have ended or no longer apply are noted in the audit
+        trail."""
         for force in forces:
             self.forces.put(force)
         for label, hold in holds:
@@ -134,13 +135,11 @@ class Controls:
         self.look(self._clock.now())
 
     def adopt(self, config: Config) -> None:
-        """Before the gateway does."""
+        """Applies a new config. Must be called before the gateway adopts it."""
         self._config = config
         self._labels = labels_of(config)
         self.forces.adopt(self._labels.keys(), config.upstreams.keys())
         self.holds.adopt(self._labels.keys())
-
-    # of breakers
 
     async def _force_open(self, asked: Asked) -> Answer:
         return await self._force(asked, "forced_open")
@@ -171,7 +170,7 @@ class Controls:
         return await self._changes.make(asked, "breakers.reset", str(aim), do)
 
     def aim(self, body: Breakers) -> Aim:
-        """Raises Refused where there is nothing of that name."""
+        """Returns the breakers that a body names. Raises Refused for an unknown name."""
         if (body.deployment is None) == (body.upstream is None):
             raise Refused(422, "invalid_body", "name a `deployment`, or an `upstream`, and not both")
         if body.upstream is not None:
@@ -185,8 +184,6 @@ class Controls:
             live = {each.model for each in self._gateway.deployments() if each.label == body.deployment}
             check_known(body.model, {name for name in live if name is not None}, "model")
         return aim
-
-    # of deployments
 
     async def _drain(self, asked: Asked) -> Answer:
         return await self._hold(asked, partial(Hold, "drained"), "deployments.drain")
@@ -216,13 +213,11 @@ class Controls:
 
         return await self._changes.make(asked, "deployments.return", label, do)
 
-    # what is said of it
-
     def _until(self, seconds: float | None) -> float | None:
         return None if seconds is None else self._clock.now() + seconds
 
     def _now(self, aim: Aim) -> list[DeploymentView]:
-        """Empty for a pattern that nobody has asked for yet."""
+        """Returns the views of the deployments; empty for a pattern that no call has used yet."""
         labels = [
             label for label, upstream in self._labels.items() if aim.upstream == upstream or aim.deployment == label
         ]  # fmt: skip

@@ -1,10 +1,7 @@
-"""What a token proves: the token itself, a cookie, and a login code, both signed with keys that are derived from it.
+"""Verifies tokens, session cookies and login codes. Cookies and codes are signed with keys derived from the token.
 
-Owns their form, how long they hold, and the comparison in constant time. It knows no request (`ops.guard`) and reads no
-clock.
-
-Because the keys come from the token, every gateway that has the token takes the cookie, a command that has it can make
-a code while the gateway is down, and both end with the token.
+So every gateway with the token accepts the cookie, a command with the token can make a code while the gateway is down,
+and both end with the token. Comparisons take constant time. Reads no clock: times are passed in.
 """
 
 from __future__ import annotations
@@ -22,36 +19,36 @@ from llm_guard.config import Ops
 Role = Literal["viewer", "operator"]
 
 OPERATOR = "operator"
-"""The name of `ops.token`, and of one that was generated."""
+"""Name of `ops.token`, and of a generated token."""
 COOKIE_S = 12 * 3600
 CODE_S = 600
 
 _FAR_S = CODE_S + 60
-"""A code that claims to last for longer is refused; a minute is for clocks that differ."""
+"""Limit on a code's remaining lifetime; the extra minute allows for clock differences."""
 _MAC_CHARS = 43
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A good login code."""
+    """A valid login code."""
 
     mark: str
-    """Names it, and is fit for a file's name; it does not open anything."""
+    """Identifier of the code, safe as a file name; it grants no access."""
     until: int
-    """Seconds since the epoch."""
+    """Expiry, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credential:
-    """One token. It holds no more of it than it takes to recognise it."""
+    """A token, reduced to what is needed to verify it."""
 
     name: str
     role: Role
     digest: bytes
     cookie_name: str
-    """Differs from token to token: browsers do not keep the cookies of two ports apart."""
+    """Differs between tokens: browsers share cookies between ports of a host."""
     is_shared: bool = False
-    """`ops.token`: whose hands it is in is not known."""
+    """Set for `ops.token`, which several people may have."""
     _cookie_key: bytes = field(default=b"", compare=False)
     _code_key: bytes = field(default=b"", compare=False)
 
@@ -65,7 +62,7 @@ class Credential:
         return hmac.compare_digest(digest, self.digest)
 
     def new_cookie(self, wall: float) -> str:
-        """Its value; it holds for `COOKIE_S`."""
+        """Returns the value of a new cookie, valid for `COOKIE_S`."""
         return _signed(self._cookie_key, f"{int(wall) + COOKIE_S}.{secrets.token_hex(8)}")
 
     def is_cookie(self, value: str, wall: float) -> bool:
@@ -73,29 +70,29 @@ class Credential:
         return said is not None and said[1] > wall
 
     def new_code(self, wall: float) -> str:
-        """It holds for `CODE_S`."""
+        """Returns a new login code, valid for `CODE_S`."""
         return _signed(self._code_key, f"{int(wall) + CODE_S}.{secrets.token_hex(16)}")
 
     def code(self, text: str, wall: float) -> Code | None:
-        """None if it is not of this token, or too old. Whether it was used before is not known here."""
+        """Returns the code if it is this token's and has not expired, else None. Does not check whether it was used."""
         said = _unsigned(self._code_key, text)
         return Code(*said) if said is not None and wall < said[1] <= wall + _FAR_S else None
 
 
 def credentials_of(rules: Ops, generated: str | None) -> tuple[Credential, ...]:
-    """All that open the control plane. `generated`: the token that stands in for `ops.token`."""
+    """Returns all credentials of the admin API. `generated`: the token used in place of `ops.token`."""
     shared = rules.token if rules.token is not None else generated if needs_generated(rules) else None
     first = [Credential.of(OPERATOR, "operator", shared, is_shared=True)] if shared is not None else []
     return (*first, *(Credential.of(each.name, each.role, each.token) for each in rules.tokens))
 
 
 def needs_generated(rules: Ops) -> bool:
-    """Whether the config gives nobody the right to change anything."""
+    """Returns whether the config has no token that allows changes."""
     return rules.token is None and not any(each.role == "operator" for each in rules.tokens)
 
 
 def of_token(credentials: Iterable[Credential], token: bytes) -> Credential | None:
-    """Compares with each, also behind the right one: the time says nothing."""
+    """Compares with every credential, also after a match, so that the time reveals nothing."""
     digest, found = _digest(token), None
     for each in credentials:
         found = each if each.is_token(digest) else found
@@ -115,7 +112,7 @@ def _signed(key: bytes, said: str) -> str:
 
 
 def _unsigned(key: bytes, text: str) -> tuple[str, int] | None:
-    """The nonce and the end, if the signature is right."""
+    """Returns nonce and expiry, or None if the signature is wrong."""
     said, _, mac = text.rpartition(".")
     if len(mac) != _MAC_CHARS or not hmac.compare_digest(mac.encode("utf-8", "replace"), _mac(key, said).encode()):
         return None

@@ -1,7 +1,4 @@
-"""The metrics of degraded modes, at the moment of a scrape.
-
-Owns names, help texts and labels. Does not own the modes (`gateway.degraded`).
-"""
+"""Metrics of degraded modes, read at each scrape."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from llm_guard.ops.exposition import Family, Row
 
 
 def degraded_metrics(degraded: Degraded) -> tuple[Family, ...]:
-    """Of models that have the rules, and of the gateway."""
+    """Returns the metrics of models with degraded mode in their rules, and of the gateway."""
 
     def routes() -> Iterator[Row]:
         return (((alias,), int(mode.is_degraded)) for alias, mode in degraded.snapshot().routes.items())

@@ -1,7 +1,6 @@
-"""Degraded modes as operators see them, and their word on them: enter, leave, or leave it to the rule.
+"""/admin/degraded: degraded modes, and operators' overrides of them: enter, leave, or back to the rule.
 
-Owns how that is asked for, whom each word is meant for and when it ends. Does not own the modes (`gateway.degraded`),
-nor the rule (`policy.degraded`).
+`gateway.degraded` applies the modes, `policy.degraded` has the rule.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=600, description="A key
 
 
 class ModeOf(Change):
-    """Whose."""
+    """The model to change."""
 
     model: ModelName | None = None
 
 
 class SetMode(ModeOf):
-    """Whose, and for how long."""
+    """The model to change, and for how long."""
 
     for_: Duration | None = field(name="for", default=None)
-    """null: until it is left to the rule again."""
+    """Duration; null: until it is reset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """An operator's."""
+    """An operator's override of a degraded mode."""
 
     is_degraded: bool
     reason: str
@@ -52,11 +51,11 @@ class Word:
     since: float
     """Seconds since the epoch."""
     until: float | None
-    """The monotonic instant at which it ends by itself."""
+    """Monotonic instant at which it ends by itself."""
 
 
 class DegradedPages:
-    """By the current config, which a reload replaces."""
+    """Endpoints of degraded modes, under the current config; a reload replaces it."""
 
     def __init__(self, config: Config, running: Running, changes: Changes, journal: Journal) -> None:
         self._running = running
@@ -66,7 +65,7 @@ class DegradedPages:
         self._clock = running.clock
         self._config = config
         self._words: dict[str | None, Word] = {}
-        """By model; None: on the whole gateway."""
+        """Overrides by model; None: of the whole gateway."""
         self._degraded.on_turn = self._note_turn
 
     def pages(self) -> list[Page]:
@@ -85,24 +84,25 @@ class DegradedPages:
         ]  # fmt: skip
 
     def look(self, now: float) -> None:
-        """Lets the rule have its say, and ends what is over."""
+        """Ends expired overrides, and evaluates the rule."""
         for model, word in list(self._words.items()):
             if word.until is not None and now >= word.until:
                 self._end(model, "expiry", "its time was over")
         self._degraded.look(now)
 
     def adopt(self, config: Config) -> None:
-        """Before the gateway does."""
+        """Applies a new config. Must be called before the gateway adopts it."""
         self._config = config
         for model in [each for each in self._words if each is not None and each not in rules_of(config)]:
             self._end(model, "reload", "the config has no such rules for it any longer")
 
     def words(self) -> list[tuple[str | None, Word]]:
-        """All of them, by model; None: on the whole gateway."""
+        """Returns all overrides by model; None: of the whole gateway."""
         return list(self._words.items())
 
     def recall(self, words: Iterable[tuple[str | None, Word]]) -> None:
-        """What was said before a restart. What has ended meanwhile, or means nothing any more, is written down."""
+        """Restores the overrides of an earlier process. Those that have ended or no longer apply are noted in the audit
+        trail."""
         for model, word in words:
             self._words[model] = word
             self._degraded.say(model, word.is_degraded, word.reason)
@@ -110,15 +110,13 @@ class DegradedPages:
         self.look(self._clock.now())
 
     def view(self) -> DegradedView:
-        """As it is now."""
+        """Returns the current modes."""
         modes, counts = self._degraded.snapshot(), self._running.counters.models
         routes = [self._route_view(alias, mode, modes, counts.get(alias)) for alias, mode in modes.routes.items()]
         return DegradedView(self._gateway_view(modes), routes)
 
     async def _give(self, _asked: Asked) -> Answer:
         return answer(self.view())
-
-    # an operator's word
 
     async def _enter(self, asked: Asked) -> Answer:
         return await self._say(asked, "degraded.enter", is_degraded=True)
@@ -153,7 +151,7 @@ class DegradedPages:
         return await self._changes.make(asked, "degraded.auto", body.model or _GATEWAY, do)
 
     def _check(self, model: str | None) -> None:
-        """Raises Refused."""
+        """Raises Refused if the model is unknown, or has no rules."""
         rules = rules_of(self._config)
         if model is None or model in rules:
             return
@@ -171,8 +169,6 @@ class DegradedPages:
 
     def _note_turn(self, model: str | None, is_degraded: bool, why: str) -> None:
         self._journal.note("degraded", model=model, is_degraded=is_degraded, why=why)
-
-    # what is shown
 
     def _gateway_view(self, modes: Modes) -> ModeView:
         word = self._words.get(None)

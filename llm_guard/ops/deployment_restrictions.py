@@ -1,7 +1,6 @@
-"""What refuses or delays the calls of a deployment or an upstream by itself: breakers, paces, limits, cooldowns.
+"""Restrictions that a deployment or an upstream sets by itself: breakers, paces, limits, cooldowns.
 
-Owns the words for each. Does not own which deployments there are (`ops.restrictions`), nor what operators have said of
-them (`ops.operator_restrictions`).
+Describes each of them; `ops.restrictions` selects the deployments.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ _EVERY_MODEL = "It ends for every model of the credential, on all its deployment
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One look: the same instant on both clocks."""
+    """One instant on both clocks."""
 
     now: float
     wall: float
 
     def iso(self, at: float | None) -> str | None:
-        """A monotonic instant as it is shown; None for one that is not known."""
+        """Converts a monotonic instant to ISO 8601; None if it is not known."""
         return None if at is None or abs(at) == inf else iso(self.wall + at - self.now)
 
 
 def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
-    """Its own breaker, and those of callers that it judges by themselves, where the evidence has opened them."""
+    """Yields its open breaker, and open breakers of single callers."""
     lift = _reset(deployment, "breaker", "Its breaker closes, and forgets what it has seen; calls return gradually.")
     found: list[tuple[Kind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
     for caller, suspect in deployment.callers.suspects():
@@ -49,7 +48,7 @@ def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
 
 
 def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
-    """The breaker of its upstream's host, where the evidence has opened it."""
+    """Yields the breaker of its upstream's host if failures have opened it."""
     seen = deployment.host.snapshot(moment.now)
     if seen.state in ("open", "half_open"):
         name = deployment.upstream.name
@@ -61,8 +60,9 @@ def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
 def of_gates(
     deployment: Deployment, moment: Moment, *, full_since: float | None, is_limit_changed: bool
 ) -> Iterator[Restriction]:
-    """Its pace, its limit, and what its provider has asked for. `full_since`: when its latest attempt began, which has
-    taken the last slot if it is full; `is_limit_changed`: by an operator."""
+    """Yields its pace, throttle, concurrency limit, and the wait that its provider requested. `full_since`: when its
+    latest attempt began, which took the last slot if it is full. `is_limit_changed`: an operator has changed the
+    limit."""
     seen = [gate.snapshot(moment.now) for gate in deployment.gates.all()]
     paced = [each for each in seen if each.rate is not None]
     held = [each for each in seen if each.held_until is not None]
@@ -82,7 +82,8 @@ def of_gates(
 def of_cooldowns(
     cooldowns: Mapping[Key, Benched], deployments: Iterable[Deployment], moment: Moment
 ) -> Iterator[Restriction]:
-    """Of credentials, and of models on them; those of each key of an upstream, and those of all callers' own keys."""
+    """Yields cooldowns of credentials and of models, one for each of an upstream's own keys, and one for all callers'
+    keys together."""
     groups: dict[tuple[str, str | None, str | None], list[Benched]] = {}
     concerned = concerned_by(cooldowns, deployments)
     labels: dict[tuple[str, str | None], dict[str, Deployment]] = {}
@@ -99,7 +100,7 @@ def of_cooldowns(
 
 
 def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict[Key, list[Deployment]]:
-    """Each cooldown with the deployments whose calls may meet it, without those of keys that a reload has replaced.
+    """Returns each cooldown with the deployments that it may affect, without those of keys that a reload has replaced.
 
     A key ends with upstream, base URL, digest of the credential and account, and with a model unless all are meant.
     """
@@ -127,18 +128,16 @@ _WHY: dict[Phase, str] = {
 
 
 def is_ramping(deployment: Deployment, limit: int | None) -> bool:
-    """Whether a slow start, not its own limit, is what a gate with this limit keeps to."""
+    """Returns whether a gate's limit is set by a slow start rather than by its own `concurrency`."""
     own = deployment.gates.settings.concurrency
     return limit is not None and (own is None or (own != "adaptive" and limit < own))
 
 
 def _own_name(key: Key, deployment: Deployment) -> str | None:
-    """Of the upstream's own key that it is of, "" where there is only one; None: of a caller's key or account."""
+    """Returns the name of the upstream's own key in a cooldown's key, "" where there is only one; None for a caller's
+    key or account."""
     whose = key[-4:] if key[0] == "credential" else key[-5:-1]
     return deployment.upstream.own_credentials().get(("credential", *whose))
-
-
-# of breakers
 
 
 def _shut(
@@ -163,9 +162,6 @@ def _shut(
         lift,
         None,
     )
-
-
-# of gates
 
 
 def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
@@ -280,9 +276,6 @@ def _full(
     )
 
 
-# of cooldowns
-
-
 def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
     last = max(benched, key=lambda each: each.until)
     return Restriction(
@@ -325,9 +318,6 @@ def _provider_said(benched: Benched) -> str:
     wait = "" if failure.retry_after_s is None else f", and asked for a wait of {failure.retry_after_s:.0f} s"
     kind = failure.kind.category.replace("_", " ")
     return f"its provider answered {kind}{wait}{for_callers(benched.callers)}: {failure.detail}"
-
-
-# what they have in common
 
 
 def _model(deployment: Deployment) -> str | None:

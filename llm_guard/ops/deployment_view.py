@@ -1,8 +1,4 @@
-"""How deployments with one label are shown together.
-
-Owns what is summed, and what is the worst of several: the names under a pattern have a breaker each, and one label.
-Does not own what is shown beside it (`ops.overview`).
-"""
+"""Aggregates the deployments with one label: each name under a pattern has a breaker of its own."""
 
 from __future__ import annotations
 
@@ -12,11 +8,11 @@ from llm_guard.ops.health import WORST_FIRST, Group
 from llm_guard.ops.views import BreakerView, BudgetView, ForceView, GateView, Quantiles
 
 _GATES = 64
-"""Of one deployment are looked at for limit and rate: its callers have one each, and there may be a thousand."""
+"""Gates of one deployment that are sampled for limit and rate: each caller has one, and there may be a thousand."""
 
 
 def breaker_view(group: Group, forced: ForceView | None, now: float) -> BreakerView:
-    """The worst of them, its numbers summed. `forced`: an operator's word."""
+    """Returns the worst breaker's state, with sums over all. `forced`: an operator's override."""
     snapshots = [deployment.breaker.snapshot(now) for deployment in group]
     worst = min(snapshots, key=lambda each: WORST_FIRST.index(each.state))
     calls = sum(each.calls for each in snapshots)
@@ -38,7 +34,7 @@ def breaker_view(group: Group, forced: ForceView | None, now: float) -> BreakerV
 
 
 def gate_view(group: Group, now: float) -> GateView:
-    """Slots and calls in sum; of rates the lowest."""
+    """Returns the sums of slots and calls, and the lowest rate."""
     gates = [gate for deployment in group for gate in deployment.gates.all()]
     seen = [gate.snapshot(now) for gate in islice(gates, _GATES)]
     limits = [each.limit for each in seen if each.limit is not None]
@@ -51,13 +47,13 @@ def gate_view(group: Group, now: float) -> GateView:
 
 
 def budget_view(group: Group, now: float) -> BudgetView:
-    """Tokens in sum; of ratios the lowest."""
+    """Returns the sum of tokens, and the lowest ratio."""
     snapshots = [deployment.budget.snapshot(now) for deployment in group]
     return BudgetView(round(sum(each.tokens for each in snapshots), 3), min(each.ratio for each in snapshots))
 
 
 def first_tokens(group: Group, now: float) -> Quantiles:
-    """Of the one with the most exchanges."""
+    """Returns the quantiles of the deployment with the most attempts."""
     snapshots = [deployment.first_tokens.snapshot(now) for deployment in group]
     busiest = max(snapshots, key=lambda each: each.count)
     return Quantiles(busiest.p50_s, busiest.p95_s, busiest.p99_s)

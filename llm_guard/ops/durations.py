@@ -1,7 +1,4 @@
-"""How long an operator's word holds: `for` in the body of a change.
-
-Owns how it is written and its bounds. Does not own what happens when it is over.
-"""
+"""Durations of overrides: `for` in the body of a change."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from llm_guard.policy.units import parse_duration
 
 _NOT_NOTHING = r"(?![0.]*[a-z])"
 _MOST = r"([0-9]{1,4}h|[0-9]{1,6}m|[0-9]{1,8}s|[0-9]{1,11}ms|[0-9]{1,4}\.[0-9]{1,3}(h|m|s|ms))"
-"""Far below what a calendar can hold."""
+"""Far below what a date can represent."""
 Duration = Annotated[
     str,
     Meta(
@@ -24,10 +21,10 @@ Duration = Annotated[
 
 
 def seconds_of(text: str) -> float:
-    """Of a `Duration`."""
+    """Returns the seconds of a `Duration`."""
     return parse_duration(text)
 
 
 def optional_seconds_of(text: str | None) -> float | None:
-    """None stays None: as long as you like."""
+    """Returns the seconds, or None for no end."""
     return None if text is None else seconds_of(text)

@@ -1,7 +1,4 @@
-"""The metrics of engines.
-
-Owns names, help texts and labels. Does not own the numbers (`health.engines`).
-"""
+"""Metrics of engines. `health.engines` has the values."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _STATES: tuple[EngineState, ...] = get_args(EngineState)
 
 
 def engine_metrics(engines: Engines) -> tuple[Family, ...]:
-    """Where there are no engines, they have no samples."""
+    """Returns the metrics. Without engines there are no samples."""
     return (
         Family(
             "llm_guard_engine_state", "gauge", "1 for the state an engine is in.", ("engine", "state"),

@@ -1,7 +1,4 @@
-"""Engines, as operators see them and act on them: /admin/engines; and how what happens to one is written down and told.
-
-Owns how it is shown and asked for. Does not own the engines (`health.engines`).
-"""
+"""/admin/engines: state of engines, and starting, stopping and restarting them. Records what happens to an engine."""
 
 from __future__ import annotations
 
@@ -21,22 +18,22 @@ from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
 from llm_guard.policy.engine import Turn
 
 _OUTPUT = 20
-"""Lines that are shown."""
+"""Lines of output that are shown."""
 _BY_ITSELF = frozenset({
     "health_failed", "auto_restart", "auto_restart_failed", "auto_restart_success", "auto_restart_gave_up",
     "auto_restart_postponed", "came_back", "restart_failed", "restart_success", "stop_failed",
 })  # fmt: skip
-"""What nobody has asked for, or what became of it: the rest is in the trail as an operator's change."""
+"""Automatic operations, and results of operations. Operators' requests are in the audit trail already."""
 
 
 class ChangeEngine(Change):
-    """Which one."""
+    """The engine to change."""
 
     engine: Annotated[str, Meta(min_length=1, max_length=64, description="As /admin/engines names it.")]
 
 
 class EnginePages:
-    """By the current config, which the engines follow."""
+    """Endpoints of engines; the engines follow the current config."""
 
     def __init__(self, engines: Engines, changes: Changes, journal: Journal, clock: Clock) -> None:
         self._engines = engines
@@ -55,7 +52,7 @@ class EnginePages:
         ]
 
     def views(self) -> list[EngineView]:
-        """All of them, now."""
+        """Returns the current state of all engines."""
         return [self._view(each) for each in self._engines.seen()]
 
     async def _give(self, _asked: Asked) -> Answer:
@@ -74,13 +71,13 @@ class EnginePages:
         return await self._change(asked, "reset", Supervisor.reset, "")
 
     async def _change(self, asked: Asked, what: str, act: Callable[[Supervisor], bool], idle: str) -> Answer:
-        """Answered at once: what it comes to takes minutes, and is told as events."""
+        """Responds at once: the operation may take minutes, and its result is published as events."""
         name = asked.body.engine
         check_known(name, set(self._engines.names()), "engine")
 
         def do() -> Done:
             supervisor = self._engines.find(name)
-            assert supervisor is not None  # noqa: S101  # it is known
+            assert supervisor is not None  # noqa: S101  # `check_known` has passed
             was = supervisor.seen().now.state
             has_begun = act(supervisor)
             return Done(self._view(supervisor.seen()), {"was": was}, [] if has_begun else [f"{name}: {idle}"])
@@ -110,7 +107,7 @@ class EnginePages:
         )
 
     def _tell(self, engine: str, turn: Turn) -> None:
-        state = "gave_up" if turn.after == "failed" else turn.after  # by that word an alert knows it
+        state = "gave_up" if turn.after == "failed" else turn.after  # the alert matches this word
         why = turn.why or None
         self._journal.note("engine", engine=engine, state=state, what=turn.what, why=why, attempt=turn.attempt)
         if turn.what in _BY_ITSELF:

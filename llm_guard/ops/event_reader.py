@@ -1,7 +1,4 @@
-"""Somebody who reads events: what is on its way to them, in which form, and when they are given up.
-
-Owns one reader's queue. Does not own what there is to read (`ops.journal`), nor who reads (`ops.events`).
-"""
+"""Send queue of one event reader: what waits for it, in which format, and when it is dropped."""
 
 from __future__ import annotations
 
@@ -21,25 +18,25 @@ _log = structlog.get_logger("llm_guard.ops.event_reader")
 
 MAX_EVENTS = 500
 MAX_BYTES = 1 << 18
-"""Of events that wait for a reader who takes none; what the connection holds, comes to it."""
+"""Bytes of events that wait for a reader that does not read, beside those in the connection's buffer."""
 
 Message = Event | Hello | Missed
 
 
 class Form(Protocol):
-    """How a message looks on the wire. One for all readers of its kind."""
+    """Wire format of messages, shared by all readers of its kind."""
 
     beat: bytes
-    """Says only that nothing has happened."""
+    """A heartbeat."""
     end: bytes
-    """The last bytes."""
+    """Bytes that end the stream."""
 
     def of(self, message: Message, position: str) -> bytes:
-        """`position`: from where to go on after it."""
+        """Encodes a message. `position`: where to continue after it."""
 
 
 class ServerSentEvents:
-    """html.spec.whatwg.org, section 9.2: `id`, `event` and `data` lines."""
+    """Server-sent events (html.spec.whatwg.org, section 9.2): `id`, `event` and `data` lines."""
 
     beat = b":\n\n"
     end = b""
@@ -50,7 +47,7 @@ class ServerSentEvents:
 
 
 class Texts:
-    """The same JSON, a WebSocket text each; its `kind` says what it is."""
+    """WebSocket format: one text frame with the same JSON; its `kind` is the type."""
 
     beat = websocket.frame(websocket.PING)
     end = websocket.close_frame(websocket.GOING_AWAY, "the gateway is going away")
@@ -63,10 +60,10 @@ _KINDS: dict[type[Hello | Missed], str] = {Hello: "hello", Missed: "missed"}
 
 
 class Reader:
-    """What waits for one reader. `take` is for one task at a time."""
+    """Queue of one reader. Only one task at a time may call `take`."""
 
     def __init__(self, form: Form, drop: Callable[[], None]) -> None:
-        """`drop` ends the connection at once: its reader does not read."""
+        """`drop` aborts the connection of a reader that does not read."""
         self.form = form
         self._drop = drop
         self._waiting: list[bytes] = []
@@ -75,7 +72,7 @@ class Reader:
         self._is_over = False
 
     def put(self, data: bytes) -> None:
-        """To be sent as soon as there is room. Who has too much waiting is dropped: nobody waits for a reader."""
+        """Queues data for sending. A reader with too much pending is dropped, as events are never delayed for one."""
         if self._is_over:
             return
         self._waiting.append(data)
@@ -88,20 +85,20 @@ class Reader:
         self._wake()
 
     def beat(self) -> None:
-        """Nothing has happened for a while: the reader hears that it is still connected."""
+        """Queues a heartbeat."""
         self.put(self.form.beat)
 
     def farewell(self) -> bytes:
-        """The last bytes; b"": none."""
+        """Returns the last bytes of the stream, possibly none."""
         return self.form.end
 
     def end(self) -> None:
-        """What waits is still sent, and nothing more."""
+        """Ends the stream after what is queued."""
         self._is_over = True
         self._wake()
 
     async def take(self) -> bytes:
-        """All that waits; b"" at the end."""
+        """Waits for data, and returns all that is queued; b"" at the end."""
         while not self._waiting and not self._is_over:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -117,7 +114,7 @@ class Reader:
 
 
 def as_json(message: Message) -> bytes:
-    """Also where a name has half of a surrogate pair, as a config may."""
+    """Encodes as JSON. Handles unpaired surrogates, which names in a config may have."""
     try:
         return msgspec.json.encode(message)
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""A reader of events at the other end of a WebSocket.
+"""An event reader connected by a WebSocket.
 
-Owns what is made of what the client sends: pings are answered, a close is, and words are not listened to. Does not own
-frames (`ops.websocket`), nor what the client is sent (`ops.event_reader`).
+Answers pings and the close frame of the client, and ignores its messages. `ops.websocket` has the framing,
+`ops.event_reader` what is sent.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from llm_guard.ops.websocket import ClientFrames, Message, ProtocolError
 PROTOCOL = "llm-guard.events"
 
 _SILENT_BEATS = 3
-"""Who has not answered so many pings is gone, whatever its connection looks like."""
+"""Unanswered pings after which the client is considered gone, even if the connection looks alive."""
 
 
 class EventSocket(Reader):
-    """Takes the connection's bytes once it is upgraded."""
+    """A reader that handles the connection's bytes after the upgrade."""
 
     def __init__(self, form: Form, connection: Connection) -> None:
         super().__init__(form, connection.abort)
@@ -26,7 +26,7 @@ class EventSocket(Reader):
         self._frames = ClientFrames()
         self._unanswered = 0
         self._is_closed = False
-        """A close frame is sent: nothing may follow it."""
+        """A close frame has been sent: nothing may follow it."""
 
     def beat(self) -> None:
         self._unanswered += 1
@@ -40,7 +40,7 @@ class EventSocket(Reader):
         return b"" if self._is_closed or self._connection.is_stuck else super().farewell()
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """What the client has sent."""
+        """Handles bytes from the client."""
         self._unanswered = 0
         if not self._is_closed:
             try:
@@ -51,14 +51,14 @@ class EventSocket(Reader):
         return False, b""
 
     def feed_eof(self) -> None:
-        """The connection is gone."""
+        """Handles the end of the connection."""
         self.end()
 
     def _hear(self, message: Message) -> None:
         if message.opcode == websocket.CLOSE:
             self._close(websocket.answer_to_close(message.payload))
         elif message.opcode == websocket.PING and not self._is_closed:
-            if self._connection.is_stuck:  # it asks, and does not read: the answers would pile up
+            if self._connection.is_stuck:  # the client pings but does not read: pongs would pile up
                 self.end()
                 self._connection.abort()
             else:

@@ -1,9 +1,9 @@
-"""What happens, as it happens: /admin/events, as server-sent events or over a WebSocket.
+"""/admin/events: an event stream, as server-sent events or over a WebSocket.
 
-Owns who reads, how many may, and what one gets who comes back. Does not own the events (`ops.journal`), nor one
-reader's queue (`ops.event_reader`).
+Limits the number of readers, and replays missed events to one that reconnects. `ops.journal` keeps the events,
+`ops.event_reader` a reader's queue.
 
-A position is `BOOT-ID`: the ids of another process, before or beside this one, mean other events.
+A position is `BOOT-ID`: ids are unique only within a process, so that those of another one mean other events.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POSITION = r"^([0-9a-f]{8}-)?[0-9]{1,15}(?!\n)$"
 _STREAM = Answer(
     b"",
     "text/event-stream; charset=utf-8",
-    headers=(("X-Accel-Buffering", "no"),),  # nginx would keep events back
+    headers=(("X-Accel-Buffering", "no"),),  # disables buffering in nginx
 )
 
 
@@ -40,21 +40,21 @@ _Position = Annotated[str, Meta(pattern=_POSITION, description="The id of an eve
 
 
 class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """From where to go on."""
+    """Position from which the stream continues."""
 
     since: _Position | None = None
-    """What came after it is told first."""
+    """Position: the events after it are sent first."""
 
 
 class EventsHeaders(Struct):
-    """From where to go on."""
+    """Position from which the stream continues."""
 
     last_event_id: _Position | None = field(name="Last-Event-ID", default=None)
-    """As `since`, which goes before it: browsers send it when they reconnect."""
+    """Position as in `since`, which takes precedence. Browsers send it when they reconnect."""
 
 
 class Events:
-    """Tells every reader of every event. A look of the watch, for the heartbeat."""
+    """Publishes every event to every reader. `look` sends heartbeats."""
 
     def __init__(self, journal: Journal, now: float) -> None:
         self.boot = secrets.token_hex(4)
@@ -80,11 +80,11 @@ class Events:
 
     @property
     def count(self) -> int:
-        """Readers."""
+        """Number of readers."""
         return len(self._readers)
 
     def look(self, now: float) -> None:
-        """Tells readers now and then that they are still connected."""
+        """Sends a heartbeat when it is due."""
         if now < self._beat_at:
             return
         self._beat_at = now + BEAT_S
@@ -92,12 +92,12 @@ class Events:
             reader.beat()
 
     def end(self) -> None:
-        """Ends all readers, once they have what was said so far, and takes no more."""
+        """Ends all readers after their pending events, and accepts no more."""
         self._is_over = True
         self.drop_readers()
 
     def drop_readers(self) -> None:
-        """Ends all readers, once they have what was said so far; they may come back."""
+        """Ends all readers after their pending events; they may reconnect."""
         for reader in tuple(self._readers):
             reader.end()
 
@@ -109,11 +109,9 @@ class Events:
                 data = written[reader.form] = reader.form.of(event, self._position(event.id))
             reader.put(data)
 
-    # one reader
-
     async def _stream(self, asked: Asked, request: Request, reply: Reply) -> None:
         messages = self._missed(asked)
-        reply.closes_connection = True  # it has no end after which another request could come
+        reply.closes_connection = True  # an endless response: no other request can follow it
         if request.method == "HEAD":
             await reply.send(200, "", headers_of(_STREAM), b"")
             return
@@ -159,10 +157,8 @@ class Events:
         if farewell := reader.farewell():
             await reply.write(farewell)
 
-    # who comes back
-
     def _missed(self, asked: Asked) -> list[tuple[Message, str]]:
-        """What one is told at first, each with the position after it. Raises Refused."""
+        """Returns a reader's first messages, each with the position after it. Raises Refused."""
         after = asked.wants.since or asked.headers.get("last-event-id")
         last_id = self._journal.last_id
         hello = Hello(__version__, self.boot, last_id)
@@ -184,7 +180,7 @@ class Events:
 
 
 def _parsed(position: str) -> tuple[str, int]:
-    """Raises Refused; of `since` the site has seen to it."""
+    """Parses a position. Raises Refused for a bad header; `since` was validated with the query."""
     if re.search(_POSITION, position) is None:
         raise Refused(400, "invalid_position", "Last-Event-ID must be the id of an event, as it came")
     boot, _, number = position.rpartition("-")

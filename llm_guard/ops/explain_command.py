@@ -1,7 +1,6 @@
-"""`llm-guard explain`: asks a running gateway what became of a call, and draws it.
+"""`llm-guard explain`: fetches a call from a running gateway, and draws it.
 
-Owns the question, and the exit codes: 0 well, 1 there is no answer, 2 the arguments are wrong. Does not own the drawing
-(`ops.waterfall`).
+Exit codes: 0 success, 1 no answer, 2 wrong arguments.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def explain(
     url = url or address(access) or "http://127.0.0.1:8080"
     if (is_local := _is_local(url)) is None:
         raise click.BadParameter("must be a URL such as http://127.0.0.1:8080", param_hint="--url")
-    if not token and (access is not None or is_local):  # the file's token is for no machine but this one
+    if not token and (access is not None or is_local):  # a token from this machine must not be sent to another
         token = _found_token(access)
     page = f"/admin/calls/{name}" if name is not None else f"/admin/calls?failed=true&limit={limit}"
     try:
@@ -65,18 +64,18 @@ def explain(
 
 
 class _NoAnswer(Exception):
-    """Why; for the person at the terminal."""
+    """No usable response. The message is for the person at the terminal."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A token is for who was asked."""
+    """Does not follow redirects, which would send the token to another host."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def _found_token(access: Access | None) -> str | None:
-    """None: the gateway says that it needs one."""
+    """Returns the token, or None: then the gateway responds that it needs one."""
     try:
         return token_of(access).token
     except NoToken:
@@ -84,7 +83,7 @@ def _found_token(access: Access | None) -> str | None:
 
 
 def _is_local(url: str) -> bool | None:
-    """Whether it is this machine's; None: it is no URL of HTTP."""
+    """Returns whether the URL is of this machine, None if it is no HTTP URL."""
     try:
         parts = urlsplit(url)
         is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -98,7 +97,7 @@ def _fetch(url: str, token: str | None, *, is_local: bool) -> bytes:
     proxies = [urllib.request.ProxyHandler({})] if is_local else []
     opener = urllib.request.build_opener(_NoRedirects, *proxies)
     try:
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310  # the scheme was looked at
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310  # the scheme was checked
         with opener.open(request, timeout=_TIMEOUT_S) as answered:
             said: bytes = answered.read(_MOST_BYTES)
             return said

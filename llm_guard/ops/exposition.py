@@ -1,10 +1,7 @@
-"""How metrics are written down: the Prometheus text format, and OpenMetrics where the scraper asks for it.
+"""Writes metrics in the Prometheus text format, or in OpenMetrics where the scraper prefers it.
 
-Owns both spellings, and in what pieces a page is written. Does not own what is shown (`ops.call_metrics`,
-`ops.state_metrics`), nor when (`ops.metrics`).
-
-prometheus.io/docs/instrumenting/exposition_formats, and OpenMetrics 1.0.0. prometheus_client writes the same in 5 us a
-sample: of 200 deployments that would hold the event loop for 100 ms.
+prometheus.io/docs/instrumenting/exposition_formats, and OpenMetrics 1.0.0. prometheus_client writes the same, at 5 us
+per sample: with 200 deployments that would block the event loop for 100 ms.
 """
 
 from __future__ import annotations
@@ -18,15 +15,15 @@ from typing import Literal
 from llm_guard.gateway.counters import Distribution, Exemplar
 
 PIECE_SAMPLES = 500
-"""What is written in one go: for a quarter of a millisecond."""
+"""Samples written without a pause: they take a quarter of a millisecond."""
 
 _VALUE = "\0"
-"""Stands in a pattern for a label's value; no value has it."""
+"""Placeholder for a label's value in a pattern. No value contains it."""
 _MOST_LABEL_VALUES = 8192
 
 Format = Literal["text", "openmetrics"]
 Row = tuple[tuple[str, ...], float]
-"""The labels' values, and the sample's."""
+"""Label values, and the sample's value."""
 
 CONTENT_TYPES: dict[Format, str] = {
     "text": "text/plain; version=0.0.4; charset=utf-8",
@@ -38,18 +35,18 @@ _OPENMETRICS_VERSIONS = ("", "0.0.1", "1.0.0")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One counter or gauge: a value for each combination of labels."""
+    """A counter or gauge, with a value for each combination of labels."""
 
     name: str
-    """Of a counter without `_total`."""
+    """Name of the metric, of a counter without `_total`."""
     kind: Literal["counter", "gauge"]
     text: str
     labels: tuple[str, ...]
     read: Callable[[], Iterable[Row]]
-    """As they were at one moment: gone through with pauses."""
+    """Returns the values at one moment, which are then written with pauses in between."""
 
     def samples(self, _form: Format) -> Iterator[tuple[int, str]]:
-        """How many samples, and their lines."""
+        """Yields numbers of samples, and their lines."""
         name = f"{self.name}_total" if self.kind == "counter" else self.name
         pairs = ",".join(f'{label}="%s"' for label in self.labels)
         pattern = f"{name}{{{pairs}}} %s\n" if pairs else f"{name} %s\n"
@@ -59,7 +56,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """One histogram: a distribution for each value of its label."""
+    """A histogram, with a distribution for each value of its label."""
 
     name: str
     text: str
@@ -72,7 +69,7 @@ class Histogram:
         return (self.label,)
 
     def samples(self, form: Format) -> Iterator[tuple[int, str]]:
-        """How many samples, and their lines; what was never counted has none."""
+        """Yields numbers of samples, and their lines. Empty distributions are left out."""
         seen = [
             (value, each.bounds, each.counts.copy(), each.sum, _exemplars(each, form)) for value, each in self.read()
         ]
@@ -87,8 +84,8 @@ class Histogram:
 
 
 def pieces(metrics: Iterable[Family | Histogram], form: Format) -> Iterator[str]:
-    """A page, in pieces of about `PIECE_SAMPLES` samples. Between two of them the numbers may change, but not those of
-    one metric: they are read at one moment."""
+    """Yields a page in pieces of about `PIECE_SAMPLES` samples. Values may change between pieces, but those of one
+    metric are read at one moment."""
     piece, size = [], 0
     for metric in metrics:
         piece.append(_head(metric, form))
@@ -104,7 +101,8 @@ def pieces(metrics: Iterable[Family | Histogram], form: Format) -> Iterator[str]
 
 
 def wanted(accept: str) -> Format:
-    """What an Accept header prefers (RFC 9110, section 12.5.1); the text format where both are as welcome."""
+    """Returns the format that an Accept header prefers (RFC 9110, section 12.5.1); the text format if both are
+    equal."""
     weights: dict[str, float] = {}
     for each in accept.lower().split(","):
         media, *texts = each.split(";")
@@ -153,7 +151,7 @@ def _interleaved(upto: Sequence[int], exemplars: Sequence[Exemplar | None]) -> I
 
 
 def _exemplar(one: Exemplar | None) -> str:
-    """What stands behind a bucket's number: which call it was, how long that took, and when it ended."""
+    """Returns the exemplar of a bucket: the call's id, its duration, and when it ended."""
     if one is None:
         return ""
     request_id, trace_id, value, at = one

@@ -1,7 +1,6 @@
-"""What the fields of a struct and their types say of themselves, for whoever describes them to others.
+"""Finds the description of a struct's fields: the docstring below each field.
 
-Owns how that is found: what a field says is the docstring below it, which stands in the source alone, for Python does
-not keep it; of compiled modules nothing is said. Does not own the texts.
+Python does not keep those docstrings, so they are parsed from the source; compiled modules have no descriptions.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """By the names of the fields, those of its bases included; without those that say nothing."""
+    """Returns descriptions by field name, those of base classes included. Fields without one are left out."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         found |= _of_module(each.__module__).get(each.__name__, {})
@@ -24,14 +23,14 @@ def field_texts(kind: type) -> dict[str, str]:
 
 
 def type_text(schema: Mapping[str, Any]) -> str:
-    """What the type of a field says, by the field's JSON Schema; "" where it says nothing."""
+    """Returns the description of a field's type, from the field's JSON Schema; "" if there is none."""
     found = (each.get("description") for each in (schema, *schema.get("anyOf", ())))
     return next((each for each in found if each), "")
 
 
 @cache
 def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
-    """By the names of its classes."""
+    """Returns the descriptions of a module's fields, by class name."""
     try:
         source = inspect.getsource(sys.modules[name])
     except (KeyError, OSError, TypeError):

@@ -1,7 +1,7 @@
-"""Breakers that an operator has forced open or closed.
+"""Operator overrides of breakers: forced open or forced closed.
 
-Owns whose breakers are forced, and that each force reaches every breaker that it is meant for and ends when it should.
-Does not own what a state means (`policy.breaker`), nor how it is asked for (`ops.controls`).
+Applies each override to every breaker that it covers, new ones included, and ends it. `policy.breaker` defines the
+states.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _SHUT = ("forced_open", "open", "half_open")
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """Whose breakers: those with a label, or the one of a name under it; or the host's of an upstream."""
+    """Selects breakers: those with a deployment label, one of a model name under it, or the one of an upstream's
+    host."""
 
     deployment: str | None = None
     model: str | None = None
     upstream: str | None = None
 
     def breaker(self, deployment: Deployment) -> Breaker | None:
-        """The one that is meant of a deployment; None: it is not meant."""
+        """Returns the deployment's breaker that is selected, or None."""
         if self.upstream is not None:
             return deployment.host if deployment.upstream.name == self.upstream else None
         is_meant = deployment.label == self.deployment and self.model in (None, deployment.model)
@@ -45,22 +46,22 @@ class Aim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Force:
-    """An operator's word on them."""
+    """An operator's override of breakers."""
 
     aim: Aim
     state: ForcedState
     reason: str
     until: float | None
-    """The monotonic instant at which it ends by itself; None: somebody has to end it."""
+    """Monotonic instant at which it ends by itself; None: an operator has to end it."""
     who: str
     since: float
     """Seconds since the epoch."""
 
 
 class Forces:
-    """The latest on a breaker holds.
+    """All overrides; the latest on a breaker applies.
 
-    A force lasts over a reload, unless that says another `state` for the breaker, or has the deployment no longer.
+    An override survives a reload, unless the new config sets another `state` for the breaker or drops the deployment.
     """
 
     def __init__(self, gateway: Gateway, changes: Changes, clock: Clock) -> None:
@@ -69,17 +70,17 @@ class Forces:
         self._clock = clock
         self._forces: dict[Aim, Force] = {}
         self._taken: dict[Breaker, Force] = {}
-        """What has reached a breaker."""
+        """The override in effect on each breaker."""
 
     def put(self, force: Force) -> None:
-        """Instead of the one before with the same aim."""
+        """Adds an override, in place of the one with the same aim."""
         self._forces[force.aim] = force
         for _, breaker in self._meant(force.aim):
             self._take(breaker, force)
 
     def reset(self, aim: Aim) -> list[Force]:
-        """Its breakers follow the evidence again, from closed and with none, or what the config says. Returns what was
-        ended: with a label's force also those on names under it."""
+        """Ends the overrides of an aim, including those on single names under a label, and returns them. The breakers
+        start closed with no failures, or in the state that the config sets."""
         ended = [each for each in self._forces.values() if each.aim == aim or _covers(aim, each.aim)]
         for each in ended:
             del self._forces[each.aim]
@@ -90,15 +91,16 @@ class Forces:
         return tuple(self._forces.values())
 
     def has_taken(self, breaker: Breaker) -> bool:
-        """Whether an operator's word has forced it."""
+        """Returns whether an operator's override is in effect on the breaker."""
         return breaker in self._taken
 
     def covering(self, aim: Aim) -> Force | None:
-        """That would force a single name's breaker again, were only the name reset."""
+        """Returns the override of a whole label that would force a single name's breaker again after a reset of that
+        name."""
         return next((each for each in self._forces.values() if _covers(each.aim, aim)), None)
 
     def closed_labels(self) -> AbstractSet[str]:
-        """Forced open as a whole."""
+        """Returns labels that are forced open as a whole."""
         return {
             each.aim.deployment
             for each in self._forces.values()
@@ -106,12 +108,12 @@ class Forces:
         }
 
     def closed_upstreams(self) -> AbstractSet[str]:
-        """Whose hosts are forced open."""
+        """Returns upstreams with a host that is forced open."""
         forced = (each.aim.upstream for each in self._forces.values() if each.state == "forced_open")
         return {name for name in forced if name is not None}
 
     def forced(self, label: str) -> ForceView | None:
-        """The force on a label, or else on a name under it."""
+        """Returns the override of a label, or else of a name under it."""
         meant = [each for each in self._forces.values() if each.aim.deployment == label]
         force = min(meant, key=lambda each: each.aim.model is not None, default=None)
         if force is None:
@@ -120,7 +122,7 @@ class Forces:
         return ForceView(force.reason, iso(force.since), until, force.who)
 
     def look(self, now: float) -> None:
-        """Ends what is over."""
+        """Ends overrides that have expired, or that a reload has overruled."""
         if not self._forces:
             return
         for force in [each for each in self._forces.values() if each.until is not None and now >= each.until]:
@@ -130,20 +132,20 @@ class Forces:
         self._forget_lost()
 
     def dress(self, deployment: Deployment) -> None:
-        """It is new, or has been let go by a force that was its own: others may mean it too."""
+        """Applies overrides to a deployment that is new or has just been released: others may cover it too."""
         for force in sorted(self._forces.values(), key=lambda each: each.aim.model is None):
             breaker = force.aim.breaker(deployment)
             if breaker is not None and breaker not in self._taken:
                 self._take(breaker, force)
 
     def adopt(self, labels: AbstractSet[str], upstreams: AbstractSet[str]) -> None:
-        """The config has these now; what it has no longer cannot be forced."""
+        """Ends overrides of labels and upstreams that the new config no longer has."""
         for force in list(self._forces.values()):
             if force.aim.deployment not in labels and force.aim.upstream not in upstreams:
                 self._end(force, "reload", "the config has it no longer")
 
     def _meant(self, aim: Aim) -> list[tuple[Deployment, Breaker]]:
-        """Deployments of one upstream have its breaker in common."""
+        """Returns the selected deployments and breakers; deployments of one upstream share its breaker."""
         found = ((each, aim.breaker(each)) for each in self._gateway.deployments())
         return [(each, breaker) for each, breaker in found if breaker is not None]
 
@@ -152,7 +154,7 @@ class Forces:
         self._taken[breaker] = force
 
     def _release(self, meant: list[tuple[Deployment, Breaker]], why: str) -> None:
-        """What nobody was let through to is asked again by and by."""
+        """Ends the overrides of these breakers. Where calls were blocked, they return gradually (slow start)."""
         now = self._clock.now()
         for deployment, breaker in meant:
             if breaker.state in _SHUT:
@@ -165,7 +167,7 @@ class Forces:
         self._gateway.let_in()
 
     def _end(self, force: Force, who: str, why: str) -> None:
-        """Also what a reload has overruled for one of its breakers: no half of it stays."""
+        """Ends an override as a whole, even if a reload has overruled it for one of its breakers only."""
         if self._forces.get(force.aim) is force:
             del self._forces[force.aim]
         meant = [pair for pair in self._meant(force.aim) if self._taken.get(pair[1]) is force]
@@ -175,12 +177,12 @@ class Forces:
         self._changes.note(who, "breakers.reset", str(force.aim), why, details)
 
     def _forget_lost(self) -> None:
-        """A pattern lets go of names, and a reload of deployments."""
+        """Forgets breakers that no longer exist: patterns drop names, reloads drop deployments."""
         deployments = self._gateway.deployments()
         live = {breaker for each in deployments for breaker in (each.breaker, each.host)}
         self._taken = {breaker: force for breaker, force in self._taken.items() if breaker in live}
 
 
 def _covers(wide: Aim, narrow: Aim) -> bool:
-    """Whether one is a label's, and the other a single name's under it."""
+    """Returns whether `wide` is a label, and `narrow` a single name under it."""
     return wide.deployment is not None and wide == Aim(narrow.deployment) and narrow.model is not None

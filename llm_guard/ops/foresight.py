@@ -1,6 +1,6 @@
-"""POST /admin/explain: what would become of a call now. It sends nothing and changes nothing.
+"""POST /admin/explain: predicts how a call would be routed now. Sends nothing and changes nothing.
 
-Owns the question, and the words of the answer. Does not own how it is found out (`gateway.foresight`).
+`gateway.foresight` makes the prediction.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _USUAL_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 
 
 class ExplainRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A call, as far as it matters where it goes."""
+    """The properties of a call that affect its routing."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     dialect: Literal["openai", "anthropic"] = "openai"
     path: Annotated[str, Meta(pattern="^/v1/", max_length=1000, description="A path under /v1/.")] | None = None
-    """null: the usual one of the dialect."""
+    """Path of the call; null: the dialect's usual one."""
     stream: bool = False
     priority: Literal["high", "normal", "low"] = "normal"
 
 
 class BudgetOutlook(Struct, frozen=True):
-    """Retries that could be made now, and retries that a call brings."""
+    """Retries available now, and retries that each call adds."""
 
     tokens: float
     ratio: float
@@ -49,7 +49,7 @@ class BudgetOutlook(Struct, frozen=True):
 
 class HedgingOutlook(Struct, frozen=True):
     after: str | float
-    """A quantile, or seconds."""
+    """A latency quantile, or seconds."""
     tokens: float
 
 
@@ -69,29 +69,30 @@ class RouteOutlook(Struct, frozen=True):
     hedging: HedgingOutlook | None
     stream: StreamOutlook
     is_repeatable: bool
-    """It would be sent again although it may have been executed."""
+    """The call would be sent again even if it may have been executed."""
 
 
 class DeploymentOutlook(Struct, frozen=True):
-    """Seconds. In the order in which they would be asked."""
+    """A deployment, in the order in which they would be tried. Durations in seconds."""
 
     deployment: str
     upstream: str
     model: str | None
-    """As the upstream is asked for it."""
+    """Model name sent to the upstream."""
     turn: Turn
     why: str | None
-    """It is not asked now."""
+    """Why it would not be tried now."""
     back_in_s: float | None
-    """As estimated."""
+    """Estimated seconds until it is available again."""
     has_own_key: bool
-    """Else each caller brings one, and what rests or is limited for a caller's key cannot be seen from here."""
+    """The upstream has a key of its own. Otherwise callers bring keys, and their cooldowns and limits are not known
+    here."""
     breaker: BreakerState
     breaker_retry_s: float
     host: BreakerState
     host_retry_s: float
     queue_wait_s: float
-    """As estimated; 0: there is room."""
+    """Estimated wait; 0: there is room."""
     queue_wait_limit_s: float
     connect_s: float
     first_token_s: float
@@ -111,7 +112,7 @@ class RefusalOutlook(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """`POST /admin/explain`."""
+    """Response of `POST /admin/explain`."""
 
     summary: str
     refusal: RefusalOutlook | None
@@ -120,12 +121,12 @@ class Explanation(Struct, frozen=True):
 
 
 class Foresight:
-    """By the current routes, and what is known of them at the moment of the question."""
+    """Endpoint of the prediction, from the current routes and their state."""
 
     def __init__(self, gateway: Gateway, clock: Clock) -> None:
         self._gateway = gateway
         self._clock = clock
-        self._draw = Random().random  # noqa: S311  # a lot of its own: the gateway's is not drawn from
+        self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
 
     def pages(self) -> list[Page]:
         summary = "What would become of a call now; nothing is sent."
@@ -135,7 +136,7 @@ class Foresight:
         return answer(self.explain(asked.body))
 
     def explain(self, request: ExplainRequest) -> Explanation:
-        """Nothing that a call could notice is another afterwards."""
+        """Predicts how a call would be routed. Has no side effect on calls."""
         gateway, now = self._gateway, self._clock.now()
         path = request.path or _USUAL_PATHS[request.dialect]
         call = Call("", request.dialect, "POST", path, "", (), now, model=request.model, is_stream=request.stream)
@@ -215,7 +216,7 @@ def _why(foreseen: Foreseen) -> str | None:
     if isinstance(obstacle, Shut) and obstacle.rest is not None:
         return f"{obstacle.why}: {obstacle.rest.detail}"
     if isinstance(obstacle, Full) and foreseen.turn != "left_out":
-        return "no room now"  # there will be, in time
+        return "no room now"  # there will be later
     return None if obstacle is None else obstacle.why
 
 

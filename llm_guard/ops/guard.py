@@ -1,10 +1,8 @@
-"""Who may use the control plane.
-
-Owns which requests are let in, in whose name, and what browsers must not be made to do. Does not own what a token
-proves (`ops.credentials`), nor what is asked (`ops.site`).
+"""Authenticates requests of the admin API.
 
 A token is always needed: behind a proxy on this machine every request comes from 127.0.0.1. A page in an operator's
-browser may come from anywhere (DNS rebinding: CVE-2024-28224; cross-site requests): host and origin are checked too.
+browser may come from anywhere (DNS rebinding: CVE-2024-28224; cross-site requests), so host and origin are checked too.
+`ops.credentials` verifies tokens.
 """
 
 from __future__ import annotations
@@ -20,25 +18,25 @@ from llm_guard.ops.pages import JSON, Caller, Refused
 
 _OWN_SITES = ("same-origin", "none")
 _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="llm-guard"'),)
-"""RFC 9110, section 15.5.2: a 401 has to have one. Browsers show no dialog of their own for this scheme."""
+"""A 401 must have a challenge (RFC 9110, section 15.5.2). Browsers show no dialog of their own for this scheme."""
 _READING = ("GET", "HEAD")
 
 
 class WrongToken(Refused):
-    """The request had a token, a cookie or a code that is not right."""
+    """The request had a wrong token, cookie or login code."""
 
 
 class Guard:
-    """By the current config, which a reload replaces."""
+    """Checks requests against the current config; a reload replaces it."""
 
     def __init__(self, rules: Ops, credentials: tuple[Credential, ...], listens_on: tuple[str, ...]) -> None:
-        """`listens_on`: the hosts of the config, whose names are ours."""
+        """`listens_on`: the hosts of the config, which are valid Host headers."""
         self.credentials = credentials
         self._names = {"localhost", *(name.lower() for name in (*listens_on, *rules.hosts))}
 
     def check(self, method: str, headers: Mapping[str, str], wall: float) -> Caller:
-        """Raises Refused, WrongToken among them; `wall`: seconds since the epoch."""
-        caller = self.authenticate(headers, wall)  # before all else: what a stranger sends makes no difference
+        """Returns the caller. Raises Refused, or WrongToken. `wall`: seconds since the epoch."""
+        caller = self.authenticate(headers, wall)  # first: strangers learn nothing from the other checks
         self.check_page(headers)
         if method not in _READING:
             check_json(headers)
@@ -47,19 +45,19 @@ class Guard:
         return caller
 
     def authenticate(self, headers: Mapping[str, str], wall: float) -> Caller:
-        """Whose token or cookie a request has. Raises Refused, WrongToken among them."""
+        """Returns the owner of the request's token or cookie. Raises Refused, or WrongToken."""
         caller = self._caller(headers, wall)
         if caller is None:
             raise _wrong(headers) if self._shows_anything(headers) else _missing()
         return caller
 
     def check_page(self, headers: Mapping[str, str]) -> None:
-        """Raises Refused where a web page of somebody else's may have made the browser ask."""
+        """Raises Refused where a foreign web page may have made the browser send the request."""
         self._check_host(headers.get("host", ""))
         _check_origin(headers)
 
     def redeemed(self, code: str, wall: float) -> tuple[Credential, Code] | None:
-        """The credential that a login code was made with; None if there is none, or the code is too old."""
+        """Returns the credential that made a login code; None if there is none, or the code has expired."""
         for credential in self.credentials:
             if (found := credential.code(code, wall)) is not None:
                 return credential, found
@@ -69,7 +67,7 @@ class Guard:
         return of_token(self.credentials, token.encode("utf-8", "surrogateescape"))
 
     def _caller(self, headers: Mapping[str, str], wall: float) -> Caller | None:
-        """A token goes before a cookie: a wrong one is not made good by what the browser adds."""
+        """Prefers the token to the cookie: a wrong token is not redeemed by a cookie that the browser adds."""
         if (token := _token_in(headers)) is not None:
             found = of_token(self.credentials, token)
             return None if found is None else Caller(found.name, found.role, found.is_shared)
@@ -91,7 +89,7 @@ class Guard:
 
 
 def host_name(host: str) -> str:
-    """A Host header's name, in lower case, without port and brackets."""
+    """Returns the name in a Host header, in lower case, without port and brackets."""
     name = host.lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]
@@ -99,13 +97,14 @@ def host_name(host: str) -> str:
 
 
 def check_json(headers: Mapping[str, str]) -> None:
-    """Raises Refused. What a browser sends without asking first is not JSON."""
+    """Raises Refused unless the body is JSON: a browser sends no JSON across origins without a preflight."""
     if headers.get("content-type", "").partition(";")[0].strip() != JSON:
         raise Refused(415, "json_needed", f"send content-type: {JSON}")
 
 
 def cookies_in(headers: Mapping[str, str]) -> dict[str, str]:
-    """By name. Read by hand: `http.cookies` takes none where another program's cookie on this host is malformed."""
+    """Parses the cookies by name. `http.cookies` drops all of them if another program's cookie on this host is
+    malformed."""
     pairs = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
     return {name: value for name, _, value in pairs}
 
@@ -133,7 +132,7 @@ def _check_origin(headers: Mapping[str, str]) -> None:
 
 
 def _token_in(headers: Mapping[str, str]) -> bytes | None:
-    """None where there is none: another scheme's credentials are for a proxy in front."""
+    """Returns the bearer token, or None. Credentials of other schemes are for a proxy in front."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return token.strip().encode("utf-8", "surrogateescape")
@@ -141,7 +140,8 @@ def _token_in(headers: Mapping[str, str]) -> bytes | None:
 
 
 def _token_of_a_socket(headers: Mapping[str, str]) -> bytes | None:
-    """A browser's WebSocket has no other header of its page's choice: `bearer.` and the token in base64url."""
+    """Returns the token of a browser's WebSocket, which can set no other header: `bearer.` and the token in
+    base64url."""
     if headers.get("upgrade", "").lower() != "websocket":
         return None
     for offered in headers.get("sec-websocket-protocol", "").split(","):
@@ -155,7 +155,7 @@ def _token_of_a_socket(headers: Mapping[str, str]) -> bytes | None:
 
 
 def _is_address(name: str) -> bool:
-    """Then no name server had a say in where the request went."""
+    """Returns whether the host is an IP address. Such a request cannot be the result of DNS rebinding."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Which deployments are well, and the gateway as a whole: /admin/health, and what /readyz adds.
+"""Health of deployments and of the gateway as a whole: /admin/health, and the details of /readyz.
 
-Owns where the signs come from. Does not own what they mean (`policy.health`).
+Gathers the signals; `policy.health` evaluates them.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ WORST_FIRST: tuple[BreakerState, ...] = (
 )  # fmt: skip
 _LOOKS_OF_A_LABEL = 10
 _REASONS = 20
-"""Lines of /readyz."""
+"""Most lines in /readyz."""
 _REASONS_KEPT_S = 1.0
 
 Holds = Callable[[str], HoldView | None]
-"""An operator's word on the deployment with this label."""
+"""Returns the operator's hold on the deployment with a label."""
 Group = Sequence[Deployment]
-"""Those with one label: the names under a pattern have a breaker each."""
+"""Deployments with one label: each name under a pattern has a breaker of its own."""
 
 
 class Health:
-    """Looks when it is asked."""
+    """Evaluates the health when it is requested."""
 
     def __init__(self, config: Config, running: Running, history: History, holds: Holds) -> None:
         self._gateway = running.gateway
@@ -61,7 +61,7 @@ class Health:
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these settings hold."""
+        """Applies the settings of a new config."""
         self._config = config
         self._settings = config.ops.health
 
@@ -75,14 +75,14 @@ class Health:
         ]  # fmt: skip
 
     def states(self) -> Iterator[tuple[str, HealthState]]:
-        """Of each label, judged when it is asked for: whoever asks may pause in between."""
+        """Yields the health of each label, evaluated on the way: the consumer may pause in between."""
         now = self._clock.now()
         rests = self._rests(now)
         for label, group in self.groups().items():
             yield label, judge(self._signs(label, group, rests, now), self._settings).health
 
     def groups(self) -> dict[str, list[Deployment]]:
-        """All deployments, by label."""
+        """Returns all deployments, by label."""
         groups: dict[str, list[Deployment]] = {}
         for deployment in self._gateway.deployments():
             groups.setdefault(deployment.label, []).append(deployment)
@@ -101,12 +101,14 @@ class Health:
         return judge(self._signs(label, group, self._rests(now), now), self._settings)
 
     def _rests(self, now: float) -> dict[Key, float]:
-        """By kind, upstream, base URL, digest of the key, account, and the model unless all are meant."""
+        """Returns the seconds left of each cooldown, by kind, upstream, base URL, digest of the key, account, and the
+        model unless all models are meant."""
         rests = self._gateway.bench.snapshot(now).items()
         return {(key[0], *key[-4 if key[0] == "credential" else -5 :]): rest.until - now for key, rest in rests}
 
     def summed_up(self, verdicts: Mapping[str, Verdict]) -> Verdict:
-        """Of all together; in use are those that were ever asked. Of a pattern one name's outage is not that of all."""
+        """Returns the health of the gateway. Deployments count as in use once they have had an attempt. A pattern is
+        not counted as out because one of its names is."""
         healths = {label: verdict.health for label, verdict in verdicts.items()}
         asked = [label for label in verdicts if label in self._counted]
         out = {label for label in asked if healths[label] in ("unhealthy", "failed")}
@@ -148,14 +150,15 @@ class Health:
         return answer(await self.summary())
 
     async def _ready(self, asked: Asked) -> Answer:
-        """Not ready is only who must not be sent calls: another gateway has the same providers, and no better ones.
-        Reasons name models and upstreams, and are for those with a token."""
+        """Returns 503 only while draining. An outage of the providers does not count: another gateway would have the
+        same ones. The reasons name models and upstreams, and need a token."""
         word, status = ("draining", 503) if self._gateway.is_leaving else ("ready", 200)
         lines = [word, *(await self._reasons() if asked.caller is not None else ())]
         return Answer("".join(f"{line}\n" for line in lines).encode(errors="replace"), TEXT, status)
 
     async def _reasons(self) -> list[str]:
-        """Anybody may ask, as often as they like: not each time are all deployments looked at."""
+        """Returns cached reasons: /readyz may be polled at any rate, and not each time are all deployments
+        evaluated."""
         now = self._clock.now()
         if now - self._looked_at >= _REASONS_KEPT_S:
             self._looked_at = now
@@ -189,7 +192,7 @@ class Health:
 
 
 def worst(states: Iterable[BreakerState]) -> BreakerState:
-    """Of several breakers that are shown as one; `states` has one at least."""
+    """Returns the worst of several breakers that are shown as one; `states` must not be empty."""
     return min(states, key=WORST_FIRST.index)
 
 
@@ -202,7 +205,8 @@ def _slowest(quantiles_s: Iterable[float | None]) -> float | None:
 
 
 def _held_s(deployment: Deployment, now: float) -> float:
-    """0 where it lets some account's calls through: that another one is held is not the deployment's illness."""
+    """Returns the seconds until a gate is free, 0 if any account's gate is: another account's pause is not the
+    deployment's."""
     shortest_s = float("inf")
     for gate in deployment.gates.all():
         held_until = gate.snapshot(now).held_until
@@ -213,8 +217,8 @@ def _held_s(deployment: Deployment, now: float) -> float:
 
 
 def _longest(key_of: Callable[[Deployment, Key], Key], group: Group, rests: Mapping[Key, float]) -> float:
-    """Of the rests with these keys; those of callers' own keys are each for itself, and not looked at. An upstream with
-    several keys rests as long as all of them do."""
+    """Returns the longest cooldown of the upstreams' own keys. Those of callers' keys affect single callers and are
+    left out. An upstream with several keys is out only as long as all of them are."""
     if not rests:
         return 0.0
     own = ((each, each.upstream.own_credentials()) for each in group)

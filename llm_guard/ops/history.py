@@ -1,7 +1,6 @@
-"""How it went lately: the last quarter of an hour in steps of five seconds, and the last minute as a whole.
+"""Recent traffic: the last quarter of an hour in steps of five seconds, and the last minute as a whole.
 
-Owns what is remembered of the counters, which only grow. Bounded, however many models there are. Does not own the
-counters (`gateway.counters`), nor what is concluded (`ops.overview`, `policy.health`).
+Keeps snapshots of the counters, which only grow. Memory is bounded, however many models there are.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OTHERS = "(others)"
 
 _MINUTE_STEPS = 12
 _FADING = 0.98
-"""What a model's calls of one step still weigh at the next, where the busiest are chosen."""
+"""Factor by which a model's calls lose weight at each step, when the busiest models are chosen."""
 
 _Point = tuple[float | None, float | None, float | None, float | None, float | None, float | None]
 _SILENCE: _Point = (0.0, None, None, None, None, None)
@@ -35,11 +34,11 @@ _UNKNOWN: _Point = (None, None, None, None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class Lately:
-    """What was counted of one name in the last minute."""
+    """Counts of one name in the last minute."""
 
     tally: Tally
     seconds: float
-    """It may be less than a minute, just after the start, or up to five seconds more."""
+    """Seconds covered: 60 to 65, and less just after the start."""
 
     @property
     def calls_per_second(self) -> float:
@@ -48,7 +47,7 @@ class Lately:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """All counters at one instant."""
+    """Snapshot of all counters."""
 
     at: float
     models: Mapping[str, Tally]
@@ -56,7 +55,7 @@ class _Counted:
 
 
 class History:
-    """Looks at the counters; a look of the watch."""
+    """Takes snapshots of the counters in `look`, and answers queries about them."""
 
     def __init__(self, counters: CallCounters, clock: Clock) -> None:
         self._counters = counters
@@ -66,7 +65,7 @@ class History:
         self._total = _Line()
         self._lines: dict[str, _Line] = {}
         self._others: _Line | None = None
-        """Of those that have no line of their own; None: there never were any."""
+        """Sum over models that have no line of their own; None: there never were any."""
 
     def pages(self) -> list[Page]:
         return [
@@ -77,7 +76,7 @@ class History:
         ]  # fmt: skip
 
     def look(self, now: float) -> None:
-        """Takes a step, when it is time for one."""
+        """Takes a snapshot, when the next step is due."""
         before = self._minute[-1]
         if now - before.at < STEP_S:
             return
@@ -86,24 +85,24 @@ class History:
         self._step(before, counted)
 
     def model(self, name: str) -> Lately:
-        """A model's calls."""
+        """Returns the last minute's calls of a model."""
         then, counts = self._minute[0], self._counters.models.get(name)
         now = tally.of_model(counts) if counts is not None else NOTHING
         return self.lately(now.since(then.models.get(name, NOTHING)))
 
     def deployment(self, label: str) -> Lately:
-        """A deployment's attempts."""
+        """Returns the last minute's attempts on a deployment."""
         then, counts = self._minute[0], self._counters.deployments.get(label)
         now = tally.of_deployment(counts) if counts is not None else NOTHING
         return self.lately(now.since(then.deployments.get(label, NOTHING)))
 
     def lately(self, news: Tally) -> Lately:
-        """What was counted since the last minute began."""
+        """Relates counts to the seconds of the last minute."""
         return Lately(news, max(STEP_S, self._clock.now() - self._minute[0].at))
 
     def refusals(self, name: str) -> tuple[int, dict[str, int]]:
-        """A model's calls of the last minute, and those of them that the gateway refused, by what. It costs a fraction
-        of `model`."""
+        """Returns a model's calls in the last minute, and how many of them the gateway refused, by reason. Costs a
+        fraction of `model`."""
         then, counts = self._minute[0].models.get(name, NOTHING), self._counters.models.get(name)
         if counts is None:
             return 0, {}
@@ -112,7 +111,7 @@ class History:
         return sum(counts.calls.values()) - then.calls, {by: count for by, count in found.items() if count}
 
     def refused_since(self, name: str, by: RefusedBy) -> float:
-        """The instant of the last look before the first of a model's refusals that the last minute has seen."""
+        """Returns when the last snapshot before the model's first refusal of the last minute was taken."""
         place, marks = GATEWAYS_DOING.index(by), list(self._minute)
         counts = [counted.models.get(name, NOTHING).refused or (0,) * len(GATEWAYS_DOING) for counted in marks]
         return max(mark.at for mark, count in zip(marks, counts, strict=True) if count[place] == counts[0][place])
@@ -127,7 +126,7 @@ class History:
         return answer(self.view())
 
     def _count(self, now: float, before: _Counted) -> _Counted:
-        """What has not changed is kept as it is: models that nobody asks for cost nothing."""
+        """Takes a snapshot. Unchanged tallies are reused, so that idle models cost nothing."""
         models, deployments = self._counters.models, self._counters.deployments
         return _Counted(
             now,
@@ -157,8 +156,7 @@ class History:
             self._others.add(tally.total(others), seconds)
 
     def _make_room(self, news: Mapping[str, Tally]) -> None:
-        """A line for each model while there are few, and then for the busiest; who loses its line is among the others
-        from then on."""
+        """Gives each model a line while there are few, and then the busiest; the others are summed in one line."""
 
         def weight(name: str) -> float:
             return self._lines[name].weight + news.get(name, NOTHING).calls
@@ -173,21 +171,21 @@ class History:
 
 
 class _Line:
-    """One name's steps."""
+    """Steps of one name."""
 
     __slots__ = ("_points", "weight")
 
     def __init__(self) -> None:
         self._points: deque[_Point] = deque(maxlen=STEPS)
         self.weight = 0.0
-        """How many calls lately."""
+        """Recent calls, with exponential decay."""
 
     def add(self, news: Tally, seconds: float) -> None:
         self.weight = self.weight * _FADING + news.calls
         self._points.append(_point(news, seconds) if news.calls else _SILENCE)
 
     def series(self, length: int) -> Series:
-        """What was before its first step is not known."""
+        """Returns the series, with null for the steps before the line's first."""
         points = [*[_UNKNOWN] * (length - len(self._points)), *self._points]
         return Series(*(list(each) for each in zip(*points, strict=True))) if points else _EMPTY
 

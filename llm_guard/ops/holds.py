@@ -1,7 +1,6 @@
-"""Deployments that an operator took out of service: drained, or benched for a time.
+"""Maintenance holds: deployments that an operator has drained, or benched for a time.
 
-Owns which labels are held, and that each hold reaches every deployment with the label and ends when it should. Does not
-own what follows for a call (`gateway.entrance`), nor how it is asked for (`ops.controls`).
+Applies each hold to every deployment with its label, new ones included, and ends it. `gateway.entrance` enforces it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from llm_guard.ops.views import HoldView
 
 
 class Holds:
-    """By label. A reload keeps them, unless the label is gone."""
+    """Holds by label. A reload keeps them, unless the label is gone."""
 
     def __init__(self, gateway: Gateway, changes: Changes, clock: Clock) -> None:
         self._gateway = gateway
@@ -25,14 +24,14 @@ class Holds:
         self._holds: dict[str, Hold] = {}
 
     def put(self, label: str, hold: Hold) -> None:
-        """Instead of the one before."""
+        """Adds a hold, in place of the previous one."""
         self._holds[label] = hold
         for each in self._gateway.deployments():
             if each.label == label:
                 each.hold = hold
 
     def end(self, label: str) -> Hold | None:
-        """It is asked again, by and by; None: it was not held."""
+        """Ends a hold and returns it, None if there was none. Calls return gradually (slow start)."""
         hold = self._holds.pop(label, None)
         now = self._clock.now()
         for each in self._gateway.deployments():
@@ -43,7 +42,7 @@ class Holds:
         return hold
 
     def all(self) -> tuple[tuple[str, Hold], ...]:
-        """Each with its label."""
+        """Returns each hold with its label."""
         return tuple(self._holds.items())
 
     def labels(self) -> AbstractSet[str]:
@@ -57,18 +56,18 @@ class Holds:
         return HoldView(hold.kind, hold.reason, iso(hold.since), None if until is None else iso(until), hold.who)
 
     def look(self, now: float) -> None:
-        """Ends what is over."""
+        """Ends holds that have expired."""
         for label, hold in list(self._holds.items()):
             if hold.until is not None and now >= hold.until:
                 self.end(label)
                 self._note("expiry", label, hold, "its time was over")
 
     def dress(self, deployment: Deployment) -> None:
-        """It is new, or has another label."""
+        """Applies the hold to a deployment that is new, or has another label."""
         deployment.hold = self._holds.get(deployment.label)
 
     def adopt(self, labels: AbstractSet[str]) -> None:
-        """The config has these now; what it has no longer cannot be held."""
+        """Ends holds of labels that the new config no longer has."""
         for label in self._holds.keys() - labels:
             if (hold := self.end(label)) is not None:
                 self._note("reload", label, hold, "the config has it no longer")

@@ -1,7 +1,6 @@
-"""What has happened, for whoever watches: transitions, alerts, reloads, drains, an operator's changes.
+"""Event log: breaker transitions, alerts, reloads, drains, changes by operators.
 
-Owns the order of events, how many are kept, and who waits for the next. Does not own what is an event (whoever notes
-it), nor how it is sent (`ops.events`).
+Keeps the last events in order, and passes new ones to subscribers.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from llm_guard.clock import Clock
 from llm_guard.gateway.call_line import Timestamps
 
 KEPT = 2000
-"""Events; a reader that comes back gets what it missed of these."""
+"""Most events kept. A reader that reconnects gets those that it missed of these."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened."""
+    """An event."""
 
     id: int
-    """Counts up from 1 since the start of the process."""
+    """Number of the event, from 1 since the start of the process."""
     at: str
-    """ISO 8601, UTC."""
+    """Time, ISO 8601 in UTC."""
     kind: str
-    """`breaker`, `alert`, `reload`, `drain`, `change`, ..."""
+    """Kind of event: `breaker`, `alert`, `reload`, `drain`, `change`, ..."""
     facts: dict[str, str | int | float | bool | None]
-    """By kind."""
+    """Details, depending on the kind."""
 
 
 class Journal:
-    """The last events. Of one thread, the event loop's."""
+    """The last events. Used from the event loop's thread only."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,7 +41,7 @@ class Journal:
         self._timestamps = Timestamps()
 
     def note(self, kind: str, /, **facts: str | float | bool | None) -> None:
-        """It has happened just now."""
+        """Records an event that happens now."""
         self._last_id += 1
         event = Event(self._last_id, self._timestamps.of(self._clock.wall()), kind, facts)
         self._events.append(event)
@@ -54,11 +53,12 @@ class Journal:
         return self._last_id
 
     def since(self, last_id: int) -> tuple[list[Event], bool]:
-        """What came after the event `last_id`, and whether none of it is lost."""
+        """Returns the events after `last_id`, and whether none of them is lost."""
         kept = [event for event in self._events if event.id > last_id]
         return kept, self._last_id - last_id == len(kept)
 
     def subscribe(self, tell: Callable[[Event], None]) -> Callable[[], None]:
-        """`tell` hears of every event from now on, at once: it must not block nor raise. Returns how to end that."""
+        """Calls `tell` at once with every new event; it must not block or raise. Returns a function that
+        unsubscribes."""
         self._readers.add(tell)
         return lambda: self._readers.discard(tell)

@@ -1,7 +1,7 @@
-"""When what this gateway has to know again is written, and when it is read: never on the event loop.
+"""Saves and restores the operator state, never on the event loop.
 
-Owns one write at a time, and what becomes of one that fails: the gateway goes on, and a restart knows less. Does not
-own what is kept (`ops.kept`), nor the file (`store.kept_file`).
+Writes one snapshot at a time. If a write fails, the gateway goes on, and a restart restores an older state. `ops.kept`
+defines the state, `store.kept_file` the file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from llm_guard.store.worker import Worker
 _log = structlog.get_logger("llm_guard.ops.keeping")
 
 PATIENCE_S = 5.0
-"""So long the start, and the end, wait for the disk."""
+"""Seconds that the start and the end wait for the disk."""
 AGAIN_S = 30.0
-"""After a write that failed."""
+"""Seconds until the next write after one that failed."""
 
 _REMEDY = "give each gateway a host name, or an ops.store, of its own"
 
@@ -34,7 +34,7 @@ _written = msgspec.json.encode
 
 
 class Keeping:
-    """`await recall()` before the first call, then `look` now and then; `await close()` at the end."""
+    """Life cycle: `await recall()` before the first call, then `look` periodically; `await close()` at the end."""
 
     def __init__(
         self, file: KeptFile, gather: Callable[[], Kept], recall: Callable[[Kept], None], clock: Clock
@@ -45,31 +45,31 @@ class Keeping:
         self._clock = clock
         self._thread = Worker("kept")
         self._last: Kept | None = Kept()
-        """What is on the disk: no file is as good as an empty one. None: it is to be written in any case."""
+        """The state on the disk; no file counts as an empty state. None: the next one is written in any case."""
         self._writing: asyncio.Future[None] | None = None
         self._next_at = float("-inf")
         self._is_failing = False
         self._is_over = False
 
     async def recall(self) -> None:
-        """Without a file that can be read it is as if none had been there."""
+        """Restores the saved state. If the file cannot be read, the gateway starts without it."""
         try:
             with self._clock.limit() as limit:
                 limit.set(self._clock.now() + PATIENCE_S, "kept")
                 content = await asyncio.shield(self._on_thread(self._file.read))
             if content is None:
                 return
-            self._last = None  # the file is this process's from now on
+            self._last = None  # this process owns the file from here on
             self._recall(_read(content))
         except TimeoutError:
             _log.error("the disk of ops.store does not answer: nothing is known of before the restart")
         except (OSError, msgspec.DecodeError) as error:
             _log.error("nothing is known of before the restart", problem=_said(error))
-        except Exception:  # noqa: BLE001  # somebody else's hand was in it; the gateway must start
+        except Exception:  # noqa: BLE001  # the file may have been edited by hand; the gateway must start
             _log.exception("not all is known of before the restart")
 
     def look(self, now: float) -> None:
-        """Writes what is new."""
+        """Writes the state if it has changed."""
         if self._is_over or self._writing is not None or now < self._next_at:
             return
         kept = self._gather()
@@ -79,7 +79,7 @@ class Keeping:
         self._writing.add_done_callback(partial(self._settle, kept))
 
     async def close(self) -> None:
-        """What is new is written, if the disk answers in time."""
+        """Writes the state if it has changed, unless the disk takes too long."""
         self._next_at = float("-inf")
         try:
             with self._clock.limit() as limit:
@@ -89,7 +89,7 @@ class Keeping:
                 self.look(self._clock.now())
                 if self._writing is not None:
                     await asyncio.shield(self._writing)
-        except Exception as error:  # noqa: BLE001  # there is more to be stopped
+        except Exception as error:  # noqa: BLE001  # the rest must be stopped as well
             _log.error("what was new is lost", problem=_said(error) or "the disk does not answer")
         self._is_over = True
         self._thread.shutdown()

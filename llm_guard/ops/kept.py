@@ -1,9 +1,7 @@
-"""What a gateway knows again after a restart: which alerts it has told of, and what operators said.
+"""Operator state that survives a restart: alerts already sent, and operators' overrides.
 
-Owns its form, how it is gathered and how it is taken up again. Does not own when that is (`ops.keeping`), nor what any
-of it means.
-
-Not kept are log levels, and the config that was rolled back to: a process starts by its file. The trail is told so.
+Defines its form, takes a snapshot and restores it; `ops.keeping` decides when. Log levels and a rolled-back config are
+not kept: a process starts by its config file, and the audit trail notes that.
 """
 
 from __future__ import annotations
@@ -34,7 +32,8 @@ _CLIENTS_EVERY_S = 5.0
 
 
 class KeptForce(Struct, frozen=True):
-    """Instants in seconds since the epoch, here and below; `until` null: it has no end."""
+    """An override of breakers. Here and below, instants are in seconds since the epoch, and `until` null means no
+    end."""
 
     deployment: str | None
     model: str | None
@@ -65,7 +64,7 @@ class KeptSilence(Struct, frozen=True):
 
 class KeptMode(Struct, frozen=True):
     model: str | None
-    """None: the whole gateway."""
+    """Model in degraded mode; None: the whole gateway."""
     is_degraded: bool
     reason: str
     who: str
@@ -81,13 +80,13 @@ class KeptLimits(Struct, frozen=True):
 class KeptClient(Struct, frozen=True):
     name: str
     day: int
-    """Since the epoch, of UTC."""
+    """Day in UTC, counted from the epoch."""
     tokens: int
-    """Used in it."""
+    """Tokens used on that day."""
 
 
 class Kept(Struct, frozen=True):
-    """All of it; one that is like a new one need not be written."""
+    """The whole state. One that equals a default instance need not be written."""
 
     alerts: list[KeptAlert] = []
     silences: list[KeptSilence] = []
@@ -96,17 +95,17 @@ class Kept(Struct, frozen=True):
     limits: list[KeptLimits] = []
     modes: list[KeptMode] = []
     stopped: list[str] = []
-    """Engines."""
+    """Engines that an operator has stopped."""
     log_levels: list[str] = []
-    """The loggers that an operator spoke of."""
+    """Loggers with a level that an operator has set."""
     config: str | None = None
-    """The digest of what ran, where something depends on it."""
+    """Digest of the running config, set only where something depends on it."""
     is_rolled_back: bool = False
     clients: list[KeptClient] = []
 
 
 class Known:
-    """What is known now: `gather` it, or `recall` what was."""
+    """Takes and restores snapshots of the state."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class Known:
         self._offset_s = clock.wall() - clock.now()
 
     def gather(self) -> Kept:
-        """Equal to the one before unless something was said, told, or has ended."""
+        """Takes a snapshot. It equals the previous one unless something was set, sent, or has ended."""
         offset_s, words, current = self._offset(), self._limits.words(), self._reloads.current
         is_rolled_back = self._reloads.is_rolled_back
         return Kept(
@@ -155,7 +154,8 @@ class Known:
         )
 
     def recall(self, kept: Kept) -> None:
-        """Before the first call. What has ended meanwhile is written down."""
+        """Restores a snapshot, before the first call. Overrides that have ended meanwhile are noted in the audit
+        trail."""
         offset_s = self._offset()
         for each in kept.silences:
             self._alerts.try_silence(
@@ -174,7 +174,8 @@ class Known:
         _log.info("what was said before the restart", **_counts(kept))
 
     def _clients_lately(self) -> list[KeptClient]:
-        """As they were a few seconds ago, so that not every call has the file written; at the end as they are."""
+        """Returns the usage of client keys as of a few seconds ago, so that not every call causes a write; up to date
+        at the end."""
         now = self._clock.now()
         if now - self._clients_at >= _CLIENTS_EVERY_S or self._gateway.is_closed:
             self._clients_at = now
@@ -182,7 +183,8 @@ class Known:
         return self._clients
 
     def _recall_config(self, kept: Kept) -> None:
-        """Limits are over when another config is read, by a restart as by a reload."""
+        """Restores changed limits, if the config is the same: a restart with another config ends them, as a reload
+        does."""
         digest = self._reloads.current.digest
         is_same = kept.config == digest
         if kept.is_rolled_back and not is_same:
@@ -195,8 +197,8 @@ class Known:
                 self._changes.note("start", "limits.reset", each.label, "the config was read", {"was": each.said})
 
     def _offset(self) -> float:
-        """From this process's instants to those of the epoch. It moves with the clock's steps alone: else nothing would
-        ever be equal to what was gathered before."""
+        """Returns the seconds from monotonic instants to the epoch. It changes only if the wall clock is set: otherwise
+        no snapshot would ever equal the previous one."""
         offset_s = self._clock.wall() - self._clock.now()
         if abs(offset_s - self._offset_s) >= _STEP_S:
             self._offset_s = offset_s

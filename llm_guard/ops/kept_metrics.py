@@ -1,8 +1,4 @@
-"""The metrics of calls that are kept beyond their clients.
-
-Owns names, help texts and labels. Does not own the numbers (`errands.counts`), nor those of clients' calls
-(`ops.call_metrics`).
-"""
+"""Metrics of deferred calls and dead letters. `errands.counts` counts them."""
 
 from __future__ import annotations
 
@@ -13,7 +9,8 @@ from llm_guard.ops.exposition import Family, Row
 
 
 def kept_metrics(counts: ErrandCounts) -> tuple[Family, ...]:
-    """What is kept is as it was some seconds ago; where nothing ever was, there are no samples."""
+    """Returns the metrics. The stored calls are as of some seconds ago; if there never were any, there are no
+    samples."""
 
     def kept() -> Iterator[Row]:
         if counts.found is not None:

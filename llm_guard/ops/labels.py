@@ -1,7 +1,4 @@
-"""Deployments by the names under which operators know them.
-
-Owns which labels a config has, and which models would have nobody left. Does not own how a label is made (`routes`).
-"""
+"""Labels of deployments, and the models that have no deployment left when some are taken out."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from llm_guard.ops.pages import Refused
 
 
 def labels_of(config: Config) -> dict[str, str]:
-    """Each label's upstream, also of patterns that nobody has asked for yet, and of pass-through."""
+    """Returns the upstream of each label, including those of unused patterns and of pass-through calls."""
     found = {name: name for name in config.upstreams}
     for key, model in config.models.items():
         found.update({f"{each.upstream}/{each.model or key}": each.upstream for each in model.deployments})
@@ -21,7 +18,7 @@ def labels_of(config: Config) -> dict[str, str]:
 
 
 def check_known(name: str, known: AbstractSet[str], kind: str) -> None:
-    """Raises Refused."""
+    """Raises Refused if the name is unknown."""
     if name not in known:
         near = near_names(name, known)
         hint = f"; near it are {', '.join(near)}" if near else ""
@@ -29,14 +26,14 @@ def check_known(name: str, known: AbstractSet[str], kind: str) -> None:
 
 
 def left_alone(config: Config, closed: AbstractSet[str]) -> list[str]:
-    """The keys of `models`, and pass-through, that have nobody left once these labels are not asked."""
+    """Returns the keys of `models`, and pass-through paths, that have no deployment left without these labels."""
     models = [key for key in config.models if all(label in closed for label in _steps(config, key))]
     through = [f"/upstreams/{name}" for name in config.upstreams if name in closed]
     return [*models, *through]
 
 
 def _steps(config: Config, key: str) -> Iterator[str]:
-    """The labels of a model, and of its fallbacks."""
+    """Yields the labels of a model and of its fallbacks."""
     waiting, seen = [key], set[str]()
     while waiting:
         key = waiting.pop()

@@ -1,7 +1,6 @@
-"""What an operator sees of what outlives a call, as it is sent: probes, engines, degraded modes, the cache, kept calls.
+"""Schemas of what outlives a call: probes, engines, degraded modes, the response cache, stored calls.
 
-Owns the shapes. Does not own how they come about (`ops.probe_pages` and its like), nor those of models and deployments
-(`ops.views`). Seconds, instants in ISO 8601; null where something is not known, or not so.
+Durations in seconds, instants in ISO 8601; null where a value is not known or does not apply.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from llm_guard.policy.probing import Finding, ProbeKind, ProbeState
 
 
 class ProbedView(Struct, frozen=True):
-    """An upstream, or one deployment of it, that is looked at beside its calls: one of `GET /admin/probes`."""
+    """A probed upstream, or a deployment with probes of its own: one entry of `GET /admin/probes`."""
 
     upstream: str
     deployment: str | None
     """null: the upstream as a whole."""
     kind: ProbeKind
     state: ProbeState
-    """down: it is asked after all others."""
+    """down: it is tried after all others."""
     last: Finding | None
-    """What the last look found; null: there was none yet."""
+    """Result of the last probe; null: there was none yet."""
     why: str | None
-    """Where it did not find all well."""
+    """Problem that the last probe found."""
     failures: int
-    """In a row."""
+    """Failed probes in a row."""
     last_ok: str | None
     looked: str | None
     took_s: float | None
-    """The last look that was answered."""
+    """Duration of the last probe that got a response."""
     interval_s: float
     timeout_s: float
     max_failures: int
@@ -41,110 +40,110 @@ class ProbedView(Struct, frozen=True):
 
 
 class EngineView(Struct, frozen=True):
-    """One of `GET /admin/engines`."""
+    """One entry of `GET /admin/engines`."""
 
     engine: str
     kind: Literal["command", "docker", "podman", "systemd"]
     place: str
-    """What is started."""
+    """Command, container or unit that is started."""
     upstreams: list[str]
-    """Which it serves."""
+    """Upstreams that it serves."""
     state: EngineState
     since: str
     why: str | None
-    """What went wrong last, until it is well again."""
+    """The last problem, until the engine runs again."""
     doing: Order | None
-    """null: nothing is being done to it."""
+    """Operation in progress; null: none."""
     attempts: int
     """Automatic restarts in a row."""
     max_attempts: int
     next_attempt_s: float | None
-    """null: none is planned."""
+    """Seconds until the next attempt; null: none is planned."""
     boot_left_s: float | None
-    """So long it may still take to come up; null: it is not coming up."""
+    """Seconds left for it to come up; null: it is not coming up."""
     restarts_ok: int
     restarts_failed: int
-    """Both since the start of the gateway."""
+    """Failed restarts since the start of the gateway; `restarts_ok` counts from then, too."""
     is_spare: bool
     auto_provision: Literal["never", "on_post", "on_get"]
-    """Whether /admin/admit starts it."""
+    """Which requests to /admin/admit start it."""
     output: list[str]
-    """The last lines that it has printed; of a command only."""
+    """Last lines of its output; of a command only."""
 
 
 class ModeView(Struct, frozen=True):
-    """Whether lesser answers are given soon."""
+    """A degraded mode, in which fallback responses are sent early."""
 
     is_degraded: bool
     by: Literal["rule", "operator", "gateway"] | None
-    """gateway: it is the whole gateway's mode; null: well, and nobody says otherwise."""
+    """gateway: the whole gateway is degraded; null: not degraded, and no override."""
     why: str | None
     since: str | None
     until: str | None
-    """When an operator's word ends by itself."""
+    """When an operator's override ends by itself."""
     who: str | None
-    """The operator."""
+    """Name of the operator."""
 
 
 class RouteModeView(ModeView, frozen=True):
-    """Of the calls with one `model` label; of those in use that have `degraded` in their rules."""
+    """Mode of the calls with one `model` label, for models in use that have `degraded` in their rules."""
 
     model: str
     calls: int
-    """Within the rule's window, since the mode has last turned, as far as they tell anything."""
+    """Calls that count, within the rule's window and since the mode last changed."""
     without_answer: int
-    """Of those."""
+    """Those of them without a response."""
     lesser_answers: dict[str, int]
-    """Since the start, by kind: static, stale, promise."""
+    """Fallback responses since the start, by kind: static, stale, promise."""
 
 
 class DegradedView(Struct, frozen=True):
-    """`GET /admin/degraded`."""
+    """Response of `GET /admin/degraded`."""
 
     gateway: ModeView
     models: list[RouteModeView]
 
 
 class RouteCache(Struct, frozen=True):
-    """One route: a key of `models`, or `none` for calls that name no model."""
+    """Cache of a route: a key of `models`, or `none` for calls that name no model."""
 
     route: str
     is_on: bool
-    """It has `cache` in its rules."""
+    """The route has `cache` in its rules."""
     entries: int
     bytes: int
     hit: int
-    """Calls since the start, as are those that follow."""
+    """Calls served from the cache since the start; the counts below also begin then."""
     stale: int
     stale_if_error: int
     miss: int
     coalesced: int
-    """They got what another call was asking for already."""
+    """Calls that got the response of an identical call in progress."""
 
 
 class CacheView(Struct, frozen=True):
-    """`GET /admin/cache`."""
+    """Response of `GET /admin/cache`."""
 
     kind: Literal["memory", "sqlite"]
     entries: int
     bytes: int
     max_bytes: int
     evictions: int
-    """Answers that made room for others, since the start."""
+    """Responses evicted since the start."""
     failures: dict[str, int]
-    """What its file could not do, or not in time, since the start."""
+    """Operations of the cache's file that failed or timed out since the start."""
     flights: int
-    """Requests under way for calls of such routes, each for one or several."""
+    """Upstream requests in progress for cached routes, each for one or more calls."""
     routes: list[RouteCache]
 
 
 class KeptView(Struct, frozen=True):
-    """Calls kept beyond their clients: dead letters, and those that are answered later."""
+    """Stored calls: dead letters and deferred calls."""
 
     count: dict[str, int]
-    """By purpose and state: `letter/dead`, ...; as it was some seconds ago, as are those that follow."""
+    """Number by purpose and state: `letter/dead`, ... This and the next two are as of some seconds ago."""
     bytes: int
     oldest: str | None
-    """When the call that has been kept for longest was received."""
+    """When the oldest stored call was received."""
     lost: dict[str, int]
-    """Calls that should have been kept as letters, and were not, since the start: by why."""
+    """Calls that should have become dead letters but were lost since the start, by reason."""

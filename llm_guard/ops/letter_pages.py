@@ -1,6 +1,6 @@
-"""/admin/dead-letters: calls that nobody could answer, and those that are answered later; asked again, or deleted.
+"""/admin/dead-letters: dead letters and deferred calls; list, requeue, delete.
 
-Owns how it is asked for and answered. Does not own the calls (`store.kept`), nor who asks for them (`errands`).
+`errands` executes the calls.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ Instant = Annotated[float, Meta(ge=0, le=1e11, description="Seconds since the ep
 
 
 class LettersQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """Which of them."""
+    """Filter of stored calls."""
 
     purpose: Purpose | None = None
-    """letter: failed; later: promised an answer. Both, if it is left out."""
+    """letter: failed calls. later: deferred calls. Both, if it is left out."""
     state: State | None = None
     route: Name | None = None
     kind: Name | None = None
-    """Of its last failure."""
+    """Kind of its last failure."""
     since: Instant | None = None
-    """Received then or later."""
+    """Received at this time or later."""
     until: Instant | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
     before: Id | UnsetType = UNSET
-    """Older than the one with this id."""
+    """Only calls older than the one with this id."""
 
 
 class BodyQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """Whether what was asked and answered is shown, too: prompts may stand in it."""
+    """Selects whether request and response bodies are included; they may contain prompts."""
 
     body: bool = False
 
 
 class Filter(Struct, forbid_unknown_fields=True, frozen=True):
-    """All that is given must hold."""
+    """Filter; all given fields must match."""
 
     between_fields: ClassVar[Mapping[str, object]] = {"minProperties": 1}
 
@@ -66,7 +66,7 @@ class Filter(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ChooseLetters(Change):
-    """Which ones."""
+    """The calls to change."""
 
     between_fields: ClassVar[Mapping[str, object]] = {"minProperties": 2, "maxProperties": 2}
     """`reason`, and one of the three."""
@@ -77,31 +77,31 @@ class ChooseLetters(Change):
 
 
 class Letters(Struct, frozen=True):
-    """`GET /admin/dead-letters`."""
+    """Response of `GET /admin/dead-letters`."""
 
     letters: list[LetterView]
-    """The newest first."""
+    """The stored calls, newest first."""
     count: dict[str, int]
-    """Of all that are kept, by purpose and state: `letter/dead`, ..."""
+    """Number of all stored calls, by purpose and state: `letter/dead`, ..."""
     bytes: int
     oldest: str | None
 
 
 class Chosen(Struct, frozen=True):
-    """What a change has come to."""
+    """Result of a change."""
 
     count: int
     ids: list[str]
-    """The first hundred."""
+    """Ids of the calls, at most a hundred."""
     last_due: str | None = None
-    """When the last of them is begun, at the earliest."""
+    """Earliest time at which the last of them starts."""
 
 
 _Found = TypeVar("_Found")
 
 
 class LetterPages:
-    """By the current config, which a reload replaces."""
+    """Endpoints of stored calls, under the current config; a reload replaces it."""
 
     def __init__(self, config: Config, errands: Errands, changes: Changes, clock: Clock) -> None:
         self._errands = errands
@@ -110,7 +110,7 @@ class LetterPages:
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these settings hold."""
+        """Applies the settings of a new config."""
         self._pace_s = 1 / config.store.dead_letters.pace
         rules = (config.defaults, *config.models.values())
         self._keeps_by_itself = any(
@@ -137,7 +137,7 @@ class LetterPages:
         ]  # fmt: skip
 
     def view_if_used(self) -> KeptView | None:
-        """How many are kept; None: none is, and no model keeps any that nobody asks it to."""
+        """Returns the counts; None if no call is stored, and no model stores calls without a request header."""
         counts = self._errands.counts
         found = counts.found or Found(count={}, size=0)
         lost = dict[str, int](counts.lost.items())
@@ -145,8 +145,6 @@ class LetterPages:
             return None
         oldest = None if found.oldest_at is None else iso(found.oldest_at)
         return KeptView(dict(found.count), found.size, oldest, lost)
-
-    # look
 
     async def _list(self, asked: Asked) -> Answer:
         wants: LettersQuery = asked.wants
@@ -166,8 +164,6 @@ class LetterPages:
         if kept is None:
             raise _unknown()
         return answer(whole_letter(kept, shows_bodies=asked.wants.body))
-
-    # change
 
     async def _requeue(self, asked: Asked) -> Answer:
         wanted, target = _chosen(asked.body, "dead")
@@ -192,7 +188,7 @@ class LetterPages:
         return await self._delete_those(asked, Wanted(ids=(kept_id,)), kept_id)
 
     async def _delete_those(self, asked: Asked, wanted: Wanted, target: str) -> Answer:
-        # What comes meanwhile is not meant.
+        # Excludes calls that are stored while this request runs.
         until = min(self._clock.wall(), wanted.until if wanted.until is not None else math.inf)
         doomed = replace(wanted, until=until) if wanted.ids is None else wanted
 
@@ -206,7 +202,7 @@ class LetterPages:
         return await self._changes.make(asked, "dead-letters.delete", target, do)
 
     async def _ask(self, act: Callable[[KeptCalls], _Found]) -> _Found:
-        """Raises Refused."""
+        """Runs `act` on the store. Raises Refused if the store fails."""
         try:
             return await self._errands.shelf.ask(act, _PATIENCE_S)
         except StoreError as error:
@@ -214,7 +210,7 @@ class LetterPages:
 
 
 def _chosen(body: ChooseLetters, state: State | None) -> tuple[Wanted, str]:
-    """Which, and what the trail calls them. Raises Refused."""
+    """Returns the filter of the chosen calls, and their description for the audit trail. Raises Refused."""
     if sum(each is not UNSET for each in (body.ids, body.filter, body.all)) != 1:
         raise Refused(422, "invalid_body", "name `ids`, or a `filter`, or say `all`: true, and one of these alone")
     if body.ids is not UNSET:

@@ -1,8 +1,4 @@
-"""A kept call as an operator sees it.
-
-Owns its shape, and that bodies are shown only to whoever asks for them. Does not own the pages (`ops.letter_pages`).
-Instants in ISO 8601; null where something is not known, or not so.
-"""
+"""Schemas of a stored call. Instants in ISO 8601; null where a value is not known or does not apply."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ class LastFailureView(Struct, frozen=True):
 
 
 class LetterView(Struct, frozen=True):
-    """One of them."""
+    """A dead letter or deferred call."""
 
     id: str
     request_id: str
@@ -37,33 +33,33 @@ class LetterView(Struct, frozen=True):
     first_failed: str | None
     last_failed: str | None
     attempts: int
-    """Exchanges with providers, in all."""
+    """Attempts on upstreams in all."""
     rounds: int
-    """How often it was asked for since it is kept."""
+    """How often it was executed since it was stored."""
     due: str | None
-    """When it is asked for next."""
+    """When it is executed next."""
     deadline: str | None
     last_failure: LastFailureView | None
     answered: str | None
 
 
 class BodyView(Struct, frozen=True):
-    """As text where it is text."""
+    """A body, as text if it is UTF-8."""
 
     encoding: Literal["utf-8", "base64"]
     content: str
 
 
 class WholeLetter(Struct, frozen=True):
-    """`GET /admin/dead-letters/{id}`."""
+    """Response of `GET /admin/dead-letters/{id}`."""
 
     letter: LetterView
     request_headers: dict[str, str]
     is_readable: bool
-    """False: it was encrypted with a key that this gateway does not have."""
+    """False: the bodies were encrypted with a key that this gateway does not have."""
     answer_status: int | None
     request_body: BodyView | None
-    """null: not asked for with ?body=true, or not kept."""
+    """null: not requested with ?body=true, or not stored."""
     failure_body: BodyView | None
     answer_body: BodyView | None
 

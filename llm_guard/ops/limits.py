@@ -1,6 +1,6 @@
-"""Retry budgets and capacity, changed while the gateway runs: until the next reload, or until they are reset.
+"""/admin/limits: retry budgets and capacity, changed until the next reload or reset.
 
-Owns which settings stand in for the config's. Does not own what they mean (`policy.retry_budget`, `policy.gate`).
+`policy.retry_budget` and `policy.gate` define the settings.
 """
 
 from __future__ import annotations
@@ -24,55 +24,56 @@ from llm_guard.policy.retry_budget import BudgetSettings
 from llm_guard.policy.units import at_least, parse_concurrency, parse_count, parse_ratio
 
 _Said = dict[str, Any]
-"""By the fields of `SetLimits`."""
+"""Changed values, by the fields of `SetLimits`."""
 _Number = Annotated[float, Meta(ge=0)]
 _Count = Annotated[float, Meta(ge=1, le=1_000_000, multiple_of=1)]
-"""To JSON Schema 2.0 is as whole as 2; to msgspec's `int` it is not."""
+"""A whole number; JSON Schema accepts 2.0 as one, msgspec's `int` does not."""
 
 
 class LimitsOf(Change):
-    """Whose."""
+    """The deployment to change."""
 
     deployment: Label
 
 
 class SetLimits(LimitsOf):
-    """What is left out stays as it is."""
+    """New limits; those that are left out stay as they are."""
 
     between_fields: ClassVar[Mapping[str, object]] = {"minProperties": 3}
-    """`reason`, `deployment`, and something that is to change."""
+    """At least three properties: `reason`, `deployment`, and one that changes."""
 
     retry_ratio: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
     min_per_second: _Number | UnsetType = UNSET
     max_ratio: _Number | UnsetType = UNSET
     concurrency: _Count | Literal["adaptive"] | UnsetType | None = UNSET
-    """null: no limit."""
+    """Most concurrent attempts; null: no limit."""
     queue: _Count | UnsetType = UNSET
 
 
 class Limits(Struct, frozen=True):
-    """As they are now."""
+    """Current limits of a deployment."""
 
     deployment: str
     retry_ratio: float
     """Retries per call."""
     min_per_second: float
     max_ratio: float
-    """Where half of the attempts or more succeed, and the budget is adaptive."""
+    """Upper bound of the ratio, reached where retries succeed at least half as often as first attempts, if the budget
+    is adaptive."""
     is_adaptive: bool
     tokens: float
-    """Retries that could be made at once."""
+    """Retries available now."""
     concurrency: int | Literal["adaptive"] | None
     queue: int
     in_flight: int
     waiting: int
     is_changed: bool
-    """By an operator: not what the config says."""
+    """An operator has changed them: they differ from the config."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """From a field of `SetLimits` to the setting."""
+    """Maps a field of `SetLimits` to a setting."""
 
     name: str
     parse: Callable[[object], Any]
@@ -87,7 +88,7 @@ _CAPACITY = {"concurrency": _Way("concurrency", parse_concurrency), "queue": _Wa
 
 
 class LimitPages:
-    """By label; the names under a pattern have theirs each, and are changed together."""
+    """Limits by label. Each name under a pattern has limits of its own; they are changed together."""
 
     def __init__(self, config: Config, gateway: Gateway, changes: Changes, clock: Clock) -> None:
         self._gateway = gateway
@@ -95,9 +96,9 @@ class LimitPages:
         self._clock = clock
         self._labels = labels_of(config).keys()
         self._wanted: dict[str, _Said] = {}
-        """All that was said of a label, the latest of each."""
+        """All values that operators have set for a label, the latest of each."""
         self._before: dict[Deployment, tuple[BudgetSettings, CapacitySettings]] = {}
-        """The config's."""
+        """The config's settings."""
 
     def pages(self) -> list[Page]:
         gives, path = Changed[list[Limits]], "/admin/limits"
@@ -116,7 +117,7 @@ class LimitPages:
         ]
 
     def put(self, label: str, said: Mapping[str, Any]) -> None:
-        """On top of what was said of it before."""
+        """Sets limits of a label, on top of those set before."""
         self._wanted[label] = {**self._wanted.get(label, {}), **said}
         for each in self._gateway.deployments():
             if each.label == label:
@@ -124,22 +125,22 @@ class LimitPages:
         self._gateway.let_in()
 
     def words(self) -> Mapping[str, _Said]:
-        """What was said, by label."""
+        """Returns the values that operators have set, by label."""
         return dict(self._wanted)
 
     def look(self, _now: float) -> None:
-        """Names that a pattern has let go are forgotten."""
+        """Forgets deployments of names that a pattern has dropped."""
         if self._before:
             live = set(self._gateway.deployments())
             self._before = {each: settings for each, settings in self._before.items() if each in live}
 
     def dress(self, deployment: Deployment) -> None:
-        """It is new."""
+        """Applies changed limits to a new deployment."""
         if deployment.label in self._wanted:
             self._apply(deployment, self._wanted[deployment.label])
 
     def adopt(self, config: Config) -> None:
-        """Before the gateway does: its own settings hold again."""
+        """Ends all changes: the new config's settings apply. Must be called before the gateway adopts it."""
         for label in list(self._wanted):
             said = self._end(label)
             self._changes.note("reload", "limits.reset", label, "the config was read", {"was": said})
@@ -176,7 +177,7 @@ class LimitPages:
         gates.adopt(replace(capacity, **_settings(said, _CAPACITY)))
 
     def _end(self, label: str) -> _Said:
-        """What was said of it."""
+        """Ends the changes of a label, and returns them."""
         said = self._wanted.pop(label, {})
         for each in [each for each in self._before if each.label == label]:
             budget, capacity = self._before.pop(each)
@@ -186,7 +187,8 @@ class LimitPages:
         return said
 
     def _now(self, label: str | None = None) -> list[Limits]:
-        """Where several have one label, the first of them; their numbers in sum."""
+        """Returns the current limits. Where several deployments share a label, the settings of the first and the sums
+        of all."""
         groups: dict[str, list[Deployment]] = {}
         for each in self._gateway.deployments():
             if label in (None, each.label):
@@ -211,7 +213,7 @@ class LimitPages:
 
 
 def _said(wanted: SetLimits) -> _Said:
-    """Raises Refused: the ranges are the config's."""
+    """Returns the values to set. Raises Refused if one is outside the range that the config allows."""
     ways = _BUDGET | _CAPACITY
     said = {name: value for name in ways if (value := getattr(wanted, name)) is not UNSET}
     said |= {name: int(said[name]) for name in _CAPACITY if isinstance(said.get(name), float)}

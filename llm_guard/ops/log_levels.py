@@ -1,6 +1,6 @@
-"""/admin/log-levels: which lines are written, changed while the gateway runs, and for a while if so asked.
+"""/admin/log-levels: log levels, changed at run time, and for a limited time if requested.
 
-Owns when an operator's word ends. Does not own what it means (`log.levels`).
+`log.levels` applies them.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ _MOST_WORDS = 100
 
 
 class LevelChange(Change, forbid_unknown_fields=True, kw_only=True):
-    """The level of a logger and of all below it."""
+    """A level for a logger and all loggers below it."""
 
     logger: Annotated[str, Meta(max_length=200)] = ""
-    """A module or a package of the gateway; empty: all."""
+    """Module or package of the gateway; empty: all."""
     level: LevelName | None
-    """null: what the config says."""
+    """New level; null: the config's."""
     for_: Duration | None = field(name="for", default=None)
-    """null: until it is changed, or the process ends."""
+    """Duration; null: until it is changed, or the process ends."""
 
 
 class LevelView(Struct, frozen=True):
     logger: str
     level: LevelName
     configured: LevelName | None
-    """What the config says of this very name."""
+    """Level that the config sets for this very name."""
     until: str | None
-    """When an operator's word ends by itself."""
+    """When an operator's override ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Word:
     until: float
-    """The monotonic instant."""
+    """Monotonic instant at which it ends."""
     until_wall: float
     level: LevelName
     reason: str
 
 
 class LogLevels:
-    """The config's levels, and the operators'. `look` is to be called now and then."""
+    """Levels of the config, with operators' overrides. `look` must be called periodically."""
 
     def __init__(self, settings: LogSettings, changes: Changes, clock: Clock) -> None:
         self._changes = changes
@@ -60,11 +60,11 @@ class LogLevels:
         self.adopt(settings)
 
     def adopt(self, settings: LogSettings) -> None:
-        """An operator's word goes on."""
+        """Applies the config's levels; overrides remain."""
         LEVELS.adopt(settings.level, settings.levels)
 
     def look(self, now: float) -> None:
-        """Takes back what has ended."""
+        """Ends expired overrides."""
         for name, word in list(self._ends.items()):
             if now >= word.until:
                 self._say(name, None)
@@ -72,7 +72,7 @@ class LogLevels:
                 self._changes.note("expiry", "log-levels.reset", name or "all", "its time was over", detail)
 
     def close(self) -> None:
-        """The process may go on, and another gateway in it."""
+        """Ends all overrides, because another gateway may run in this process."""
         for name in list(LEVELS.overrides()):
             self._say(name, None)
 

@@ -1,8 +1,7 @@
-"""`llm-guard login`: prints a link that logs a browser in once. The gateway need not run: it takes any code that was
-signed with its token.
+"""`llm-guard login`: prints a one-time link that logs a browser in.
 
-Owns the link, and the exit codes: 0 well, 1 there is no token, 2 the arguments are wrong. Does not own where the token
-is (`ops.command_token`), nor what the link's code proves (`ops.credentials`).
+The gateway need not run: it accepts any code that was signed with its token. Exit codes: 0 success, 1 no token, 2 wrong
+arguments.
 """
 
 from __future__ import annotations
@@ -43,12 +42,13 @@ def login(path: Path | None, url: str | None, name: str | None) -> None:
 
 
 def link(base: str, credential: Credential) -> str:
-    """The code stands behind a #: browsers send that part to no server, and no proxy writes it to its log."""
+    """Returns the login link. Browsers send the part behind # to no server, so that no proxy logs the code."""
     return f"{base.rstrip('/')}/dashboard#login={credential.new_code(SystemClock().wall())}"
 
 
 def first_link(listener: str, generated: Generated | None) -> str | None:
-    """For the terminal at which a token was made; None if it was not made now. `listener`: the control plane's."""
+    """Returns a login link for the terminal of the first start; None unless a token was just generated. `listener`: URL
+    of the admin API."""
     if generated is None or not generated.is_new:
         return None
     parts = urlsplit(listener)

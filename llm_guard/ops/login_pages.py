@@ -1,7 +1,6 @@
-"""Logging a browser in: a one-time code, or the token itself, becomes a cookie; /admin/session says whose it is.
+"""Browser login: exchanges a one-time code or a token for a session cookie. /admin/session shows the session.
 
-Owns the cookie's attributes, and that a code is good once. Does not own what a cookie or a code proves
-(`ops.credentials`), nor who may use which page (`ops.guard`).
+A code is valid once. `ops.credentials` verifies codes and cookies.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ from llm_guard.store.worker import Worker
 _log = structlog.get_logger("llm_guard.ops.login_pages")
 
 _PATIENCE_S = 5.0
-"""So long a login waits for the disk."""
+"""Seconds that a login waits for the disk."""
 _Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class Login(Struct, forbid_unknown_fields=True):
-    """One of the two."""
+    """A login; exactly one of the two is required."""
 
     code: _Text | None = None
-    """As a link of `llm-guard login` has it behind `#login=`."""
+    """Code in a link of `llm-guard login`, after `#login=`."""
     token: _Text | None = None
 
 
 class Session(Struct, frozen=True):
-    """`GET /admin/session`: whose token this request has."""
+    """Response of `GET /admin/session`: the token of this request."""
 
     name: str
     role: Role
     is_shared: bool
-    """Several people may have the token: a name can be given with each change (x-llm-guard-operator)."""
+    """Several people may have the token; each change can name the operator (x-llm-guard-operator)."""
 
 
 class LoginPages:
-    """`guard`: the current one."""
+    """Endpoints of login, logout and session. `guard` returns the current guard."""
 
     def __init__(self, guard: Callable[[], Guard], used: UsedCodes, clock: Clock) -> None:
         self._guard = guard
@@ -90,7 +89,8 @@ class LoginPages:
         return credential
 
     async def _is_first_use(self, mark: str, until: float, wall: float) -> bool:
-        """Raises Refused where the disk does not answer: other gateways may have taken the code."""
+        """Returns whether the code is unused, and marks it as used. Raises Refused if the disk does not respond:
+        another gateway may have accepted the code."""
         using = asyncio.get_running_loop().run_in_executor(self._thread, self._used.use, mark, until, wall)
         try:
             with self._clock.limit() as limit:
@@ -100,7 +100,8 @@ class LoginPages:
             raise Refused(503, "store_slow", "the disk of ops.store does not answer: log in with the token") from None
 
     async def _logout(self, asked: Asked) -> Answer:
-        """Only those that the request has: from the name of another one a weak token could be guessed offline."""
+        """Expires only the cookies that the request has: the cookie name of another token would allow to guess a weak
+        one offline."""
         shown = cookies_in(asked.headers)
         known = [each for each in self._guard().credentials if each.cookie_name in shown]
         return _with_cookies(answer({}), [_cookie(each, "", 0, asked.headers) for each in known])
@@ -112,7 +113,7 @@ class LoginPages:
 
 
 def _cookie(credential: Credential, value: str, lasts_s: int, headers: Mapping[str, str]) -> str:
-    """Secure where the browser says that it sees https: a proxy in front has the certificate, and we speak HTTP."""
+    """Builds a Set-Cookie value. Secure if the browser's origin is https: a proxy in front may terminate TLS."""
     secure = "; Secure" if headers.get("origin", "").startswith("https://") else ""
     return f"{credential.cookie_name}={value}; Max-Age={lasts_s}; Path=/; HttpOnly; SameSite=Strict{secure}"
 

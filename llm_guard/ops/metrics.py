@@ -1,8 +1,8 @@
 """/metrics: the page that Prometheus scrapes.
 
-Owns what is on it, in which order, and that writing it holds nobody up: it gives the event loop back after every few
-hundred samples, and takes no more than its share of it, however many ask. Does not own the numbers (`ops.call_metrics`,
-`ops.state_metrics`), nor how they are written (`ops.exposition`).
+Writing it never blocks calls: it yields to the event loop after every few hundred samples, and takes a bounded share of
+the loop's time, however many scrapers there are. `ops.call_metrics` and `ops.state_metrics` have the values,
+`ops.exposition` the format.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from llm_guard.ops.state_metrics import Alerts, Health, StateMetrics
 from llm_guard.ops.watch import Watch
 
 _SHARE = 0.1
-"""Of the event loop's time: so much goes into pages at most. Anybody may ask for them."""
+"""Largest share of the event loop's time for pages. The page is open to all."""
 _LONGEST_PAUSE_S = 1.0
-"""Prometheus gives a scrape up after ten, unless it is told otherwise."""
+"""Seconds. Prometheus times out a scrape after ten by default."""
 
 
 class Metrics:
-    """Everything that there is to scrape."""
+    """All metrics, and the page that shows them."""
 
     def __init__(
         self, running: Running, watch: Watch, health: Health, alerts: Alerts, others: Iterable[Family | Histogram] = ()
     ) -> None:
-        """`others`: of parts that have metrics of their own."""
+        """`others`: metrics of other subsystems."""
         self.state = StateMetrics(running, watch, health, alerts)
         self.all: tuple[Family | Histogram, ...] = (*call_metrics(running.counters), *self.state.metrics(), *others)
-        """But for the process's own."""
+        """All metrics but those of the process itself."""
         self._process = ProcessCollector(registry=None)
         self._clock = running.clock
         self._turn = asyncio.Lock()
         self._begun = 0
-        """How many pages."""
+        """Pages begun so far."""
         self._pages: dict[Format, tuple[int, bytes]] = {}
-        """The last of each form, and which it was of those begun."""
+        """Last page of each format, with its number among those begun."""
         self._next_at = 0.0
 
     def pages(self) -> list[Page]:
@@ -54,9 +54,9 @@ class Metrics:
         return Answer(await self._page(form), CONTENT_TYPES[form])
 
     async def _page(self, form: Format) -> bytes:
-        """One that was begun after it was asked for: whoever asks meanwhile shares the next."""
+        """Returns a page that was begun after this request. Concurrent requests share the next one."""
         begun_before = self._begun
-        async with self._turn:  # of many scrapers at once each would have its piece before a call went on
+        async with self._turn:  # one page at a time: with many scrapers each would otherwise take its share of the loop
             number, page = self._pages.get(form, (0, b""))
             if number > begun_before:
                 return page
@@ -77,18 +77,18 @@ class Metrics:
         for _ in self.state.look():
             await self._clock.sleep(0)
         for piece in pieces((*self.all, *self._of_process()), form):
-            page.append(piece.encode(errors="replace"))  # a config may have half of a surrogate pair in a name
+            page.append(piece.encode(errors="replace"))  # names in a config may have an unpaired surrogate
             await self._clock.sleep(0)
         return b"".join(page)
 
     def _of_process(self) -> Iterator[Family]:
-        """Memory, CPU and file descriptors, where /proc tells."""
+        """Yields memory, CPU and file descriptors, where /proc has them."""
         for metric in self._process.collect():
             yield _family(metric)
 
 
 def _family(metric: Metric) -> Family:
-    """prometheus_client's own, without labels."""
+    """Converts a metric of prometheus_client that has no labels."""
     return Family(
         metric.name,
         "counter" if metric.type == "counter" else "gauge",

@@ -1,7 +1,7 @@
-"""Names to addresses, for webhooks, in threads of their own.
+"""Resolves the host names of webhooks in threads of their own.
 
-Owns that a name server which hangs keeps nobody else waiting: uvloop looks names up in two threads for all (libuv's
-share for slow work), so that two webhooks with such a server would have held up every upstream. Does not own who asks.
+uvloop resolves names in two threads for all (libuv's share for slow work), so that two webhooks with a name server that
+hangs would have delayed every upstream.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Infos = list[tuple[Any, ...]]
 
 
 class NameLookup(AbstractResolver):
-    """A thread for each name while it is looked up, and never a second one for the same name."""
+    """Resolver with one thread for each name that is looked up, and never two for the same name."""
 
     def __init__(self) -> None:
         self._running: dict[_Key, asyncio.Future[_Infos]] = {}
@@ -28,24 +28,24 @@ class NameLookup(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Raises OSError where there is no such name. Who no longer waits leaves the thread behind, for whoever asks
-        next."""
+        """Resolves a name. Raises OSError if there is no such name. If the waiter is cancelled, the thread goes on, and
+        the next lookup of that name uses its result."""
         key = (host, port, family)
         found = self._running.get(key)
         if found is None:
             loop = asyncio.get_running_loop()
             found = self._running[key] = loop.create_future()
             found.add_done_callback(lambda done: self._forget(key, done))
-            # A daemon: one that hangs must not keep the process from ending.
+            # A daemon thread: one that hangs must not keep the process from ending.
             threading.Thread(target=_look_up, args=(key, found, loop), name="webhook name", daemon=True).start()
         return [_result(host, *info) for info in await asyncio.shield(found)]
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing: there is nothing to close."""
 
     def _forget(self, key: _Key, done: asyncio.Future[_Infos]) -> None:
         del self._running[key]
-        done.exception()  # known even if nobody waits any more
+        done.exception()  # marks the exception as retrieved, even if no waiter is left
 
 
 def _look_up(key: _Key, found: asyncio.Future[_Infos], loop: asyncio.AbstractEventLoop) -> None:
@@ -56,7 +56,7 @@ def _look_up(key: _Key, found: asyncio.Future[_Infos], loop: asyncio.AbstractEve
         settle = partial(found.set_exception, error)
     except UnicodeError as error:  # a label of more than 63 characters
         settle = partial(found.set_exception, OSError(str(error)))
-    with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(settle)
 
 

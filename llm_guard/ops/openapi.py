@@ -1,6 +1,6 @@
-"""The API description: which pages there are, and as OpenAPI 3.1 what they take and give.
+"""Builds the API description: a list of the endpoints, and OpenAPI 3.1.
 
-Owns what is written of a page. Does not own the pages: it is made of what they say of themselves, so it cannot differ.
+It is generated from the endpoints themselves, and so cannot differ from them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PageLine(Struct, frozen=True):
 
 
 class PageList(Struct, frozen=True):
-    """`GET /admin`."""
+    """Response of `GET /admin`."""
 
     pages: list[PageLine]
 
@@ -54,19 +54,19 @@ class Problem(Struct, frozen=True):
 
 
 class Error(Struct, frozen=True):
-    """The answer to what is refused."""
+    """Body of an error response."""
 
     error: Problem
 
 
 def with_description(pages: Iterable[Page]) -> list[Page]:
-    """These, and the two that describe them all."""
+    """Adds the two endpoints that describe all of them."""
 
     async def give_list(_asked: Asked) -> Answer:
         return answer(PageList([PageLine(each.method, each.path, each.summary) for each in every]))
 
     async def give_description(_asked: Asked) -> Answer:
-        return answer(await asyncio.to_thread(described, every))  # sources are read
+        return answer(await asyncio.to_thread(described, every))  # reads source files
 
     every = [
         *pages,
@@ -77,7 +77,7 @@ def with_description(pages: Iterable[Page]) -> list[Page]:
 
 
 def described(pages: Iterable[Page]) -> dict[str, Any]:
-    """The OpenAPI document (spec.openapis.org/oas/v3.1.0). Without the dashboard, which is no API."""
+    """Returns the OpenAPI document (spec.openapis.org/oas/v3.1.0). Omits the dashboard, which is no API."""
     pages = [page for page in pages if not page.path.startswith("/dashboard")]
     kinds = dict.fromkeys(
         (Error, *(kind for page in pages for kind in (page.takes, *_gives(page)) if kind is not None))
@@ -86,7 +86,7 @@ def described(pages: Iterable[Page]) -> dict[str, Any]:
     schemas = dict(zip(kinds, found, strict=True))
     structs = _structs(kinds)
     for name, schema in components.items():
-        _fill_in(schema, structs[name.partition("_")[0]])  # of a generic one the types follow
+        _fill_in(schema, structs[name.partition("_")[0]])  # the name of a generic type continues with its arguments
     paths: dict[str, dict[str, Any]] = {}
     for page in pages:
         paths.setdefault(page.path, {})[page.method.lower()] = _operation(page, schemas)
@@ -108,7 +108,7 @@ def described(pages: Iterable[Page]) -> dict[str, Any]:
 
 
 def _plainly_named(tree: Any) -> Any:
-    """Without the modules that are in the names of generic types: who moves a class changes no client."""
+    """Strips module paths from the names of generic types, so that moving a class changes no generated client."""
     if isinstance(tree, dict):
         return {_plain(key): _plain(each) if key == "$ref" else _plainly_named(each) for key, each in tree.items()}
     if isinstance(tree, list | tuple):
@@ -121,7 +121,7 @@ def _plain(name: str) -> str:
 
 
 def _gives(page: Page) -> tuple[Any, ...]:
-    """Several where an event may be one of them: msgspec reads a union only by its tags."""
+    """Returns the response types; several for an event stream, as msgspec can read a union only by its tags."""
     return get_args(page.gives) if page.live is not None and get_args(page.gives) else (page.gives,)
 
 
@@ -158,7 +158,7 @@ def _responses(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
 
 def _path_parameters(page: Page) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", page.path):
-        # One segment as it is, or percent-encoded: so it must not be `.` or `..`.
+        # One segment, literal or percent-encoded: so it must not be `.` or `..`.
         yield {
             "name": name,
             "in": "path",
@@ -184,13 +184,13 @@ def _parameters(kind: type[Struct] | None, place: str) -> Iterator[dict[str, Any
 
 
 def _of_a_request(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter that is not there is null: nobody writes that."""
+    """Drops the null alternative: an absent parameter is null, and no client sends one."""
     kinds = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     return {**kinds[0], "description": schema.get("description", "")} if len(kinds) == 1 else schema
 
 
 def _fill_in(schema: dict[str, Any], kind: type) -> None:
-    """What its fields say of themselves, and the rules that hold between them."""
+    """Adds the fields' descriptions, and the constraints between fields."""
     said, names = field_texts(kind), getattr(kind, "__struct_encode_fields__", ())
     written = dict(zip(names, getattr(kind, "__struct_fields__", ()), strict=True))
     for name, its_schema in schema.get("properties", {}).items():
@@ -201,13 +201,13 @@ def _fill_in(schema: dict[str, Any], kind: type) -> None:
 
 
 def _structs(kinds: Iterable[Any]) -> dict[str, type]:
-    """All that are in these types, by name."""
+    """Returns all structs within these types, by name."""
     found: dict[str, type] = {}
     left: list[Any] = [*msgspec.inspect.multi_type_info(kinds)]
     while left:
         match left.pop():
             case StructType(cls=cls, fields=fields) | DataclassType(cls=cls, fields=fields):
-                plain = get_origin(cls) or cls  # a generic one with its types, or the class itself
+                plain = get_origin(cls) or cls  # the generic type itself, without its arguments
                 if plain.__name__ not in found or plain is not cls:
                     left += [each.type for each in fields]
                 found[plain.__name__] = plain
@@ -215,6 +215,6 @@ def _structs(kinds: Iterable[Any]) -> dict[str, type]:
                 left.append(each)
             case UnionType(types=types):
                 left += types
-            case _:  # it has no parts
+            case _:  # a type without parts
                 pass
     return found

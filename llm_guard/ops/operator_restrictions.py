@@ -1,6 +1,6 @@
-"""What refuses or delays calls by an operator's decision, by a mode, or by the gateway as a whole.
+"""Restrictions by an operator's override, by a degraded mode, or of the gateway as a whole.
 
-Owns the words for each. Does not own what deployments do by themselves (`ops.deployment_restrictions`).
+Describes each of them. `ops.deployment_restrictions` has those that deployments set by themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RELOAD = "/admin/config/reload"
 
 
 def of_force(force: Force, moment: Moment) -> Restriction:
-    """Breakers that an operator has forced open."""
+    """Describes breakers that an operator has forced open."""
     aim = force.aim
     body: LiftBody = {"upstream": aim.upstream} if aim.upstream is not None else {"deployment": aim.deployment}
     if aim.model is not None:
@@ -42,7 +42,7 @@ def of_force(force: Force, moment: Moment) -> Restriction:
 
 
 def of_config_force(deployment: Deployment) -> Restriction:
-    """A breaker that the config forces open."""
+    """Describes a breaker that the config forces open."""
     lift = Lift(
         "POST",
         "/admin/breakers/force-closed",
@@ -66,7 +66,7 @@ def of_config_force(deployment: Deployment) -> Restriction:
 
 
 def of_hold(label: str, hold: Hold, moment: Moment) -> Restriction:
-    """A deployment that an operator has drained or benched."""
+    """Describes a deployment that an operator has drained or benched."""
     return Restriction(
         "hold",
         label,
@@ -84,7 +84,7 @@ def of_hold(label: str, hold: Hold, moment: Moment) -> Restriction:
 
 
 def of_modes(view: DegradedView) -> Iterator[Restriction]:
-    """Models whose calls wait less, because lesser answers are given soon."""
+    """Yields the degraded modes, in which calls wait less and fallback responses are sent early."""
     if view.gateway.is_degraded:
         yield _mode(view.gateway, None)
     for each in view.models:
@@ -93,7 +93,7 @@ def of_modes(view: DegradedView) -> Iterator[Restriction]:
 
 
 def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Moment) -> Restriction:
-    """A client key that has used up one of its limits."""
+    """Describes a client key that has used up one of its limits."""
     end = "It ends when so much has flowed back that the call that was refused last would be let in."
     if refusing.until == inf:
         end = "It ends with the next call that is small enough: the one that was refused last is larger than the limit."
@@ -115,7 +115,7 @@ def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Mo
 
 
 def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Moment) -> Restriction:
-    """Calls of the last minute that the deadline has ended."""
+    """Describes the last minute's calls that ended at their deadline."""
     effect = "Reads the config file, in which a longer timeout.total of the model must stand by then."
     return Restriction(
         "deadline",
@@ -135,7 +135,7 @@ def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Mo
 
 
 def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Moment) -> Restriction:
-    """No more calls are promised a later answer."""
+    """Describes a full queue of deferred calls."""
     effect = "Reads the config file, in which a larger store.answer_later.waiting must stand by then."
     return Restriction(
         "deferred_queue",
@@ -154,7 +154,7 @@ def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Mome
 
 
 def of_spool(used: int, most: int, since: float, moment: Moment) -> Restriction:
-    """Large bodies that found no room on the disk within the last minute."""
+    """Describes large bodies that found no room on the disk within the last minute."""
     effect = "Reads the config file, in which a larger server.max_spool must stand by then."
     return Restriction(
         "spool",
@@ -174,9 +174,9 @@ def of_spool(used: int, most: int, since: float, moment: Moment) -> Restriction:
 
 
 def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> Restriction:
-    """New connections that were refused within the last minute, because all that may be open had a call.
+    """Describes new connections refused within the last minute, because all that may be open had a call.
 
-    `is_shared`: operators come by the same address, and may be refused as well.
+    `is_shared`: operators use the same address, and may be refused as well.
     """
     effect = "Reads the config file, in which a larger server.max_connections must stand by then."
     also = "; operators share the address, and may be refused too (ops.port gives them one of their own)"
@@ -198,7 +198,7 @@ def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> 
 
 
 def of_tls_handshakes(since: float, moment: Moment) -> Restriction:
-    """New connections whose TLS handshake failed within the last minute."""
+    """Describes new connections with a failed TLS handshake within the last minute."""
     return Restriction(
         "tls_handshakes",
         None,
@@ -218,7 +218,7 @@ def of_tls_handshakes(since: float, moment: Moment) -> Restriction:
 
 
 def of_drain(since: float | None, moment: Moment) -> Restriction:
-    """The gateway as a whole is shutting down."""
+    """Describes the shutdown of the gateway."""
     return Restriction(
         "drain",
         None,

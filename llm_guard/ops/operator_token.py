@@ -1,8 +1,5 @@
-"""The token of a gateway whose config has none: from the file in `ops.store`, or in memory where that cannot be had.
-
-Owns which of the two it is, and what is said of it in the log. Does not own the file (`store.token_file`), nor which
-configs need such a token (`ops.credentials`).
-"""
+"""The generated token of a gateway that has none in its config: from the file in `ops.store`, or in memory if that
+fails."""
 
 from __future__ import annotations
 
@@ -28,30 +25,31 @@ _log = structlog.get_logger("llm_guard.ops.operator_token")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Generated:
-    """A token that was not chosen by anybody."""
+    """A generated token."""
 
     token: str
     file: Path | None
-    """None: it is in this process's memory alone, and another one after a restart."""
+    """None: the token is in memory only, and a restart generates another one."""
     is_new: bool
-    """It was made now."""
+    """It was generated just now."""
 
 
 class OperatorToken:
-    """`prepare` blocks: before the gateway serves, and in the thread that reads a config."""
+    """Provides the generated token. `prepare` blocks: call it before the gateway serves, or in the thread that reads a
+    config."""
 
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:
         self._env = env
         self.generated: Generated | None = None
-        """None: none was needed so far."""
+        """None: no config has needed one so far."""
 
     def prepare(self, rules: Ops) -> None:
-        """Sees to it that there is a token for this config. What was read is read again: a file that was deleted, so
-        that a new token is made, takes effect with a reload."""
+        """Provides a token if the config needs one. Reads the file again, so that after deleting it a reload makes a
+        new token."""
         self._adopt(self._look(rules))
 
     def _look(self, rules: Ops) -> Generated | None:
-        """None where the config needs none."""
+        """Returns the token, or None where the config needs none."""
         if not needs_generated(rules):
             return None
         try:
@@ -62,7 +60,7 @@ class OperatorToken:
             return self._without_file(str(error))
 
     def _adopt(self, found: Generated | None) -> None:
-        """One that is not needed any more stays: a roll back may bring back the config that needs it."""
+        """Keeps a token that is no longer needed: a rollback may restore the config that needs it."""
         if found is None:
             return
         if self.generated is None or found.token != self.generated.token:
@@ -70,7 +68,8 @@ class OperatorToken:
         self.generated = found
 
     async def prepare_within(self, seconds: float, rules: Ops, clock: Clock) -> None:
-        """As `prepare`; goes on without the file where the disk does not answer, for calls do not need it."""
+        """Does the same as `prepare`, but goes on without the file if the disk is too slow: calls do not need the
+        token."""
         thread = Worker("token")
         try:
             with clock.limit() as limit:
@@ -82,7 +81,7 @@ class OperatorToken:
         thread.shutdown()
 
     def _without_file(self, problem: str) -> Generated:
-        """Keeps the token that there is: a disk that fails must not lock operators out."""
+        """Keeps the current token, if there is one: a disk failure must not lock operators out."""
         if self.generated is not None:
             _log.error("the file with the operator's token cannot be used; the token stays", problem=problem)
             return self.generated

@@ -1,7 +1,6 @@
-"""What an operator sees at one moment: /admin/metrics, and deployments and breakers alone.
+"""Builds snapshots: /admin/metrics, /admin/deployments and /admin/breakers.
 
-Owns which numbers stand where in the views. Does not own their shapes (`ops.views`), what was counted
-(`gateway.counters`), nor how deployments are judged (`ops.health`).
+`ops.views` has the schemas, `gateway.counters` the counts, `ops.health` the health of deployments.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from llm_guard.policy.health import Verdict, judge_refusals
 from llm_guard.version import __version__
 
 Forced = Callable[[str], ForceView | None]
-"""The word of an operator who has forced the breakers with this label."""
+"""Returns the operator's override of the breakers with a label."""
 Groups = Mapping[str, Group]
 
 _LOOKS_OF_A_MODEL = 15
@@ -46,19 +45,19 @@ _GATES_A_LOOK = 4
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Who knows what outlives a call."""
+    """Views of cache, stored calls, engines, probes, degraded modes and client keys."""
 
     degraded: Callable[[], DegradedView]
     engines: Callable[[], list[EngineView]]
     probes: Callable[[], Iterable[ProbedView]]
-    """May be a thousand: each is made when it is taken."""
+    """An iterator, as there may be a thousand."""
     cache: Callable[[], CacheView | None]
     kept: Callable[[], KeptView | None]
     clients: Callable[[], list[ClientView]]
 
 
 class Overview:
-    """Puts together what the others know, whenever it is asked."""
+    """Builds each view when it is requested."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class Overview:
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these are its models."""
+        """Applies the models of a new config."""
         self._models = tuple(config.models)
 
     def pages(self) -> list[Page]:
@@ -97,7 +96,7 @@ class Overview:
         ]  # fmt: skip
 
     async def snapshot(self) -> Snapshot:
-        """All of it."""
+        """Returns a snapshot of everything."""
         clock, gateway = self._running.clock, self._gateway
         pauses = Pauses(clock)
         groups = self._health.groups()
@@ -132,18 +131,18 @@ class Overview:
         )
 
     def deployment(self, label: str) -> DeploymentView | None:
-        """One, as it is now."""
+        """Returns the current view of one deployment."""
         group = self._health.groups().get(label)
         return None if group is None else self._view(label, group, self._health.verdict(label, group))
 
     def breaker(self, label: str) -> LabelledBreaker | None:
-        """One, as it is now."""
+        """Returns the current view of one breaker."""
         group = self._health.groups().get(label)
         return None if group is None else self._labelled(label, group)
 
     async def _give_snapshot(self, _asked: Asked) -> Answer:
         snapshot = await self.snapshot()
-        await self._running.clock.sleep(0)  # of a thousand deployments it takes 2 ms to be written down
+        await self._running.clock.sleep(0)  # encoding a thousand deployments takes 2 ms
         return answer(snapshot)
 
     async def _give_deployments(self, _asked: Asked) -> Answer:
@@ -157,10 +156,8 @@ class Overview:
             await pauses.after(_LOOKS_OF_A_LABEL + len(group))
         return answer(views)
 
-    # of calls
-
     async def _lately(self, pauses: Pauses) -> tuple[dict[str, Lately], Tally]:
-        """Of each model that was ever asked for, and of all together."""
+        """Returns the recent traffic of each model that was called since the start, and the sum over all."""
         found, whole = {}, tally.NOTHING
         for name in tuple(self._counters.models):
             lately = found[name] = self._history.model(name)
@@ -178,7 +175,7 @@ class Overview:
         )
 
     async def _model_views(self, lately: Mapping[str, Lately], pauses: Pauses) -> list[ModelView]:
-        """Those of the config first, as they stand there."""
+        """Returns the models of the config first, in its order."""
         views = []
         for name in dict.fromkeys((*self._models, *lately)):
             views.append(self._model_view(name, lately.get(name) or self._history.model(name)))
@@ -196,12 +193,11 @@ class Overview:
         verdict = judge_refusals(lately.tally.calls, lately.tally.refused_by)
         return ModelView(name, traffic, dict(counts.calls), verdict.health, list(verdict.why))
 
-    # of deployments
-
     async def _deployment_views(
         self, groups: Groups, verdicts: Mapping[str, Verdict], pauses: Pauses
     ) -> list[DeploymentView]:
-        """A pattern has hundreds of deployments, and each may have a thousand callers."""
+        """Returns the views, with pauses: a pattern has hundreds of deployments, and each may have a thousand
+        callers."""
         views = []
         for label, group in groups.items():
             views.append(self._view(label, group, verdicts[label]))

@@ -1,8 +1,4 @@
-"""What an operator asks and is answered: Asked, Answer, Page, Refused, Change.
-
-Owns these nouns, and how an answer becomes JSON. Does not own who may ask (`ops.guard`), nor what there is to be asked
-(the modules that make pages).
-"""
+"""Requests, responses and endpoints of the admin API: `Asked`, `Answer`, `Page`, `Refused`, `Change`."""
 
 from __future__ import annotations
 
@@ -28,32 +24,33 @@ Reason = Annotated[
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The body of a request that changes something."""
+    """Body of a request that changes something."""
 
     between_fields: ClassVar[Mapping[str, object]] = {}
-    """What no field says by itself, as JSON Schema; the page sees to it."""
+    """Constraints between fields as JSON Schema, for the API description; the page enforces them."""
 
     reason: Reason
 
 
 class OperatorHeaders(msgspec.Struct):
-    """Of a request that changes something."""
+    """Headers of a request that changes something."""
 
     operator: str | None = msgspec.field(name="x-llm-guard-operator", default=None)
-    """Who of those who share `ops.token` asks: 64 characters of it are in the audit trail, in brackets behind the
-    token's name. It is claimed, not proved; it is ignored where the token has a name of its own (`ops.tokens`)."""
+    """Name of the operator, where several share `ops.token`. Its first 64 characters are written to the audit trail, in
+    brackets after the token's name. The name is claimed, not proved; it is ignored where the token has a name of its
+    own (`ops.tokens`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose token a request has."""
+    """An authenticated operator."""
 
     name: str
     role: Role
     is_shared: bool = False
     """Several people may have this token."""
     has_cookie: bool = False
-    """The browser sent it by itself, whatever page made it ask."""
+    """The credential is a cookie: the browser adds it to any page's requests."""
 
 
 @dataclass(slots=True)
@@ -63,24 +60,24 @@ class Asked:
     method: str
     path: str
     headers: Mapping[str, str]
-    """The first value of each, by its lower-case name."""
+    """First value of each header, by its lower-case name."""
     query: Mapping[str, str] = field(default_factory=dict)
-    """The last value of each, decoded."""
+    """Last value of each parameter, decoded."""
     wants: Any = None
-    """The same as the page's `query`; None where it has none."""
+    """The query parsed as the page's `query`; None where it has none."""
     params: Mapping[str, str] = field(default_factory=dict)
-    """What stood in the path where the page has `{name}`, decoded."""
+    """Decoded values of the `{name}` segments in the page's path."""
     body: Any = None
-    """As the page's `takes`; None where it takes nothing."""
+    """The body parsed as the page's `takes`; None where it takes nothing."""
     who: str = "operator"
-    """For the audit trail: the name of the token, and where from."""
+    """Token name and client address, for the audit trail."""
     caller: Caller | None = None
-    """None where the page is open and the request showed no right token."""
+    """None where the page is open and the request had no valid token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer."""
+    """A complete response."""
 
     body: bytes
     content_type: str = JSON
@@ -89,7 +86,7 @@ class Answer:
 
 
 class Refused(Exception):
-    """Not done, and why; the text is for the operator and names the remedy."""
+    """An error response. The message is for the operator and names the remedy."""
 
     def __init__(self, status: int, code: str, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
@@ -105,35 +102,35 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One method of one path. Exactly one of `give` and `live` is set."""
+    """An endpoint: one method of one path. Exactly one of `give` and `live` is set."""
 
     method: str
     path: str
-    """A segment in braces stands for any one."""
+    """A segment in braces matches any value."""
     summary: str
-    """A phrase for the API description."""
+    """Phrase for the API description."""
     give: Callable[[Asked], Awaitable[Answer]] | None = None
-    """Raises Refused."""
+    """Returns the response. Raises Refused."""
     live: Callable[[Asked, Request, Reply], Awaitable[None]] | None = None
-    """For what has no end: it answers by itself. Raises Refused before it has begun to."""
+    """Writes a response without an end, such as an event stream. Raises Refused only before it has begun."""
     takes: type[msgspec.Struct] | None = None
-    """What its body is read as; unknown fields are refused. Where it is a `Change`, the page calls `Changes.make`."""
+    """Type of the body; unknown fields are refused. If it is a `Change`, the page calls `Changes.make`."""
     query: type[msgspec.Struct] | None = None
-    """What its query is read as; unknown parameters are refused. None: it takes none, or reads them itself."""
+    """Type of the query; unknown parameters are refused. None: the page takes none, or parses them itself."""
     heeds: type[msgspec.Struct] | None = None
-    """The headers that it reads beside those that every page does, for the API description."""
+    """Headers that it reads beside those of every page, for the API description."""
     gives: Any = None
-    """The type of its answer, for the API description."""
+    """Type of the response, for the API description."""
     media: str = JSON
-    """Its answer's content type, for the API description."""
+    """Content type of the response, for the API description."""
     is_open: bool = False
-    """Anybody may ask."""
+    """No token is needed."""
     says_more: bool = False
-    """Of an open page: `Asked.caller` is set where the request shows a right token."""
+    """On an open page: `Asked.caller` is set if the request has a valid token."""
     may_miss: bool = False
-    """What its query names may not be there. Of what its path names that goes without saying."""
+    """The page may return 404 for a name in its query. For a name in its path that is always possible."""
 
 
 def answer(value: object, status: int = 200) -> Answer:
-    """As JSON."""
+    """Encodes `value` as a JSON response."""
     return Answer(_encode(value), status=status)

@@ -1,25 +1,22 @@
-"""Pauses in what takes long: an operator's question must not hold up a call.
-
-Owns when the event loop is given back. Does not own what is looked at.
-"""
+"""Pauses in long scans, so that requests of operators do not delay calls."""
 
 from __future__ import annotations
 
 from llm_guard.clock import Clock
 
 LOOKS = 1000
-"""At once. A look takes about a microsecond."""
+"""Steps without a pause. A step takes about a microsecond."""
 
 
 class Pauses:
-    """Of one question."""
+    """Pauses of one request."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looks = 0
 
     async def after(self, looks: int) -> None:
-        """So many more were taken: gives the event loop back where that is due."""
+        """Counts steps, and yields to the event loop when a pause is due."""
         self._looks += looks
         if self._looks >= LOOKS:
             self._looks = 0

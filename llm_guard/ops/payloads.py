@@ -1,9 +1,7 @@
-"""What is sent of alerts, in the words of whoever is told.
+"""Bodies of webhook requests about alerts, in the receivers' formats.
 
-Owns the bodies. Does not own when they are sent, nor what becomes of them (`ops.webhook`).
-
-No text of a provider is in an alert; but names come from the config and may be anything, so each format is told only
-what it cannot take for its own markup: one line, printable, of bounded length, and escaped where the format says so.
+Alerts contain no text of a provider, but names from the config may be anything. So each text is one printable line of
+bounded length, escaped where the format has markup.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ MOST: dict[WebhookFormat, int] = {"generic": 50, "slack": 20, "pagerduty": 1, "a
 """Alerts in one request."""
 
 RESENT_EVERY_S = 60.0
-"""An Alertmanager wants to hear of a firing alert again (prometheus.io/docs/alerting/clients: 30 s to 3 minutes)."""
+"""Seconds between repeats: an Alertmanager expects them (prometheus.io/docs/alerting/clients: 30 s to 3 minutes)."""
 _ENDS_AFTER_S = 4 * RESENT_EVERY_S
-"""When it is to take one for resolved of which it hears nothing more; Prometheus too gives itself four times."""
+"""Seconds after which an Alertmanager resolves an alert without repeats; Prometheus also allows four intervals."""
 
 _LONGEST_CHARS = 300
 _LONGEST_KEY_CHARS = 255
@@ -45,7 +43,7 @@ _LABELS = {
     "credential_benched": "upstream",
 }
 _ENDINGS = {" (first token)": "model", " (whole answer)": "model", " (model)": "model", " (host)": "upstream"}
-"""Of subjects that are not what their rule's subjects usually are (`ops.alert_signals`)."""
+"""Labels of subjects with a suffix (`ops.alert_signals`)."""
 _ACTIONS = {
     "success_rate": "GET /admin/calls?failed=true: the attempts of a call name the deployment and the reason.",
     "latency": "Is it the provider, waiting for a turn, or retrying? The dashboard opens one slow call's waterfall.",
@@ -63,10 +61,10 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """One alert, when it has fired or resolved. Instants in seconds since the epoch."""
+    """An alert that has fired or resolved. Instants in seconds since the epoch."""
 
     id: str
-    """Of this firing: the same when it resolves."""
+    """Identifier of this firing; the same when it resolves."""
     state: Literal["firing", "resolved"]
     alert: str
     severity: Severity
@@ -77,11 +75,11 @@ class Notice(msgspec.Struct, frozen=True):
     since: float
     """When it fired."""
     at: float
-    """When this happened."""
+    """When it fired or resolved."""
 
 
 def body(config: WebhookConfig, notices: Sequence[Notice], source: str, wall: float) -> bytes:
-    """The JSON for so many notices, at most `MOST` of the format. `source`: the name of this machine."""
+    """Returns the JSON body, for at most `MOST` notices of the format. `source`: the name of this machine."""
     match config.format:
         case "generic":
             return _encode(_generic(notices, source, wall))
@@ -96,7 +94,7 @@ def body(config: WebhookConfig, notices: Sequence[Notice], source: str, wall: fl
 
 
 def url(config: WebhookConfig) -> str:
-    """Where that goes."""
+    """Returns the URL to which the body is sent."""
     path = "/api/v2/alerts"
     if config.format != "alertmanager" or config.url.endswith(path):
         return config.url
@@ -104,7 +102,7 @@ def url(config: WebhookConfig) -> str:
 
 
 def headers(config: WebhookConfig, content: bytes, delivery: str, wall: float) -> dict[str, str]:
-    """Beside the config's own; `delivery` is the same for the same body, however often it is sent."""
+    """Returns the headers, the config's included. `delivery` is the same each time the same body is sent."""
     ours = {
         **config.headers,
         "content-type": "application/json",
@@ -117,7 +115,7 @@ def headers(config: WebhookConfig, content: bytes, delivery: str, wall: float) -
 
 
 def plain(text: str) -> str:
-    """One printable line of at most 300 characters."""
+    """Returns the text as one printable line of at most 300 characters."""
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return line if len(line) <= _LONGEST_CHARS else line[: _LONGEST_CHARS - 1] + "…"
 
@@ -137,8 +135,8 @@ def _generic(notices: Sequence[Notice], source: str, wall: float) -> dict[str, o
 
 
 def _slack(notices: Sequence[Notice], source: str) -> dict[str, object]:
-    """Text alone: that is what the many servers understand that take Slack's webhooks. Without mrkdwn, in which the
-    name gpt_4_turbo would have italics; the three characters are escaped in any case."""
+    """Builds plain text, which is what the many servers that accept Slack's webhooks understand. Without mrkdwn, in
+    which gpt_4_turbo would have italics; the three special characters are escaped in any case."""
     lines = [f"{_mark(each)} {each.severity} {each.alert} {each.state}: {plain(each.summary)}" for each in notices]
     lines[0] += f" [llm_guard on {plain(source)}]"
     text = "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -150,9 +148,9 @@ def _mark(notice: Notice) -> str:
 
 
 def _pagerduty(notice: Notice, source: str, routing_key: str) -> dict[str, object]:
-    """Events API v2. Each machine's incidents are its own: under one key the first replica that is well again would
-    resolve what another one still sees, and nobody would be told of that anew. Two incidents too many are the lesser
-    harm, and an Alertmanager in between makes one of them."""
+    """Builds an event of the Events API v2. The deduplication key includes the machine: with a shared key the first
+    replica to recover would resolve an incident that another one still sees, and no notice would follow. Duplicate
+    incidents are the lesser harm, and an Alertmanager in between merges them."""
     event: dict[str, object] = {
         "routing_key": routing_key,
         "event_action": "trigger" if notice.state == "firing" else "resolve",
@@ -181,7 +179,8 @@ def _dedup_key(notice: Notice, source: str) -> str:
 
 
 def _prometheus(notice: Notice, source: str, wall: float) -> dict[str, object]:
-    """With the labels and annotations of the rules in config/prometheus: one Alertmanager config serves both."""
+    """Builds an alert with the labels and annotations of the rules in config/prometheus, so that one Alertmanager
+    config serves both."""
     return {
         "labels": {
             "alertname": f"llm_guard_{notice.alert}",
@@ -205,7 +204,7 @@ def _prometheus(notice: Notice, source: str, wall: float) -> dict[str, object]:
 
 
 def _whose(notice: Notice) -> dict[str, str]:
-    """The label by which Prometheus' alerts of the same thing are grouped and inhibited."""
+    """Returns the label by which Prometheus' alerts of the same subject are grouped and inhibited."""
     for ending, label in _ENDINGS.items():
         if notice.subject.endswith(ending):
             return {label: plain(notice.subject.removesuffix(ending))}

@@ -1,7 +1,7 @@
-"""What a wrong token costs: a second of its own request's time.
+"""Delays requests with a wrong token by a second.
 
-Owns how long that is, and how many requests wait at once. A right token never comes here: behind a proxy all requests
-have one address, so a limit by address would lock operators out.
+A limit by address would lock operators out, as behind a proxy all requests have one address. Requests with a valid
+token are never delayed.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from llm_guard.clock import Clock
 
 WRONG_TOKEN_S = 1.0
 MOST_WAITING = 20
-"""So that guesses hold no more than a few connections."""
+"""Keeps guesses from occupying more than a few connections."""
 
 
 class Penalty:
-    """Of all requests of one gateway."""
+    """Shared by all requests of a gateway."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting = 0
 
     async def serve(self) -> bool:
-        """Returns True after a second; False at once if too many wait already."""
+        """Returns True after a second; False at once if too many requests are delayed already."""
         if self._waiting >= MOST_WAITING:
             return False
         self._waiting += 1

@@ -1,7 +1,4 @@
-"""The metrics of looks at upstreams.
-
-Owns names, help texts and labels. Does not own the numbers (`health.prober`).
-"""
+"""Metrics of probes. `health.prober` has the values."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ _UP = {"up": 1, "down": 0}
 
 
 def probe_metrics(prober: Prober) -> tuple[Family | Histogram, ...]:
-    """Where nothing is looked at, they have no samples."""
+    """Returns the metrics. Without probes there are no samples."""
 
     def up(of_deployments: bool) -> Iterator[Row]:
         for view in prober.views():

@@ -1,7 +1,4 @@
-"""What looks at upstreams have found, and looking now: /admin/probes.
-
-Owns how it is shown and asked for, and that changes are told as events. Does not own the looks (`health.prober`).
-"""
+"""/admin/probes: results of probes, and probing now. Publishes changes as events."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
 
 
 class ProbeNow(Change):
-    """Of which upstream, with its deployments; null: of everything that is looked at."""
+    """The upstream to probe, with its deployments; null: all."""
 
     upstream: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
 class ProbePages:
-    """By the current config, which the prober follows."""
+    """Endpoints of probes; the prober follows the current config."""
 
     def __init__(self, prober: Prober, changes: Changes, journal: Journal) -> None:
         self._prober = prober
@@ -47,7 +44,8 @@ class ProbePages:
         ]  # fmt: skip
 
     def views(self, upstream: str | None = None) -> Iterator[ProbedView]:
-        """Of one upstream with its deployments, or of all, as they are now; whoever takes them may pause in between."""
+        """Yields the current results of one upstream and its deployments, or of all; the consumer may pause in
+        between."""
         pairs = zip(self._prober.subjects(), self._prober.views(), strict=True)
         return (self._view(subject, view) for subject, view in pairs if upstream in (None, view.upstream))
 

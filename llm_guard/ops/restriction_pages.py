@@ -1,7 +1,7 @@
-"""What refuses or delays calls now, and the reset of what the gateway does by itself.
+"""/admin/restrictions, and the reset of what the gateway restricts by itself.
 
-Owns how a reset is asked for, done and answered. Does not own the list (`ops.restrictions`), nor operators' own
-decisions, which end where they were made (`ops.controls`, `ops.limits`, `ops.degraded_pages`).
+`ops.restrictions` builds the list. Operators' overrides end where they were made (`ops.controls`, `ops.limits`,
+`ops.degraded_pages`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ _WHY = "reset by an operator"
 
 
 class ResetDeployment(Breakers):
-    """Of a deployment, or of one model name under its pattern; or of an upstream what its deployments share."""
+    """Restrictions to reset: of a deployment, of one model name under its pattern, or those that an upstream's
+    deployments share."""
 
     what: Annotated[list[Resettable], Meta(min_length=1, max_length=len(_ALL))] | None = None
-    """null: all of it. Of an upstream: host_breaker, credential_cooldown."""
+    """Kinds to reset; null: all. An upstream has host_breaker and credential_cooldown."""
 
 
 class RestrictionPages:
-    """By the current deployments."""
+    """Endpoints that list and reset restrictions."""
 
     def __init__(
         self, restrictions: Restrictions, controls: Controls, gateway: Gateway, changes: Changes, clock: Clock
@@ -75,10 +76,10 @@ class RestrictionPages:
         return await self._changes.make(asked, "deployments.reset", str(aim), do)
 
     def _lift(self, aim: Aim, what: Iterable[Resettable]) -> tuple[list[str], list[str]]:
-        """What was lifted, and what of it concerns others as well."""
+        """Returns what was lifted, and warnings about effects on other deployments."""
         meant = [each for each in self._gateway.deployments() if aim.breaker(each) is not None]
         lifts: dict[Resettable, Callable[[list[Deployment]], list[str]]] = {
-            "slow_start": self._end_slow_starts,  # before a breaker's reset begins one
+            "slow_start": self._end_slow_starts,  # before "breaker", the reset of which begins a slow start
             "breaker": self._close_breakers,
             "host_breaker": self._close_hosts,
             "cooldown": self._end_cooldowns,
@@ -154,7 +155,7 @@ class RestrictionPages:
         return _names(ended)
 
     def _is_reset(self, breaker: Breaker) -> bool:
-        """Whether it was open by the evidence, and is closed now."""
+        """Resets a breaker that its failures opened, and returns whether it was open."""
         if breaker.state not in ("open", "half_open"):
             return False
         breaker.reset(self._clock.now(), _WHY)
@@ -162,7 +163,7 @@ class RestrictionPages:
 
 
 def _wanted(body: ResetDeployment) -> tuple[Resettable, ...]:
-    """Raises Refused where an upstream has nothing of the kind."""
+    """Returns the kinds to reset. Raises Refused where an upstream has no such kind."""
     known = _ALL if body.upstream is None else _OF_AN_UPSTREAM
     if strange := [each for each in body.what or () if each not in known]:
         raise Refused(422, "invalid_body", f"`what`: of an upstream as a whole there is no {', '.join(strange)}")
@@ -170,5 +171,5 @@ def _wanted(body: ResetDeployment) -> tuple[Resettable, ...]:
 
 
 def _names(deployments: Iterable[Deployment]) -> list[str]:
-    """Each once, with the name under a pattern."""
+    """Returns each label once, with the name under a pattern."""
     return list(dict.fromkeys(" ".join(each.breaker_of().values()) for each in deployments))

@@ -1,10 +1,9 @@
-"""What refuses or delays calls now: one list over breakers, cooldowns, paces, limits, holds and modes.
+"""Lists what refuses or delays calls now: breakers, cooldowns, paces, limits, holds and modes.
 
-Owns which of them are looked at. Does not own the words (`ops.deployment_restrictions`,
-`ops.operator_restrictions`), nor the reset (`ops.restriction_pages`).
+`ops.deployment_restrictions` and `ops.operator_restrictions` describe each, `ops.restriction_pages` resets them.
 
-A refused retry is not listed: where the retry budget is empty the provider's own error is passed on, and the alert
-`budget_exhausted` tells of it. Nor are callers' mistakes (refused by auth, request, route): no operator can lift them.
+A refused retry is not listed: with an empty retry budget the provider's own error is passed on, and the alert
+`budget_exhausted` fires. Nor are callers' mistakes (refused by auth, request, route): no operator can lift them.
 """
 
 from __future__ import annotations
@@ -31,25 +30,26 @@ _SHOWN_S = 60.0
 
 
 class _Refusals:
-    """A count of refusals that are shown for a minute after the last of them."""
+    """A refusal counter that stays listed for a minute after the last refusal."""
 
     __slots__ = ("_at", "_count", "since")
 
     def __init__(self) -> None:
         self.since: float | None = None
-        """The first of a row without a minute's pause; None: there was none within the last minute."""
+        """Instant of the first refusal of a series without a minute's pause; None: there was none within the last
+        minute."""
         self._at = 0.0
         self._count = 0
 
     def look(self, count: int, now: float) -> None:
-        """`count`: of all refusals so far."""
+        """`count`: all refusals so far."""
         if count != self._count:
             self._count, self._at = count, now
         self.since = _since(self.since, count > 0 and now - self._at < _SHOWN_S, now)
 
 
 class Restrictions:
-    """By the current config, which a reload replaces; found anew each time."""
+    """Collects the current restrictions on each request."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class Restrictions:
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """From now on these settings hold."""
+        """Applies the settings of a new config."""
         self._most_deferred = config.store.answer_later.waiting
 
     def look(self, now: float) -> None:
-        """Notes since when the gateway as a whole refuses something."""
+        """Notes when the gateway as a whole began to refuse something."""
         self._drained_since = _since(self._drained_since, self._gateway.is_leaving or self._gateway.is_closed, now)
         self._full_since = _since(self._full_since, self._running.errands.counts.waiting >= self._most_deferred, now)
         self._spool.look(self._gateway.spool.refused, now)
@@ -88,7 +88,7 @@ class Restrictions:
             self._handshakes.look(listeners[0].failed_handshakes, now)
 
     async def all(self) -> list[Restriction]:
-        """Those of the whole gateway first, then operators' decisions, then what deployments do by themselves."""
+        """Returns those of the whole gateway first, then operators' overrides, then those of deployments."""
         pauses = Pauses(self._clock)
         moment = self._moment()
         self.look(moment.now)
@@ -104,7 +104,7 @@ class Restrictions:
         return found
 
     def of(self, aim: Aim) -> list[Restriction]:
-        """What restricts these deployments, or this upstream, alone."""
+        """Returns the restrictions of these deployments, or of this upstream."""
         moment = self._moment()
         deployments, latest = self._meant(aim), self._latest_attempts()
         found = [*self._said(moment), *self._shared(deployments, moment)]
@@ -155,7 +155,7 @@ class Restrictions:
                     yield of_operators.of_client_limit(name, left[refusing.limit], refusing, moment)
 
     def _said(self, moment: Moment) -> Iterator[Restriction]:
-        """What operators have decided."""
+        """Yields operators' overrides."""
         for force in self._controls.forces.all():
             if force.state == "forced_open":
                 yield of_operators.of_force(force, moment)
@@ -163,7 +163,7 @@ class Restrictions:
             yield of_operators.of_hold(label, hold, moment)
 
     def _latest_attempts(self) -> dict[Deployment, float]:
-        """When the latest of the attempts that run now began on each deployment."""
+        """Returns when the latest running attempt on each deployment began."""
         latest: dict[Deployment, float] = {}
         for call in self._gateway.calls():
             for attempt in call.attempts:
@@ -173,7 +173,7 @@ class Restrictions:
         return latest
 
     def _own(self, deployment: Deployment, latest: Mapping[Deployment, float], moment: Moment) -> Iterator[Restriction]:
-        """What one deployment does by itself, or by its config."""
+        """Yields the restrictions of one deployment."""
         breaker = deployment.breaker
         if breaker.state == "forced_open" and not self._controls.forces.has_taken(breaker):
             yield of_operators.of_config_force(deployment)
@@ -184,7 +184,7 @@ class Restrictions:
         )
 
     def _shared(self, deployments: tuple[Deployment, ...] | list[Deployment], moment: Moment) -> Iterator[Restriction]:
-        """What several deployments have in common: hosts and credentials."""
+        """Yields the restrictions that several deployments share: those of hosts and credentials."""
         for deployment in {each.host: each for each in deployments}.values():
             yield from of_deployments.of_host(deployment, moment)
         bench = self._gateway.bench

@@ -1,7 +1,4 @@
-"""The gateway, as far as operators see it and act on it.
-
-Owns no state. It is what `app` hands to the operator's side, and that to its parts.
-"""
+"""The running gateway, as `app` hands it to the admin API."""
 
 from __future__ import annotations
 
@@ -21,19 +18,19 @@ from llm_guard.reloads import Reloads
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """`app` makes one."""
+    """References to the parts of the gateway that the admin API reads and acts on."""
 
     gateway: Gateway
     reloads: Reloads
     counters: CallCounters
     listeners: Callable[[], list[Listener]]
-    """The one for calls first."""
+    """The listeners; the one for calls comes first."""
     clock: Clock
     dials: Callable[[str], int]
-    """How often a connection to this origin was begun since the start."""
+    """Connections begun to an origin since the start."""
     prober: Prober
     errands: Errands
     engines: Engines
     cache: AnswerCache
     file_problems: Callable[[], Mapping[str, str | None]] = dict
-    """What is wrong with keys and certificates in files, by what they are for; None: nothing."""
+    """Problems with keys and certificates in files, by purpose; None: no problem."""

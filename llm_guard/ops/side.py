@@ -1,7 +1,4 @@
-"""The operator's side as a whole: its parts, built once, and their pages.
-
-Owns what is put together here, and its life: start, reload, stop. Does not own any of the parts.
-"""
+"""Builds the parts of the admin API and their endpoints, and runs their life cycle: start, reload, stop."""
 
 from __future__ import annotations
 
@@ -69,10 +66,10 @@ from llm_guard.store.used_codes import UsedCodes
 
 
 class OperatorSide:
-    """`await start()` before the listeners accept; `adopt` at a reload; `await stop()`."""
+    """Life cycle: `await start()` before the listeners accept; `adopt` at a reload; `await stop()`."""
 
     def __init__(self, config: Config, running: Running, token: OperatorToken) -> None:
-        """`token` is prepared for the config, here and before each `adopt`."""
+        """`token` must be prepared for the config, here and before each `adopt`."""
         self._running = running
         self._token = token
         self.journal = Journal(running.clock)
@@ -134,11 +131,12 @@ class OperatorSide:
         self._site = Site(with_description(self._pages()), self._guard(config), running.clock)
 
     async def serve(self, request: Request, reply: Reply) -> None:
-        """Answers one request for one of the operator's paths."""
+        """Serves one request for an admin path."""
         await self._site.serve(request, reply)
 
     async def start(self) -> None:
-        """Before the first call: what was said before a restart holds for it."""
+        """Restores the operator state of an earlier process, so that it applies to the first call, and starts the
+        tasks."""
         if self._keeping is not None:
             await self._keeping.recall()
         self._webhooks.start()
@@ -146,11 +144,11 @@ class OperatorSide:
         self._traces.start()
 
     def adopt(self, config: Config) -> None:
-        """From now on these settings hold. Where one of them cannot be followed, it raises before it follows any."""
+        """Applies the settings of a new config. If one of them cannot be applied, raises before it applies any."""
         guard = self._guard(config)
         self._traces.adopt(config.ops.traces)
         if guard.credentials != self._site.guard.credentials:
-            self._events.drop_readers()  # those who may still read come back by themselves
+            self._events.drop_readers()  # readers with a valid token reconnect
         self._site.guard = guard
         self._controls.adopt(config)
         self._limits.adopt(config)
@@ -167,7 +165,7 @@ class OperatorSide:
         self._webhooks.adopt(config.ops.webhooks, self._alerts.told())
 
     def follow(self, adopted: Adopted) -> None:
-        """The gateway runs by it now."""
+        """Publishes that the gateway runs with a new config."""
         if adopted.how == "reload":
             self.state.is_last_reload_good = True
         config = adopted.config
@@ -180,7 +178,7 @@ class OperatorSide:
         )  # fmt: skip
 
     def end_readers(self) -> None:
-        """Those who only listen have heard everything: nobody need wait for them."""
+        """Ends the event streams, so that a drain need not wait for their readers."""
         self._events.end()
 
     async def stop(self) -> None:
@@ -200,7 +198,7 @@ class OperatorSide:
         return Alerts(rules, signals, self._webhooks, self.journal, running.clock)
 
     def _new_keeping(self, folder: Callable[[], Path], config: Config) -> Keeping | None:
-        """None: a port that the system chooses is another one next time, and nothing would be found again."""
+        """Returns None if `server.port` is 0: the port changes with each start, and names the file of the state."""
         server, running = config.server, self._running
         if server.port == 0:
             return None

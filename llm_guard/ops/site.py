@@ -1,7 +1,6 @@
-"""The operator's paths: finds the page that is asked for, and answers.
+"""Routes a request for an admin path to its endpoint, and responds.
 
-Owns which paths are the operator's, how a body is read, in whose name a change is made, and what every answer of theirs
-says to a browser. Does not own who may ask (`ops.guard`), nor the pages.
+Reads the body, names the operator for the audit trail, and adds the security headers. `ops.guard` authenticates.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _log = structlog.get_logger("llm_guard.ops.site")
 _MAX_BODY_BYTES = 1 << 20
 _MAX_NAME_CHARS = 64
 _CLOSED = "/admin"
-"""No page below it is open to strangers."""
+"""Prefix below which every endpoint needs a token."""
 _ROOTS = ("/healthz", "/readyz", "/metrics", "/admin", "/dashboard")
 _HEADERS = (
     ("Cache-Control", "no-store"),
@@ -41,12 +40,12 @@ _NO_CONTENT_POLICY = ("Content-Security-Policy", "default-src 'none'; frame-ance
 
 
 def is_operators(path: str) -> bool:
-    """Whether a path is the operator's, and no call's."""
+    """Returns whether a path belongs to the admin API rather than to the proxy."""
     return not path.startswith("/v1/") and "/" + path[1:].partition("/")[0] in _ROOTS
 
 
 class Site:
-    """All pages. `guard` may be replaced at any moment."""
+    """All endpoints. `guard` may be replaced at any moment."""
 
     def __init__(self, pages: Iterable[Page], guard: Guard, clock: Clock) -> None:
         self.guard = guard
@@ -59,7 +58,7 @@ class Site:
         self._patterns = [path for path in self._by_path if "{" in path]
 
     async def serve(self, request: Request, reply: Reply) -> None:
-        """Answers one request; what is not ours is not found."""
+        """Responds to one request, with 404 for an unknown path."""
         try:
             answer = await self._answer(request, reply)
         except WrongToken as wrong:
@@ -70,12 +69,12 @@ class Site:
             answer = Refused(bad.status, bad.code, bad.message).answer()
         except ConnectionError:
             raise
-        except Exception:  # noqa: BLE001  # an operator's question must not end the connection without a word
+        except Exception:  # noqa: BLE001  # an operator's request must not end without a response
             _log.exception("a page failed", path=request.path)
             answer = Refused(500, "internal_error", "the page failed; the log says why").answer()
         if answer is None:
             return
-        if reply.has_begun:  # it can only be broken off
+        if reply.has_begun:  # too late for an error response
             await reply.break_off()
             return
         if answer.status >= 400 and not request.has_arrived:
@@ -86,7 +85,7 @@ class Site:
         try:
             page, params = self._page_of(request, reply)
         except (Refused, BadRequest):
-            if request.path.startswith(_CLOSED):  # a stranger is not told which pages there are
+            if request.path.startswith(_CLOSED):  # unauthenticated clients must not learn which endpoints exist
                 self.guard.authenticate(request.names, self._clock.wall())
             raise
         caller = await self._caller(page, request)
@@ -107,11 +106,11 @@ class Site:
 
     async def _delayed(self, wrong: WrongToken, reply: Reply) -> Answer:
         if not await self._penalty.serve():
-            reply.closes_connection = True  # the next guess takes a connection of its own
+            reply.closes_connection = True  # the next guess needs a new connection
         return wrong.answer()
 
     async def _caller(self, page: Page, request: Request) -> Caller | None:
-        """Raises Refused where the page is not open to the request."""
+        """Returns the caller, or None on an open page. Raises Refused where the page is not open to the request."""
         if not page.is_open:
             return self.guard.check(request.method, request.names, self._clock.wall())
         if page.says_more:
@@ -124,16 +123,16 @@ class Site:
     async def _caller_if_known(self, request: Request) -> Caller | None:
         try:
             return self.guard.check(request.method, request.names, self._clock.wall())
-        except WrongToken:  # without the wait, tokens could be tried out here
+        except WrongToken:  # without the delay, tokens could be guessed here
             await self._penalty.serve()
         except Refused:
             pass
         return None
 
     def _page_of(self, request: Request, reply: Reply) -> tuple[Page, dict[str, str]]:
-        """The page and the parameters of its path. Raises Refused and BadRequest."""
+        """Returns the page and the parameters of its path. Raises Refused and BadRequest."""
         if (bad := objection(request)) is not None:
-            reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
+            reply.closes_connection = True  # the framing of such a request may be wrong as well
             if bad.status == 405:
                 raise Refused(405, bad.code, bad.message, self._allowed(request.path))
             raise bad
@@ -156,7 +155,7 @@ class Site:
         raise Refused(404, "unknown_path", "there is no such page; /admin lists them")
 
     def _allowed(self, path: str) -> tuple[tuple[str, str]]:
-        """The header that a 405 has to have (RFC 9110, section 15.5.6)."""
+        """Returns the Allow header that a 405 must have (RFC 9110, section 15.5.6)."""
         methods = self._methods(path)[0]
         return (("Allow", ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))),)
 
@@ -182,7 +181,7 @@ def _pairs(query: str) -> list[tuple[str, str]]:
 
 
 def _wanted(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> msgspec.Struct:
-    """Raises Refused for what the page does not take."""
+    """Parses the query. Raises Refused for what the page does not take."""
     query = dict(pairs)
     if len(pairs) > len(query):
         raise Refused(422, "invalid_query", "a parameter is there twice")
@@ -193,7 +192,8 @@ def _wanted(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> msgspec
 
 
 def _who(caller: Caller | None, reply: Reply) -> str:
-    """The name of the token. Those who share one may say who they are: that is claimed, and stands in brackets."""
+    """Returns the caller's name for the audit trail: the token's name, and in brackets the operator's name that a
+    request with a shared token claims."""
     name = caller.name if caller is not None else "anybody"
     if caller is not None and caller.is_shared:
         claimed = re.sub(r"[()]", "", reply.request.names.get("x-llm-guard-operator", ""))[:_MAX_NAME_CHARS]
@@ -202,7 +202,7 @@ def _who(caller: Caller | None, reply: Reply) -> str:
 
 
 async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> msgspec.Struct:
-    """Raises Refused when it is not what the page takes, BadRequest when it does not come."""
+    """Reads and parses the body. Raises Refused if it does not fit the type, BadRequest if it does not arrive."""
     if request.names.get("expect", "").lower() == "100-continue" and request.version != "1.0":
         reply.send_continue()
     pieces, size = [], 0
@@ -220,7 +220,7 @@ async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> m
 
 
 def _plainly(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
-    """Without a regular expression: what the field says of itself."""
+    """Returns the error's message. In place of a regular expression it has the field's description."""
     if (found := _NO_MATCH.fullmatch(str(error))) is None:
         return str(error)
     schema = msgspec.json.schema_components((kind,))[1][kind.__name__]["properties"][found[1]]
@@ -228,7 +228,7 @@ def _plainly(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
 
 
 def headers_of(answer: Answer) -> list[tuple[str, str]]:
-    """With what every answer of the operator's side says to a browser."""
+    """Returns the headers, with the security headers of the admin API."""
     own = {name.lower() for name, _ in answer.headers}
     usual = [*_HEADERS, _NO_CONTENT_POLICY]
     return [

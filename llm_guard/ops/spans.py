@@ -1,8 +1,8 @@
-"""A call and its attempts as spans of OpenTelemetry, sent to a collector by a thread.
+"""Builds OpenTelemetry spans of a call and its attempts, and sends them to a collector in a thread.
 
-Owns what a span says: the conventions for generative AI and for HTTP
-(github.com/open-telemetry/semantic-conventions-genai, opentelemetry.io/docs/specs/semconv/http), never a prompt, a key
-or an answer. The only module that imports OpenTelemetry, which is not there unless it was asked for.
+Follows the conventions for generative AI and for HTTP (github.com/open-telemetry/semantic-conventions-genai,
+opentelemetry.io/docs/specs/semconv/http). Spans never contain a prompt, a key or a response. The only module that
+imports OpenTelemetry, which is an optional dependency.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ Value = str | int | float | bool | list[str]
 
 
 class Spans:
-    """Takes calls that are over. When the collector is slow or gone, spans are lost and nothing else."""
+    """Exports finished calls. When the collector is slow or unreachable, spans are lost and nothing else."""
 
     def __init__(self, endpoint: str, service: str) -> None:
-        """`endpoint`: where OTLP over HTTP is taken, as a whole URL. What else there is to be said, headers and
-        certificates, is read from OpenTelemetry's own variables."""
+        """`endpoint`: complete URL of an OTLP/HTTP receiver. Headers and certificates are read from OpenTelemetry's own
+        environment variables."""
         self._resource = Resource.create({"service.name": service, "service.version": __version__})
         self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=_TIMEOUT_S))
 
     def note(self, call: Call, trace: TraceContext, now: float, wall: float) -> None:
-        """`now` and `wall`: the same instant on both clocks."""
+        """Exports the spans of a call. `now` and `wall`: the same instant on both clocks."""
 
         def at(instant: float) -> int:
             return int((wall - now + instant) * 1e9)
 
         context = _context(trace, trace.span_id)
         for attempt in call.attempts:
-            if attempt.span_id:  # else it was over before anything was sent
+            if attempt.span_id:  # else nothing was sent
                 self._emit(_context(trace, attempt.span_id), context, SpanKind.CLIENT, _attempt_name(call, attempt),
                            _attempt_facts(call, attempt), _attempt_status(attempt), at(attempt.started_at),
                            at(attempt.ended_at or now))  # fmt: skip
@@ -66,8 +66,8 @@ class Spans:
                    at(call.started_at), at(now))  # fmt: skip
 
     def close(self) -> None:
-        """Sends what waits; may take as long as the collector does."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]  # it has no types
+        """Sends pending spans; may take as long as the collector does."""
+        self._processor.shutdown()  # type: ignore[no-untyped-call]  # untyped
 
     def _emit(
         self, context: SpanContext, parent: SpanContext | None, kind: SpanKind, name: str, facts: dict[str, Value],
@@ -84,11 +84,8 @@ def _context(trace: TraceContext, span_id: int, *, is_remote: bool = False) -> S
     return SpanContext(trace.trace_id, span_id, is_remote, _SAMPLED)
 
 
-# the call
-
-
 def _call_name(call: Call) -> str:
-    """No word of a caller's: the route's name, not the one that was asked for."""
+    """Returns the span's name. It has the route's name, not the requested model, which callers choose."""
     operation = _OPERATIONS.get(call.path)
     if operation is None or call.route is None:
         return call.method
@@ -122,14 +119,11 @@ def _call_facts(call: Call) -> dict[str, Value]:
 
 
 def _call_status(call: Call) -> Status:
-    """A client's own mistake is no error of a server's (HTTP conventions)."""
+    """Returns the status. A client's mistake is no error of a server span (HTTP conventions)."""
     if call.failure is not None:
         is_clients = call.failure.kind.source is Source.CLIENT or 400 <= (call.sent_status or 500) < 500
         return _WELL if is_clients else _FAILED
     return _FAILED if call.refusal is not None and call.refusal.status >= 500 else _WELL
-
-
-# an attempt
 
 
 def _attempt_name(call: Call, attempt: Attempt) -> str:
@@ -162,7 +156,7 @@ def _attempt_facts(call: Call, attempt: Attempt) -> dict[str, Value]:
     }
     if attempt.is_stream and attempt.answered_at is not None:
         facts["gen_ai.response.time_to_first_chunk"] = attempt.answered_at - attempt.timed_from
-    if attempt is _who_answered(call):  # once: who adds spans up must not count tokens twice
+    if attempt is _who_answered(call):  # on one attempt only, so that sums over spans count tokens once
         facts["gen_ai.usage.input_tokens"] = call.usage.input or None
         facts["gen_ai.usage.output_tokens"] = call.usage.output or None
     return _known(facts)

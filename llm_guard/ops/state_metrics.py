@@ -1,8 +1,5 @@
-"""The metrics that are a look at something: deployments, upstreams, and the gateway itself, at the moment of a scrape.
-
-Owns names, help texts, labels, and how many breakers are shown under one label. Nothing is kept up to date for it on a
-call's way.
-"""
+"""Metrics of deployments, upstreams and the gateway itself, sampled at each scrape so that calls need not update
+them."""
 
 from __future__ import annotations
 
@@ -22,21 +19,21 @@ from llm_guard.policy.transition import BreakerState
 from llm_guard.version import __version__, is_compiled
 
 Health = Callable[[], Iterable[tuple[str, HealthState]]]
-"""How each `deployment` label is; gone through with pauses."""
+"""Yields the health of each `deployment` label, with pauses."""
 Alerts = Callable[[], Mapping[tuple[str, str], int]]
-"""How often each alert was raised since the start, by its name and its severity; those that never were, too."""
+"""Returns how often each alert was raised since the start, by name and severity, including zeros."""
 
 _STATES: tuple[BreakerState, ...] = get_args(BreakerState)
 _HEALTH: tuple[HealthState, ...] = get_args(HealthState)
 _LOOKS = 200
-"""Deployments and gates that are looked at in one go: for a quarter of a millisecond."""
+"""Deployments and gates sampled without a pause: they take a quarter of a millisecond."""
 _LOOKS_TO_JUDGE = 5
-"""What it takes to say how one deployment is, beside a look at it."""
+"""Cost of a deployment's health, in units of sampling one."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What deployments with one label have come to: the names under a pattern have a breaker each."""
+    """Sums over the deployments with one label: each name under a pattern has a breaker of its own."""
 
     worst: BreakerState
     entered: dict[BreakerState, int] = field(default_factory=lambda: dict.fromkeys(_STATES, 0))
@@ -46,7 +43,7 @@ class _Seen:
 
 
 class StateMetrics:
-    """`look` is gone through before the metrics are written."""
+    """Samples and metrics; `look` must be exhausted before the metrics are written."""
 
     def __init__(self, running: Running, watch: Watch, health: Health, alerts: Alerts) -> None:
         self._running = running
@@ -60,8 +57,7 @@ class StateMetrics:
         self._transitions: dict[tuple[str, str], _Steady] = {}
 
     def look(self) -> Iterator[None]:
-        """Looks at every deployment, with a pause now and then: a pattern has hundreds, and each of its callers a
-        gate."""
+        """Samples all deployments, and yields to allow pauses: a pattern has hundreds, and each caller a gate."""
         seen: dict[str, _Seen] = {}
         looks = 0
         for deployment in self._gateway.deployments():
@@ -80,7 +76,7 @@ class StateMetrics:
         self._seen, self._judged = seen, health
 
     def metrics(self) -> tuple[Family, ...]:
-        """In the order of a call's life; the gateway itself last."""
+        """Returns the metrics, in the order of a call's life; those of the gateway itself come last."""
         gauge, counter = _maker("gauge"), _maker("counter")
         return (
             gauge("open_connections", "Of clients.", ("listener",), self._connections),
@@ -173,7 +169,7 @@ def _maker(
 
 
 def _add(one: _Seen, deployment: Deployment) -> int:
-    """Returns how much there was to look at."""
+    """Adds a deployment to the sums, and returns the cost."""
     breaker = deployment.breaker
     one.worst = min(one.worst, breaker.state, key=WORST_FIRST.index)
     for state, count in breaker.history.entered().items():
@@ -186,7 +182,7 @@ def _add(one: _Seen, deployment: Deployment) -> int:
 
 
 class _Steady:
-    """A sum whose parts may vanish (a pattern forgets its oldest names), as a counter that never falls."""
+    """Makes a counter that never falls from a sum with parts that vanish (a pattern forgets its oldest names)."""
 
     __slots__ = ("_last", "_lost")
 

@@ -1,7 +1,4 @@
-"""What was counted up to an instant, and what lies between two of them: rates, shares, quantiles.
-
-Owns this arithmetic. Does not own what is counted (`gateway.record`), nor when it is looked at (`ops.history`).
-"""
+"""Snapshots of counters and their differences: rates, shares, quantiles."""
 
 from __future__ import annotations
 
@@ -15,26 +12,26 @@ from llm_guard.outcome import GATEWAYS_DOING, FailureKind, Scope
 
 DURATION_BOUNDS = ModelCounts().call_duration.bounds
 FIRST_TOKEN_BOUNDS = ModelCounts().time_to_first_token.bounds
-"""Of all calls and attempts, in seconds."""
+"""Bucket bounds of all calls and attempts, in seconds."""
 
 _OF_THE_CALL = frozenset(kind.label for kind in FailureKind if kind.scope is Scope.CALL)
-"""Ends of attempts that say nothing of whoever was asked."""
+"""Outcomes of attempts that the call itself caused, and that do not count for or against the deployment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of events, of one name or of several together."""
+    """Counts of events, of one name or summed over several."""
 
     calls: int = 0
-    """Of a deployment, its attempts, and the calls that were refused instead of being sent to it."""
+    """Calls; for a deployment, its attempts and the calls that were refused instead of being sent to it."""
     judged: int = 0
-    """Without those whose end says nothing of the gateway and its upstreams."""
+    """Those with an outcome that counts for or against the gateway and its upstreams."""
     ok: int = 0
     attempts: int = 0
     retries: int = 0
     timeouts: int = 0
     durations: tuple[int, ...] = ()
-    """By `DURATION_BOUNDS`, the last above them all; empty: none."""
+    """Counts by `DURATION_BOUNDS`, the last one above them all; empty: none."""
     first_tokens: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
     """Calls that the gateway refused, by `GATEWAYS_DOING`; empty: none."""
@@ -43,17 +40,17 @@ class Tally:
         return self._with(other, add)
 
     def since(self, earlier: Tally) -> Tally:
-        """What came after `earlier`."""
+        """Returns the difference to `earlier`."""
         return self._with(earlier, sub)
 
     @property
     def refused_by(self) -> dict[str, int]:
-        """How many calls the gateway refused, by what; without zeros."""
+        """Calls that the gateway refused, by reason, without zeros."""
         return {by: count for by, count in zip(GATEWAYS_DOING, self.refused, strict=False) if count}
 
     @property
     def success_rate(self) -> float | None:
-        """0 to 1; None: there is nothing to judge."""
+        """Share from 0 to 1; None: no outcome counts."""
         return share(self.ok, self.judged)
 
     def _with(self, other: Tally, how: Callable[[int, int], int]) -> Tally:
@@ -74,7 +71,7 @@ NOTHING = Tally()
 
 
 def of_model(counts: ModelCounts, before: Tally = NOTHING) -> Tally:
-    """As it is now; `before` itself, if nothing has happened since."""
+    """Returns a snapshot; `before` itself, if nothing has happened since."""
     calls = sum(counts.calls.values())
     if calls == before.calls:
         return before
@@ -92,7 +89,7 @@ def of_model(counts: ModelCounts, before: Tally = NOTHING) -> Tally:
 
 
 def of_deployment(counts: DeploymentCounts, before: Tally = NOTHING) -> Tally:
-    """As it is now; `before` itself, if nothing has happened since."""
+    """Returns a snapshot; `before` itself, if nothing has happened since."""
     attempts = sum(counts.attempts.values())
     calls = attempts + counts.turned_away
     if calls == before.calls:
@@ -111,7 +108,7 @@ def of_deployment(counts: DeploymentCounts, before: Tally = NOTHING) -> Tally:
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
-    """Of all together."""
+    """Returns the sum."""
     whole = NOTHING
     for tally in tallies:
         whole = whole.plus(tally)
@@ -119,7 +116,7 @@ def total(tallies: Iterable[Tally]) -> Tally:
 
 
 def share(part: float, whole: float) -> float | None:
-    """None: of nothing."""
+    """Returns the share, None if the whole is 0."""
     return part / whole if whole else None
 
 
@@ -128,8 +125,8 @@ def quantiles(bounds: tuple[float, ...], counts: tuple[int, ...]) -> Quantiles:
 
 
 def quantile(bounds: tuple[float, ...], counts: tuple[int, ...], q: float) -> float | None:
-    """The value that a share `q`, 0 < q < 1, does not exceed, as Prometheus' `histogram_quantile` guesses it: evenly
-    spread between two bounds, and at most the last one. None: there are no values."""
+    """Returns the value that a share `q`, 0 < q < 1, does not exceed, estimated like Prometheus' `histogram_quantile`:
+    linear between two bounds, and at most the last one. None: there are no values."""
     rank = q * sum(counts)
     if not rank:
         return None

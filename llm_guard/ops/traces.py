@@ -1,7 +1,7 @@
-"""Traces: switched on and off by the config. Off, they cost a call nothing.
+"""Turns traces on and off by the config. When off, they cost a call nothing.
 
-Owns the switch, and that a collector that is slow or gone is a word in the log now and then. Does not own what a span
-says (`ops.spans`), nor a call's place in a trace (`gateway.tracing`).
+A slow or unreachable collector only causes a log line now and then. `ops.spans` builds the spans, `gateway.tracing` a
+call's trace context.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ _QUIET_S = 60.0
 
 
 class Traces:
-    """As a reload changes them."""
+    """Exports traces according to the current settings."""
 
     def __init__(self, settings: TraceSettings, gateway: Gateway, clock: Clock) -> None:
         self._settings = settings
         self._gateway = gateway
         self._clock = clock
-        self._random = Random()  # noqa: S311  # ids, no secrets
+        self._random = Random()  # noqa: S311  # for ids, not for secrets
         self._spans: Spans | None = None
         self._complaints = _Complaints(clock)
 
     def start(self) -> None:
-        """In the event loop."""
+        """Starts the export. Must be called in the event loop."""
         self._begin(_spans(self._settings))
 
     def adopt(self, settings: TraceSettings) -> None:
-        """Running calls are not traced where it changes something. What raises leaves all as it was."""
+        """Applies new settings. Calls that run while tracing is turned on or off are not exported; running calls that
+        are traced already go to the new endpoint. If it raises, nothing has changed."""
         if settings == self._settings:
             return
         spans = _spans(settings)
@@ -55,7 +56,7 @@ class Traces:
         self._begin(spans)
 
     async def stop(self) -> None:
-        """What waits is sent, unless that takes longer than 2 s."""
+        """Sends pending spans for up to 2 s."""
         if (closing := self._end()) is not None:
             await asyncio.to_thread(closing.join, _CLOSING_S)
 
@@ -73,7 +74,7 @@ class Traces:
         if spans is None:
             return None
         self._complaints.end()
-        # Not a worker of the loop's: the process must not wait for it at its end.
+        # A daemon thread rather than a worker of the loop: the process must not wait for it at its end.
         closing = threading.Thread(target=spans.close, name="traces", daemon=True)
         closing.start()
         return closing
@@ -84,16 +85,16 @@ class Traces:
 
 
 def _spans(settings: TraceSettings) -> Spans | None:
-    """None: nothing is traced."""
+    """Returns None if nothing is traced."""
     if settings.endpoint is None:
         return None
-    from llm_guard.ops.spans import Spans  # noqa: PLC0415  # the packages are there only if they were asked for
+    from llm_guard.ops.spans import Spans  # noqa: PLC0415  # an optional dependency
 
     return Spans(settings.endpoint, settings.service_name)
 
 
 class _Complaints(logging.Handler):
-    """What OpenTelemetry says of itself, by `logging` and from any thread: once a minute it goes into our log."""
+    """Forwards OpenTelemetry's own log records, from any thread, to the log, at most once a minute."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(logging.WARNING)
@@ -110,7 +111,8 @@ class _Complaints(logging.Handler):
         source.propagate = False
 
     def end(self) -> None:
-        """What its threads still say is not heard, nor by standard error: that is where `logging` goes without us."""
+        """Drops later records of its threads. It stays the handler: without one, `logging` would write to standard
+        error."""
         self._tell = str
 
     def emit(self, record: logging.LogRecord) -> None:

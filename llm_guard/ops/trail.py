@@ -1,7 +1,6 @@
-"""The way of a change into the audit trail: in a thread, so that the event loop never waits for the disk.
+"""Writes changes to the audit trail, in a thread, so that the event loop never waits for the disk.
 
-Owns what becomes of a change that cannot be written: it is logged, kept in memory, and written with the next one. Does
-not own the file (`store.audit`), nor what is a change (`ops.changes`).
+A change that cannot be written is logged, kept in memory, and written with the next one. `store.audit` has the file.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from llm_guard.store.worker import Worker
 _log = structlog.get_logger("llm_guard.ops.trail")
 
 KEPT = 1000
-"""Entries that could not be written; the log has them all."""
+"""Most unwritten entries kept in memory; the log has all of them."""
 PATIENCE_S = 5.0
-"""So long an operator's answer waits for the disk."""
+"""Seconds that a response to an operator waits for the disk."""
 MOST_READING = 8
-"""At once; who is no longer waited for counts until the disk has answered."""
+"""Most concurrent reads; an abandoned one counts until the disk has answered."""
 _MOST_WAITING = 100
 
 Written = asyncio.Future[str | None]
-"""Why it is not on the disk; None: it is."""
+"""Result of a write: why it is not on the disk, or None if it is."""
 
 
 class Trail:
-    """Of one event loop; `await close()` at its end."""
+    """Used from one event loop; `await close()` at its end."""
 
     def __init__(self, file: AuditFile, clock: Clock) -> None:
         self._file = file
@@ -42,12 +41,12 @@ class Trail:
         self._thread = Worker("audit")
         self._unwritten: deque[Entry] = deque(maxlen=KEPT)
         self._waiting: list[Entry] = []
-        """For the disk."""
+        """Entries in the thread's queue."""
         self._reading = 0
         self._is_closed = False
 
     def add(self, entry: Entry) -> Written:
-        """On its way when this returns, behind those before it."""
+        """Queues an entry, in order. Returns a future with the result."""
         if self._is_closed:
             return self._refuse(entry, "the gateway has stopped")
         if len(self._waiting) >= _MOST_WAITING or self._thread.is_full:
@@ -60,7 +59,8 @@ class Trail:
         return written
 
     async def wait_written(self, written: Written) -> str | None:
-        """As the future says; a disk that has not answered in five seconds is not waited for, though it may yet."""
+        """Returns the future's result. After five seconds it returns a problem instead, though the write may still
+        succeed."""
         try:
             with self._clock.limit() as limit:
                 limit.set(self._clock.now() + PATIENCE_S, "audit")
@@ -70,8 +70,8 @@ class Trail:
             return f"the disk has not answered in {PATIENCE_S:g} s; it is still waited for"
 
     async def latest(self, limit: int, before: int | None) -> list[Entry]:
-        """The newest first, those that are not on the disk before all others. Raises Refused when it cannot be read, or
-        too many wait for that."""
+        """Returns the newest entries first, unwritten ones before all others. Raises Refused if the file cannot be
+        read, or too many reads are pending."""
         if self._reading >= MOST_READING:
             why = f"{self._reading} questions wait for the disk of ops.store already: look whether it answers; "
             raise Refused(503, "audit_busy", why + self._kept(), (("Retry-After", f"{PATIENCE_S:.0f}"),))
@@ -89,7 +89,7 @@ class Trail:
         return [*reversed(new), *found][:limit]
 
     async def close(self) -> None:
-        """What is on its way is written, if the disk answers in time. A second time does nothing."""
+        """Closes the file after pending writes, if the disk answers in time. A second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -100,13 +100,13 @@ class Trail:
     def _note_read(self, reading: asyncio.Future[list[Entry]]) -> None:
         self._reading -= 1
         if not reading.cancelled():
-            reading.exception()  # whoever asked may have left
+            reading.exception()  # marks the exception as retrieved: the reader may be gone
 
     def _kept(self) -> str:
         return f"{len(self._unwritten) + len(self._waiting)} changes wait to be written; the log has them"
 
     def _settle(self, entries: list[Entry], written: Written) -> None:
-        del self._waiting[: len(entries)]  # they come back in the order in which they went
+        del self._waiting[: len(entries)]  # writes finish in the order in which they were queued
         if written.cancelled() or (why := written.result()) is None:
             return
         self._keep(entries, why)
@@ -118,7 +118,7 @@ class Trail:
         return refused
 
     def _keep(self, entries: list[Entry], why: str) -> None:
-        """The last of them is new; the others were logged when it was their turn."""
+        """Keeps entries that could not be written. Logs the last one; the others were logged before."""
         self._unwritten.extend(entries)
         _log.error("not in the audit trail", problem=why, entry=msgspec.to_builtins(entries[-1]))
 
@@ -128,6 +128,6 @@ def _append(file: AuditFile, entries: list[Entry]) -> str | None:
         file.append(entries)
     except StoreError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the entries must not be lost
+    except Exception as error:  # noqa: BLE001  # no error may lose the entries
         return f"{type(error).__name__}: {error}"
     return None

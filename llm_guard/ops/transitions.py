@@ -1,7 +1,6 @@
-"""Breakers' changes of state, as events.
+"""Publishes state changes of breakers as events, each once and in order.
 
-Owns that each is told once, in the order in which they happened. Does not own the breakers: they do not know that
-anybody watches, so that a call pays nothing for it.
+It polls the breakers, so that calls need not publish anything.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ _Facts = dict[str, str | float | bool | None]
 
 
 class Transitions:
-    """Looks at all breakers, of deployments and of their upstreams; a look of the watch.
+    """Compares each breaker's history with the last look.
 
-    Deployments are made anew by a reload, and breakers kept: it is by their breakers that they are known.
+    Breakers are the keys, because a reload replaces deployments but keeps their breakers.
     """
 
     def __init__(self, deployments: Callable[[], Iterable[Deployment]], journal: Journal) -> None:
         self._deployments = deployments
         self._journal = journal
         self._told: dict[Breaker, int] = {}
-        """How many changes of each. A new one has changed never, or since the last look."""
+        """Number of changes already published of each breaker. A new breaker starts at 0."""
 
     def look(self, _now: float) -> None:
         told, before = dict[Breaker, int](), self._told
@@ -44,7 +43,7 @@ class Transitions:
 
 
 def _news(history: History, told: int, whose: _Facts) -> Iterator[tuple[float, _Facts]]:
-    """Each with its instant. The oldest may be forgotten: then how many they were."""
+    """Yields new changes with their instants. Old ones may be forgotten: the number of those comes first."""
     changes = history.changes - told
     latest = history.latest()[-changes:]
     if changes > len(latest):

@@ -1,8 +1,7 @@
-"""What an operator sees of models and deployments at one moment, as it is sent.
+"""Schemas of models and deployments in the admin API.
 
-Owns the shapes, and with each field's docstring what it says in the API description (`ops.openapi`). Does not own how
-they come about (`ops.overview`), nor those of what outlives a call (`ops.lasting_views`). Seconds, shares from 0 to 1,
-instants in ISO 8601; null where something is not known.
+The docstring of a field is its text in the API description (`ops.openapi`). Durations in seconds, shares from 0 to 1,
+instants in ISO 8601; null where something is not known. `ops.lasting_views` has the schemas of what outlives a call.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ __all__ = [
 
 
 class Quantiles(Struct, frozen=True):
-    """How long it took."""
+    """Percentiles of a duration."""
 
     p50_s: float | None
     """Seconds that half of them did not exceed."""
@@ -50,164 +49,165 @@ class Quantiles(Struct, frozen=True):
 
 
 class Traffic(Struct, frozen=True):
-    """Calls of clients."""
+    """Traffic of clients' calls."""
 
     calls: int
-    """Since the start, refused ones included."""
+    """Calls since the start, refused ones included."""
     success_rate: float | None
-    """Of the last 100 calls, however long ago they were; what is the client's own doing does not count."""
+    """Success rate of the last 100 calls, however long ago they were; failures that the client caused do not count."""
     calls_per_second: float
-    """Of the last minute."""
+    """Average of the last minute."""
     retries_per_call: float | None
-    """Of the last minute."""
+    """Average of the last minute."""
     attempts_per_call: float | None
-    """Of the last minute."""
+    """Average of the last minute."""
     timeout_rate: float | None
-    """Of the last minute: attempts that ran into a limit, per attempt."""
+    """Share of the last minute's attempts that timed out."""
     refused_rate: float | None
-    """Of the last minute: calls that the gateway itself refused, by a breaker, a limit, a cooldown, a hold or the
-    deadline, per call."""
+    """Share of the last minute's calls that the gateway itself refused: by a breaker, a limit, a cooldown, a hold or
+    the deadline."""
     in_flight: int
     """Calls that run now."""
     duration: Quantiles
-    """Of the last minute's calls, from their arrival to their end."""
+    """Duration of the last minute's calls, from their arrival to their end."""
     time_to_first_token: Quantiles
-    """Of the last minute's streams, from their arrival."""
+    """Time to the first token of the last minute's streams, from their arrival."""
 
 
 class ModelView(Struct, frozen=True):
-    """The calls with one `model` label."""
+    """Calls with one `model` label."""
 
     model: str
-    """The name, or the pattern that it falls under; `other` for names that nothing fits."""
+    """The name, or the pattern that it matches; `other` for names that match none."""
     traffic: Traffic
-    """Of these calls."""
+    """Traffic of this model."""
     outcomes: dict[str, int]
     """Calls since the start by how they ended: ok, refused, or the kind of failure."""
     health: HealthState
-    """Of the last minute: degraded where the gateway itself refused half of its calls, unhealthy where nearly all."""
+    """Health in the last minute: degraded if the gateway itself refused half of the calls, unhealthy if nearly all."""
     why: list[str]
-    """What makes it less than healthy."""
+    """Reasons why it is not healthy."""
 
 
 class BreakerView(Struct, frozen=True):
-    """Where several breakers have one label (names under a pattern), the worst of them."""
+    """State of a breaker. Where several have one label (names under a pattern), the worst of them."""
 
     state: BreakerState
-    """Now."""
+    """Current state."""
     is_forced: bool
-    """By an operator, or by the config's `state`."""
+    """Forced by an operator, or by the config's `state`."""
     reason: str | None
-    """Of the operator who forced it; null: nobody did."""
+    """Reason that the operator gave; null: no operator forced it."""
     since: str | None
     """When an operator forced it."""
     until: str | None
-    """When an operator's word ends by itself; null: when it is reset."""
+    """When the override ends by itself; null: when it is reset."""
     who: str | None
-    """Who forced it, as claimed."""
+    """Name of the operator, as claimed."""
     failure_share: float
-    """Of the calls within its window (`breaker.window`)."""
+    """Share of the calls within its window that failed (`breaker.window`)."""
     calls: int
-    """Within its window."""
+    """Calls within its window."""
     next_probe_s: float | None
     """Seconds until the next call is let through; null unless it is open."""
     breakers: int
-    """How many have the label."""
+    """Number of breakers with the label."""
 
 
 class LabelledBreaker(BreakerView, frozen=True):
-    """One of `GET /admin/breakers`."""
+    """One entry of `GET /admin/breakers`."""
 
     deployment: str
-    """Its label."""
+    """Label of the deployment."""
 
 
 class GateView(Struct, frozen=True):
-    """Of all accounts together, now."""
+    """Concurrency and wait queue of a deployment, summed over all accounts."""
 
     in_flight: int
-    """Attempts that run."""
+    """Attempts that run now."""
     limit: int | None
-    """Attempts at once; null: no limit."""
+    """Most concurrent attempts; null: no limit."""
     waiting: int
-    """Calls in the queue."""
+    """Calls in the wait queue."""
     rate: float | None
-    """Attempts a second that it is held to; null: not limited."""
+    """Attempts per second that it is limited to; null: not limited."""
 
 
 class BudgetView(Struct, frozen=True):
-    """Of retries, now."""
+    """Retry budget."""
 
     tokens: float
-    """Retries that could be made at once."""
+    """Retries available now."""
     ratio: float
-    """Retries that each call brings."""
+    """Retries that each call adds."""
 
 
 class DeploymentView(Struct, frozen=True):
-    """One `deployment` label."""
+    """Deployments with one label."""
 
     deployment: str
-    """Its label: UPSTREAM/MODEL, and the upstream's name alone for what passes through (`/upstreams/NAME/...`)."""
+    """The label: UPSTREAM/MODEL, or the upstream's name alone for pass-through calls (`/upstreams/NAME/...`)."""
     upstream: str
-    """Its name in the config."""
+    """Name of the upstream in the config."""
     dialect: str
-    """In which it is asked."""
+    """Wire format of the upstream."""
     model: str | None
-    """As it is asked for it; null: whatever is asked for, or several names."""
+    """Model name sent to the upstream; null: the one in the request, or several names."""
     health: HealthState
-    """Now."""
+    """Current health."""
     why: list[str]
-    """What makes it less than healthy, the worst first."""
+    """Reasons why it is not healthy, the worst first."""
     attempts: int
-    """Since the start."""
+    """Attempts since the start."""
     outcomes: dict[str, int]
     """Attempts since the start by how they ended: ok, or the kind of failure."""
     success_rate: float | None
-    """Of the last minute's attempts."""
+    """Success rate of the last minute's attempts."""
     timeout_rate: float | None
-    """Of the last minute: attempts that ran into a limit, per attempt."""
+    """Share of the last minute's attempts that timed out."""
     refused_rate: float | None
-    """Of the last minute: calls that the gateway itself refused instead of sending them to it, per call."""
+    """Share of the last minute's calls that the gateway itself refused instead of sending them to it."""
     duration: Quantiles
-    """Of the last minute's exchanges."""
+    """Duration of the last minute's attempts."""
     time_to_first_token: Quantiles
-    """Of the last five minutes' streams, from the request sent."""
+    """Time to the first token of the last five minutes' streams, from the request sent."""
     last_success: str | None
-    """When an attempt last ended well; null: none has since the start."""
+    """When an attempt last succeeded; null: none has since the start."""
     connection_attempts: int
-    """To its upstream, since the start."""
+    """Connections begun to its upstream since the start."""
     breaker: BreakerView
-    """Its own."""
+    """Breaker of the deployment."""
     host: BreakerState
-    """Of its upstream's own breaker, which hears of connections alone."""
+    """State of the breaker of its upstream's host, which counts connection failures only."""
     gate: GateView
-    """Room and queue before it."""
+    """Concurrency and wait queue."""
     budget: BudgetView
-    """What is left for retries."""
+    """Retry budget."""
     hold: HoldView | None
-    """An operator's word that it is not to be asked; null: there is none."""
+    """Maintenance hold set by an operator; null: there is none."""
     last_ok: str | None
-    """When a probe of its upstream, or of itself, found it well; null where there are none, or none has yet."""
+    """When a probe of its upstream, or of the deployment, last succeeded; null where there are no probes, or none has
+    yet."""
 
 
 class HoldView(Struct, frozen=True):
     """A deployment that an operator took out of service."""
 
     kind: Literal["drained", "benched"]
-    """Until it is returned, or for a time."""
+    """drained: until it is returned. benched: for a time."""
     reason: str
-    """As it was given."""
+    """Reason that the operator gave."""
     since: str
-    """When it was taken out."""
+    """When it was taken out of service."""
     until: str | None
-    """null: until it is returned."""
+    """When the hold ends; null: when it is returned."""
     who: str
-    """Who took it out, as claimed."""
+    """Name of the operator, as claimed."""
 
 
 class ForceView(Struct, frozen=True):
-    """An operator's word on breakers: the part of a `BreakerView` that is his."""
+    """An operator's override of breakers, as part of a `BreakerView`."""
 
     reason: str
     since: str
@@ -216,83 +216,83 @@ class ForceView(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """`GET /admin/metrics`."""
+    """Response of `GET /admin/metrics`."""
 
     at: str
-    """The moment."""
+    """Time of the snapshot."""
     version: str
-    """Of the gateway."""
+    """Version of the gateway."""
     uptime_s: float
     """Seconds since the start of the process."""
     is_draining: bool
-    """It goes away: new calls are turned away."""
+    """The gateway is shutting down: new calls are refused."""
     health: HealthState
-    """Of the whole, now."""
+    """Current health of the gateway as a whole."""
     why: list[str]
-    """What makes it less than healthy, the worst first."""
+    """Reasons why it is not healthy, the worst first."""
     total: Traffic
-    """Of all models."""
+    """Sum over all models."""
     models: list[ModelView]
-    """Those of the config first, in its order."""
+    """Models, those of the config first, in its order."""
     deployments: list[DeploymentView]
-    """All of the config, those that only pass through included."""
+    """All deployments of the config, including those for pass-through calls."""
     degraded: DegradedView
-    """Where lesser answers are given soon."""
+    """Degraded modes, in which fallback responses are sent early."""
     engines: list[EngineView]
-    """Engines of our own."""
+    """Self-hosted engines."""
     probes: list[ProbedView]
-    """Who is looked at beside the calls."""
+    """Probed upstreams."""
     cache: CacheView | None
-    """Answers from before; null: no model has any."""
+    """Response cache; null: no model uses it."""
     kept: KeptView | None
-    """null: no model keeps calls by itself, and none is kept."""
+    """Deferred calls and dead letters; null: no model stores calls by itself, and none is stored."""
     credentials_benched: int
-    """Keys that are not used for a while, for they were refused."""
+    """Provider keys in cooldown, because the provider refused them."""
     connections: int
-    """Of clients, open now."""
+    """Open client connections."""
     max_connections: int
-    """As many may be open at once."""
+    """Most open client connections."""
     loop_lag_s: float
-    """The longest of the last minute: so late the event loop was."""
+    """Largest lag of the event loop in the last minute."""
     clients: list[ClientView]
     """Client keys, in the order of the config."""
 
 
 class Counted(Struct, frozen=True):
-    """How many deployments are in a state."""
+    """Number of deployments in a state."""
 
     count: int
-    """Deployments."""
+    """Number of deployments."""
     share: float
-    """Of all."""
+    """Share of all deployments."""
 
 
 class HealthSummary(Struct, frozen=True):
-    """`GET /admin/health`."""
+    """Response of `GET /admin/health`."""
 
     health: HealthState
-    """Of the whole: unhealthy where a model that is in use has nobody left, or no deployment in use is well."""
+    """Health of the gateway: unhealthy if a model in use has no deployment left, or no deployment in use is healthy."""
     why: list[str]
-    """What makes it less than healthy, the worst first."""
+    """Reasons why it is not healthy, the worst first."""
     deployments: dict[HealthState, Counted]
-    """By their state."""
+    """Deployments by health."""
     unhealthy: list[str]
-    """Their labels."""
+    """Labels of the unhealthy deployments."""
     degraded: list[str]
-    """Their labels."""
+    """Labels of the degraded deployments."""
     degraded_models: list[str]
-    """Those that give lesser answers soon."""
+    """Models in degraded mode, which send fallback responses early."""
     failed: list[str]
-    """Labels of those whose engines were given up."""
+    """Labels of deployments with an engine that was given up."""
 
 
 class Series(Struct, frozen=True):
-    """One line for each name; all lists are as long as `History.at`, null where nothing is known."""
+    """Time series of one name. All lists are as long as `History.at`, with null where nothing is known."""
 
     calls_per_second: list[float | None]
-    """In each step."""
+    """Calls per second in each step."""
     success_rate: list[float | None]
-    """Of each step's calls; what is the client's own doing does not count."""
+    """Success rate in each step; failures that the client caused do not count."""
     duration_p50_s: list[float | None]
     """Seconds that half of a step's calls did not exceed."""
     duration_p95_s: list[float | None]
@@ -304,33 +304,33 @@ class Series(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """`GET /admin/history`: the last quarter of an hour."""
+    """Response of `GET /admin/history`: the last quarter of an hour."""
 
     step_s: float
     """Seconds from one point to the next."""
     at: list[float]
-    """Ends of the steps, in seconds since the epoch for whoever draws them, oldest first."""
+    """Ends of the steps in seconds since the epoch, oldest first."""
     total: Series
-    """Of all models."""
+    """Sum over all models."""
     models: dict[str, Series]
-    """Of the busiest; all others together stand under `(others)`."""
+    """The busiest models; `(others)` has the sum of the rest."""
 
 
 class Hello(Struct, frozen=True, tag_field="kind", tag="hello"):
-    """The first message of `GET /admin/events`, and of its WebSocket."""
+    """First message of `GET /admin/events`, and of its WebSocket."""
 
     version: str
-    """Of the gateway."""
+    """Version of the gateway."""
     boot: str
-    """Of this process; it stands before the number in every id."""
+    """Identifier of this process; prefix of every event id."""
     last_id: int
-    """The last event so far."""
+    """Number of the last event so far."""
 
 
 class Missed(Struct, frozen=True, tag_field="kind", tag="missed"):
-    """What came after the event that was asked for is not known as a whole; what is known of it follows."""
+    """Sent when events after the requested one are missing; those that are known follow."""
 
     after: str
-    """The event that was asked for."""
+    """The event that was requested."""
     why: Literal["too long ago", "another process"]
-    """What has become of the rest."""
+    """Why events are missing."""

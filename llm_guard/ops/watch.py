@@ -1,7 +1,4 @@
-"""Looks around four times a second: the only thing that the operator's side does by itself.
-
-Owns the rhythm, the event loop's lag, and that one look that fails ends no other. Does not own what is looked at.
-"""
+"""Calls the admin API's periodic functions four times a second, and measures the event loop's lag."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ PERIOD_S = 0.25
 _MINUTE_S = 60.0
 
 Look = Callable[[float], None]
-"""Takes the monotonic instant; must not block."""
+"""Takes the monotonic time; must not block."""
 
 
 class Watch:
-    """Looks, until it is stopped."""
+    """Runs until it is stopped. A function that fails does not stop the others."""
 
     def __init__(self, looks: Iterable[Look], clock: Clock) -> None:
         self._looks = tuple(looks)
@@ -30,14 +27,14 @@ class Watch:
         self._due_at = 0.0
         self._complained_at = float("-inf")
         self.lag_s = 0.0
-        """By how much the last look came late: so long did the event loop keep everybody waiting."""
+        """Seconds by which the last run came late, because the event loop was blocked."""
         self._longest_s = [0.0, 0.0]
-        """Of the minute before, and of this one so far."""
+        """Largest lag of the previous minute, and of the current one so far."""
         self._minute_at = 0.0
 
     @property
     def max_lag_s(self) -> float:
-        """The longest lag of the last minute, or of up to two."""
+        """Largest lag of the last one to two minutes."""
         return max(self._longest_s)
 
     def start(self) -> None:
@@ -59,7 +56,7 @@ class Watch:
         for look in self._looks:
             try:
                 look(now)
-            except Exception:  # noqa: BLE001  # the others go on, and so does this one: it looks again
+            except Exception:  # noqa: BLE001  # a failure must not stop the others, or the next run
                 if now - self._complained_at >= _MINUTE_S:
                     self._complained_at = now
                     _log.exception("a look failed")

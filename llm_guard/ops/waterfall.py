@@ -1,6 +1,6 @@
-"""A call as a waterfall of its attempts, and calls as a table: lines for a terminal.
+"""Draws a call as a waterfall of its attempts, and calls as a table, for a terminal.
 
-Owns the drawing alone. Words of providers stand in it with everything escaped that a terminal would obey.
+Terminal control characters in the providers' texts are escaped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ERRANDS = {
 
 @dataclass(frozen=True, slots=True)
 class Strokes:
-    """What bars are drawn with."""
+    """Characters that bars are drawn with."""
 
     waited: str
     asked: str
-    """Until its first token, or its end."""
+    """Until the first token, or the end."""
     answered: str
     instant: str
-    """What is too short to be seen."""
+    """For what is too short to be seen."""
 
 
 UNICODE = Strokes("░", "▓", "█", "▏")
@@ -49,7 +49,7 @@ PLAIN = Strokes(".", "=", "#", "|")
 
 
 def waterfall(call: CallLine, strokes: Strokes, width: int) -> str:
-    """`width` in characters, which long names may exceed."""
+    """Returns the drawing. `width` in characters, which long names may exceed."""
     attempts = call.attempts
     total_s = max([call.duration_s, *(each.started_s + each.duration_s for each in attempts)])
     names = [_shortened(each.deployment, _LONGEST_NAME) for each in attempts]
@@ -65,7 +65,7 @@ def waterfall(call: CallLine, strokes: Strokes, width: int) -> str:
 
 
 def table(calls: Iterable[CallLine]) -> str:
-    """A line for each; empty for none."""
+    """Returns a table with a line for each call; empty for none."""
     rows = [("when", "id", "model", "outcome", "status", "took", "tries", "why")]
     for call in calls:
         why = "" if call.why is UNSET else _shortened(call.why, _WHY_CHARS)
@@ -83,7 +83,7 @@ def table(calls: Iterable[CallLine]) -> str:
 
 
 def took(seconds: float) -> str:
-    """For people: `600 us`, `48 ms`, `1.2 s`."""
+    """Formats a duration: `600 us`, `48 ms`, `1.2 s`."""
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 0.9995:
@@ -108,7 +108,7 @@ def _head(call: CallLine) -> Iterator[str]:
 
 
 def _beyond(call: CallLine) -> Iterator[str]:
-    """What became of it that was not just asked and answered."""
+    """Yields lines about cache, fallback response, dead letter and deferral."""
     age = f", {took(call.age_s)} old" if call.age_s is not UNSET else ""
     for name, text, words, more in (
         ("cache", call.cache, _FROM_CACHE, age),
@@ -163,7 +163,7 @@ def _skipped(call: CallLine) -> Iterator[str]:
 
 
 def _when(timestamp: str | UnsetType) -> str:
-    """`2026-01-31T23:59:59.123456Z` as `2026-01-31 23:59:59.123 UTC`."""
+    """Formats `2026-01-31T23:59:59.123456Z` as `2026-01-31 23:59:59.123 UTC`."""
     return "" if timestamp is UNSET else f"{printable(timestamp)[:23].replace('T', ' ')} UTC"
 
 

@@ -1,7 +1,7 @@
-"""One webhook: what waits for it, how often it is tried, and how it does.
+"""Delivery to one webhook: queue, retries and statistics.
 
-Owns that nothing is lost silently, and that nobody waits for it: `offer` never blocks, and a task of its own sends.
-Does not own the words (`ops.payloads`), nor the HTTP (`ops.webhook_client`).
+Losses are counted and logged. `offer` never blocks; a task of its own sends. `ops.payloads` has the bodies,
+`ops.webhook_client` the HTTP.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ _log = structlog.get_logger("llm_guard.ops.webhook")
 
 MOST_WAITING = 500
 GIVE_UP_S = 1800.0
-"""So long one request is tried again; what comes meanwhile waits behind it."""
+"""Seconds for which one request is retried; later notices wait behind it."""
 _RETRY = RetrySettings(base_delay=1.0, max_delay=60.0)
 
 Post = Callable[[str, Mapping[str, str], bytes, float], Awaitable[Sent]]
-"""Address, headers, body, and now in seconds since the epoch."""
+"""Sends one request: URL, headers, body, and the time in seconds since the epoch."""
 
 
 class WebhookView(Struct, frozen=True):
-    """How one does. Its address is not shown: that of Slack is a secret."""
+    """State of a webhook. Its URL is not shown: Slack's is a secret."""
 
     name: str
     format: WebhookFormat
     min_severity: Severity
     state: Literal["idle", "delivering", "failing"]
-    """idle: nothing waits, and the last request was taken or there was none."""
+    """idle: nothing is pending, and the last request was delivered or there was none."""
     waiting: int
-    """Notices that are on their way."""
+    """Notices not delivered yet."""
     delivered: int
-    """Notices since the start, as are the next two."""
+    """Notices delivered since the start."""
     failed: int
-    """Given up: refused, or not taken for half an hour."""
+    """Notices given up since the start: rejected, or undelivered for half an hour."""
     dropped: int
-    """The oldest of too many that waited."""
+    """Oldest notices dropped since the start, because too many were pending."""
     last_delivered: str | None
     last_problem: str | None
     last_problem_at: str | None
 
 
 class Webhook:
-    """`start()`, then `offer` at any time; `await stop()`."""
+    """Life cycle: `start()`, then `offer` at any time; `await stop()`."""
 
     def __init__(self, config: WebhookConfig, post: Post, source: str, clock: Clock, draw: Callable[[], float]) -> None:
-        """`source`: this machine's name. `draw` gives a uniform number in [0, 1)."""
+        """`source`: this machine's name. `draw` returns a uniform random number in [0, 1)."""
         self.config = config
         self._post = post
         self._source = source
@@ -81,7 +81,7 @@ class Webhook:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"webhook {self.config.name}")
 
     def offer(self, notice: Notice) -> None:
-        """To be sent, if it is what this one wants to hear of."""
+        """Queues a notice, if the webhook's settings accept it."""
         if rank(notice.severity) > rank(self.config.min_severity):
             return
         if notice.state == "resolved" and not self.config.send_resolved:
@@ -95,19 +95,19 @@ class Webhook:
         self._has_work.set()
 
     def remind(self, notice: Notice) -> None:
-        """Of an alert that goes on firing: for whoever expects that."""
+        """Repeats the notice of an alert that still fires, if the format requires that."""
         if self.config.format == "alertmanager" and not any(each.id == notice.id for each in self._waiting):
             self.offer(notice)
 
     async def send_at_once(self, notice: Notice) -> Sent:
-        """Once, before all that waits, and whatever is wanted: a test."""
+        """Sends a test notice once, before all queued ones and regardless of the webhook's filters."""
         self._rate.take(self._clock.now())
         sent = await self._send([notice], secrets.token_hex(8))
         self._note(sent)
         return sent
 
     async def stop(self, grace_s: float) -> None:
-        """Sends what waits, if that takes no longer than `grace_s`; the rest is logged."""
+        """Sends what is queued for up to `grace_s` seconds, and logs the rest."""
         self._is_closing = True
         self._has_work.set()
         if self._task is None:
@@ -151,13 +151,13 @@ class Webhook:
             self._sending = [self._waiting.popleft() for _ in range(count)]
             try:
                 await self._deliver(self._sending)
-            except Exception:  # noqa: BLE001  # a bug must not silence all alerts to come
+            except Exception:  # noqa: BLE001  # a bug must not silence all later alerts
                 self._failed += len(self._sending)
                 _log.exception("a webhook broke", webhook=self.config.name)
             self._sending = []
 
     async def _deliver(self, notices: list[Notice]) -> None:
-        """Tries until they are taken or refused, or half an hour has passed."""
+        """Retries until the notices are delivered or rejected, or half an hour has passed."""
         delivery, give_up_at, retry = secrets.token_hex(8), self._clock.now() + GIVE_UP_S, 0
         while True:
             self._rate.take(self._clock.now())

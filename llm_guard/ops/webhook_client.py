@@ -1,9 +1,6 @@
-"""One request to a webhook.
+"""Sends one HTTP request to a webhook.
 
-Owns the HTTP of it, and what an answer means. Does not own what is sent (`ops.payloads`), nor how often it is tried
-(`ops.webhook`).
-
-It must not come near a call: it has connections of its own, keeps none of them, and reads no answer beyond its head.
+Isolated from calls: it has connections of its own, keeps none of them open, and reads no response beyond its head.
 """
 
 from __future__ import annotations
@@ -30,23 +27,23 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of one request."""
+    """Result of one request."""
 
     is_delivered: bool
     may_retry: bool = False
     problem: str = ""
-    """In our own words: an answer's body may repeat what was sent, keys included."""
+    """Never the response's body, which may repeat what was sent, keys included."""
     retry_after_s: float | None = None
 
 
 class WebhookClient:
-    """One for all webhooks of a process; opens nothing until it is used. `await close()` at its end."""
+    """HTTP client for all webhooks of a process; opens nothing until it is used. `await close()` at its end."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, headers: Mapping[str, str], content: bytes, wall: float) -> Sent:
-        """Never raises, but when it is cancelled; takes ten seconds at most."""
+        """Sends a request. Raises only CancelledError; takes ten seconds at most."""
         try:
             response = await self._open().post(url, data=content, headers=headers, allow_redirects=False)
         except TimeoutError:

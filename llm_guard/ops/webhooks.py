@@ -1,7 +1,4 @@
-"""Everybody who is told of alerts.
-
-Owns which webhooks there are, and their life: start, reload, stop. Does not own one's own work (`ops.webhook`).
-"""
+"""All webhooks of alerts, and their life cycle: start, reload, stop."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ from llm_guard.ops.webhook import Webhook, WebhookView
 from llm_guard.ops.webhook_client import WebhookClient
 
 _GRACE_S = 1.0
-"""For what waits, when the process stops or a webhook is taken out of the config."""
+"""Seconds to send what is queued when the process stops, or a reload removes a webhook."""
 
 
 class Webhooks:
-    """`start()`, `adopt` at a reload, `await stop()`."""
+    """Life cycle: `start()`, `adopt` at a reload, `await stop()`."""
 
     def __init__(self, configs: Iterable[WebhookConfig], clock: Clock) -> None:
         self._clock = clock
@@ -36,8 +33,8 @@ class Webhooks:
             webhook.start()
 
     def adopt(self, configs: Iterable[WebhookConfig], firing: Iterable[Notice]) -> None:
-        """One whose settings have not changed goes on with what waits for it; all others begin anew, and hear of what
-        is `firing`."""
+        """Applies new settings. Unchanged webhooks keep their queue; all others start empty, and are sent what is
+        `firing`."""
         firing = tuple(firing)
         before = {webhook.config.name: webhook for webhook in self._webhooks}
         self._webhooks = []
@@ -57,23 +54,23 @@ class Webhooks:
             leaving.add_done_callback(self._leaving.discard)
 
     async def stop(self) -> None:
-        """Returns after a second and a little more at the latest."""
+        """Stops all webhooks, within little more than a second."""
         stops = [webhook.stop(_GRACE_S) for webhook in self._webhooks]
         await asyncio.gather(*stops, *self._leaving)
         await self._client.close()
 
     def tell(self, notice: Notice) -> None:
-        """Everybody who wants to hear of it."""
+        """Offers a notice to every webhook."""
         for webhook in self._webhooks:
             webhook.offer(notice)
 
     def remind(self, notice: Notice) -> None:
-        """Of what goes on firing."""
+        """Repeats the notice of an alert that still fires."""
         for webhook in self._webhooks:
             webhook.remind(notice)
 
     def undelivered(self) -> set[str]:
-        """The ids of notices that are on their way to somebody."""
+        """Returns the ids of undelivered notices."""
         return {notice.id for webhook in self._webhooks for notice in webhook.undelivered()}
 
     def find(self, name: str) -> Webhook | None:

@@ -1,7 +1,6 @@
-"""WebSocket, the server's side of it (RFC 6455): the handshake, and frames both ways. Bytes in, bytes out.
+"""WebSocket protocol, server side (RFC 6455): the handshake, and frames in both directions. Does no I/O.
 
-Owns the protocol. Does not own a connection, nor what is said over it (`ops.event_socket`). No extensions: those who
-offer compression are answered without.
+No extensions: an offer of compression is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 GOING_AWAY, PROTOCOL_ERROR, INVALID_TEXT, TOO_BIG = 1001, 1002, 1007, 1009
 
 MAX_BYTES = 4096
-"""Of a client's message; of what has not come as a whole as well."""
+"""Largest message of a client, also while it is incomplete."""
 
 _CONTINUATION = 0x0
 _KNOWN = frozenset({_CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
@@ -31,7 +30,7 @@ _CODES_ON_THE_WIRE = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 
 
 
 class ProtocolError(Exception):
-    """The client does not keep to the protocol; the connection is to be closed with this code."""
+    """The client has violated the protocol; the connection must be closed with this code."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -41,14 +40,14 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A whole message, or a control frame."""
+    """A complete message, or a control frame."""
 
     opcode: int
     payload: bytes
 
 
 def accept(request: Request) -> str:
-    """Its `Sec-WebSocket-Accept`; raises Refused when it does not ask for a WebSocket as it should."""
+    """Returns the `Sec-WebSocket-Accept` value. Raises Refused if the request is no valid handshake."""
     headers = request.names
     tokens = {token.strip().lower() for token in headers.get("connection", "").split(",")}
     if not request.is_for_websocket or "upgrade" not in tokens:
@@ -62,7 +61,7 @@ def accept(request: Request) -> str:
 
 
 def frame(opcode: int, payload: bytes = b"") -> bytes:
-    """A whole message of ours, or a control frame."""
+    """Encodes an unfragmented message or control frame."""
     size = len(payload)
     if size < 126:
         return bytes((_FIN | opcode, size)) + payload
@@ -72,12 +71,12 @@ def frame(opcode: int, payload: bytes = b"") -> bytes:
 
 
 def close_frame(code: int, reason: str = "") -> bytes:
-    """`reason`: ASCII, 123 characters at most."""
+    """Encodes a close frame. `reason`: ASCII, at most 123 characters."""
     return frame(CLOSE, code.to_bytes(2, "big") + reason.encode())
 
 
 def answer_to_close(payload: bytes) -> bytes:
-    """The close frame that answers a client's; raises ProtocolError when its payload is none."""
+    """Returns the close frame that responds to a client's. Raises ProtocolError if the payload is invalid."""
     if not payload:
         return frame(CLOSE)
     code = int.from_bytes(payload[:2], "big")
@@ -88,16 +87,16 @@ def answer_to_close(payload: bytes) -> bytes:
 
 
 class ClientFrames:
-    """Takes apart what a client sends, however the network has cut it."""
+    """Parses a client's frames, however they are split into reads."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
         self._opcode: int | None = None
-        """Of the message whose fragments come."""
+        """Opcode of the fragmented message in progress."""
         self._fragments = b""
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Every message that is whole now. Raises ProtocolError: nothing behind it can be told."""
+        """Yields every message that is complete. Raises ProtocolError, after which the rest cannot be parsed."""
         self._unread += data
         while (taken := self._try_take()) is not None:
             is_last, opcode, payload = taken
@@ -107,7 +106,7 @@ class ClientFrames:
                 yield message
 
     def _try_take(self) -> tuple[bool, int, bytes] | None:
-        """The next frame, unmasked; None: it has not come as a whole."""
+        """Returns the next frame, unmasked; None if it is incomplete."""
         unread = self._unread
         if len(unread) < 2:
             return None
@@ -128,7 +127,7 @@ class ClientFrames:
         return is_last, opcode, payload
 
     def _join(self, is_last: bool, opcode: int, payload: bytes) -> Message | None:
-        """The message that this frame completes."""
+        """Returns the message that this frame completes, None if more fragments follow."""
         if (opcode == _CONTINUATION) != (self._opcode is not None):
             raise ProtocolError(PROTOCOL_ERROR, "a fragment of nothing, or a message within another")
         if self._opcode is None:

@@ -1,7 +1,6 @@
-"""/dashboard: one page that shows what the JSON pages say, and acts through them.
+"""/dashboard: static files of the browser's page, which uses the JSON endpoints.
 
-Owns which files there are, and what the browser may do with them. Does not own a figure: the page asks for all of them,
-with the cookie of a login (`ops.login_pages`), and so the files themselves are no secret.
+The files contain no data, and so need no token: the page loads all data with the cookie of a login (`ops.login_pages`).
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "font-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    # No text becomes markup, whatever a script asks for: browsers that know of this refuse innerHTML itself.
+    # Browsers with Trusted Types refuse innerHTML, so that no text becomes markup.
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
 class Dashboard:
-    """The files, read once. Raises OSError where the installation has lost them."""
+    """The files, read once. Raises OSError if the installation lacks them."""
 
     def __init__(self) -> None:
         paths = [path for folder in _FOLDERS for path in folder.iterdir() if path.suffix in _KINDS]
@@ -54,14 +53,14 @@ def _answer(path: Path) -> Answer:
     body = path.read_bytes()
     headers = (
         ("Content-Security-Policy", _CONTENT_POLICY),
-        ("Cache-Control", "no-cache"),  # kept, but asked for each time: a new version shows at once
+        ("Cache-Control", "no-cache"),  # revalidated each time, so that a new version shows at once
         ("ETag", f'"{sha256(body).hexdigest()[:32]}"'),
     )
     return Answer(body, _KINDS[path.suffix], headers=headers)
 
 
 def _unless_known(answer: Answer, asked: Asked) -> Answer:
-    """304 where the browser has it (RFC 9110, section 13.1.2)."""
+    """Returns 304 if the browser has the current version (RFC 9110, section 13.1.2)."""
     tag = dict(answer.headers)["ETag"]
     known = {each.strip().removeprefix("W/") for each in asked.headers.get("if-none-match", "").split(",")}
     if tag in known or "*" in known:

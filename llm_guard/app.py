@@ -1,7 +1,4 @@
-"""The composition root: builds every object once; starts, reloads, drains, stops.
-
-Owns the life of the process. Does not own what happens to a call.
-"""
+"""The composition root: builds every object once; starts, reloads, drains and stops the process."""
 
 from __future__ import annotations
 
@@ -59,16 +56,16 @@ from llm_guard.store.sqlite_cache import SqliteCache
 _log = structlog.get_logger("llm_guard.app")
 
 _LAST_WORDS_S = 2.0
-"""How long calls that are ended by force have for their error event."""
+"""Seconds for calls that are ended by force to send their error event."""
 _CLOSING_S = 2.0
 _COLLECT_AFTER = 50_000
-"""Objects that are new and could be part of a cycle. To look through so many takes 3 ms."""
+"""New container objects before a garbage collection. Collecting this many takes 3 ms."""
 _TOKEN_S = 5.0
-"""So long the start waits for the file with the operator's token."""
+"""The longest that the start waits for the file with the operator's token."""
 
 
 class App:
-    """One gateway process. `await start()`, then `await stop()`; or `heed_signals()` and `await run()`."""
+    """One gateway process. Call `start`, then `stop`; or `heed_signals` and `run`."""
 
     def __init__(
         self,
@@ -78,8 +75,8 @@ class App:
         adapt: Adapt = lambda config: config,
         clock: Clock | None = None,
     ) -> None:
-        """`path`: where the config came from, watched for changes; None: it does not change. `adapt`: what the command
-        line says over the file, each time it is read."""
+        """`path` is the config's file, watched for changes, or None. `adapt` applies the command line's overrides each
+        time the file is read."""
         self.config = adapt(config)
         self._adapt = adapt
         self._path = path
@@ -91,8 +88,8 @@ class App:
         self._is_told_to_hurry = asyncio.Event()
 
     async def start(self) -> None:
-        """Accepts connections when it returns. Raises OSError when an address cannot be had, and ConfigError for a file
-        that the config names and that cannot be used."""
+        """Starts the gateway; it accepts connections when this returns. Raises OSError if an address is not available,
+        and ConfigError if a file named by the config cannot be used."""
         await self.operator_token.prepare_within(_TOKEN_S, self.config.ops, self._clock)
         self._connections = Connections()
         self.files = ConfigFiles(self._clock, self._use_tls)
@@ -171,7 +168,7 @@ class App:
         return [address_of(server, "http" if each.tls is None else "https") for server, each in self._listeners]
 
     def heed_signals(self) -> None:
-        """From now on SIGTERM and SIGINT end `run`, a second one drops what still runs, and SIGHUP reloads."""
+        """Installs signal handlers: SIGTERM and SIGINT end `run`, a second one ends running calls, SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
@@ -179,12 +176,12 @@ class App:
             loop.add_signal_handler(signal.SIGHUP, self.reloads.ask)
 
     async def run(self) -> None:
-        """Serves until a signal says stop, then drains."""
+        """Serves until a signal stops it, then drains."""
         await self._is_told_to_stop.wait()
         await self.stop()
 
     async def stop(self) -> None:
-        """Drains: not ready, then no longer accepting, then waiting for running calls, then ending them."""
+        """Drains and stops: reports not ready, closes the listener, waits for running calls, then ends those left."""
         self.gateway.is_leaving = True
         self.errands.leave()
         _log.info("draining", running=self.gateway.running)
@@ -223,10 +220,10 @@ class App:
         await self._connections.close()
 
     def _adopt(self, adopted: Adopted) -> None:
-        """Runs by another config, or as before: what may raise, though no valid config should make it, comes first."""
+        """Switches to another config, or raises and changes nothing: all steps that may raise come first."""
         config = adopted.config
         settings = listener_settings(config)
-        self.files.prepare(config, self._path)  # for a reload that has been done; a roll back may have files of its own
+        self.files.prepare(config, self._path)  # already done for a reload; a rollback may need other files
         now, key_files = self._clock.now(), self.files.keys.pools
         serving = Serving(config, compile_routes(config, now, self.gateway.table, self._draw, key_files))
         self.ops.adopt(config)
@@ -245,14 +242,14 @@ class App:
         self.ops.follow(adopted)
 
     def _prepared(self, config: Config) -> Config:
-        """In the thread that reads the config."""
+        """Prepares a config that was read; called in the thread that reads it."""
         config = self._adapt(config)
         self.files.prepare(config, self._path)
         self.operator_token.prepare(config.ops)
         return config
 
     def _use_tls(self, key: KeyPath, context: ssl.SSLContext | None) -> None:
-        """From now on, for new connections."""
+        """Uses a TLS context for all new connections."""
         if key == SERVER:
             self._listeners[0][1].tls = context
         elif context is not None:
@@ -275,7 +272,7 @@ class App:
         self.ops.journal.note("reload", outcome="refused", why=problems[0], problems=len(problems))
 
     def _serve(self, request: Request, reply: Reply) -> Awaitable[None]:
-        """For the one listener that serves both."""
+        """Serves a request to the listener that is shared by calls and the admin API."""
         return self.ops.serve(request, reply) if is_operators(request.path) else self.gateway.serve(request, reply)
 
     async def _listen(self, serve: Serve, host: str, port: int) -> None:
@@ -294,7 +291,8 @@ class App:
 
 
 def _new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:
-    """A port that the system chooses is another one after a restart: then there is no earlier process to look for."""
+    """Returns the identity of this process as runner of stored calls: a lock named after its address, or a unique name
+    if the system chooses the port, since the port then does not identify the gateway after a restart."""
     host, port, token = config.server.host, config.server.port, token_hex(8)
     if port == 0:
         return f"{socket.gethostname()}:{os.getpid()}:{token}"
@@ -302,13 +300,13 @@ def _new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:
 
 
 def create_app(config: Config, *, path: Path | None = None, adapt: Adapt = lambda config: config) -> App:
-    """A gateway for this config; `path`, if given, is watched for changes, and `adapt` applied to what is read."""
+    """Returns a gateway for this config; `path` is watched for changes, and `adapt` applied to each config read."""
     return App(config, path=path, adapt=adapt)
 
 
 def calm_collector() -> None:
-    """For a process that serves and does nothing else. A call leaves no cycles behind, and what is made at the start
-    stays: to look through all of that again and again cost a fifth of the calls, and stops of 25 ms."""
+    """Tunes the garbage collector for a process that only serves. Calls leave no cycles behind, and objects made at the
+    start stay alive: scanning those repeatedly cost a fifth of the throughput, and pauses of 25 ms."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 100)

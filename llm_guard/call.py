@@ -1,7 +1,4 @@
-"""The nouns of one request: Call, Attempt, Opened, GaveUp.
-
-Owns the facts of one call, from its receipt to its record. Decides nothing.
-"""
+"""The data of one request, from its receipt to its log record: Call, Attempt, Opened, Served."""
 
 from __future__ import annotations
 
@@ -33,84 +30,84 @@ _NO_USAGE = Usage()
 
 
 class StreamView(Protocol):
-    """An event stream as it passes: see `gateway.stream_view`."""
+    """Decodes an event stream as it is relayed: see `gateway.stream_view`."""
 
     @property
     def watch(self) -> StreamWatch: ...
     @property
     def takes_events(self) -> bool:
-        """Whether events of ours can stand in it."""
+        """True if the gateway can add events of its own to the stream."""
 
     @property
     def is_cut(self) -> bool:
-        """No more of it may be passed on."""
+        """True if no more of the stream may be passed on."""
 
     @property
     def failure(self) -> Failure | None:
-        """What is wrong with it, though it has not ended."""
+        """A failure found in the stream before its end; None if there is none."""
 
     @property
     def withheld(self) -> bytes:
-        """What was not passed on because another stream may take its place: an error event, and what followed it."""
+        """An error event and all after it, not passed on because another stream may continue this one."""
 
     def feed(self, chunk: bytes) -> bytes: ...
     def rest(self) -> bytes: ...
 
 
 class Exchange(Protocol):
-    """One open HTTP exchange with an upstream, after its head. All the gateway asks of an HTTP client."""
+    """One open HTTP exchange with an upstream, after the response head: the interface of the HTTP client."""
 
     status: int
     reason: str
     headers: Headers
 
     async def read(self) -> bytes:
-        """What has arrived; b"" at a clean end. Raises UpstreamError when the exchange broke."""
+        """Returns the bytes that have arrived; b"" at a clean end. Raises UpstreamError if the exchange broke."""
 
     def abort(self) -> None:
-        """Closes the connection now. After a clean end it does nothing: the connection is in the pool."""
+        """Closes the connection now. Does nothing after a clean end: the connection is back in the pool."""
 
     def take_over(self, inbox: Inbox) -> Wire:
-        """After an upgrade: from now on the bytes go to `inbox`. Raises UpstreamError when the connection is gone."""
+        """Sends all further bytes to `inbox`, after an upgrade. Raises UpstreamError if the connection is gone."""
 
 
 class Dialing(Protocol):
-    """Follows a request on its way to a connection."""
+    """Callbacks for a request that waits for a connection."""
 
     def on_dialing(self) -> None:
-        """No connection is idle: one is made."""
+        """Called when no connection is idle and a new one is being made."""
 
     def on_connected(self) -> None:
-        """A connection is there, and the request about to be sent."""
+        """Called when there is a connection and the request is about to be sent."""
 
 
 class Recovery(Protocol):
-    """How a call goes on when its stream has died: see `gateway.recovery`."""
+    """Resumes a call after its stream has died: see `gateway.recovery`."""
 
     def manner(self, target: Target) -> Manner | None:
-        """How this one is asked to go on; None: it cannot be gone on with."""
+        """Returns the resume mode for a target; None if it cannot continue the stream."""
 
     def body(self, target: Target, manner: Manner) -> bytes:
-        """The request that asks for it."""
+        """Returns the request body that makes the target continue the stream."""
 
     def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
-        """Whether only the manner was refused, and there is another."""
+        """Returns True if only the resume mode was refused and another mode is left."""
 
 
 class Inbox(Protocol):
-    """Where an upgraded connection's bytes go."""
+    """Receives the bytes of an upgraded connection."""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]: ...
     def feed_eof(self) -> None: ...
 
 
 class Wire(Protocol):
-    """An upgraded connection's other direction."""
+    """Writes to an upgraded connection."""
 
     transport: asyncio.Transport
 
     async def write(self, data: bytes) -> None:
-        """Waits while the upstream takes no more. Raises ConnectionError when it is gone."""
+        """Writes; waits while the upstream's buffer is full. Raises ConnectionError if the upstream is gone."""
 
 
 @dataclass(slots=True)
@@ -121,51 +118,51 @@ class Attempt:
     started_at: float
     call_id: str = ""
     budgets: tuple[RetryBudget, ...] = ()
-    """That hear how it ends."""
+    """Retry budgets to which its outcome is reported."""
     is_stream: bool = False
     breaker: BreakerState = "closed"
-    """When it began."""
+    """State of the breaker when the attempt began."""
     first_token_s: float = 0.0
-    """Its limit, as configured or as learned; 0: no stream is expected, and none has come."""
+    """Limit until the first token, configured or learned; 0 if no stream is expected and none has come."""
     ends_by: float = float("inf")
-    """It has to be decided by then, so that one more attempt still fits."""
+    """Instant by which it must have an outcome, so that one more attempt still fits."""
     waited_s: float = 0.0
-    """Before it: for a backoff, or for its turn."""
+    """Seconds waited before it: for a backoff, or in the wait queue."""
     waited_for: WaitedFor = ""
     is_retry: bool = False
-    """This deployment has been asked before."""
+    """True if the call has tried this deployment before."""
     is_fallback: bool = False
-    """Another deployment was to be asked before it: it failed, or was skipped."""
+    """True if another deployment was first in order, and failed or was skipped."""
     is_hedge: bool = False
-    """It ran beside another attempt, which was slow."""
+    """True if it was started beside another attempt, which was slow."""
     is_superseded: bool = False
-    """It is ended because another attempt has answered."""
-    key: ApiKey | None = None  # of the upstream's pool, if it has one
+    """True if it is ended because another attempt has answered."""
+    key: ApiKey | None = None  # from the upstream's key pool, if it has one
     gave_way: bool = False
-    """It failed in a way that another key of the pool may mend: in this call its key comes after the others."""
+    """True if it failed in a way that another key of the pool may mend: this call then uses its key last."""
     manner: Manner | None = None
-    """How it was asked to go on with a stream that had died."""
+    """Mode in which it resumes a stream that had died; None if it does not."""
     watch: StreamWatch | None = None
-    """What its stream has shown."""
+    """Observer of its stream."""
     buffer: MemoryLease | None = None
-    """The memory of its answer, where that is read whole; released with the call."""
+    """Memory of its response, if that is read whole; released with the call."""
     on_patience: Callable[[], None] | None = None
-    """To be called while it is made, when the call may take longer than was known."""
+    """Called during the attempt when the call's deadline is extended."""
     timed_from: float = field(init=False)
-    """The instant from which the provider's time counts: the start, or where a body is sent while it arrives, when the
-    provider last took a part of it."""
+    """Instant from which the provider's time counts: the start, or for a body that is sent while it arrives, when the
+    provider last accepted a part of it."""
     answered_at: float | None = None
-    """When its first token, or its whole answer, was there."""
+    """Instant at which the first token, or the whole response, had arrived."""
     ended_at: float | None = None
     span_id: int = 0
-    """Not 0 once it is sent, where the call is traced."""
+    """Trace span; not 0 once the attempt is sent, if the call is traced."""
     failure: Failure | None = None
-    wasted: int = 0  # output tokens of an answer that is dropped because another attempt's was first
+    wasted: int = 0  # output tokens of a response dropped because another attempt's was first
     status: int | None = None
     next_step: str = ""
-    """What was decided after it failed."""
+    """The decision taken after it failed."""
     budget_left: float | None = None
-    """Retries that could still have been made then, as far as budgets go."""
+    """Retries that the budgets would still have allowed at that time."""
 
     def __post_init__(self) -> None:
         self.timed_from = self.started_at
@@ -178,7 +175,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A deployment that was not asked, and why: a phrase for the log line."""
+    """A deployment that was not tried, and why: a phrase for the log line."""
 
     deployment: str
     why: str
@@ -192,80 +189,80 @@ class Call:
     dialect: DialectName
     method: str
     path: str
-    """As the client wrote it, without query, and without `/upstreams/NAME` before it."""
+    """Path as the client wrote it, without the query and without a leading `/upstreams/NAME`."""
     query: str
-    """As the client wrote it, without `?`."""
+    """Query as the client wrote it, without `?`."""
     headers: Headers
     started_at: float
     body: bytes | StoredBody = b""
     content_type: str = ""
     content_encoding: str = ""
     upstream_name: str | None = None
-    """Whose path it was: `/upstreams/NAME/v1/…`."""
+    """NAME of a call to `/upstreams/NAME/v1/…`."""
     model: str | None = None
     is_model_in_query: bool = False
     is_stream: bool = False
-    """The client asked for a stream; the upstream's answer has the last word."""
-    may_stream: bool = False  # `stream` is 1 or "true", which some servers (vLLM) take for true
+    """True if the client requested a stream; later set by the upstream's actual response."""
+    may_stream: bool = False  # `stream` is 1 or "true", which some servers (vLLM) accept as true
     is_upgrade: bool = False
-    max_tokens: int = 0  # of output, as the body limits it; 0: not known
-    choices: int = 1  # of all prompts together; 0: not known
-    inputs: int = 0  # each with a result of its own; 0: not known
-    response_format: str = ""  # as a form requests it
+    max_tokens: int = 0  # output limit in the body; 0 if unknown
+    choices: int = 1  # for all prompts together; 0 if unknown
+    inputs: int = 0  # inputs with a separate result each; 0 if unknown
+    response_format: str = ""  # from the body of a form
     route: Route | None = None
     is_repeatable: bool = True
-    """It may be sent again although it may have been executed."""
+    """True if it may be sent again even if it may already have been executed."""
     is_bound: bool = False
-    """It goes on from what one upstream keeps: no other can serve it."""
+    """True if it continues state that one upstream stores: no other can serve it."""
     client_retries: int = 0
     """How often the client has sent it before."""
     priority: int = 1
-    """0 goes first where calls wait for their turn, 2 last."""
+    """Priority in wait queues: 0 goes first, 2 last."""
     weight: float = 1.0
-    """Its caller's share of the turns within a priority."""
+    """Its caller's share of the queue grants within a priority."""
     decide_by: float = float("inf")
-    """The instant until which the client waits for a first byte."""
+    """Instant until which the client waits for a first byte."""
     key_digest: str = ""
-    """Tells callers' own keys apart without keeping them."""
+    """Digest of the caller's own key: distinguishes keys without storing them."""
     account_digest: str = ""
-    """Tells apart the accounts that callers choose for one key; empty: the key's own."""
+    """Digest of the account that the caller chose for its key; empty for the key's default account."""
     client_key: str | None = None
-    """Name of the client key that admitted the call: a key of ours, which goes no further."""
+    """Name of the client key that admitted the call; the key itself is not forwarded."""
     scope: Scope | None = None
-    """What that key may call; None: no client keys are configured."""
-    reservation: Reservation | None = None  # of its client key's limits
+    """The calls that this key may make; None if no client keys are configured."""
+    reservation: Reservation | None = None  # against the limits of its client key
     deadline_at: float = float("inf")
     attempts: list[Attempt] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     waited_s: float = 0.0
-    """Since its last attempt, for a retry or its turn; the next attempt takes it over, if there is one."""
+    """Seconds waited since its last attempt, for a retry or in a queue; moved to the next attempt, if there is one."""
     first_token_at: float | None = None
     sent_status: int | None = None
     usage: Usage = _NO_USAGE
     refusal: Refusal | None = None
     failure: Failure | None = None
-    """Why the call failed; None when it succeeded or was refused."""
+    """Failure that ended the call; None if it succeeded or was refused."""
     gave_up: str | None = None
-    """Why no further attempt was made after a failure."""
+    """The reason for which no further attempt was made after a failure."""
     failed_by: RefusedBy | None = None
-    """What in the gateway refused the call although it ended with a failure: a cooldown, or the deadline."""
+    """The gateway's limit that ended a call which has a failure: a cooldown, or the deadline."""
     trace: TraceContext | None = None
-    """None: it is not traced."""
-    trace_id: int = 0  # for log lines, also where no spans are exported; 0: it is part of no trace
+    """Trace context; None if the call is not traced."""
+    trace_id: int = 0  # for log lines, even if no spans are exported; 0 without a trace
     is_in_flight: bool = False  # counted as running
     is_draining: bool = False
-    """The gateway is going away and ends this call."""
+    """True if the gateway is shutting down and ends this call."""
     stream_head: Literal["", "plain", "compressed"] = ""
-    """What an upstream has begun to answer with: then the request was accepted."""
+    """Form of the stream that an upstream has begun to send, which shows that it accepted the request."""
     recovery: Recovery | None = None
-    """Of a stream that may be gone on with."""
+    """Resumes its stream; None if that is not possible."""
     thrown_away: int = 0
     """Tokens that were generated for it and not passed on."""
     beyond: Beyond | None = None
 
     @property
     def is_plain_wanted(self) -> bool:
-        """Words of ours may have to stand in its answer, which therefore must not be compressed."""
+        """True if the response must not be compressed, because the gateway may have to add text of its own to it."""
         if self.sent_status is not None or self.route is None:
             return self.sent_status is not None
         rules = self.route.stream
@@ -276,18 +273,19 @@ class Call:
 
     @property
     def commit_by(self) -> float:
-        """The instant by which the client must have an answer's first byte."""
+        """Instant by which the client must have the first byte of a response."""
         return self.decide_by if self.decide_by < self.deadline_at else self.deadline_at  # noqa: FURB136  # half the price
 
     def start_time(self, decide_by: float, deadline_at: float) -> None:
-        """Sets both limits of a call whose body has arrived while attempts were being made."""
+        """Sets both deadlines of a call with a body that arrived while attempts were being made."""
         self.decide_by, self.deadline_at = decide_by, deadline_at
         for attempt in self.attempts:
             if attempt.on_patience is not None:
                 attempt.on_patience()
 
     def lift_patience(self, until: float = float("inf")) -> None:
-        """The client has its first byte, and waits on as long as bytes come; the gateway itself waits until `until`."""
+        """Extends the client's deadline to `until`, once it has a first byte: from then on it waits while bytes
+        come."""
         self.decide_by = until
         for attempt in self.attempts:
             if attempt.on_patience is not None:
@@ -295,13 +293,13 @@ class Call:
                 attempt.on_patience()
 
     def give_up(self, end: GaveUp) -> None:
-        """Notes how the call ended without an answer."""
+        """Records how the call ended without a response."""
         self.failure, self.refusal, self.gave_up = end.failure, end.refusal, end.why
         self.failed_by = end.refused_by
 
     @property
     def refused_by(self) -> RefusedBy | None:
-        """What in the gateway refused the call; None if it was answered, or upstreams failed it."""
+        """The part of the gateway that refused the call; None if the call was answered, or its upstreams failed."""
         return self.refusal.by if self.refusal is not None else self.failed_by
 
     @property
@@ -314,35 +312,35 @@ class Call:
 
 @dataclass(slots=True)
 class Opened:
-    """An answer known to be good as far as it has been seen: the call may commit."""
+    """A response that is good as far as it has been read: the call may commit."""
 
     status: int
     reason: str
     headers: Headers
     held: bytes
-    """What was read before commit: a whole unary body, or a stream up to its first useful event."""
+    """Bytes read before commit: a whole unary body, or a stream up to its first useful event."""
     exchange: Exchange | None
-    """Where the rest comes from; None when `held` is all of it."""
+    """Source of the remaining bytes; None if `held` is the whole body."""
     view: StreamView | None = None
-    """Over an event stream; None for anything else."""
+    """Decoder of an event stream; None for any other response."""
     usage: Usage | None = None
-    """Counted in a whole unary body."""
+    """Usage in a whole unary body."""
     rate: RateHint | None = None
-    """What the answer's headers say of the provider's limits."""
+    """The provider's limits, from the response headers."""
     first_token_at: float | None = None
-    """Where that was before it was committed."""
+    """Instant of the first token, if the stream was held back after it."""
 
 
 @dataclass(slots=True)
 class Served:
-    """The attempt loop's good end: what to relay, from whom, and what is given back when the relay ends."""
+    """The attempt loop's success: the response to relay, its attempt, and the lease to release at the relay's end."""
 
     opened: Opened
     attempt: Attempt
     leave: Leave
     resume: Resume | None = None
-    """Asks whom this failure leaves to be asked for another answer; None: the whole answer is
-    there, and it was not to go on with another."""
+    """Tries the remaining deployments after a given failure of this response; None if the response is complete and does
+    not resume another."""
 
 
 Resume = Callable[[Failure], Awaitable[Served | GaveUp]]

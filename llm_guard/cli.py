@@ -1,6 +1,6 @@
-"""The command line: serve, check, classify, explain, mock, demo, bench.
+"""The command line: serve, check, login, explain, classify, mock, demo, bench.
 
-Owns what is printed and the exit codes: 0 well, 1 it could not run, 2 the config or the arguments are wrong.
+Exit codes: 0 for success, 1 if the command could not run or failed, 2 for an invalid config or invalid arguments.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def _serve(config: Config, path: Path, changes: _Changes) -> None:
     app = create_app(config, path=path, adapt=changes.applied)
     await app.start()
     calm_collector()
-    app.heed_signals()  # before anyone is told that we serve
+    app.heed_signals()  # before the line that announces readiness
     click.echo(f"llm-guard {full_version()} serves on {' and '.join(app.addresses)}", err=True)
     if sys.stderr.isatty() and (link := first_link(app.addresses[-1], app.operator_token.generated)):
         click.echo(f"the dashboard, within 10 minutes and once: {link}\nlater: {_called()} login -c {path}", err=True)
@@ -86,7 +86,7 @@ async def _serve(config: Config, path: Path, changes: _Changes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """What the command line says over the file."""
+    """Overrides from the command line."""
 
     server: Mapping[str, object]
     log: Mapping[str, object]
@@ -226,7 +226,7 @@ def demo(host: str, port: int, stay: bool) -> None:
     """See the point: a misbehaving provider, with and without the gateway. No key, no network."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
-        with TemporaryDirectory(prefix="llm-guard-demo-") as store:  # not where the user's own gateway keeps its trail
+        with TemporaryDirectory(prefix="llm-guard-demo-") as store:  # keeps the user's own audit trail clean
             run(_demo(host, port, stay, store))
     except OSError as error:
         click.echo(f"the demo cannot listen on {host}:{port}: {error}", err=True)
@@ -282,7 +282,7 @@ Ctrl-C ends it."""
 
 
 def _called() -> str:
-    """How this program was called, for a shell in the same folder: in a clone there is no `llm-guard`."""
+    """Returns the command that runs this program, for a shell in the same directory: a clone has no `llm-guard`."""
     if Path(sys.argv[0]).name != "__main__.py":
         return shlex.quote(sys.argv[0])
     python = Path(sys.executable)

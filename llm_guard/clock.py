@@ -1,7 +1,4 @@
-"""The only reader of time, the only sleeper.
-
-Owns monotonic and wall time, sleeping, and the scope that limits an attempt. Does not own how long anything may take.
-"""
+"""Monotonic and wall time, sleeping, timers and time limits. No other module reads the time or sleeps."""
 
 from __future__ import annotations
 
@@ -13,44 +10,44 @@ from types import TracebackType
 from typing import Protocol, Self
 
 _UNSEEN_S = 1.0
-"""So long after progress nothing is looked at; a stall is found that much later, and never too early."""
+"""For this long after progress, chunks are not inspected. A stall is found that much later, but never too early."""
 _UNSEEN_SHARE = 0.05
-"""Of the stall limit, at most."""
+"""Upper bound of that time, as a share of the stall limit."""
 
 
 class Clock(Protocol):
-    """What the gateway knows of time; tests put a manual one in its place."""
+    """The interface to time; tests use a manual clock."""
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Returns monotonic seconds."""
 
     def wall(self) -> float:
-        """Seconds since the epoch, for people and for headers; never for a decision on a duration."""
+        """Returns seconds since the epoch, for display and headers; never to be used for durations."""
 
     async def sleep(self, seconds: float) -> None:
-        """Returns after `seconds` (>= 0)."""
+        """Sleeps for `seconds` (>= 0)."""
 
     def call_at(self, at: float, act: Callable[[], None]) -> Alarm:
         """Calls `act` at the instant `at`, or at once if that has passed."""
 
     def limit(self) -> TimeLimit:
-        """A scope that is cancelled when its deadline passes; it starts without one."""
+        """Returns a scope that is cancelled when its deadline passes; it starts without one."""
 
 
 class Alarm(Protocol):
-    """A call to come."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """It does not come."""
+        """Prevents the callback."""
 
 
 class TimeLimit:
-    """`with clock.limit() as limit`: one scope for a whole attempt, its deadline moved as the attempt advances.
+    """A scope with a deadline that can be moved, as a context manager: one for a whole attempt.
 
-    A deadline that passes cancels the body and raises TimeoutError from the scope; `name` says which limit it was. A
-    cancellation from elsewhere goes before it, and scopes may be nested, as with `asyncio.timeout`; that and a timer
-    of its own for each deadline cost three times as much. Here a timer is moved for an earlier deadline alone: for a
-    later one, and at a `touch`, it is checked when it fires (the stamp-and-check watchdog of mitmproxy).
+    A deadline that passes cancels the body and raises TimeoutError from the scope; `name` is then the limit that
+    passed. As with `asyncio.timeout`, a cancellation from elsewhere takes precedence, and scopes may be nested.
+    `asyncio.timeout` with a timer for each deadline would cost three times as much: here the timer is only moved for an
+    earlier deadline; a later one, and a `touch`, are checked when it fires (the stamp-and-check watchdog of mitmproxy).
     """
 
     __slots__ = (
@@ -59,7 +56,7 @@ class TimeLimit:
     )  # fmt: skip
 
     def __init__(self, now: Callable[[], float], call_at: Callable[[float, Callable[[], None]], Alarm]) -> None:
-        """`now` and `call_at` are a clock's."""
+        """`now` and `call_at` are methods of a clock."""
         self._now = now
         self._call_at = call_at
         self._timer: Alarm | None = None
@@ -75,7 +72,7 @@ class TimeLimit:
         self.name = ""
 
     def set(self, at: float, name: str) -> None:
-        """The scope ends at the instant `at`; whatever limit was set before is replaced."""
+        """Ends the scope at the instant `at`. Replaces all limits set before."""
         self._idle_s = None
         self._stall_s = self._look_at = self._stall_at = math.inf
         self._at = at
@@ -84,7 +81,7 @@ class TimeLimit:
             self._arm(at)
 
     def set_idle(self, idle_s: float, at: float, name: str) -> None:
-        """The scope ends after `idle_s` without a `touch` (then `name` is "idle"), or at the instant `at`."""
+        """Ends the scope after `idle_s` without a `touch` (then `name` is "idle"), or at the instant `at`."""
         self._idle_s = idle_s
         self._at = at
         self.name = name
@@ -92,28 +89,28 @@ class TimeLimit:
         self._arm_earlier(min(at, self._touched_at + idle_s))
 
     def set_stall(self, stall_s: float) -> None:
-        """Beside `set_idle`: the scope ends also after `stall_s` without a `progress` (then `name` is "stall")."""
+        """Ends the scope also after `stall_s` without `progress` (then `name` is "stall"); use it after `set_idle`."""
         self._stall_s = stall_s
         self.progress()
         self._arm_earlier(self._stall_at)
 
     def touch(self) -> bool:
-        """Something arrived. Returns whether it should be looked at for progress: directly after progress that is not
-        worth its price for each chunk, and all that arrives counts as progress."""
+        """Notes that a chunk arrived. Returns True if it should be inspected for progress: shortly after progress that
+        would cost too much, and any chunk counts as progress."""
         now = self._touched_at = self._now()
         return now > self._look_at
 
     def progress(self) -> None:
-        """What arrived last shows progress."""
+        """Notes that the last chunk showed progress."""
         self._look_at = self._touched_at + min(_UNSEEN_S, self._stall_s * _UNSEEN_SHARE)
         self._stall_at = self._look_at + self._stall_s
 
     def hold(self) -> None:
-        """Nothing is read for a while: that is no stall. A `touch` does not end it, `go_on` does."""
+        """Suspends the stall limit while nothing is read. Ended by `go_on`, not by a `touch`."""
         self._held_at = self._now()
 
     def go_on(self) -> None:
-        """Reading goes on after `hold`; counts as a `touch`."""
+        """Resumes the stall limit after `hold`; counts as a `touch`."""
         self.touch()
         if self._held_at is not None:
             self._stall_at += self._touched_at - self._held_at
@@ -134,7 +131,7 @@ class TimeLimit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # Where somebody else has cancelled the task too, theirs is the word.
+        # If the task was also cancelled from elsewhere, that cancellation takes precedence.
         if self._is_over and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
             raise TimeoutError from error
 
@@ -158,7 +155,7 @@ class TimeLimit:
             due, name = self._touched_at + self._idle_s, "idle"
         if self._stall_at < due and self._held_at is None:
             due, name = self._stall_at, "stall"
-        # A loop's clock may run up to a millisecond behind ours (uvloop caches it per iteration).
+        # The loop's clock may be up to a millisecond behind this one (uvloop caches it per iteration).
         if self._now() + 0.001 < due:
             self._arm(due)
             return
@@ -171,7 +168,7 @@ class TimeLimit:
 
 
 class _FarAlarm:
-    """A call to come that is more than a second away: held by its second until that begins, then by the loop."""
+    """An alarm more than a second away: kept in the wheel slot of its second until that begins, then by the loop."""
 
     __slots__ = ("_act", "_at", "_handle", "_second")
 
@@ -183,11 +180,11 @@ class _FarAlarm:
         second[self] = None
 
     def arm(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
-        assert self._act is not None  # noqa: S101  # a cancelled alarm is in no second
+        assert self._act is not None  # noqa: S101  # a cancelled alarm is in no slot
         self._handle = loop.call_later(max(0.0, self._at - now), self._act)
 
     def cancel(self) -> None:
-        self._act = None  # its owner often holds the alarm: without this they would be a cycle for the collector
+        self._act = None  # breaks the reference cycle with an owner that holds the alarm
         if self._handle is None:
             self._second.pop(self, None)
         else:
@@ -198,17 +195,17 @@ class SystemClock:
     """The real clock.
 
     Nearly all limits and hedges are cancelled long before they are due. An alarm that is more than a second away
-    therefore costs no timer of the loop: all alarms of one second share one, which arms them exactly when their second
+    therefore has no event-loop timer: all alarms of one second share one, which arms them exactly when their second
     begins (a timing wheel, Varghese and Lauck, SOSP 1987).
     """
 
-    # Read several times in each call: without a frame of their own they cost half.
+    # Called several times per call: without a Python frame they cost half.
     now = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
 
     def __init__(self) -> None:
         self._seconds: dict[int, dict[_FarAlarm, None]] = {}
-        """Alarms by the second in which they are due."""
+        """Alarms by the second in which they are due (the slots of the wheel)."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def sleep(self, seconds: float) -> None:
@@ -219,7 +216,7 @@ class SystemClock:
         if at - now < 1.0:
             return loop.call_later(max(0.0, at - now), act)
         if at == math.inf:
-            return _FarAlarm(at, act, {})  # its second never begins
+            return _FarAlarm(at, act, {})  # never due
         if loop is not self._loop:
             self._loop, self._seconds = loop, {}
         number = int(at)
@@ -236,4 +233,4 @@ class SystemClock:
         now, second = time.monotonic(), self._seconds.pop(number, {})
         for alarm in second:
             alarm.arm(asyncio.get_running_loop(), now)
-        second.clear()  # they know each other, which would be work for the collector
+        second.clear()  # breaks the reference cycle between the slot and its alarms

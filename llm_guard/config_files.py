@@ -1,7 +1,7 @@
 """The files that a config names: keys of upstreams, certificates of the listener and of upstreams.
 
-Owns that a config runs only with files that can be used, and that each is followed from then on. Does not own how
-(`watched_files`), nor what is in them (`key_files`, `tls`).
+Ensures that a config only runs if all its files are usable, and reloads each file when it changes. `watched_files` does
+the watching; `key_files` and `tls` read the contents.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class _Tls:
 
 
 class ConfigFiles:
-    """`prepare` blocks and may run in a thread; all else runs in the event loop."""
+    """The files of the running config. `prepare` blocks and may run in a thread; all else runs in the event loop."""
 
     def __init__(self, clock: Clock, use: UseContext) -> None:
-        """`use` gets each TLS context when it is to be used from then on, with its key: `server.tls`, or
-        `upstreams.X.tls`. None: the key has gone from the config."""
+        """`use` is called with each new TLS context and its config key: `server.tls` or `upstreams.X.tls`; with None if
+        the key was removed from the config."""
         self.keys = KeyFiles(clock)
         self._clock = clock
         self._use = use
         self._tls: dict[_Place, _Tls] = {}
 
     def prepare(self, config: Config, path: Path | None) -> None:
-        """Reads the files of a config that are not in use yet: a reload works while one of the others is absent.
-        Raises ConfigError with every problem; `path` is the config's file."""
+        """Reads the files of a config that are not in use yet: files in use may be absent during a reload. Raises
+        ConfigError with all problems; `path` is the config's file."""
         problems = []
         for key, file in self.keys.missing(config):
             try:
@@ -66,7 +66,7 @@ class ConfigFiles:
             raise ConfigError(problems)
 
     def adopt(self, config: Config) -> None:
-        """Follows the files of this config, and no others. They must be prepared."""
+        """Watches the files of this config, and no others. They must be prepared."""
         self.keys.adopt(config)
         wanted = list(_tls_of(config))
         for place in [place for place in self._tls if place not in wanted]:
@@ -81,7 +81,8 @@ class ConfigFiles:
                 tls.watch = asyncio.get_running_loop().create_task(tls.files.watch())
 
     def problems(self) -> dict[str, str | None]:
-        """What is wrong now with files whose last good content is in use, by what they are for; None: nothing."""
+        """Returns the current problem of each file that is in use, by the file's purpose; None if it has none. While a
+        file has a problem, its last good content stays in use."""
         found: list[WatchedFiles[ssl.SSLContext] | WatchedFiles[str]] = [each.files for each in self._tls.values()]
         return {each.what: each.problem for each in (*found, *self.keys.files())}
 
@@ -99,14 +100,14 @@ class ConfigFiles:
 
 
 def load_with_files(path: Path) -> Config:
-    """A config that could run now. It blocks. Raises ConfigError, also for files that it names."""
+    """Loads a config and reads all files that it names. Blocks. Raises ConfigError."""
     config = load_config(path)
     ConfigFiles(SystemClock(), lambda _key, _context: None).prepare(config, path)
     return config
 
 
 def expiry_warnings(config: Config, wall: float) -> Iterator[str]:
-    """Certificates that have expired, or are about to; `wall` is now, in seconds since the epoch."""
+    """Yields warnings for certificates that have expired or expire within 14 days of `wall`, in epoch seconds."""
     for key, rules in _tls_of(config):
         left_s = None if rules.cert is None else _left_s(rules.cert, wall)
         if left_s is None or left_s > _SOON_S:

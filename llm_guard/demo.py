@@ -1,7 +1,7 @@
-"""Gateway and misbehaving provider together: what a client sees with and without the gateway.
+"""The demo: what a client sees of a misbehaving provider, with and without the gateway.
 
-Owns the scenes of the demo and how they are shown. Needs no key and no network. The gateway runs by the recommended
-config, as README shows it, with both of its upstreams pointed at the provider.
+Needs no key and no network. The gateway uses the recommended config of the README, with both upstreams pointed at the
+provider.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 
 RECOMMENDED = Path(__file__).with_name("recommended.yaml")
-"""The config that README recommends; `config/recommended.yaml` is a link to it."""
+"""The config recommended in the README; `config/recommended.yaml` is a link to it."""
 
 _MODEL, _RENAMED, _FALLBACK = "gpt-4o", "my-gpt-4o", "gpt-4o-mini"
-"""The model of the recommended config as clients and OpenAI name it, as Azure does, and the model behind both."""
+"""The recommended config's model as named by clients and OpenAI, as named by Azure, and its fallback model."""
 _BOTH = (_MODEL, _RENAMED)
 _TOKENS = 8
 _SEED = 517
-"""Of the faults, which strike by call and attempt, so that each run shows the same shares."""
+"""Seed of the faults, which depend on call and attempt, so that each run shows the same figures."""
 _PATIENCE_S = 12.0
-"""A client waits this long. The recommended config leaves a stream that does not begin after 10 s."""
+"""The clients' timeout. The recommended config gives up a stream that does not begin within 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One kind of trouble: `faults` strike each of `struck`, and clients ask for `model`."""
+    """One kind of trouble: `faults` affect each model in `struck`, while clients call `model`."""
 
     trouble: str
     faults: str
@@ -58,7 +58,7 @@ SCENES = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of one scene."""
+    """The result of one scene."""
 
     trouble: str
     direct: LoadResult
@@ -67,8 +67,8 @@ class Seen:
 
 
 async def start(host: str, port: int, store: str) -> tuple[MockProvider, App]:
-    """Provider and gateway, running; the caller stops them. `store`: the folder for what the gateway keeps. Raises
-    OSError when the address cannot be had."""
+    """Starts provider and gateway; the caller stops them. `store` is the gateway's state directory. Raises OSError if
+    the address is not available."""
     provider = _provider()
     app = create_app(_config(await provider.start(), host, port, store))
     try:
@@ -80,7 +80,7 @@ async def start(host: str, port: int, store: str) -> tuple[MockProvider, App]:
 
 
 async def play(provider: MockProvider, app: App, show: Callable[[Seen], None]) -> None:
-    """Every scene, through the gateway and at the same time past it, to a provider with the same faults."""
+    """Plays every scene through the gateway, and at the same time directly against a provider with the same faults."""
     async with _provider() as other:
         for scene in SCENES:
             _switch((provider, other), scene, scene.faults)

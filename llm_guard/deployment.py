@@ -1,7 +1,6 @@
-"""Upstream and Deployment: whom a call can be sent to, and what is known of each.
+"""Upstreams and deployments: the targets of calls, with the state that is kept of each between calls, in memory.
 
-Owns what is kept of a deployment between calls, all of it in memory. Does not own which calls go there (`routes`), nor
-what is concluded (`policy`).
+`routes` decides which calls go where; `policy` draws the conclusions from the state.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _NO_FILES: KeyFilePools = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A provider endpoint; `base_url` has no slash at its end. Without `api_key` and `keys` the caller's key is passed
+    """A provider endpoint; `base_url` has no trailing slash. Without `api_key` and `keys` the caller's key is passed
     on."""
 
     name: str
@@ -44,28 +43,28 @@ class Upstream:
     api_key: str | None = field(repr=False)
     auth: Auth
     family: str = ""
-    """Whose error words it speaks (`policy.vocabulary.families`)."""
+    """Provider family, which determines the wording of its errors (`policy.vocabulary.families`)."""
     errors: tuple[UserRule, ...] = ()
-    """The config's own rules for its errors."""
+    """The config's rules for its errors."""
     stream_end: StreamEnd = "strict"
     prefill: Prefill = "none"
-    """How its models take the beginning of an answer, unless a deployment says otherwise."""
+    """How its models accept the beginning of an answer, unless a deployment overrides it."""
     judges_answers: bool = True
-    """An answer without its endpoint's shape is a failure."""
+    """True if a response that lacks its endpoint's shape is a failure."""
     keys: KeyPool | None = field(default=None, repr=False)
-    """None: there is one key, `api_key`, or none."""
+    """Pool of API keys; None if there is one key, `api_key`, or none."""
     has_own_tls: bool = False
-    """It has certificates of its own, and shares no connection with other upstreams of its origin."""
+    """True if it has its own certificates, and shares no connection with other upstreams of its origin."""
     key_digest: str = field(init=False, repr=False)
-    """Tells a key from the one that a reload puts in its place, without being one."""
+    """Digest of the API key: detects a changed key on reload without storing the key."""
     origin: str = field(init=False, repr=False)
-    """Where its connections go: `https://host[:port]`."""
+    """`https://host[:port]` to connect to."""
     link: str = field(init=False, repr=False)
-    """Which connections are its: the origin, and its name where they are for it alone."""
+    """Name of its connection pool: the origin, plus its own name if no other upstream may share the connections."""
     has_own_key: bool = field(init=False, repr=False)
-    """Calls are sent with the gateway's key, not with the caller's."""
+    """True if calls are sent with the gateway's key instead of the caller's."""
     base_path: str = field(init=False, repr=False)
-    """What stands before the path of each call; no slash at its end."""
+    """Prefix of each call's path; no trailing slash."""
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.base_url)
@@ -77,33 +76,33 @@ class Upstream:
 
     @property
     def secret(self) -> str | None:
-        """The key of requests beside calls; None: it has none of its own."""
+        """The key for requests that are not calls, such as probes; None if the upstream has none."""
         return self.api_key if self.keys is None else self.keys.first.secret
 
     def credential(self, digest: str, account: str = "") -> Key:
-        """The key, on an account, as cooldowns know it."""
+        """Returns the cooldown key of an API key on an account."""
         return ("credential", self.name, self.base_url, digest, account)
 
     def may_use(self, digest: str) -> bool:
-        """Whether calls may be sent with the key of this digest: one of its own, or any caller's."""
+        """Returns True if calls may be sent with the key of this digest: its own, or any caller's if it has none."""
         if self.keys is not None:
             return self.keys.named(digest) is not None
         return self.api_key is None or self.key_digest == digest
 
     def own_credentials(self) -> dict[Key, str]:
-        """The upstream's own keys as cooldowns know them, each with its name; "" where there is only one."""
+        """Returns the cooldown keys of the upstream's own API keys, each with its name; "" if there is only one."""
         if self.keys is not None:
             return {self.credential(key.digest): key.name for key in self.keys.keys}
         return {self.credential(self.key_digest): ""} if self.api_key is not None else {}
 
 
 def link_of(origin: str, name: str | None) -> str:
-    """Names connections to an origin; `name` is the upstream's that they are for, None: they may be for several."""
+    """Returns the name of a connection pool; `name` is its only upstream, or None if several may share it."""
     return origin if name is None else f"{origin} {name}"
 
 
 def upstream_of(name: str, config: UpstreamConfig, key_files: KeyFilePools = _NO_FILES) -> Upstream:
-    """As the config has it; `key_files` has the keys of every `api_key_file`."""
+    """Builds an upstream from its config; `key_files` has the keys of every `api_key_file`."""
     rules = tuple(rule.compiled() for rule in config.errors)
     family = family_of_url(config.base_url)
     prefill = config.prefill or prefill_of(family, config.base_url)
@@ -125,31 +124,31 @@ def upstream_of(name: str, config: UpstreamConfig, key_files: KeyFilePools = _NO
 
 
 class Gates:
-    """The gates before one deployment.
+    """The gates of one deployment, which limit concurrency and request rate.
 
-    A limit of calls at once is the deployment's, and has one gate for everybody. Without one a gate does nothing but
-    keep to the rate of the account that it is asked on, and each account has its own. Each key of a pool has a gate of
-    its own, limit included: providers limit accounts.
+    A concurrency limit belongs to the deployment: one gate serves all callers. Without a limit, a gate only paces the
+    requests of one account, and each account has its own. Each key of a pool has its own gate, with its own concurrency
+    limit, because providers limit accounts.
     """
 
     __slots__ = ("_by_account", "_settings", "in_flight", "shared")
 
     def __init__(self, settings: CapacitySettings) -> None:
         self.in_flight = 0
-        """Attempts running now, on all accounts."""
+        """Number of running attempts, on all accounts."""
         self._settings = settings
         self._by_account: OrderedDict[str, Gate] = OrderedDict()
         self.shared: Gate | None = None
-        """The gate for all calls but those with a key of a pool. None: each account has its own, or none has called."""
+        """Gate for all calls without a pool key; None if each account has its own, or there was no call yet."""
 
     def of(self, account: str, now: float) -> Gate:
-        """The gate for calls on an account: `account` tells one from the other, and may be anything."""
+        """Returns the gate for calls on an account; `account` may be any string that identifies it."""
         account = self._shared(account)
         gate = self._by_account.get(account)
         if gate is None:
             gate = self._by_account[account] = Gate(self._settings, now)
             self._find_shared()
-            # Callers choose their keys: whoever has not been seen for longest begins anew.
+            # Callers choose their keys, so the number of gates is bounded: the least recently used one is dropped.
             if len(self._by_account) > _CALLERS:
                 self._by_account.popitem(last=False)
         else:
@@ -157,11 +156,11 @@ class Gates:
         return gate
 
     def find(self, account: str) -> Gate | None:
-        """As `of`, for whoever only looks; None: it would be a new one."""
+        """Returns the account's gate without creating one; None if there is none."""
         return self._by_account.get(self._shared(account))
 
     def _shared(self, account: str) -> str:
-        """The account whose gate counts calls at once."""
+        """Returns the account with the gate that limits concurrency for this account."""
         if self._settings.concurrency is None:
             return account
         return account.partition("\n")[0] if account.startswith(POOLED) else ""
@@ -174,14 +173,14 @@ class Gates:
         return self._settings
 
     def adopt(self, settings: CapacitySettings) -> None:
-        """From now on these settings hold, also for who is waiting."""
+        """Applies new settings, to calls that wait as well."""
         self._settings = settings
         self._find_shared()
         for gate in self._by_account.values():
             gate.settings = settings
 
     def ramp(self, now: float, seconds: float) -> None:
-        """The deployment is back: calls return by and by."""
+        """Begins the slow start of a deployment that has recovered."""
         for gate in self._by_account.values():
             gate.ramp(now, seconds)
 
@@ -195,7 +194,7 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """An operator's word that a deployment is not to be asked; what runs goes on."""
+    """An operator's maintenance hold: the deployment gets no new attempts; running ones continue."""
 
     kind: Literal["drained", "benched"]
     reason: str
@@ -203,18 +202,17 @@ class Hold:
     since: float
     """Seconds since the epoch."""
     until: float | None
-    """The monotonic instant at which it is returned; None: somebody has to."""
+    """Monotonic instant at which the hold ends; None if an operator has to end it."""
 
 
 class Down:
-    """Who does not serve, as looks beside the calls have found (`health.prober`): asked after all others, and never
-    left out, for the looks may be wrong."""
+    """Deployments that fail their probes (`health.prober`). Tried last, never skipped: probes can be wrong."""
 
     __slots__ = ("keys",)
 
     def __init__(self) -> None:
         self.keys: frozenset[tuple[str, str | None]] = frozenset()
-        """Names of upstreams, each with a model, or with None for all of it. Empty but for an outage."""
+        """Pairs of upstream name and model; the model is None if all of the upstream is down."""
 
     def has(self, deployment: Deployment) -> bool:
         name = deployment.upstream.name
@@ -226,53 +224,55 @@ class Deployment:
     """One callable target: an upstream and a model, with what is known of its health."""
 
     label: str
-    """`openai/gpt-4-turbo`; of a pattern `openai/gpt-*`, of pass-through `openai`. No client chooses it."""
+    """`openai/gpt-4-turbo`; for a pattern `openai/gpt-*`, for pass-through `openai`. Clients cannot choose it."""
     upstream: Upstream
     model: str | None
-    """As the upstream is asked for it; None: whatever the body says."""
+    """Model name sent to the upstream; None to leave the body's model as it is."""
     breaker: Breaker
     budget: RetryBudget
-    """Its `recent` is how many of the last attempts failed."""
+    """Retry budget; its `recent` counts the failures among the last attempts."""
     host: Breaker
-    """The upstream's own, one for all its deployments: it hears of connections, not of answers."""
+    """The upstream's breaker, shared by its deployments: it counts connection failures, not responses."""
     gates: Gates
     callers: Callers = field(default_factory=Callers)
     returns: Returns = field(default_factory=Returns)
     latency: Latency = field(default_factory=Latency)
-    """Of whole answers."""
+    """Latency of whole responses."""
     first_tokens: Latency = field(default_factory=Latency)
-    """Of streams, to their first token."""
+    """Latency of streams, to their first token."""
     cost: PeakEwma = field(default_factory=PeakEwma)
     last_success_wall: float | None = None
     """Seconds since the epoch."""
     refuses_prefill: bool = False
-    """It was asked to go on from the beginning of an answer, and would not."""
+    """True if it has refused to continue from the beginning of an answer."""
     hold: Hold | None = None
     credential: Key | None = field(init=False, repr=False)
-    """Names the upstream's one key, on its own account, to `Bench`; None: it has several, or each caller brings one."""
+    """Cooldown key of the upstream's only API key on its default account; None if it has several, or callers send
+    theirs."""
 
     def __post_init__(self) -> None:
         upstream = self.upstream
         self.credential = upstream.credential(upstream.key_digest) if upstream.api_key is not None else None
 
     def breaker_of(self) -> dict[str, str]:
-        """Whose its breaker is: its label, and under a pattern the name too, for each name there has one of its own."""
+        """Returns log fields that identify the breaker: the label, and the model under a pattern, where each model has
+        its own breaker."""
         is_named = self.model is None or self.label == f"{self.upstream.name}/{self.model}"
         return {"deployment": self.label} if is_named else {"deployment": self.label, "model": str(self.model)}
 
     def adopt(self, breaker: BreakerSettings, budget: BudgetSettings) -> None:
-        """From now on these settings hold, also for callers that are judged by themselves."""
+        """Applies new settings, also to callers that are judged separately."""
         self.breaker.settings, self.budget.settings = breaker, budget
         for _, suspect in self.callers.suspects():
             suspect.breaker.settings, suspect.budget.settings = breaker, budget
 
     def judge_of(self, suspect: Suspect | None) -> Breaker:
-        """The breaker that decides about a call. That of all callers goes first unless it is closed."""
+        """Returns the breaker that decides about a call: that of all callers, unless it is closed."""
         return self.breaker if suspect is None or self.breaker.state != "closed" else suspect.breaker
 
     def note_failure(self, caller: str, now: float) -> bool:
-        """A call of that caller has failed in a way that tells of a deployment. True: from now on the caller is judged
-        by itself."""
+        """Records a failure of a caller's call that is evidence against the deployment. Returns True if the caller is
+        judged separately from now on."""
         is_alone = self.callers.note_failure(caller, now)
         if is_alone:
             self.callers.begin(caller, Suspect(Breaker(self.breaker.settings), RetryBudget(self.budget.settings, now)))

@@ -1,6 +1,6 @@
-"""What an error means, told to a person or to a program: the work of `llm-guard classify`.
+"""Explains a provider's error to a person or a program, for `llm-guard classify`.
 
-Owns the records that it reads and the words that it answers in. Does not own the meaning (`policy.classify`).
+Reads error records and formats the result; `policy.classify` classifies.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _CONCERNS = {
 
 
 def report_lines(lines: Iterable[str], wall: float) -> Iterator[str]:
-    """A JSON line for each JSON line that is not blank; one that cannot be read gives a line with an `error`.
+    """Yields a JSON line for each JSON line that is not blank; for one that cannot be read, a line with an `error`.
 
-    Never raises. `wall` in epoch seconds stands in for a missing `date` header.
+    Never raises. `wall`, in epoch seconds, is used where a `date` header is missing.
     """
     for line in lines:
         if line.strip():
@@ -80,12 +80,12 @@ def report_lines(lines: Iterable[str], wall: float) -> Iterator[str]:
 
 
 def report(record: Mapping[str, Any], wall: float) -> dict[str, Any]:
-    """The fields of interface.md for one record of an error corpus; raises ValueError where it is none."""
+    """Returns the fields of interface.md for one record of an error corpus. Raises ValueError for an invalid record."""
     return {"id": record.get("id"), **answers(classify(evidence_of(record), wall))}
 
 
 def answers(verdict: Verdict | None) -> dict[str, Any]:
-    """The fields of interface.md that a verdict gives; None is an exchange without an error."""
+    """Returns the fields of interface.md for a verdict, or for None: an exchange without an error."""
     return {
         "retriable": verdict is not None and verdict.is_retriable,
         "category": verdict.kind.category if verdict is not None else "unknown",
@@ -96,7 +96,7 @@ def answers(verdict: Verdict | None) -> dict[str, Any]:
 
 
 def evidence_of(record: Mapping[str, Any]) -> Evidence:
-    """The evidence in a record; raises ValueError where a field is not what it should be."""
+    """Returns the evidence in a record. Raises ValueError for an invalid field."""
     status = record.get("status")
     if isinstance(status, str) and status.isascii() and status.isdigit():
         status = int(status)
@@ -119,12 +119,12 @@ def evidence_of(record: Mapping[str, Any]) -> Evidence:
 
 
 def family_of_provider(provider: str) -> str:
-    """A provider as people name it, or its base_url."""
+    """Returns the family of a provider, given by its common name or its base_url."""
     return family_of_url(provider) if "://" in provider else family_of_name(provider)
 
 
 def explanation(evidence: Evidence, wall: float) -> str:
-    """What an error means, what the gateway does about it, and why we think so; lines for a terminal."""
+    """Returns lines for a terminal: what an error means, why, and what the gateway does about it."""
     verdict = classify(evidence, wall)
     if verdict is None:
         return "no error: the answer is what it should be"

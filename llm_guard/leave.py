@@ -1,7 +1,4 @@
-"""What one attempt holds of others while it runs.
-
-Owns nothing but these facts: who gives leave is `gateway.entrance`, who takes it back `gateway.settle`.
-"""
+"""The lease that an attempt holds while it runs: granted by `gateway.entrance`, released by `gateway.settle`."""
 
 from __future__ import annotations
 
@@ -18,22 +15,22 @@ from llm_guard.policy.transition import BreakerState
 
 @dataclass(slots=True, eq=False)
 class Leave:
-    """What one attempt holds of others; given back once, whatever became of it (`gateway.settle`)."""
+    """An attempt's breaker permits and its slot at the gate; released exactly once, however the attempt ends."""
 
     permit: Permit
-    """The deployment's breaker's."""
+    """Permit of the deployment's breaker."""
     host: Permit
     gate: Gate
     slot: Slot
     breaker: BreakerState
-    """Its state when it gave the permit."""
-    caller: str  # as `gateway.caller` has it
+    """State of the breaker when it gave the permit."""
+    caller: str  # as identified by `gateway.caller`
     own_key: str  # digest of the caller's own key, if that is sent to the provider
     suspect: Suspect | None
-    """Of a caller that is judged by itself: its breaker gave the permit, unless the deployment's was not closed."""
+    """A caller that is judged separately: its breaker gave the permit, unless the deployment's was not closed."""
     advance: Callable[[Gate], None]
-    """Lets in whose turn it is: to be called whenever something has changed at the gate."""
-    key: ApiKey | None = None  # of the upstream's pool, if it has one
+    """Admits waiting calls; called whenever something has changed at the gate."""
+    key: ApiKey | None = None  # from the upstream's key pool, if it has one
     is_begun: bool = False
-    """An answer that lasts has begun: the deployment was seen to serve."""
+    """True once a long response has begun: the deployment has been counted as healthy."""
     is_over: bool = False

@@ -1,7 +1,6 @@
 """How an attempt or a call can end: failure kinds (one table), their source, and refusals.
 
-Owns the vocabulary. Does not own how evidence becomes a kind (`policy.classify`) nor what is done about it
-(`policy.next_step`).
+`policy.classify` maps a provider's errors to kinds, `policy.next_step` decides what follows from one.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ RefusedBy = Literal[
 ]
 """Value of the `x-llm-guard-refused-by` header. `scope`: the client's key may not make this call; `client_limit`: it
 has used up what it may; `cooldown`: the provider named a wait or refused the credential, and the answer is its stored
-error; `drain`: the gateway goes away; `hold`: an operator holds all that are left."""
+error; `drain`: the gateway is shutting down; `hold`: all deployments that are left are under a maintenance hold."""
 
 GATEWAYS_DOING: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "hold", "deadline")
-"""Refusals that no other request would have avoided; the rest are callers' mistakes, and the gateway's shutdown."""
+"""Refusals that the caller could not have avoided; the others are callers' mistakes and the gateway's shutdown."""
 
 
 class Signal(Enum):
-    """What an outcome tells a breaker."""
+    """How a breaker counts an outcome."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
@@ -33,7 +32,7 @@ class Signal(Enum):
 
 
 class Source(Enum):
-    """Whose doing a failure is. Only UPSTREAM counts against a breaker."""
+    """The party that caused a failure. Only UPSTREAM counts against a breaker."""
 
     UPSTREAM = "upstream"
     CLIENT = "client"
@@ -41,7 +40,7 @@ class Source(Enum):
 
 
 class Scope(Enum):
-    """Whom a failure concerns."""
+    """How far a failure reaches: this call, or all calls to a deployment, to a host, or with a credential."""
 
     CALL = "call"
     DEPLOYMENT = "deployment"
@@ -54,15 +53,15 @@ Category = Literal[
     "auth", "permission", "model_not_found", "not_found", "conflict", "context_length", "content_policy",
     "payload_too_large", "invalid_request", "client_cancelled",
 ]  # fmt: skip
-"""What a failure is called in reports: several kinds that are handled differently share one."""
+"""Names of failures in reports: several kinds that are handled differently share one category."""
 
 
 class FailureKind(Enum):
-    """What a failure means. One row each: a new kind is one row and its tests.
+    """The kinds of failure, one row each: a new kind is one row and its tests.
 
     `is_retriable`: the unchanged request, sent again to the same deployment, may succeed.
     `can_fall_back`: another deployment may succeed with it.
-    `signal`: what the breaker hears. `scope`: whom it concerns. `source`: whose doing it is.
+    `signal`: how the breaker counts it. `scope`: how far it reaches. `source`: the party that caused it.
     """
 
     #               label, category                            retry  fall back  signal to the breaker  concerns  source
@@ -70,25 +69,25 @@ class FailureKind(Enum):
     CONNECT_TIMEOUT = ("connect_timeout", "timeout", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
     NETWORK = ("network", "network", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
     TRUNCATED = ("truncated", "network", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    # A connection that the other side had finished with: its next one is as good as new.
+    # The upstream had already closed the kept-alive connection: a new connection works as usual.
     RETIRED = ("retired", "network", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    # Valid again when somebody renews or repairs it, not in two minutes.
+    # Stays invalid until it is renewed or repaired, which takes longer than any retry.
     CERTIFICATE = ("certificate", "network", False, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
     EGRESS = ("egress", "network", True, True, Signal.NO_EVIDENCE, Scope.HOST, Source.GATEWAY)
     MALFORMED = ("malformed", "server_error", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
     SERVER_ERROR = ("server_error", "server_error", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
     EDGE_ERROR = ("edge_error", "server_error", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
-    # The model wrote something that its own server could not use: the next sample may do.
+    # The model generated something that its own server could not parse: the next sample may be good.
     BAD_SAMPLE = ("bad_sample", "server_error", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    # It began anew where another's stream had died, and says something else: a third may say the same.
+    # It was to continue a stream that died, and its text differs: another deployment's may match.
     DIVERGED = ("diverged", "server_error", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    # What the request points at could not be fetched just now.
+    # The provider could not fetch something that the request links to.
     FETCH_FAILED = ("fetch_failed", "timeout", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    # The upstream itself says that a second try is worth it, under a status that says the contrary.
+    # The upstream's message says that a retry may help, although its status says otherwise.
     TRANSIENT = ("transient", "server_error", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
     TOO_EARLY = ("too_early", "server_error", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
     OVERLOADED = ("overloaded", "overloaded", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    # It made room for a call of higher priority.
+    # The upstream ended it in favour of a call with a higher priority.
     PREEMPTED = ("preempted", "overloaded", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
     GPU_OOM = ("gpu_oom", "gpu_oom", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
     MODEL_LOADING = (
@@ -100,7 +99,7 @@ class FailureKind(Enum):
         Scope.DEPLOYMENT,
         Source.UPSTREAM,
     )
-    # From zero replicas, which takes minutes (Fireworks: 3.5 to 10).
+    # The model starts from zero replicas, which takes minutes (Fireworks: 3.5 to 10).
     SCALING_UP = ("scaling_up", "model_loading", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
     RATE_LIMIT = ("rate_limit", "rate_limit", True, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
     # One request that is larger than the whole window: no wait helps (OpenAI, "Request too large for ... TPM").
@@ -108,30 +107,30 @@ class FailureKind(Enum):
     QUOTA_EXHAUSTED = (
         "quota_exhausted", "quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM,
     )  # fmt: skip
-    # A day's or a month's window of one model; the account's other models go on.
+    # The daily or monthly quota of one model; the account's other models still work.
     WINDOW_EXHAUSTED = (
         "window_exhausted", "quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM,
     )  # fmt: skip
-    # The account's tier has none for this model: no wait helps, though one is offered (Gemini, `limit: 0`).
+    # The account's tier has no quota for this model: no wait helps, even if the error names one (Gemini, `limit: 0`).
     NO_QUOTA = ("no_quota", "quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
     AUTH = ("auth", "auth", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM)
     ACCOUNT_BLOCKED = (
         "account_blocked", "permission", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM,
     )  # fmt: skip
-    # Of this model or feature: a caller can provoke it, so it must not bench the credential for everyone.
+    # Permission for this model or feature: a caller can provoke it, so it must not begin a cooldown of the credential.
     PERMISSION = ("permission", "permission", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
-    # A firewall, a region block, a bot challenge: the key is fine, this way in is not.
+    # A firewall, a region block, a bot challenge: the key is valid, but this host refuses the connection's origin.
     BLOCKED = ("blocked", "permission", False, True, Signal.NO_EVIDENCE, Scope.HOST, Source.UPSTREAM)
     MODEL_NOT_FOUND = (
         "model_not_found", "model_not_found", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM,
     )  # fmt: skip
     NOT_FOUND = ("not_found", "not_found", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    # Not what this server can answer, by its path, its method or the state it refers to; another may.
+    # This server does not have the path, the method or the state that the request refers to; another may.
     WRONG_PATH = ("wrong_path", "not_found", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
     MISROUTED = ("misrouted", "invalid_request", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
     CONFLICT = ("conflict", "conflict", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
     CONTEXT_LENGTH = ("context_length", "context_length", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    # The window is a setting of this server: the same model may run with a larger one elsewhere.
+    # The context window is a setting of this server: the same model may run with a larger one elsewhere.
     DEPLOYMENT_CONTEXT = (
         "deployment_context", "context_length", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
     )  # fmt: skip
@@ -139,7 +138,7 @@ class FailureKind(Enum):
     PAYLOAD_TOO_LARGE = (
         "payload_too_large", "payload_too_large", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
     )  # fmt: skip
-    # More than this tier's or this proxy's limit, not more than any would take.
+    # Above the limit of this tier or of a proxy before it; another deployment may accept it.
     DEPLOYMENT_PAYLOAD = (
         "deployment_payload", "payload_too_large", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
     )  # fmt: skip
@@ -177,13 +176,13 @@ class FailureKind(Enum):
 
     @property
     def is_final(self) -> bool:
-        """No further attempt can change it, here or on another deployment."""
+        """True if no further attempt can succeed, here or on another deployment."""
         return not self.is_retriable and not self.can_fall_back
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An upstream's own complete answer, kept so that it can be given to the client unmodified."""
+    """An upstream's complete error response, kept so that it can be passed to the client unmodified."""
 
     status: int
     reason: str
@@ -193,95 +192,97 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One attempt that did not answer well."""
+    """The failure of one attempt."""
 
     kind: FailureKind
     detail: str
-    """One human sentence, without bodies or keys: it is logged and may reach the client."""
+    """One sentence for people, without bodies or keys: it is logged and may reach the client."""
     retry_after_s: float | None = None
-    """The upstream's own hint, > 0, or None."""
+    """The upstream's Retry-After, > 0, or None."""
     limit: Limit | None = None
     """The limit that was exceeded, when kind is TIMEOUT."""
     answer: Answer | None = None
-    """What the upstream said, when it said something complete."""
+    """The upstream's error response, if it was complete."""
     is_before_sending: bool = False
-    """Nothing was sent: there was no connection. The upstream's host is at fault, and nothing was executed."""
+    """True if there was no connection: the upstream's host is at fault, and nothing was executed."""
     is_incomplete: bool = False
-    """It came before the request had been sent as a whole: no server executes a part of one (RFC 9112, section 8)."""
+    """True if the request had not been sent completely: no server executes a part of one (RFC 9112, section 8)."""
     is_clients_delay: bool = False
-    """The provider gave up a request of which the client had sent no more for a while: that is no evidence."""
+    """True if the provider gave up because the client had stopped sending its body: no evidence against the
+    provider."""
     is_early: bool = False
-    """It was cut off before its own limit, for the sake of the call's deadline: that is no evidence."""
+    """True if it was cut off before its own limit, to leave time for another attempt: no evidence either."""
     is_shape_only: bool = False
-    """Only the form of the answer is wrong: no evidence about the health of the deployment."""
+    """True if only the form of the response is wrong: no evidence about the deployment's health."""
     is_after_head: bool = False
-    """It came inside an answer that began as a success: whatever it says, the call was executed."""
+    """True if the response had begun as a success: the call was executed in any case."""
 
     @property
     def signal(self) -> Signal:
-        """What it tells of the deployment's health."""
+        """The failure as evidence of the deployment's health."""
         return Signal.NO_EVIDENCE if self.is_shape_only else self.kind.signal
 
 
 @dataclass(slots=True)
 class Beyond:
-    """What became of a call that was not just asked and answered: for its headers, its log line and the counters."""
+    """How the cache, a deferred call, a dead letter or a fallback response took part in a call: for its headers, its
+    log line and the counters."""
 
     cache: Literal["", "hit", "stale", "stale_if_error", "miss", "coalesced"] = ""
-    """Of a route that has one. coalesced: it got what another call was asking for already."""
+    """Result of the response cache, if the route has one; `coalesced`: it shared the request of another call."""
     age_s: float | None = None
-    """Of the answer that it got from there."""
+    """Age of the cached response that it got."""
     cache_key: bytes = b""
-    """Under which there may be one; empty: it wants none."""
+    """Key in the response cache; empty if the call does not use it."""
     letter: str = ""
-    """The id under which it is kept, having failed."""
+    """Id of the dead letter as which it is stored."""
     promise: str = ""
-    """The id under which its answer can be fetched."""
+    """Id of the deferred call: its result can be fetched by it."""
     lesser: Literal["", "static"] = ""
-    """What it got in place of an answer."""
+    """Fallback response that it got, other than a cached one."""
     hurried_by: float = float("inf")
-    """The instant at which it gets something lesser, because its route is degraded."""
+    """Instant at which it gets a fallback response, because its route is degraded."""
     is_cut_short: bool = False
-    """It has failed at that instant: nobody knows what would have become of it."""
+    """True if it failed at that instant: it might have succeeded later."""
     errand: Literal["", "refresh", "later", "requeue", "fetch"] = ""
-    """It is no client's call to a model, and not counted as one: why it is there. fetch: a client looks what has become
-    of what it was promised."""
+    """Purpose of a call that is not counted as a client's call to a model. fetch: a client asks for the status of its
+    deferred call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The gateway's own answer, given in place of an upstream's; the dialect writes its body."""
+    """An error response of the gateway's own, in place of an upstream's; the dialect writes its body."""
 
     status: int
     code: str
     """Machine-readable, snake_case, e.g. `model_not_found`."""
     message: str
     by: RefusedBy | None
-    """None: nobody refused, the upstreams failed without an answer that could be passed on."""
+    """The part of the gateway that refused; None if upstreams failed without a response that could be passed on."""
     retry_after_s: float | None = None
     should_retry: bool = False
     """Value of `x-should-retry`, which both official SDKs obey before the status."""
     param: str | None = None
     """The request field at fault, where there is one."""
     headers: tuple[tuple[str, str], ...] = ()
-    """More headers of the answer."""
+    """Further response headers."""
 
 
 @dataclass(slots=True)
 class GaveUp:
-    """The attempt loop's other end."""
+    """The attempt loop's failure: no deployment is left, or no time."""
 
     failure: Failure | None
-    """The last failure, preferring one in which the upstream said something; None when nothing was sent."""
+    """The last failure, preferring one with an upstream's response; None if nothing was sent."""
     refusal: Refusal | None
-    """The gateway's own answer, where there is no upstream's to give."""
+    """The gateway's own error response, if there is no upstream's to pass on."""
     why: str
     is_cooldown: bool = False
-    """A cooldown refused the call: `failure` is the one that began it."""
+    """True if a cooldown refused the call: `failure` is the one that began it."""
 
     @property
     def refused_by(self) -> RefusedBy | None:
-        """What in the gateway refused the call; None if its upstreams failed it."""
+        """The part of the gateway that refused the call; None if its upstreams failed."""
         if self.refusal is not None:
             return self.refusal.by
         if self.is_cooldown:

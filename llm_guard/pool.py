@@ -1,7 +1,6 @@
-"""Deployments and retry budgets over reloads: each is made once, and made anew with what was known of it.
+"""Creates deployments and retry budgets, and carries their state over a reload.
 
-Owns what is carried over, and when: while a table is built, nothing that runs is touched. Does not own which calls go
-to which deployment (`routes`).
+While a new route table is built, nothing that is running is changed. `routes` decides which calls go where.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _Share = tuple[_Identity, BreakerSettings, BudgetSettings, CapacitySettings]
 
 
 class Pool:
-    """Makes deployments, each with what was known of it before if nobody else has taken that.
+    """Creates deployments, each with the state of its predecessor if that is not yet taken.
 
     `fixed` are the deployments that the config names; models that name the same one share it if they agree on its
     breaker, its budget and its capacity.
@@ -38,28 +37,28 @@ class Pool:
         previous: Pool | None,
         before: Iterable[Deployment],
     ) -> None:
-        """`before`: the deployments of `previous`, also those that it has not kept."""
+        """`before` are all deployments of the previous table, including those found through patterns."""
         self.fixed: dict[_Share, Deployment] = {}
         self._now = now
         self._draw = draw
         self._host = host
         self.budgets: dict[str, RetryBudget] = dict(previous.budgets) if previous else {}
-        """Of the routes' retries, by their aliases."""
+        """Retry budgets of routes, by alias."""
         self.hedges: dict[str, HedgeBudget] = dict(previous.hedges) if previous else {}
         self.down: Down = previous.down if previous else Down()
-        """Who was found down, and is asked last."""
+        """Deployments that fail their probes and are tried last."""
         self.dress: Dress = previous.dress if previous else _as_it_is
-        """For every deployment, when it is made or made anew: what operators have said of its label goes for it too."""
+        """Applies the operator overrides of a label to each deployment that is created or carried over."""
         self._hosts: dict[tuple[str, str], Breaker] = {}
         self._previous: dict[_Identity, list[Deployment]] = {}
         for deployment in before:
             self._hosts[deployment.upstream.name, deployment.upstream.base_url] = deployment.host
             self._previous.setdefault(_identity(deployment.upstream, deployment.model), []).append(deployment)
         self._waiting: list[Callable[[], None]] | None = []
-        """What is to be done to what runs; None: it has been, and all that follows is done at once."""
+        """Changes to running objects, delayed until `take_over`; None after it: changes are then applied at once."""
 
     def take_over(self) -> None:
-        """From now on these settings hold for what was carried over."""
+        """Applies the delayed changes: the new settings take effect on the objects that were carried over."""
         waiting, self._waiting = self._waiting, None
         for act in waiting or ():
             act()
@@ -68,7 +67,7 @@ class Pool:
         self._previous.clear()
 
     def budget(self, alias: str, settings: BudgetSettings) -> RetryBudget:
-        """Of a route's retries. All names under one pattern share it."""
+        """Returns a route's retry budget. All names under one pattern share it."""
         budget = self.budgets.get(alias)
         if budget is None:
             budget = self.budgets[alias] = RetryBudget(settings, self._now)
@@ -76,7 +75,7 @@ class Pool:
         return budget
 
     def hedge_budget(self, alias: str, settings: HedgeSettings) -> HedgeBudget:
-        """Of a route's second attempts."""
+        """Returns a route's hedging budget."""
         budget = self.hedges.get(alias)
         if budget is None:
             budget = self.hedges[alias] = HedgeBudget(settings)
@@ -105,7 +104,7 @@ class Pool:
         return replace(before, label=label, upstream=upstream, model=model, host=host)
 
     def _take(self, identity: _Identity, breaker: BreakerSettings, budget: BudgetSettings) -> Deployment | None:
-        """Of two with one identity the one whose settings have not changed, else the first."""
+        """Takes a previous deployment of this identity: one with unchanged settings if there is one, else the first."""
         candidates = self._previous.get(identity, [])
         unchanged = (each for each in candidates if (each.breaker.settings, each.budget.settings) == (breaker, budget))
         taken = next(unchanged, candidates[0] if candidates else None)
@@ -139,4 +138,4 @@ def _follow_hedging(budget: HedgeBudget, settings: HedgeSettings) -> None:
 
 
 def _as_it_is(_deployment: Deployment) -> None:
-    """Nobody has said anything."""
+    """Applies nothing: there are no operator overrides yet."""

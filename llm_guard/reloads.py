@@ -1,7 +1,6 @@
-"""Which config is running, where it came from, and the ones before it: reload, roll back, and the watch on the file.
+"""Reloads and rolls back the config: keeps the running one, its history, and watches the config file.
 
-Owns the order of configs, and that a file is read beside the event loop. Does not own what a config says (`config`),
-nor what is done to run by another one (`app`).
+Files are read in a thread, so that the event loop does not block. `app` applies a config.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _FIXED = frozenset(
 )
 
 KEPT = 10
-"""Configs that can be rolled back to, and lines of the history."""
+"""Number of configs that are kept for rollbacks, and of history entries."""
 _WATCH_S = 1.0
 
 BY_ITSELF = {"file": "the file has changed", "signal": "SIGHUP"}
-"""Who has a file read beside operators, and why."""
+"""Initiators of a reload other than operators, with the reason for the audit trail."""
 
 Adapt = Callable[[Config], Config]
 How = Literal["start", "reload", "roll_back"]
@@ -39,7 +38,7 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A config that came to run."""
+    """A config that was put into use."""
 
     config: Config = field(repr=False)
     how: How
@@ -47,22 +46,22 @@ class Adopted:
     at: float
     """Seconds since the epoch."""
     digest: str
-    """Of all but its secrets."""
+    """Digest of the config without its secrets."""
     changes: tuple[KeyChange, ...] = ()
-    """To the one before."""
+    """Changes from the config before it."""
 
     @property
     def needs_restart(self) -> list[str]:
-        """Changed keys that a running process cannot follow."""
+        """Changed keys that take effect only after a restart."""
         return [change.key for change in self.changes if change.key in _FIXED]
 
 
 class NothingToDo(Exception):
-    """There is no file to read, or no config to go back to; the text says so."""
+    """Raised if there is no file to read, or no config to roll back to; the message says which."""
 
 
 class Reloads:
-    """`watch` is to be run for as long as the gateway serves; all else is asked of it by operators and signals."""
+    """The running config and its history. `watch` runs as long as the gateway; operators and signals call the rest."""
 
     def __init__(
         self,
@@ -73,13 +72,13 @@ class Reloads:
         refuse: Callable[[tuple[str, ...]], None],
         clock: Clock,
     ) -> None:
-        """`adopt` runs the gateway by a config, `refuse` hears of a file's problems. `path` None: there is no file.
-        `adapt`: what the command line says over it."""
+        """`adopt` puts a config into use, `refuse` gets the problems of a file, and `adapt` applies the command line's
+        overrides. `path` is None if the config did not come from a file."""
         self.path = path
         self.problems: tuple[str, ...] = ()
-        """With the file, when it was read last."""
+        """Problems of the file at its last reading."""
         self.history: deque[Adopted] = deque(maxlen=KEPT)
-        """The latest last."""
+        """Configs that were in use, the latest last."""
         self._adapt = adapt
         self._adopt = adopt
         self._refuse = refuse
@@ -90,7 +89,7 @@ class Reloads:
         self._is_asked = asyncio.Event()
         first = Adopted(config, "start", "start", clock.wall(), digest(config))
         self._undo: deque[Adopted] = deque([first], maxlen=KEPT)
-        """The one that runs last, before it what can be gone back to."""
+        """The running config at the end, before it those that can be rolled back to."""
         self.history.append(first)
 
     @property
@@ -99,7 +98,7 @@ class Reloads:
 
     @property
     def is_rolled_back(self) -> bool:
-        """The file says something else, or did when it was read last: a restart, or its next change, undoes that."""
+        """True after a rollback: the file has another config, which its next change or a restart puts into use."""
         return self.current.how == "roll_back"
 
     @property
@@ -107,8 +106,8 @@ class Reloads:
         return self._undo[-2] if len(self._undo) > 1 else None
 
     async def reload(self, by: str) -> Adopted:
-        """Reads the file and runs by it. Raises ConfigError when it is invalid, NothingToDo when there is none: the
-        config before it stays."""
+        """Reads the file and puts it into use. Raises ConfigError if it is invalid and NothingToDo if there is none;
+        the running config then stays."""
         if self.path is None:
             raise NothingToDo("the config did not come from a file")
         async with self._turn:
@@ -116,7 +115,7 @@ class Reloads:
             try:
                 adopted = await asyncio.to_thread(self._read, self.path, by)
             except asyncio.CancelledError:
-                self._stamp = None  # whoever asked has left: the watch reads it
+                self._stamp = None  # the request was cancelled: the watch reads the file instead
                 raise
             except ConfigError as error:
                 self.problems = tuple(str(error).splitlines())
@@ -132,7 +131,7 @@ class Reloads:
             return adopted
 
     async def roll_back(self, by: str) -> Adopted:
-        """Runs by the config before; the file stays as it is, and is read again when it changes. Raises NothingToDo."""
+        """Puts the previous config into use; the file is not changed, and read when it changes. Raises NothingToDo."""
         async with self._turn:
             before = self.can_roll_back_to
             if before is None:
@@ -144,16 +143,16 @@ class Reloads:
             return adopted
 
     async def check(self, text: str) -> Tried:
-        """Whether a text would do as a config, as far as that can be said without the environment's values."""
-        async with self._checking:  # one at a time, and no reload waits for it: a large text takes seconds
+        """Validates a text as a config, as far as that is possible without the environment's values."""
+        async with self._checking:  # one at a time, and not under `_turn`: a large text takes seconds
             return await asyncio.to_thread(try_text, text, "text", os.environ)
 
     def ask(self) -> None:
-        """The watch reads the file as soon as it can."""
+        """Requests a reload, which `watch` makes as soon as possible."""
         self._is_asked.set()
 
     async def watch(self) -> None:
-        """Reloads when the file changes. Polled: that works on every file system, and through symbolic links."""
+        """Reloads the file when it changes. Polls, which works on every file system and through symbolic links."""
         while True:
             by = "signal" if await self._is_asked_within(_WATCH_S) else "file"
             now = _stamp(self.path)
@@ -161,8 +160,8 @@ class Reloads:
                 try:
                     await self.reload(by)
                 except (ConfigError, NothingToDo):
-                    pass  # it has been said
-                except Exception:  # noqa: BLE001  # the next change of the file may be a better one
+                    pass  # already logged
+                except Exception:  # noqa: BLE001  # the watch must go on: the next change of the file may be good
                     _log.exception("a reload failed")
 
     async def _is_asked_within(self, seconds: float) -> bool:
@@ -184,7 +183,7 @@ class Reloads:
         try:
             self._adopt(adopted)
         except Exception as error:
-            # Its own words may be of anything, secrets too.
+            # The exception's text is left out: it may contain secrets.
             said = f"it is valid, but the gateway cannot run by it ({type(error).__name__}): the config before it stays"
             self.problems = (said,)
             self._refuse(self.problems)
@@ -200,7 +199,7 @@ class Reloads:
 
 
 def _stamp(path: Path | None) -> Stamp | None:
-    """None: there is no file, or it is being replaced."""
+    """Returns the file's time, size and inode; None if there is no file, or it is being replaced."""
     try:
         stat = os.stat(path) if path is not None else None
     except OSError:

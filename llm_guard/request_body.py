@@ -1,6 +1,6 @@
-"""The body of a request as its call and its exchanges see it: whole, in a file, or still arriving.
+"""Interfaces of a request body that is in a file, or still arriving.
 
-Owns these interfaces alone. Does not own how a body is received (`gateway.body`) or kept (`gateway.stored_body`).
+`gateway.body` receives bodies, `gateway.stored_body` stores them.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections.abc import Iterator
 from typing import Protocol
 
 Block = bytes | asyncio.Future[None]
-"""A piece of a body; or, where the rest of the body has not arrived yet, a future that is done when more of it has."""
+"""A piece of a body; or, if the next piece has not arrived yet, a future that is done when it has."""
 
 
 class FileBody(Protocol):
-    """A request's body that is not in memory, or not as a whole."""
+    """A request body that is not completely in memory."""
 
     @property
     def size(self) -> int | None:
-        """In bytes: of all blocks together. None while it arrives without an announced length."""
+        """Total size of all blocks in bytes; None while it arrives without an announced length."""
 
     def blocks(self) -> Iterator[Block]:
-        """From the beginning, each time. Raises OSError."""
+        """Yields the body from its beginning, at each call. Raises OSError."""
 
 
 class StoredBody(FileBody, Protocol):
-    """One that the gateway has received: see `gateway.stored_body`."""
+    """A body that the gateway has received: see `gateway.stored_body`."""
 
     async def renamed(self, model: str) -> FileBody:
-        """With another model."""
+        """Returns the body with another model."""
 
     def close(self) -> None:
-        """Once the call is over."""
+        """Releases the body, at the end of the call."""

@@ -1,7 +1,6 @@
-"""Config -> immutable table: model name -> Route -> targets in the order in which they are tried.
+"""Compiles a config into a route table: model name -> Route -> targets in the order in which they are tried.
 
-Owns which deployments a call may go to, and which calls share a breaker. Does not own what is known of a deployment
-over a reload (`pool`), what the file says (`config`), nor what becomes of a call (`gateway.attempt_loop`).
+Decides which deployments a call may go to, and which calls share a breaker. `pool` carries deployments over a reload.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ class Target:
 
     deployment: Deployment
     alias: str
-    """Of the route it comes from: its own or that of a fallback."""
+    """Alias of the model that it belongs to: the route's own, or a fallback's."""
     model: str | None
-    """The model name to send; None leaves the body alone."""
+    """Model name to send; None to leave the body as it is."""
     timeouts: TimeoutSettings
     retry: RetrySettings
     queue_wait_s: float = 30.0
-    """The longest a call waits for its turn."""
+    """Longest wait in the queue, in seconds."""
     weight: float = 1.0
     group: int = 0
-    """Targets of one group may be tried in another order; those of a lower group come first."""
+    """Load-balancing group: targets within one may be tried in any order, lower groups first."""
     prefill: Prefill = "none"
     max_buffered_answer: int = 16 << 20
-    """A unary JSON answer up to this size is read whole before commit."""
+    """Unary JSON responses up to this size, in bytes, are read whole before commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hedging:
-    """A route's second attempts."""
+    """A route's settings and budget for hedging."""
 
     settings: HedgeSettings
     budget: HedgeBudget
@@ -71,23 +70,23 @@ class Hedging:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where calls for one model go. `timeouts.total` rules the call, a target's own timeouts its attempts."""
+    """The targets of calls for one model. `timeouts.total` limits the call, a target's own timeouts its attempts."""
 
     alias: str
-    """The key in `models`, for a pattern its text; `none` for pass-through. A metric's label."""
+    """Key in `models` (a pattern's text for a pattern); `none` for pass-through. Used as a metric label."""
     timeouts: TimeoutSettings
     targets: tuple[Target, ...]
-    """By group."""
+    """Targets, sorted by group."""
     budget: RetryBudget
-    """Of all its calls together, whichever deployments they are sent to."""
+    """Retry budget of all its calls, to any deployment."""
     balance: Balance = "order"
     hedging: Hedging | None = None
     stream: StreamSettings = field(default_factory=StreamSettings)
     lasting: Lasting = field(default_factory=Lasting)
     down: Down = field(default_factory=Down)
-    """Of all routes together."""
+    """Deployments of all routes that fail their probes."""
     has_peers: bool = field(init=False)
-    """Two targets are of one group."""
+    """True if two targets are in the same group."""
 
     def __post_init__(self) -> None:
         groups = [target.group for target in self.targets]
@@ -101,12 +100,12 @@ def compile_routes(
     draw: Callable[[], float] = lambda: 0.0,
     key_files: KeyFilePools = MappingProxyType({}),
 ) -> RouteTable:
-    """A table with every deployment of the config; `now` is when their retry budgets begin, `draw` gives each breaker
-    where its jitter begins, `key_files` has the keys of every `api_key_file`.
+    """Builds the table of a config. Retry budgets begin at `now`, `draw` seeds the jitter of each breaker, `key_files`
+    has the keys of every `api_key_file`.
 
-    A deployment that was in `previous` (the same upstream name, base_url and model) keeps all that is known of it,
-    under the settings that it has now; so do the names lately found through a pattern, and the routes' budgets. Until
-    the table takes over, nothing has changed for `previous`.
+    A deployment that was in `previous` (same upstream name, base_url and model) keeps its state, under its new
+    settings; so do the routes' budgets, and the names recently found through a pattern. Nothing changes for `previous`
+    until `take_over`.
     """
     carried = (previous.pool, previous.deployments()) if previous else (None, ())
     pool = Pool(now, config.defaults.breaker, draw, *carried)
@@ -118,9 +117,9 @@ def compile_routes(
 
 
 class RouteTable:
-    """All routes of one config; `compile_routes` builds it.
+    """All routes of one config, built by `compile_routes`.
 
-    It never changes, but for the names that a pattern stands for: it keeps those lately asked for.
+    Immutable, except for the names that match a pattern: recently used ones are cached.
     """
 
     __slots__ = ("_keys", "_live", "_models", "_pass_through", "_recent", "_routes", "pool", "upstreams")
@@ -140,11 +139,12 @@ class RouteTable:
         self._pass_through = {name: self._route_through(name, config.defaults) for name in self.upstreams}
 
     def take_over(self) -> None:
-        """From the one before: to be called once."""
+        """Takes over from the previous table; to be called once."""
         self.pool.take_over()
 
     def find(self, model: str) -> Route | None:
-        """By the name itself, else by the longest pattern; None where there is neither."""
+        """Returns the route of a model, by its exact name, else by the longest matching pattern; None if none
+        matches."""
         route = self._routes.get(model)
         if route is not None:
             return route
@@ -155,35 +155,36 @@ class RouteTable:
         return route
 
     def preview(self, model: str) -> Route | None:
-        """As `find`, for whoever only looks: a name that only a pattern stands for is not remembered."""
+        """Returns the same as `find`, without caching a name that matches a pattern."""
         known = self._routes.get(model) or self._live.get(model)
         key = self._pattern_of(model) if known is None else None
         return known if key is None else self._route(key, model)
 
     def passthrough(self, dialect: DialectName) -> Route | None:
-        """For a call that names no model: to the first upstream of its dialect."""
+        """Returns the route of calls without a model: to the first upstream of the dialect."""
         names = (name for name, upstream in self.upstreams.items() if upstream.dialect == dialect)
         return self.upstream_route(next(names, ""))
 
     def upstream_route(self, name: str) -> Route | None:
-        """For `/upstreams/NAME/…`."""
+        """Returns the route of `/upstreams/NAME/…`."""
         return self._pass_through.get(name)
 
     def near(self, model: str, limit: int = 3) -> tuple[str, ...]:
-        """At most `limit` keys of the config that `model` may be a slip of, likeliest first."""
+        """Returns at most `limit` keys of the config that `model` may be a misspelling of, likeliest first."""
         return near_names(model, self._models, limit)
 
     def deployments(self) -> tuple[Deployment, ...]:
-        """Each once: of the config, of pass-through, and of the names lately found through a pattern.
+        """Returns each deployment once: of the config, of pass-through, and of names recently found through a pattern.
 
-        Labels may repeat: names of one pattern have theirs in common, and so have two models that call the
-        same deployment under different breaker or budget settings.
+        Labels may repeat: names of one pattern share theirs, and so do two models that use the same deployment with
+        different breaker, budget or capacity settings.
         """
         live = (target.deployment for route in self._live.values() for target in route.targets)
         return tuple(dict.fromkeys(chain(self.pool.fixed.values(), live)))
 
     def names(self) -> tuple[str, ...]:
-        """Every name that has a route by now; of those that a pattern stands for, the latest last."""
+        """Returns all names that have a route now; those that match a pattern are last, the most recently used at the
+        end."""
         return tuple(chain(self._routes, *self._recent.values()))
 
     def _pattern_of(self, model: str) -> str | None:
@@ -194,7 +195,7 @@ class RouteTable:
         if key is None:
             return None
         recent = self._recent[key]
-        # Clients choose these names: without a bound each would leave a breaker behind.
+        # Clients choose these names: without a bound each one would leave a breaker in memory.
         if len(recent) >= _NAMES_PER_PATTERN:
             oldest, _ = recent.popitem(last=False)
             del self._live[oldest]
@@ -238,7 +239,7 @@ class RouteTable:
         )
 
     def _steps(self, key: str, name: str) -> Iterator[tuple[str, str]]:
-        """Key and name of the model, then of its fallbacks, each followed by its own."""
+        """Yields key and name of the model and of its fallbacks, each followed by its own fallbacks."""
         waiting: list[tuple[str, str]] = [(key, name)]
         seen: set[str] = set()
         while waiting:
@@ -255,7 +256,7 @@ class RouteTable:
         return self.pool.obtain(label, upstream, config.model or name, self._models[key], is_fixed=is_fixed)
 
     def _make_fixed(self, pattern: str) -> None:
-        """Those of a pattern's deployments that do not wait for a name to be asked for."""
+        """Creates the deployments of a pattern that have a model of their own, and so do not depend on the name."""
         for each in self._models[pattern].deployments:
             if each.model is not None:
                 self._deployment(pattern, pattern, each)
@@ -276,7 +277,7 @@ class RouteTable:
 
 
 def _keys_by_name(config: Config) -> dict[str, str]:
-    """The names that the config itself speaks of, exact models and fallbacks, and where each is found."""
+    """Returns the names that the config contains, exact models and fallbacks, each with its key in `models`."""
     fallbacks = chain.from_iterable(model.fallbacks for model in config.models.values())
     names = dict.fromkeys(chain((key for key in config.models if not is_pattern(key)), fallbacks))
     return {name: key for name in names if (key := matching_key(config.models, name)) is not None}

@@ -1,7 +1,4 @@
-"""TLS contexts from PEM files, and what is wrong with such files.
-
-Owns which versions and which certificates are accepted. Does not own when files are read (`watched_files`).
-"""
+"""Creates TLS contexts from PEM files, and describes what is wrong with such files."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ _UTC_TIME = 0x17
 
 
 def server_context(contents: Contents, cert: str, key: str, client_ca: str | None) -> ssl.SSLContext:
-    """For connections of clients: TLS 1.2 or newer; with `client_ca` each client must show a certificate that these
-    have signed. Raises BadFile."""
+    """Returns the context for client connections: TLS 1.2 or newer. With `client_ca` each client must present a
+    certificate signed by it. Raises BadFile."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -35,8 +32,8 @@ def server_context(contents: Contents, cert: str, key: str, client_ca: str | Non
 
 
 def client_context(contents: Contents, ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
-    """For connections to one upstream, which is always verified: by `ca` alone, or by the system's certificates.
-    Raises BadFile."""
+    """Returns the context for connections to one upstream, which is always verified: by `ca` alone if that is set, else
+    by the system's certificates. Raises BadFile."""
     if ca is None:
         context = ssl.create_default_context()
     else:
@@ -50,21 +47,21 @@ def client_context(contents: Contents, ca: str | None, cert: str | None, key: st
 
 
 def system_context() -> ssl.SSLContext:
-    """For connections to upstreams without certificates of their own: trusts what SSL_CERT_FILE and SSL_CERT_DIR name,
-    else the system's certificates."""
+    """Returns the context for upstreams without TLS settings: trusts the certificates in SSL_CERT_FILE and
+    SSL_CERT_DIR, else the system's."""
     return _system_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
 @cache
 def _system_context(_file: str | None, _directory: str | None) -> ssl.SSLContext:
-    """Kept: to read them takes 20 ms, which no call should wait."""
+    """Creates the context; cached because reading the certificates takes 20 ms, too long during a call."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def expires_at(content: bytes) -> float | None:
-    """When the first certificate of a PEM file ends, in seconds since the epoch; None: that cannot be read."""
+    """Returns when the first certificate of a PEM file expires, in epoch seconds; None if it cannot be parsed."""
     found = _CERTIFICATE.search(content)
     if found is None:
         return None
@@ -104,7 +101,8 @@ def _load_roots(context: ssl.SSLContext, contents: Contents, ca: str) -> None:
 
 
 def _not_after(der: bytes) -> float:
-    """RFC 5280, section 4.1: Certificate, TBSCertificate, then version, serial number, algorithm, issuer, validity."""
+    """Returns notAfter of a DER certificate, in epoch seconds (RFC 5280, section 4.1: Certificate, TBSCertificate, then
+    version, serial number, algorithm, issuer, validity)."""
     _, at, _ = _element(der, 0)
     _, at, _ = _element(der, at)
     tag, _, end = _element(der, at)
@@ -115,13 +113,13 @@ def _not_after(der: bytes) -> float:
     _, _, at = _element(der, at)
     tag, start, end = _element(der, at)
     text = der[start:end].decode("ascii")
-    if tag == _UTC_TIME:  # two digits of the year: 50 and later are of the last century
+    if tag == _UTC_TIME:  # a two-digit year: 50 and later are 19xx
         text = ("20" if text[:2] < "50" else "19") + text
     return calendar.timegm(time.strptime(text, "%Y%m%d%H%M%SZ"))
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """Tag, start and end of an element's value."""
+    """Returns the tag of an element, and start and end of its value."""
     tag, length, at = der[at], der[at + 1], at + 2
     if length & 0x80:
         size = length & 0x7F

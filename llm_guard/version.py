@@ -1,4 +1,4 @@
-"""The product's version, alone in a file so that the build reads it without importing anything."""
+"""The product's version, in its own file so that the build can read it without importing the package."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __version__ = "0.1.0"
 
 
 def is_compiled() -> bool:
-    """Whether the way of a call is machine code (`make compiled`), or Python as it is written."""
+    """Returns True if the modules that handle calls are compiled to machine code (`make compiled`)."""
     spec = find_spec("llm_guard.gateway.server")
     return spec is not None and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def full_version() -> str:
-    """`0.1.0`, or `0.1.0+compiled`."""
+    """Returns `0.1.0`, or `0.1.0+compiled`."""
     return f"{__version__}+compiled" if is_compiled() else __version__

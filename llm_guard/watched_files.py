@@ -1,8 +1,6 @@
-"""Files whose content is used as long as it is good: read again when it changes, the last good one kept when it does
-not do.
+"""Reloads files when their content changes, and keeps the last good content if the new one is invalid.
 
-Owns when a file is read and what is said of it. Does not own what is in it. Reading is polled and compares contents:
-that works on every file system, and through the symbolic links that Kubernetes swaps.
+Polls and compares contents, which works on every file system and through the symbolic links that Kubernetes swaps.
 """
 
 from __future__ import annotations
@@ -21,21 +19,21 @@ _log = structlog.get_logger("llm_guard.watched_files")
 
 POLL_S = 1.0
 _SETTLE_S = 0.1
-"""Two reads this far apart must agree: what is being written is not used by half."""
+"""Two reads this far apart must agree, so that a half-written file is not used."""
 _SETTLE_READS = 10
 _MAX_BYTES = 1 << 20
 
 Contents = Mapping[str, bytes]
-"""By path."""
+"""Contents by path."""
 _Product = TypeVar("_Product")
 
 
 class BadFile(Exception):
-    """A file that cannot be used. The text says which and why, and never quotes it."""
+    """Raised for a file that cannot be used. The message says which and why, and never quotes its content."""
 
 
 class WatchedFiles(Generic[_Product]):
-    """Some files that are used together, and what is made of them."""
+    """Files that are used together, such as certificate and key, and the object made from them."""
 
     def __init__(
         self,
@@ -45,10 +43,11 @@ class WatchedFiles(Generic[_Product]):
         adopt: Callable[[_Product], None],
         clock: Clock,
     ) -> None:
-        """`what` stands for them in the log. `make` runs in a thread and raises BadFile, `adopt` in the event loop."""
+        """`what` is their name in the log. `make` runs in a thread and may raise BadFile; `adopt` runs in the event
+        loop."""
         self.what = what
         self.problem: str | None = None
-        """What is wrong with the files now; None: they are in use as they are."""
+        """Current problem with the files; None if their current content is in use."""
         self._paths = tuple(paths)
         self._make = make
         self._adopt = adopt
@@ -56,26 +55,26 @@ class WatchedFiles(Generic[_Product]):
         self._seen = b""
         """Digest of the contents that were tried last."""
         self._is_seen_good = True
-        """They were made use of."""
+        """True if those contents are in use."""
         self._turn = asyncio.Lock()
 
     def load(self) -> _Product:
-        """Reads the files for the first time. It blocks. Raises BadFile."""
+        """Reads the files for the first time. Blocks. Raises BadFile."""
         contents = _read(self._paths)
         self._seen = _digest(contents)
         return self._make(contents)
 
     async def watch(self) -> None:
-        """Follows the files until it is cancelled."""
+        """Watches the files until it is cancelled."""
         while True:
             await self._clock.sleep(POLL_S)
             try:
                 await self.refresh()
-            except Exception as error:  # noqa: BLE001  # the next look may do better, and must come
+            except Exception as error:  # noqa: BLE001  # the watch must go on: the next read may succeed
                 self._note(f"{self.what} cannot be read: {type(error).__name__}")
 
     async def refresh(self) -> None:
-        """Uses what the files hold now, if that is new and good."""
+        """Reads the files, and puts their content into use if it is new and valid."""
         async with self._turn:
             try:
                 contents = await self._settled()
@@ -85,7 +84,8 @@ class WatchedFiles(Generic[_Product]):
                 self._note(str(bad))
 
     async def _try(self, contents: Contents) -> None:
-        """Raises BadFile. Cancelled, it has not seen them: a call that looks may be given up at any time."""
+        """Puts contents into use. Raises BadFile. If cancelled, the contents count as not yet tried: a call that waits
+        for a refresh may be cancelled at any time."""
         try:
             product = await asyncio.to_thread(self._make, contents)
         except BadFile:
@@ -97,7 +97,7 @@ class WatchedFiles(Generic[_Product]):
         _log.info("changed files are in use", what=self.what)
 
     async def _settled(self) -> Contents | None:
-        """New contents that no longer change; None: there are none. Raises BadFile."""
+        """Returns new contents that have stopped changing; None if there are none. Raises BadFile."""
         contents = await asyncio.to_thread(_read, self._paths)
         for _ in range(_SETTLE_READS):
             if _digest(contents) == self._seen:
@@ -110,7 +110,7 @@ class WatchedFiles(Generic[_Product]):
         return None
 
     def _end_absence(self) -> None:
-        """A file that could not be read is back, with what it held before."""
+        """Clears the problem of files that can be read again, with unchanged content."""
         if self.problem is not None and self._is_seen_good:
             self.problem = None
             _log.info("files can be read again", what=self.what)
@@ -122,12 +122,12 @@ class WatchedFiles(Generic[_Product]):
 
 
 def _read(paths: Sequence[str]) -> Contents:
-    """Raises BadFile."""
+    """Reads all files. Raises BadFile."""
     return {path: read_file(path) for path in paths}
 
 
 def read_file(path: str) -> bytes:
-    """At most 1 MiB. Raises BadFile."""
+    """Reads a file of at most 1 MiB. Raises BadFile."""
     try:
         if not Path(path).is_file():
             raise BadFile(f"{path} is no file" if Path(path).exists() else f"{path} does not exist")

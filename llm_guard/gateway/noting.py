@@ -1,4 +1,4 @@
-"""What a request asks for, noted on its call as far as the path lets it mean something."""
+"""Copies the fields of a request body to its call, as far as they have a meaning for the path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llm_guard.policy.repeat import Repeatable
 
 
 def note_asked(call: Call, asked: Asked, repeatable: Repeatable) -> None:
-    """Raises BadRequest where a call whose key may ask for certain models only names several."""
+    """Copies the fields. Raises BadRequest if a call names several models and its key may use certain ones only."""
     if call.scope is not None and not call.scope.allows_all_models:
         check_single_model(call, asked)
     call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream

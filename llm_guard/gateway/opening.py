@@ -1,7 +1,6 @@
-"""An answer up to commit: read as far as it must be to know that it is good.
+"""Reads a response up to commit: as far as necessary to know that it is good, or that it is an error.
 
-Owns when an answer is good, and what an error inside it means. Does not own the exchange and its limits
-(`gateway.upstream`), nor the way on to the client (`gateway.relay`).
+`gateway.upstream` owns the exchange and its limits, `gateway.relay` passes the response on.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from llm_guard.policy.rate_hints import rate_hint
 from llm_guard.policy.stream import why_cut
 
 _COMMIT_S = 0.05
-"""What is held back is passed on so long before the call or the attempt would end: it has its token."""
+"""Seconds before the end of the call or attempt at which a stream held back is passed on: it has its first token."""
 COMMIT_BYTES = 1 << 20
-"""What is held of a stream, and read of an error answer, at most."""
+"""The most that is held of a stream, or read of an error response."""
 
 _NOT_HERE = (FailureKind.WRONG_PATH, FailureKind.NOT_FOUND)
 
 
 _MAX_FILLER_BYTES = 16 << 20
-"""More than this before the first token is no keep-alive. It is read as fast as it comes, since nothing is held."""
+"""More than this before the first token cannot be keep-alives. It takes no memory: keep-alives are dropped as read."""
 
 
 class Limits(Protocol):
-    """The attempt's time limit, which depends on what comes."""
+    """The attempt's time limit, which depends on the kind of response."""
 
     clock: Clock
 
@@ -51,7 +50,7 @@ class Limits(Protocol):
 async def read_to_commit(
     call: Call, attempt: Attempt, exchange: Exchange, limits: Limits, memory: AnswerMemory
 ) -> Opened | Failure:
-    """Reads as much of the answer as decides whether it is good. Raises UpstreamError."""
+    """Reads as much of the response as decides whether it is good. Raises UpstreamError."""
     upstream, wall = attempt.target.deployment.upstream, limits.clock.wall
     if exchange.status >= 400:
         return await _error_answer(call, upstream, exchange, limits)
@@ -62,7 +61,7 @@ async def read_to_commit(
     reader = reader_of(call, attempt)
     shape = reader.shape if reader is not None else None
     if exchange.status >= 300 and (call.model is not None or shape is not None):
-        # A redirect is not followed: the client would take its key there.
+        # A redirect is not passed on: the client would follow it and send its key there.
         raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, which sends calls elsewhere")
     headers = header_rules.lower_names(exchange.headers)
     is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
@@ -102,13 +101,13 @@ async def _error_answer(call: Call, upstream: Upstream, exchange: Exchange, limi
 
 
 def _is_unknown_path(call: Call, kind: FailureKind, body: bytes) -> bool:
-    """Whether a 404 says that the server does not know a path that every server of the dialect has."""
+    """Returns True if a 404 means that the server lacks a path that every server of the dialect has."""
     is_known = call.method == "POST" and call.path in DIALECTS[call.dialect].NEEDS_MODEL
     return is_known and (kind is FailureKind.WRONG_PATH or not body.strip())
 
 
 async def _error_body(exchange: Exchange) -> tuple[bytes, bool]:
-    """The body of an error answer and whether that is all of it: the status stands even when the body is cut."""
+    """Returns the body of an error response and whether it is complete: the status counts even if the body is cut."""
     body = b""
     try:
         while chunk := await exchange.read():
@@ -123,8 +122,8 @@ async def _error_body(exchange: Exchange) -> tuple[bytes, bool]:
 async def _first_event(
     call: Call, attempt: Attempt, exchange: Exchange, encoding: str, limits: Limits
 ) -> Opened | bytes:
-    """Holds a stream back until its first useful event, or for longer where its route says so: until then it may still
-    turn out to be an error, which is what it returns then."""
+    """Holds a stream back until its first useful event, or longer if its route has `hold_back`. Returns the error if
+    the stream turns out to be one in that time."""
     if packed := unreadable(encoding):
         raise UpstreamError(FailureKind.MALFORMED, f"sent a stream compressed with {packed}, which cannot be inspected")
     hold = call.route.stream.hold_back if call.route is not None and attempt.manner is None else None
@@ -147,12 +146,12 @@ async def _first_event(
             limit.set(min(first_token_at + hold.time, ends_at), "hold_back")
             error = await beginning.read_until(lambda watch: watch.has_enough)
     except TimeoutError:
-        pass  # it has been held for long enough
+        pass  # the stream has been held for long enough
     return beginning.opened(first_token_at) if error is None else error
 
 
 class _Beginning:
-    """What has come of a stream, and is held."""
+    """The beginning of a stream, held until commit."""
 
     def __init__(self, view: StreamView, exchange: Exchange, upstream: str) -> None:
         self._upstream = upstream
@@ -163,8 +162,8 @@ class _Beginning:
         self._is_over = False
 
     async def read_until(self, is_enough: Callable[[StreamWatch], bool]) -> bytes | None:
-        """Reads on until what was seen is enough, or too much to hold, or all; returns an in-band error. Raises
-        UpstreamError."""
+        """Reads until `is_enough`, the end of the stream, or more than can be held. Returns an in-band error, if any.
+        Raises UpstreamError."""
         view = self._view
         while not self._is_over and not is_enough(view.watch):
             if self._held_bytes > COMMIT_BYTES and not self._may_hold_more():
@@ -186,8 +185,8 @@ class _Beginning:
         return None
 
     def _may_hold_more(self) -> bool:
-        """Makes keep-alives before the first token cost no memory. False: what is held is no keep-alive, and has to be
-        passed on. Raises UpstreamError for a stream of nothing else."""
+        """Makes the view drop keep-alives before the first token. Returns False if the held bytes are not keep-alives
+        and have to be passed on. Raises UpstreamError if nothing but filler comes."""
         watch = self._view.watch
         if watch.has_token:
             return False
@@ -219,7 +218,7 @@ class _Beginning:
 
 
 def _in_band_failure(upstream: Upstream, exchange: Exchange, error: bytes, wall: float) -> Failure:
-    """Before commit an error inside a success can still become what it should have been: an error answer."""
+    """Turns an error inside a success response into the error response that it should have been."""
     verdict = classify_event(error, wall, upstream.family, upstream.errors)
     is_529 = upstream.dialect == "anthropic" and verdict.kind is FailureKind.OVERLOADED  # Anthropic's own status for it
     kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))
@@ -239,7 +238,7 @@ def _opened(
 
 
 def _legible(body: bytes, headers: dict[str, str]) -> bytes:
-    """The body as text, for looking: inflated where we can, bounded; the compressed bytes where we cannot."""
+    """Returns the body for classification: inflated if it is gzip or deflate (bounded), else as it is."""
     if headers.get("content-encoding", "") not in ("gzip", "deflate"):
         return body
     try:

@@ -1,7 +1,6 @@
-"""The connections to one origin: those that idle, and how new ones are made.
+"""The connection pool of one origin: keep-alive, name resolution and dialling.
 
-Owns keep-alive, name resolution and dialling. Does not own what passes over a connection
-(`gateway.upstream_connection`).
+`gateway.upstream_connection` has the connections themselves.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from llm_guard.gateway.upstream_error import connecting_failed
 from llm_guard.request_body import FileBody
 
 _IDLE_S = 15.0
-"""Providers keep an idle connection for a minute and more, but uvicorn for 5 s, and middleboxes for as long as they
-like: what is older is not worth the risk of a request on it."""
+"""Idle connections are kept this long: providers close them after a minute or more, but uvicorn after 5 s, and
+middleboxes at any time. A request on an older one is not worth the risk."""
 _MARGIN_S = 1.0
-"""A connection is given up so long before the upstream has said that it would close it (`Keep-Alive: timeout=`)."""
+"""A connection is closed this long before the time announced by the upstream (`Keep-Alive: timeout=`)."""
 _SWEEP_S = 5.0
 _MAX_IDLE = 512
 _RESOLUTION_S = 30.0
 _HAPPY_EYEBALLS_S = 0.25
-"""RFC 8305, section 8: how long one address is given before the next is tried beside it."""
+"""Delay after which a connection attempt to the next address starts in parallel (RFC 8305, section 8)."""
 
 
 class Origin:
-    """One `https://host[:port]`: sends requests there, each on a connection that nobody else uses."""
+    """Sends requests to one `https://host[:port]`, each on a connection that no other request uses meanwhile."""
 
     def __init__(self, url: str, living: set[UpstreamConnection], tls: ssl.SSLContext | None) -> None:
-        """`living` has every connection from its beginning to its end. Raises ValueError."""
+        """`living` is the set that every open connection is a member of. Raises ValueError for an invalid URL."""
         parts = urlsplit(url)
         name, default_port = parts.hostname or "", 80 if tls is None else 443
         name = name if name.isascii() else name.encode("idna").decode()
@@ -48,7 +47,7 @@ class Origin:
         if self._port != default_port:
             self._host += f":{self._port}"
         self._idle: dict[UpstreamConnection, None] = {}
-        """The one that was used last stands last."""
+        """Idle connections, the most recently used last."""
         self._sweeping: asyncio.TimerHandle | None = None
         self._addresses: list[AddrInfoType] = []
         self._resolved_until = 0.0
@@ -56,7 +55,7 @@ class Origin:
         self._turn = 0
         self._is_closed = False
         self.dials = 0
-        """Connections begun since the start."""
+        """Number of connections begun since the start."""
         self._loop = asyncio.get_running_loop()
 
     def send(
@@ -72,8 +71,8 @@ class Origin:
         """See `Connections.send`."""
         size = len(body) if isinstance(body, bytes) else body.size
         head, is_upgrade = request_head(method, target, self._host, headers, size)
-        # On a kept-alive connection that breaks, nobody knows whether the upstream had closed it before: what must not
-        # be sent twice gets a fresh one.
+        # If a kept-alive connection breaks, it is unknown whether the upstream had closed it before the request: what
+        # must not be sent twice gets a new connection.
         connection = self._try_take() if is_repeatable else None
         if connection is None:
             return self._send_fresh(head, body, dialing, is_head=method == "HEAD", is_upgrade=is_upgrade)
@@ -92,7 +91,7 @@ class Origin:
         return await connection.send(head, body, is_head=is_head, is_upgrade=is_upgrade)
 
     def close(self) -> None:
-        """Keeps no connection any more, and makes none; those that there are, are the caller's to close."""
+        """Stops keeping and making connections; the caller closes those that are open."""
         self._is_closed = True
         self._idle.clear()
         if self._sweeping is not None:
@@ -101,14 +100,13 @@ class Origin:
             self._resolving.cancel()
 
     def trust(self, tls: ssl.SSLContext) -> None:
-        """From now on connections are made with these certificates, and those made with others serve no further
-        request."""
+        """Makes all further connections with these certificates; those made with others serve no further request."""
         self._tls = tls
         for connection in list(self._idle):
             self.drop(connection)
             connection.abort()
 
-    # what is kept
+    # idle connections
 
     def add(self, connection: UpstreamConnection) -> None:
         self._living.add(connection)
@@ -133,7 +131,7 @@ class Origin:
         self._living.discard(connection)
 
     def _try_take(self) -> UpstreamConnection | None:
-        """The one that was used last: the others may then grow old."""
+        """Returns the most recently used idle connection, so that unneeded ones expire; None if there is none."""
         now = self._loop.time()
         while self._idle:
             connection, _ = self._idle.popitem()
@@ -149,10 +147,10 @@ class Origin:
             connection.abort()
         self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
 
-    # what is new
+    # new connections
 
     async def _dial(self) -> UpstreamConnection:
-        """Raises UpstreamError. Cancelled, it leaves nothing behind."""
+        """Opens a connection. Raises UpstreamError. Leaves nothing open when cancelled."""
         self.dials += 1
         try:
             addresses = await self._resolve()
@@ -168,7 +166,7 @@ class Origin:
                     server_hostname=self._name if connection.tls is not None else None,
                 )
             except BaseException:
-                if connection.has_transport:  # asyncio's TLS would wait for its peer, and uvloop tells nobody
+                if connection.has_transport:  # asyncio's TLS would wait for the peer, and uvloop reports nothing
                     connection.transport.abort()
                     self.remove(connection)
                 else:
@@ -179,12 +177,12 @@ class Origin:
         return connection
 
     async def _resolve(self) -> list[AddrInfoType]:
-        """The addresses, each family beginning with another one every time, so that connections spread over them."""
+        """Returns the addresses, rotated within each family at each call so that connections spread over them."""
         if self._loop.time() >= self._resolved_until:
             if self._resolving is None:
                 self._resolving = self._loop.create_task(self._look_up())
                 self._resolving.add_done_callback(_hear)
-            await asyncio.shield(self._resolving)  # others wait for it too
+            await asyncio.shield(self._resolving)  # other connections wait for it too
         self._turn += 1
         families: dict[int, list[AddrInfoType]] = {}
         for address in self._addresses:
@@ -204,6 +202,6 @@ class Origin:
 
 
 def _hear(resolving: asyncio.Task[None]) -> None:
-    """Everybody who waited may have left: the failure is nobody's then."""
+    """Retrieves the exception, which asyncio would report if all waiting requests were cancelled meanwhile."""
     if not resolving.cancelled():
         resolving.exception()

@@ -1,7 +1,7 @@
-"""The output of a stream, counted as it passes, for client keys whose tokens are limited.
+"""Counts the output tokens of streams as they are relayed, for client keys with token limits.
 
-Owns the count. Does not own what a call has used (`gateway.client_quotas`). In a stream of the openai dialect providers
-send no usage unless the client asks for it, so that without a count of its own the gateway would charge none of it.
+OpenAI-style streams carry no usage unless the client requests it: without its own count the gateway would charge
+nothing. `gateway.client_quotas` has the totals.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _EVENT = b"data:"
 
 
 class EventCount:
-    """Adds to a reservation a token for each event: most servers send one with each token."""
+    """Adds one token to a reservation for each event: most servers send one event per token."""
 
     def __init__(self, reservation: Reservation) -> None:
         self._reservation = reservation
 
     def feed(self, chunk: bytes) -> None:
-        """The next piece of the stream. A mark that is cut in two by chunks is missed, which an estimate bears."""
+        """Counts the events in the next chunk. Misses a `data:` that is split between chunks: this is an estimate."""
         self._reservation.streamed_tokens += chunk.count(_EVENT)
 
 
 def count_output(served: Served, reservation: Reservation) -> None:
-    """Has a stream counted, if its call has reserved tokens."""
+    """Starts counting a response's tokens, if it is a stream and its client key has a token limit."""
     opened = served.opened
     if opened.view is None or not reservation.owner.settings.limits_tokens:
         return

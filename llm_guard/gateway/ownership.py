@@ -1,7 +1,6 @@
-"""The index of objects and its file, brought together in the background.
+"""Synchronises the index of object owners with its file in the background: calls use the index in memory only.
 
-Owns when that is done, and that no call waits for it: a call sees what is in memory. Does not own the index
-(`policy.owners`), nor the file (`store.owners`).
+The index is in `policy.owners`, the file in `store.owners`.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from llm_guard.store.worker import Worker
 _log = structlog.get_logger("llm_guard.gateway.ownership")
 
 EXCHANGE_S = 1.0
-"""Between two exchanges with the file: after as long at most, other gateways begin to know an object."""
+"""Interval of the synchronisation: other gateways that share the file know a new object about this much later."""
 _START_S = 5.0
 _CLOSE_S = 5.0
 _MOST_UNSAVED = 100_000
-"""Entries that wait for a disk that does not take them; of more, the oldest are not saved."""
+"""Entries that are kept for saving while the disk fails; beyond that the oldest are not saved."""
 
 
 class OwnedObjects:
-    """Of one event loop: `begin` it where objects are isolated, and `await close()` at its end."""
+    """The owners of objects, for one event loop. Call `begin` if objects are isolated, and `close` at the end."""
 
     def __init__(self, folder: Callable[[], Path], clock: Clock) -> None:
-        """`folder` may raise OSError."""
+        """`folder` returns the directory of the file; it may raise OSError."""
         self.owners = Owners()
         self._file = OwnersFile(folder)
         self._clock = clock
@@ -45,19 +44,19 @@ class OwnedObjects:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """From now on the index is read and saved in the background. A second time does nothing."""
+        """Starts reading and saving the index in the background. A second call does nothing."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._exchange_for_ever())
 
     async def wait_read(self) -> None:
-        """Returns when what is in the file has been read, after 5 s at most: the rest follows."""
+        """Waits until the file has been read, for 5 s at most; reading then goes on in the background."""
         limit = self._clock.limit()
         with contextlib.suppress(TimeoutError), limit:
             limit.set(self._clock.now() + _START_S, "start")
             await self._has_read.wait()
 
     def note(self, upstream: str, object_id: str, owner: str, *, is_answer: bool) -> None:
-        """An object that a key has just made."""
+        """Records an object that a client key has just created."""
         entry = Ownership(ObjectKey(upstream, object_id), owner, is_answer)
         if self.owners.note(entry):
             self._unsaved.append(entry)
@@ -65,7 +64,7 @@ class OwnedObjects:
                 del self._unsaved[: _MOST_UNSAVED // 10]
 
     async def close(self) -> None:
-        """Saves what is new, if the disk takes it in time."""
+        """Saves new entries, waiting 5 s at most."""
         if self._task is None:
             return
         self._task.cancel()
@@ -86,7 +85,7 @@ class OwnedObjects:
                 await self._clock.sleep(EXCHANGE_S)
 
     async def _exchange(self) -> bool:
-        """Whether there is more to be read at once."""
+        """Saves new entries and reads those of other gateways. Returns True if there may be more to read at once."""
         new, self._unsaved = self._unsaved, []
         exchanging = asyncio.get_running_loop().run_in_executor(
             self._worker, self._file.exchange, new, self._read_up_to

@@ -1,7 +1,7 @@
-"""The connections to one origin that is behind an HTTP proxy, by the environment: `HTTPS_PROXY` and its kin.
+"""Connections to one origin through a forward proxy, as configured by `HTTPS_PROXY` and related variables.
 
-Owns aiohttp's ClientSession, which knows how to ask a proxy, and how its errors become failure kinds. It costs five
-times what `gateway.origin` does, and is for what is rare.
+Uses aiohttp's ClientSession, which supports proxies, and maps its errors to failure kinds. It costs five times as much
+as `gateway.origin`, which is acceptable because proxies are rare.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from llm_guard.request_body import FileBody
 
 _STALE_WITHIN_S = 1.0
 _LAST_BYTES_S = 1.0
-"""How long an upgraded connection may take to send what was written to it."""
+"""Seconds an upgraded connection may take to flush what was written to it."""
 _STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
 def proxy_for(origin: str, proxies: Mapping[str, str]) -> str | None:
-    """The proxy for an origin, by what `urllib.request.getproxies` has found; None: it is reached directly."""
+    """Returns the proxy for an origin; None to connect directly. `proxies` is from `urllib.request.getproxies`."""
     parts = urlsplit(origin)
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(parts.netloc):
@@ -51,7 +51,7 @@ def proxy_for(origin: str, proxies: Mapping[str, str]) -> str | None:
 
 
 class ProxiedOrigin:
-    """Has the surface of `Origin`."""
+    """Sends requests to one origin through a proxy; has the interface of `Origin`."""
 
     def __init__(self, url: str, proxy: str, tls: ssl.SSLContext | None) -> None:
         self._url = url
@@ -71,17 +71,17 @@ class ProxiedOrigin:
     ) -> Exchange:
         """See `Connections.send`."""
         size = len(body) if isinstance(body, bytes) else body.size
-        request_head(method, target, "", headers, size)  # refuses what aiohttp would let pass
+        request_head(method, target, "", headers, size)  # rejects what aiohttp would accept
         session = self._pooled if is_repeatable else self._unpooled
         if dialing is not None:
-            dialing.on_dialing()  # aiohttp may have an idle connection, which is known only later
+            dialing.on_dialing()  # aiohttp may have an idle connection, which shows only later
         wire = _Sending(dialing)
         try:
             response = await session.request(
                 method,
                 URL(self._url + target, encoded=True),
                 headers=[*headers, ("Content-Length", str(size))] if size else headers,
-                data=None if size == 0 else _blocks(body),  # chunked where the size is not known
+                data=None if size == 0 else _blocks(body),  # chunked if the size is unknown
                 allow_redirects=False,
                 proxy=self._proxy,
                 trace_request_ctx=wire,
@@ -94,7 +94,7 @@ class ProxiedOrigin:
 
     @property
     def count(self) -> int:
-        """Connections in use or kept alive."""
+        """Number of connections in use or kept alive."""
         return _count(self._pooled) + _count(self._unpooled)
 
     async def close(self) -> None:
@@ -108,7 +108,7 @@ def _session(tls: ssl.SSLContext | None, *, force_close: bool) -> aiohttp.Client
         limit=0, ttl_dns_cache=30, timeout_ceil_threshold=1e9, force_close=force_close, ssl=tls or True
     )
     # aiohttp flushes a connection before it closes it: a provider that has stopped reading would keep a cancelled
-    # upload alive for ever. The factory is the only place to say otherwise.
+    # upload alive for ever. The factory is the only place to change that.
     connector._factory = partial(_AbortingHandler, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # noqa: SLF001
     trace = aiohttp.TraceConfig()
     trace.on_connection_create_end.append(_on_connected)
@@ -123,7 +123,7 @@ def _session(tls: ssl.SSLContext | None, *, force_close: bool) -> aiohttp.Client
         max_line_size=1 << 15,
         max_field_size=1 << 15,
     )
-    # aiohttp sends an idempotent request twice by itself; here the attempt loop counts what is sent.
+    # aiohttp retries idempotent requests by itself; here only the attempt loop may retry, because it counts attempts.
     session._retry_connection = False  # noqa: SLF001  # no public switch
     return session
 
@@ -143,11 +143,11 @@ def _count(session: aiohttp.ClientSession) -> int:
     connector = session.connector
     if connector is None:
         return 0
-    return len(connector._acquired) + sum(map(len, connector._conns.values()))  # noqa: SLF001  # no count of its own
+    return len(connector._acquired) + sum(map(len, connector._conns.values()))  # noqa: SLF001  # no public count
 
 
 class _Exchange:
-    """An aiohttp response as the gateway's `Exchange`."""
+    """Adapts an aiohttp response to `call.Exchange`."""
 
     __slots__ = ("_response", "headers", "reason", "status")
 
@@ -162,7 +162,7 @@ class _Exchange:
         try:
             return await content.readany()
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
-            # aiohttp would drop what came before the cut, which for a slow client is most of it.
+            # aiohttp would drop what had arrived before the cut, which for a slow client is most of the body.
             if content._buffer:  # noqa: SLF001  # no public way behind the exception
                 return content._read_nowait(-1)  # noqa: SLF001
             raise truncated() from error
@@ -179,7 +179,7 @@ class _Exchange:
 
 
 class _Wire:
-    """An upgraded connection's way to the upstream."""
+    """Writes to an upgraded connection; implements `call.Wire`."""
 
     __slots__ = ("_protocol", "transport")
 
@@ -191,7 +191,7 @@ class _Wire:
         if self.transport.is_closing():
             raise ConnectionResetError("the upstream is gone")
         self.transport.write(data)
-        await self._protocol._drain_helper()  # noqa: SLF001  # aiohttp's own websocket writer waits so
+        await self._protocol._drain_helper()  # noqa: SLF001  # as aiohttp's own websocket writer does
 
 
 class _AbortingHandler(ResponseHandler):
@@ -199,19 +199,19 @@ class _AbortingHandler(ResponseHandler):
         if not self.upgraded:
             self.abort()
         elif (transport := self.transport) is not None:
-            super().close()  # flushes: a WebSocket's close frame is worth its way
+            super().close()  # flushes, so that a WebSocket's close frame is sent
             self._loop.call_later(_LAST_BYTES_S, transport.abort)
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException = _NO_CAUSE) -> None:
         super().set_exception(exc, exc_cause)
-        # aiohttp tells whoever awaits the head; whoever reads the body would learn of a broken chunk by a timeout. A
-        # body that is there as a whole is not broken by what comes after it.
+        # aiohttp raises the error where the head is awaited; a reader of the body would see a broken chunk only as a
+        # timeout. A complete body is not affected by what comes after it.
         if self._payload is not None and not self._payload.is_eof():
             self._payload.set_exception(exc, exc_cause)
 
 
 class _Sending:
-    """What aiohttp's traces tell of one request."""
+    """The state of one request, as reported by aiohttp's traces."""
 
     def __init__(self, dialing: Dialing | None) -> None:
         self._dialing = dialing
@@ -227,7 +227,7 @@ class _Sending:
         self.on_connected()
 
     def is_stale(self) -> bool:
-        """Whether the connection, kept alive, ended so soon that the request was most likely never read."""
+        """Returns True if a kept-alive connection ended so soon that the request was most likely never read."""
         return self._reused_at is not None and self._now() - self._reused_at < _STALE_WITHIN_S
 
 
@@ -240,7 +240,7 @@ async def _on_reused(_session: object, context: SimpleNamespace, _params: object
 
 
 def _broken(error: Exception) -> UpstreamError:
-    """aiohttp's errors before the head of an answer, as failure kinds."""
+    """Maps aiohttp's errors before a response head to failure kinds."""
     match error:
         case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
             return UpstreamError(FailureKind.EGRESS, "the proxy did not connect")
@@ -259,8 +259,8 @@ def _broken(error: Exception) -> UpstreamError:
 
 
 def _readable(value: str) -> str:
-    """Text as aiohttp has read it (UTF-8, other bytes as lone surrogates), as latin-1, so that its bytes can be written
-    again. aiohttp lets control characters pass."""
+    """Converts text as aiohttp has decoded it (UTF-8, other bytes as lone surrogates) to latin-1, so that its bytes can
+    be written again. Replaces control characters, which aiohttp accepts, by spaces."""
     if value.isascii() and value.isprintable():
         return value
     text = value.encode("utf-8", "surrogateescape").decode("latin-1")

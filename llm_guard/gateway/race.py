@@ -1,7 +1,7 @@
-"""An attempt: one exchange, or two at once where the route says so and the first is slow.
+"""Runs one attempt, or two at once where the route allows hedging and the first is slow.
 
-Owns what is noted of an exchange as it begins and ends, and who wins. Does not own who is asked (`gateway.way`), the
-exchange itself (`gateway.upstream`), nor when a second one is worth it (`policy.hedge`).
+Records the outcome of each attempt and picks the winner. `gateway.way` selects the deployments, `gateway.upstream`
+makes the exchange, and `policy.hedge` decides when a hedge is worth it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ _LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
 _HEALTHY = Signal.HEALTHY
 _SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
 _TURNS_TO_READ = 2
-"""Of the loop, before a hedge begins: a loop that was busy rings its alarms before it reads what has come meanwhile."""
+"""Event-loop turns before a hedge begins: after a busy spell the loop runs timers before it reads from sockets, and the
+first attempt's response may already be there."""
 
 
 class Opener(Protocol):
-    """What the loop asks of `upstream.Upstreams`."""
+    """The part of `upstream.Upstreams` that attempts use."""
 
     async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
-        """One exchange, up to the point where it is known to be good or to have failed."""
+        """Makes one exchange, up to the point where it is known to be good or to have failed."""
 
 
 class Race:
-    """Asks; and where the first is slow, asks beside it."""
+    """Runs attempts and, beside slow ones, hedges."""
 
     def __init__(self, upstreams: Opener, bench: Bench, clock: Clock) -> None:
         self._upstreams = upstreams
@@ -42,7 +43,7 @@ class Race:
         self._clock = clock
 
     async def ask(self, call: Call, attempt: Attempt, leave: Leave) -> Served | Failure:
-        """One exchange; what it holds is given back, or goes along with its answer."""
+        """Makes one exchange. Its lease is released, unless a response goes on with it."""
         call.attempts.append(attempt)
         try:
             outcome = await self._upstreams.open(call, attempt)
@@ -60,9 +61,10 @@ class Race:
     async def ask_hedged(
         self, call: Call, attempt: Attempt, leave: Leave, delay_s: float, beside: Callable[[], Beside | None]
     ) -> Served | Failure:
-        """The first good answer of this attempt and, if it takes longer than `delay_s`, of what `beside` gives.
+        """Returns the first good response of this attempt and of a hedge, which starts after `delay_s` if `beside`
+        provides one.
 
-        This attempt runs in the call's own task, so that until the delay has passed all it costs is an alarm.
+        This attempt runs in the call's own task, so that until the delay has passed hedging costs only a timer.
         """
         hedge = _Hedge(self, call, attempt, beside)
         hedge.alarm = self._clock.call_at(attempt.started_at + delay_s, hedge.start)
@@ -85,18 +87,18 @@ class Race:
             await self._end(hedge, first, winner)
 
     async def ask_beside(self, call: Call, hedge: _Hedge) -> Served | Failure | None:
-        """None: nobody may be asked."""
+        """Makes the hedge's exchange; returns None if no deployment is available for it."""
         for _ in range(_TURNS_TO_READ):
             await self._clock.sleep(0)
         entered = hedge.try_enter()
         return await self.ask(call, *entered) if entered is not None else None
 
     async def _end(self, hedge: _Hedge, first: Served | Failure | None, winner: Served | Failure | None) -> None:
-        """Ends the hedge if it still runs; an answer that came too late is closed."""
+        """Ends the hedge if it still runs, and closes a response that came too late."""
         try:
             await hedge.end(is_superseded=winner is not None)
         except asyncio.CancelledError:
-            winner = None  # the client left while the hedge was ended: nobody takes the answer any more
+            winner = None  # the client left while the hedge was being ended: no response can be delivered
             raise
         finally:
             for outcome in (first, hedge.outcome):
@@ -113,7 +115,7 @@ class Race:
     def _fail(self, call: Call, attempt: Attempt, leave: Leave, failure: Failure) -> None:
         attempt.failure = failure
         signal = _evidence(call, failure)
-        # A host is well when it accepts connections, whatever it answers.
+        # A host is healthy if it accepts connections, with any response.
         settle_host(attempt, leave, signal if failure.is_before_sending else Signal.HEALTHY, self._clock)
         settle(attempt, leave, signal, self._clock)
         if failure.kind.scope is Scope.CREDENTIAL and attempt.target.model is not None:
@@ -141,7 +143,7 @@ class Race:
             settle_begun(attempt, leave, self._clock)
 
     def _note_refused_keys(self, call: Call, served: Attempt, now: float) -> None:
-        """The call was served with one key: what other keys were refused for is about them, and not about the call."""
+        """Counts earlier refusals of other keys against those keys: this call was served, so it was not at fault."""
         upstream = served.target.deployment.upstream
         for each in call.attempts:
             theirs = each.target.deployment.upstream
@@ -151,10 +153,10 @@ class Race:
 
 
 class _Hedge:
-    """What may come to run beside an attempt, in a task of its own; the attempt itself runs in the call's.
+    """A second attempt that may run beside the first one, in its own task; the first runs in the call's task.
 
-    Where the hedge is first, the attempt is ended as by a limit (`clock.TimeLimit`): the call's task is cancelled, and
-    `stop` takes that back where the attempt was awaited. A cancellation from elsewhere goes before it.
+    If the hedge wins, the first attempt is ended the way a time limit does it (`clock.TimeLimit`): the call's task is
+    cancelled, and `stop` uncancels it where the attempt was awaited. A cancellation from elsewhere takes precedence.
     """
 
     __slots__ = (
@@ -175,42 +177,44 @@ class _Hedge:
         self._is_over = self._is_overtaking = False
         self.alarm: Alarm
         self.task: asyncio.Task[Served | Failure | None] | None = None
-        """None: the first was not slow."""
+        """None while the first attempt has not been slow."""
 
     def start(self) -> None:
-        """The first is slow."""
+        """Starts the hedge: the first attempt is slow."""
         self.task = asyncio.get_running_loop().create_task(self._race.ask_beside(self._call, self))
         self.task.add_done_callback(self._overtake)
 
     def try_enter(self) -> Beside | None:
-        """Whom to ask beside the first, if anybody may be."""
+        """Returns the attempt to make beside the first one, if a deployment is available."""
         entered = self._beside()
         if entered is not None:
             self._second = entered[0]
         return entered
 
     def stop(self) -> bool:
-        """The first is over: nothing begins beside it any more, nor ends it. Whether it was ended for the hedge's sake
-        and for nothing else."""
+        """Marks the first attempt as over: no hedge starts any more, and none cancels the call's task.
+
+        Returns True if the first attempt was cancelled only because the hedge had won.
+        """
         self._is_over = True
         self.alarm.cancel()
         return self._is_overtaking and self._call_task.uncancel() <= self._cancelling
 
     @property
     def has_begun(self) -> bool:
-        """Somebody is asked, or was."""
+        """True once the hedge's exchange has been started."""
         return self._second is not None
 
     @property
     def outcome(self) -> Served | Failure | None:
-        """None: there is none, or not yet."""
+        """The hedge's outcome; None if there is none yet."""
         task = self.task
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
             return None
         return task.result()
 
     async def end(self, *, is_superseded: bool) -> None:
-        """Breaks it off if it still runs."""
+        """Cancels the hedge if it still runs."""
         if self.task is None or self.task.done():
             return
         self.task.cancel()
@@ -219,7 +223,7 @@ class _Hedge:
             await asyncio.wait((self.task,))
 
     def _overtake(self, task: asyncio.Task[Served | Failure | None]) -> None:
-        """Ends the first, unless the hedge has come to nothing that the first could not mend."""
+        """Ends the first attempt, unless the hedge failed in a way that the first attempt may still make good."""
         if self._is_over or task.cancelled():
             return
         if self._call_task.cancelling() > self._cancelling:
@@ -230,12 +234,12 @@ class _Hedge:
 
 
 async def _winner(hedge: _Hedge, first: Served | Failure | None) -> Served | Failure:
-    """The first answer; else the first failure that no attempt could change, or the more useful one of both.
+    """Returns the first response; else the first final failure, or the more useful one of both failures.
 
-    `first` is None where the hedge has ended it.
+    `first` is None if the hedge has ended the first attempt.
     """
     task = hedge.task
-    assert task is not None  # noqa: S101  # else nobody raced
+    assert task is not None  # noqa: S101  # else there was no hedge
     is_hedge_earlier = task.done()
     if isinstance(first, Served):
         return first
@@ -245,7 +249,7 @@ async def _winner(hedge: _Hedge, first: Served | Failure | None) -> Served | Fai
         await asyncio.wait((task,))
     second = None if task.cancelled() else task.result()
     if first is None or _is_last_word(second):
-        assert second is not None  # noqa: S101  # it has ended the first
+        assert second is not None  # noqa: S101  # it has ended the first attempt
         return second
     if first.kind.is_final or not isinstance(second, Failure):
         return first
@@ -253,14 +257,14 @@ async def _winner(hedge: _Hedge, first: Served | Failure | None) -> Served | Fai
 
 
 def more_useful(last: Failure | None, new: Failure) -> Failure:
-    """The failure that the client is told: the newest in which an upstream said something, else the newest."""
+    """Returns the failure to report to the client: the newest one with an upstream's response, else the newest."""
     if last is not None and last.answer is not None and new.answer is None:
         return last
     return new
 
 
 def _output_tokens(opened: Opened) -> int:
-    """Tokens generated so far: the provider's count, or one for each event of the stream."""
+    """Returns the tokens generated so far: the provider's count, else one for each event of the stream."""
     view = opened.view
     usage = opened.usage if view is None else view.watch.usage
     if usage is not None and usage.output:
@@ -269,7 +273,7 @@ def _output_tokens(opened: Opened) -> int:
 
 
 def _is_last_word(outcome: Served | Failure | None) -> bool:
-    """Whether no other attempt could change it."""
+    """Returns True if no other attempt could change the outcome."""
     return isinstance(outcome, Served) or (outcome is not None and outcome.kind.is_final)
 
 
@@ -280,8 +284,8 @@ def _failure_of(attempt: Attempt, error: BaseException) -> Failure:
 
 
 def _evidence(call: Call, failure: Failure) -> Signal:
-    """What a failure tells of the deployment's health: nothing, where the client's patience ended first. A caller that
-    waits for 10 ms must not open a breaker for everybody."""
+    """Returns what a failure shows of the deployment's health: no evidence if the client's own timeout ended it first,
+    for a caller with a timeout of 10 ms must not open a breaker for all others."""
     is_impatience = failure.limit == "total" and call.decide_by < call.deadline_at
     is_no_evidence = is_impatience or failure.is_early or failure.is_clients_delay
     return Signal.NO_EVIDENCE if is_no_evidence else failure.signal

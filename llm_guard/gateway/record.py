@@ -1,7 +1,6 @@
-"""The end that always runs: metrics, one log line for each call, its timeline.
+"""Records each call at its end, in metrics, a log line and the recent calls. Never fails a call.
 
-Owns what a call leaves behind. Decides nothing, and never fails a call. No label is a caller's to choose: an unknown
-model is `other`, a name under a pattern is the pattern.
+Callers cannot choose a label: an unknown model is `other`, a name under a pattern is the pattern.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _NAME = "llm_guard.gateway.record"
 _log = structlog.get_logger(_NAME)
 _INFO = 20
 _NO_TOKENS: dict[str, int] = {}
-"""Of a call without a client key: its line does not say them."""
+"""Tokens of a call without a client key: its log line does not have them."""
 
 _FROM_BEFORE = ("hit", "stale")
 _CLIENTS_REFUSALS: frozenset[RefusedBy] = frozenset(get_args(RefusedBy)) - frozenset(GATEWAYS_DOING)
@@ -38,13 +37,13 @@ _CLIENTS_FAILURES: frozenset[Category] = frozenset(
 
 
 class Recorder:
-    """Counts calls, and writes a line for each."""
+    """Counts calls, and writes a log line for each."""
 
     def __init__(self, counters: CallCounters, clock: Clock) -> None:
-        """Lines go where structlog's go; straight there, if that is a `LogWriter`."""
+        """Log lines go through structlog, or directly to its `LogWriter` if it has one."""
         self._clock = clock
         self.models = counters.models
-        """By label."""
+        """Counters by model label."""
         self._deployments = counters.deployments
         self._clients = counters.clients
         self.adopt_clients = counters.adopt_clients
@@ -54,18 +53,18 @@ class Recorder:
         self._timestamps = Timestamps()
         self.timelines = Timelines()
         self.on_end: Callable[[Call, float], None] | None = None
-        """Hears of each call that is over, and when; must not raise."""
+        """Called with each finished call and the current instant; must not raise."""
 
     def begin(self, call: Call) -> None:
-        """The call has a route."""
+        """Counts a call as in flight; it has a route."""
         call.is_in_flight = True
         self.models[_model(call)].begun += 1
 
     def end(self, call: Call) -> None:
-        """The call is over, however it ended."""
+        """Records a call that has ended in any way."""
         now, wall = self._clock.now(), self._clock.wall()
         model = self.models[_model(call)]
-        if call.is_in_flight:  # a refused call may have a route, and never began
+        if call.is_in_flight:  # a refused call was never counted as in flight, even if it has a route
             call.is_in_flight = False
             model.ended += 1
         for attempt in call.attempts:
@@ -115,7 +114,7 @@ class Recorder:
             self._count_attempt(attempt, call, model, now)
 
     def _count_errand(self, call: Call, model: ModelCounts, now: float) -> None:
-        """What it has cost."""
+        """Counts the tokens and attempts of a call that is not a client's call."""
         if call.usage.input:
             model.tokens["input"] += call.usage.input
         if call.usage.output:
@@ -173,14 +172,15 @@ class Recorder:
         if writer is not None and is_logged:
             writer.write(written)
         if call.beyond is not None and call.beyond.errand == "fetch":
-            return  # those who look every second would push out what they look for
+            return  # status polls would displace the calls that they are about
         self.timelines.keep(written, now, "well" if outcome == "ok" else _fate(call))
 
 
 def overhead_s(call: Call, now: float) -> float:
-    """The call's time less its exchanges and its waits: what the gateway itself, and the client's reading, took."""
+    """Returns the call's time without its exchanges and waits: what the gateway itself and the client's reading
+    took."""
     elsewhere_s, until = call.waited_s, call.started_at
-    for attempt in call.attempts:  # a hedge runs beside another: what both took counts once
+    for attempt in call.attempts:  # a hedge overlaps with another attempt: the common time counts once
         ended_at = attempt.ended_at or now
         began_at = attempt.started_at - attempt.waited_s
         if ended_at > until:
@@ -218,21 +218,21 @@ def _count_beyond(call: Call, beyond: Beyond, model: ModelCounts) -> None:
 
 
 def _lesser(beyond: Beyond) -> str:
-    """What a call that has failed was given all the same; "": nothing."""
+    """Returns the kind of fallback response that a failed call got; "" if it got none."""
     if beyond.cache == "stale_if_error":
         return "stale"
     return "promise" if beyond.promise else beyond.lesser
 
 
 def _fails_alone(call: Call, now: float) -> bool:
-    """Whether its caller's calls alone fail: that says nothing of the service that others get."""
+    """Returns True if only this caller's calls fail, which says nothing about the service that others get."""
     targets = call.route.targets if call.route is not None else ()
     return any(suspect_of(call, target.deployment, now) is not None for target in targets)
 
 
 def is_clients_doing(call: Call) -> bool:
-    """Neither the gateway nor an upstream could have made a success of it. A drain of the gateway is announced, and
-    nobody's fault; deployments that are held are an outage to whoever calls."""
+    """Returns True if neither the gateway nor an upstream could have served the call, or if the gateway was draining,
+    which is announced. A maintenance hold does not count: to the caller it is an outage."""
     if call.failure is None:
         return call.refusal is not None and call.refusal.by in _CLIENTS_REFUSALS
     kind = call.failure.kind
@@ -242,7 +242,7 @@ def is_clients_doing(call: Call) -> bool:
 
 
 def _is_callers_key(call: Call) -> bool:
-    """Whether it was the caller's own that was refused; where it rests, nobody was asked with it."""
+    """Returns True if the refused key was the caller's own; without attempts, the key was in a cooldown."""
     if call.attempts:
         return not call.attempts[-1].target.deployment.upstream.has_own_key
     targets = call.route.targets if call.route is not None else ()
@@ -250,13 +250,13 @@ def _is_callers_key(call: Call) -> bool:
 
 
 def _fate(call: Call) -> Fate:
-    """Of one that did not end well."""
+    """Returns the class under which a call that did not succeed is kept among the recent calls."""
     if is_clients_doing(call):
         return "own_doing"
     return "failed" if call.attempts else "turned_away"
 
 
 def _reason(call: Call, retry: Attempt) -> str:
-    """How the attempt before on the same deployment ended."""
+    """Returns the outcome of the previous attempt on the same deployment."""
     before = call.attempts[: call.attempts.index(retry)]
     return next(each.outcome for each in reversed(before) if each.target is retry.target)

@@ -1,7 +1,4 @@
-"""An answer that no client reads: what is written to it is kept.
-
-Owns a reply's other end where there is no connection. Does not own what is done with the answer.
-"""
+"""Collects a response in memory, in place of a client's connection."""
 
 from __future__ import annotations
 
@@ -13,32 +10,32 @@ from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
 
 MOST_BYTES = 64 * 1024**2
-"""More is not kept: the answer is broken off."""
+"""Default limit of a collected body; a larger response is broken off."""
 
 
 class Recording:
-    """Takes the place of a client's connection. `reply()` is what is written to."""
+    """Implements `reply.Connection` by collecting what is written to the reply that `reply()` returns."""
 
     def __init__(self, on_news: Callable[[], None] = lambda: None, most_bytes: int = MOST_BYTES) -> None:
-        """`on_news` is called when something was written, or the answer was broken off."""
+        """`on_news` is called when something was written, or the response was broken off."""
         self.status = 0
-        """0: it has not begun."""
+        """Status of the response; 0 before it begins."""
         self.reason = ""
         self.headers: Headers = ()
         self.body = bytearray()
         self.is_broken = False
-        """It ended in the middle: nobody may take it for a whole one."""
-        self.transport: asyncio.Transport  # there is none: nothing that is recorded is upgraded
+        """True if the response ended in the middle and must not be used as a complete one."""
+        self.transport: asyncio.Transport  # never set: recorded calls are not upgraded
         self._on_news = on_news
         self._most_bytes = most_bytes
 
     def reply(self, method: str = "POST") -> Reply:
-        """HTTP/1.0: its body is not framed. Use it once."""
+        """Returns the reply to write to, once. It speaks HTTP/1.0, so that the body has no chunk framing."""
         request = Request(method, "/", "1.0", [])
         request.complete()
         return Reply(request, self)
 
-    # as a reply sees it
+    # the interface of `reply.Connection`
 
     @property
     def is_stuck(self) -> bool:
@@ -55,9 +52,9 @@ class Recording:
         return True
 
     async def wait_room(self) -> None:
-        """There always is."""
+        """Returns at once: there is always room."""
 
-    def take_over(self, inbox: Inbox) -> None:  # noqa: ARG002  # of the interface
+    def take_over(self, inbox: Inbox) -> None:  # noqa: ARG002  # part of the interface
         raise ConnectionResetError("a recording cannot be upgraded")
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""A stream that dies after commit, and the next one, which goes on where it ended.
+"""Resumes a stream that dies after commit with another one, which continues where the first ended.
 
-Owns what is kept of a call's streams for that, what the next deployment is asked, and what of its stream the client is
-told. Does not own who is asked (`gateway.attempt_loop`), nor how two streams are joined (`dialect.continuation`).
+Keeps a transcript of the call's streams, builds the request for the next deployment, and filters its stream for the
+client. `gateway.attempt_loop` selects the deployment, `dialect.continuation` joins the texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_BODY_BYTES = 64 << 20
 
 
 class Recovery:
-    """One call's streams, and how the next one is asked for."""
+    """The transcript of one call's streams, and the requests that continue it."""
 
     def __init__(self, call: Call, mode: Recover, transcript: Transcript, clock: Clock) -> None:
         self._call = call
@@ -36,7 +36,7 @@ class Recovery:
         self.transcript = transcript
 
     def adopt(self, served: Served) -> bool:
-        """From now on this stream is what the client is told; False: it cannot be."""
+        """Makes this stream the one that the client gets; returns False if that is not possible."""
         opened, attempt = served.opened, served.attempt
         if opened.view is None or opened.exchange is None or not opened.view.takes_events:
             return False
@@ -50,7 +50,7 @@ class Recovery:
         return True
 
     def may_go_on(self, served: Served, failure: Failure) -> bool:
-        """Whether anybody could be asked to go on with what the client has."""
+        """Returns True if any target could continue what the client has."""
         view, route = served.opened.view, self._call.route
         if not may_recover(failure) or view is None or not view.takes_events or route is None:
             return False
@@ -87,7 +87,7 @@ class Recovery:
     def _read_request(self) -> dict[str, Any] | None:
         if self._request is None:
             if not isinstance(self._call.body, bytes):
-                return None  # too large to be taken apart
+                return None  # in a file: too large to parse
             try:
                 body = inflate(self._call.body, self._call.content_encoding, _MAX_BODY_BYTES)
                 request = json.loads(body or b"null")
@@ -98,7 +98,7 @@ class Recovery:
 
 
 class _Recoverable:
-    """Has the surface of `call.StreamView`: a stream whose end need not be the client's."""
+    """A view of a stream that another stream may continue, or that continues another; implements `call.StreamView`."""
 
     def __init__(
         self, view: StreamView, transcript: Transcript, splice: Splice | None, diverged: Failure, clock: Clock
@@ -109,7 +109,7 @@ class _Recoverable:
         self._clock = clock
         self._diverged = diverged
         self._join_by: float | None = None
-        """The instant until which its text is held; None: it is not."""
+        """Instant until which its text is held to find the seam; None if it is not held."""
         self.withheld = b""
         self.is_cut = False
         self._failure: Failure | None = None
@@ -124,7 +124,7 @@ class _Recoverable:
 
     @property
     def failure(self) -> Failure | None:
-        """A second run may end without all that the client has, as with fewer choices than before."""
+        """The view's failure; also set if a second run ends without all that the client has, such as a choice."""
         is_over = self._splice is not None and self.watch.has_ended
         if self._failure is None and is_over and not self._transcript.has_ended:
             return self._diverged
@@ -139,7 +139,7 @@ class _Recoverable:
         return self.watch.missing_end
 
     def take(self, block: bytes) -> bytes:
-        """Whole events that arrived; returns what the client is told."""
+        """Takes complete events; returns the bytes to pass on to the client."""
         watch = self._view.watch
         if watch.error is not None and not self.is_cut:
             block, self.withheld = split_before(block, watch.error)
@@ -155,7 +155,7 @@ class _Recoverable:
         return told
 
     def _is_too_late(self, splice: Splice) -> bool:
-        """Checked when something comes: silence is limited by `idle`."""
+        """Returns True if no seam was found in time. Checked only when bytes arrive: `idle` limits silence."""
         if not splice.is_searching:
             self._join_by = None
             return False
@@ -166,7 +166,7 @@ class _Recoverable:
 
 
 def recovery_of(call: Call, served: Served, clock: Clock) -> Recovery | None:
-    """How this call's stream may be gone on with; None: not at all."""
+    """Returns the recovery of this call's stream; None if it cannot be resumed."""
     mode = call.route.stream.recover if call.route is not None else "off"
     if mode == "off" or not call.is_repeatable or call.model is None:
         return None

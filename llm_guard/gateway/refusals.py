@@ -1,6 +1,6 @@
-"""The gateway's own words: what it answers when no upstream has said anything that could be passed on.
+"""The gateway's own error responses, for when there is no upstream's that could be passed on.
 
-Owns the wording. Does not own when a call is refused (`gateway.server`), nor the shape (`dialect`).
+`gateway.server` decides when a call is refused, `dialect` writes the bodies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRAINED = Refusal(
 
 
 def own_words(call: Call, failure: Failure) -> Refusal:
-    """For a failure in which no upstream said anything that could be passed on."""
+    """Returns the error response for a failure without an upstream's response that could be passed on."""
     asked = call.attempts[-1].target.deployment.label if call.attempts else "benched"
     tried = f"{asked}: {failure.detail}"
     if len(call.attempts) > 1:
@@ -30,7 +30,7 @@ def own_words(call: Call, failure: Failure) -> Refusal:
 
 
 def refusal_of(bad: BadRequest) -> Refusal:
-    """The refusal of a request that cannot be served: a fault of the request, or no room for it."""
+    """Returns the refusal of a request that is invalid, or for which there is no room."""
     return Refusal(
         bad.status,
         bad.code,
@@ -49,7 +49,7 @@ def unknown_model(table: RouteTable, model: str) -> Refusal:
 
 
 def wrong_dialect(call: Call) -> Refusal | None:
-    assert call.route is not None  # noqa: S101  # identify has found it
+    assert call.route is not None  # noqa: S101  # `identify` has set it
     served = call.route.targets[0].deployment.upstream.dialect
     if served == call.dialect:
         return None
@@ -65,7 +65,7 @@ def wrong_dialect(call: Call) -> Refusal | None:
 
 
 def last_words(call: Call, body: bytes) -> bytes:
-    """An error body for a client that has had a head of ours: an event in a stream, else the body itself."""
+    """Returns an error body for a client that already has an early head: as an event in a stream, else unchanged."""
     if not call.is_stream:
         return body
     try:

@@ -1,8 +1,7 @@
-"""After commit: copies an answer to the client, and watches it.
+"""Copies a committed response to the client, whole or streamed, and reports a stream that dies.
 
-Owns the answer's way to the client, whole or streamed, and how a stream that dies is reported. Never retries: where the
-route says so, the loop is asked for a stream that goes on (`gateway.recovery`). Does not own what came before commit
-(`gateway.upstream`) nor what is counted (`gateway.record`).
+Never retries. If the route allows it, the attempt loop provides another stream that continues one that died
+(`gateway.recovery`).
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ _OUT_OF_PLACE = "sent what cannot follow on what the client has: no stream, or a
 def relay(
     call: Call, served: Served, reply: Reply, clock: Clock, last_resort: LastResort | None = None
 ) -> Awaitable[None]:
-    """Gives the client what an attempt has opened; `call.failure` says why when it broke on the way. `last_resort` may
-    keep such a call, before its client is told: to close the connection is to cancel whoever serves it."""
+    """Sends the client what an attempt has opened; sets `call.failure` if it breaks off. `last_resort` may store a
+    failed call, before the connection is closed: closing it cancels the task that serves the call."""
     if served.opened.exchange is None:
         return _send(call, served, reply, last_resort)
     return _relay_rest(call, served, reply, clock, last_resort)
 
 
 async def _relay_rest(call: Call, served: Served, reply: Reply, clock: Clock, last_resort: LastResort | None) -> None:
-    """An answer that is still arriving."""
+    """Relays a response that is still arriving."""
     recovery = call.recovery = _recovery_of(call, served, clock)
     try:
         failure = await _follow(call, served, reply, clock)
@@ -77,12 +76,12 @@ async def _relay_rest(call: Call, served: Served, reply: Reply, clock: Clock, la
             await last_resort.bury(call, reply)
         await _break_off(call, served, call.failure, reply)
     elif not reply.is_over:
-        with contextlib.suppress(ConnectionError):  # it has left at the terminal event
+        with contextlib.suppress(ConnectionError):  # the client left at the terminal event
             await reply.end()
 
 
 async def _send(call: Call, served: Served, reply: Reply, last_resort: LastResort | None) -> None:
-    """An answer that is there as a whole."""
+    """Sends a response that has been read completely."""
     opened = served.opened
     if reply.is_early and _is_out_of_place(call, served):
         call.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
@@ -92,7 +91,7 @@ async def _send(call: Call, served: Served, reply: Reply, last_resort: LastResor
         return
     headers = _headers(call, served)
     _note_tokens(call, served, None)
-    call.failure = CLIENT_LEFT  # until it has taken all of it
+    call.failure = CLIENT_LEFT  # until the client has taken all of it
     if call.method == "HEAD":
         reply.begin(opened.status, opened.reason, headers, _length(opened))
         await reply.end()
@@ -115,7 +114,8 @@ def _headers(call: Call, served: Served) -> list[tuple[str, str]]:
 
 
 def _is_out_of_place(call: Call, served: Served) -> bool:
-    """A whole answer cannot stand behind the early head of a stream, nor a compressed one behind any."""
+    """Returns True if the response cannot follow a head sent early: a whole response behind a stream's head, or a
+    compressed one behind any."""
     view = served.opened.view
     is_compressed = _is_encoded(served.opened) and (view is None or not view.takes_events)
     return is_compressed or (call.is_stream and view is None)
@@ -125,14 +125,14 @@ def _is_encoded(opened: Opened) -> bool:
     return header_rules.value_of(opened.headers, "content-encoding") not in ("", "identity")
 
 
-# one exchange, to its end
+# one exchange
 
 
 async def _follow(call: Call, served: Served, reply: Reply, clock: Clock) -> Failure | None:
-    """Copies to the end of one exchange; returns why it broke off, or None. What the attempt holds is given back."""
+    """Copies one exchange to its end, then releases the attempt's lease. Returns why it broke off, or None."""
     opened = served.opened
     assert opened.exchange is not None  # noqa: S101  # else it was sent as a whole
-    failure: Failure | None = CLIENT_LEFT  # until it has stayed to the end
+    failure: Failure | None = CLIENT_LEFT  # until the client has stayed to the end
     try:
         _begin(call, served, reply)
         if opened.status == 101:
@@ -144,7 +144,7 @@ async def _follow(call: Call, served: Served, reply: Reply, clock: Clock) -> Fai
         failure = Failure(error.kind, error.detail)
     except ConnectionError:
         raise
-    except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a client that left
+    except Exception as error:  # noqa: BLE001  # a bug in the gateway must not look like a client that left
         failure = _internal(error, call)
     except asyncio.CancelledError:
         failure = _DRAINED if call.is_draining else failure
@@ -230,7 +230,7 @@ def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
 
 
 def _feed_seeking(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
-    """What may be passed on of a chunk that is looked at for progress, which postpones the stall limit."""
+    """Returns what may be passed on of a chunk, and postpones the stall limit if the chunk shows progress."""
     view.watch.seeks_progress = True
     passed = view.feed(chunk)
     if not view.watch.seeks_progress:
@@ -239,12 +239,12 @@ def _feed_seeking(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
 
 
 def _out_of_time(limit: TimeLimit, served: Served) -> Failure | None:
-    """A stream that has said all it owes need not end its body."""
+    """Returns the failure of a timed-out stream; None if its last event has come and only the body's end is missing."""
     return None if limit.name == "ending" else timeout_failure(limit.name, served.attempt.target.timeouts)
 
 
 def _judge(view: StreamView, broken: Failure | None, attempt: Attempt) -> Failure | None:
-    """What the stream's own events say of its end, which outweighs how the connection ended."""
+    """Returns the failure that the stream's own events show, which outweighs how the connection ended."""
     watch, upstream = view.watch, attempt.target.deployment.upstream
     if view.failure is not None:
         return view.failure
@@ -260,13 +260,13 @@ def _judge(view: StreamView, broken: Failure | None, attempt: Attempt) -> Failur
     return broken
 
 
-# after one that died
+# continuing a stream that died
 
 
 def _recovery_of(call: Call, served: Served, clock: Clock) -> Recovery | None:
     try:
         return recovery_of(call, served, clock)
-    except Exception as error:  # noqa: BLE001  # a bug of ours must not cost the stream, nor its slot
+    except Exception as error:  # noqa: BLE001  # a bug in the gateway must not cost the stream or its slot
         _internal(error, call)
         return None
 
@@ -274,9 +274,9 @@ def _recovery_of(call: Call, served: Served, clock: Clock) -> Recovery | None:
 async def _resume(
     call: Call, served: Served, failure: Failure, recovery: Recovery, reply: Reply, clock: Clock
 ) -> Served | None:
-    """Another stream that goes on with this one; None: there is none, and `call.failure` says so."""
+    """Returns another stream that continues this one; if there is none, sets `call.failure` and returns None."""
     assert served.resume is not None and call.route is not None  # noqa: S101, PT018  # the loop has served it
-    call.failure = CLIENT_LEFT  # until it has stayed for the answer
+    call.failure = CLIENT_LEFT  # until the client has stayed for the new stream
     with Waiting(call, reply, call.route.stream.waiting, clock):
         result = await served.resume(failure)
         while isinstance(result, Served) and not _is_adopted(call, recovery, result, clock):
@@ -290,12 +290,12 @@ async def _resume(
 
 
 def _is_adopted(call: Call, recovery: Recovery, served: Served, clock: Clock) -> bool:
-    """Whether this answer goes on with what the client has; one that does not is closed, and has failed."""
+    """Returns True if this response continues what the client has; otherwise closes it and marks it failed."""
     try:
         if recovery.adopt(served):
             return True
         served.attempt.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
-    except Exception as error:  # noqa: BLE001  # a bug of ours must not cost a slot for ever
+    except Exception as error:  # noqa: BLE001  # a bug in the gateway must not leak a slot
         served.attempt.failure = _internal(error, call)
     if served.opened.exchange is not None:
         served.opened.exchange.abort()
@@ -309,7 +309,7 @@ def _internal(error: Exception, call: Call) -> Failure:
 
 
 def _note_tokens(call: Call, served: Served, recovery: Recovery | None) -> None:
-    """For the record: all that was paid for, and what of it the client has not got."""
+    """Records the tokens that were paid for, and how many of them the client did not get."""
     if recovery is not None and served.attempt.manner is not None:
         call.usage, call.thrown_away = recovery.transcript.usage, recovery.transcript.thrown_away
     elif (view := served.opened.view) is not None:
@@ -319,15 +319,15 @@ def _note_tokens(call: Call, served: Served, recovery: Recovery | None) -> None:
 
 
 async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply) -> None:
-    """Ends a broken answer so that nobody takes it for a whole one: an error event where the client can read one,
-    then the connection closed in the middle of the body."""
+    """Ends a broken response so that it cannot be taken for a complete one: sends an error event where the client can
+    read one, then closes the connection in the middle of the body."""
     view = served.opened.view
     if failure.kind.source is Source.CLIENT:
         reply.connection.abort()
         return
     last_words = view.withheld if view is not None else b""
     is_told = view is not None and view.watch.is_error_heard and not call.is_draining
-    if is_told and not last_words:  # the upstream's own words were the last that was passed on
+    if is_told and not last_words:  # the upstream's own error event was the last thing passed on
         with contextlib.suppress(ConnectionError):
             await reply.end()
         return
@@ -338,7 +338,7 @@ async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply)
 
 
 def _last_words(call: Call, served: Served, failure: Failure) -> bytes:
-    """The failure as an event in the client's dialect, or as the body of an answer that is not streamed."""
+    """Returns the failure as an event in the client's dialect, or as the body of a response that is not streamed."""
     dialect = DIALECTS[call.dialect]
     status = 504 if failure.kind.category == "timeout" else 502
     message = f"{served.attempt.target.deployment.label}: {failure.detail}"

@@ -1,7 +1,6 @@
-"""An answer from before, given as if it came now.
+"""Sends a cached response to a client.
 
-Owns what of its head is true again. Does not own when it may be given (`policy.freshness`), nor where it is kept
-(`store.cache`).
+`policy.freshness` decides when one may be used, `store.cache` stores them.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped readi
 _TRUE_AGAIN = (
     "content-encoding", "content-language", "content-type", "openai-model", "openai-version", "x-accel-buffering",
 )  # fmt: skip
-"""All else is of one exchange: dates, ids, limits and what is left of them, cookies, who has served it and how fast."""
+"""Headers that are cached. All others belong to one exchange: dates, ids, rate limits, cookies, servers, timings."""
 _PIECE_BYTES = 1 << 16
 
 
 def true_for_all(headers: Headers) -> Headers:
-    """Those of an answer that hold for whoever gets it, whenever that is."""
+    """Returns the headers that are valid for any client at any time."""
     return tuple(pair for pair in headers if pair[0].lower() in _TRUE_AGAIN)
 
 
 async def replay(call: Call, answer: CachedAnswer, reply: Reply, clock: Clock) -> None:
-    """As a stream, if it was one. `call.failure` is left as it was, unless the client did not stay for all of it."""
+    """Sends a cached response, as a stream if it was one. Leaves `call.failure` unchanged, unless the client leaves."""
     headers = [*answer.headers, *header_rules.ours(call, answer.deployment or None)]
     call.sent_status = call.sent_status or answer.status
     before, call.failure = call.failure, CLIENT_LEFT
@@ -54,10 +53,10 @@ async def replay(call: Call, answer: CachedAnswer, reply: Reply, clock: Clock) -
 
 
 async def write(call: Call, piece: bytes, reply: Reply, clock: Clock) -> None:
-    """Raises TimeoutError when the client takes nothing of it for as long as its route lets a stream be silent."""
+    """Writes a piece of the body. Raises TimeoutError if the client reads nothing for the route's `idle` timeout."""
     if reply.push(piece):
         return
-    assert call.route is not None  # noqa: S101  # it has an answer
+    assert call.route is not None  # noqa: S101  # only a call with a route has a response
     with clock.limit() as limit:
         limit.set(min(clock.now() + call.route.timeouts.idle, call.deadline_at), "idle")
         await reply.connection.wait_room()

@@ -1,7 +1,6 @@
-"""What a client gets for one call: an answer, whole or bit by bit, or one that is broken off.
+"""Writes the HTTP response of one request: whole, piece by piece, or broken off in the middle.
 
-Owns how an answer is framed. Does not own what is written (`gateway.server`, `gateway.relay`), nor the connection
-(`gateway.client_connection`).
+Frames the response; `gateway.client_connection` has the connection.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ _EARLY_HEADERS = {
     True: [
         ("Content-Type", "text/event-stream; charset=utf-8"),
         ("Cache-Control", "no-cache"),
-        ("X-Accel-Buffering", "no"),  # nginx would keep back what is meant to reach the client now
+        ("X-Accel-Buffering", "no"),  # otherwise nginx buffers the response
     ],
     False: [("Content-Type", "application/json")],
 }
 _WAIT = {True: b": waiting\n\n", False: b"\n"}
-"""A comment; before a JSON body a blank line, as DeepSeek sends them."""
+"""Keep-alive: a comment in a stream; a blank line before a JSON body, as DeepSeek sends it."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _BODILESS = frozenset({101, 204, 304})
 _PIECE_BYTES = 1 << 18
-"""Larger bodies are sent in pieces: a transport copies what its socket does not take, and a client that does not read
-would have a whole answer in memory twice."""
+"""Larger bodies are sent in pieces: a transport copies what its socket does not accept, so that for a client that does
+not read a whole response would be in memory twice."""
 
 
 def pieces_of(body: bytes) -> Iterator[bytes]:
-    """A large body in pieces, each to be sent once the client has room; a smaller one as it is."""
+    """Yields a large body in pieces, each to be sent once the client has room; a small one as it is."""
     if len(body) <= _PIECE_BYTES:
         yield body
         return
@@ -44,7 +43,7 @@ def pieces_of(body: bytes) -> Iterator[bytes]:
 
 
 class Connection(Protocol):
-    """What a reply needs of a client's connection."""
+    """The part of a client's connection that a reply uses."""
 
     transport: asyncio.Transport
 
@@ -58,7 +57,7 @@ class Connection(Protocol):
 
 
 class Reply:
-    """The answer to one request."""
+    """The response to one request."""
 
     __slots__ = (
         "_head", "_is_chunked", "closes_connection", "connection", "has_begun", "is_early", "is_over", "request",
@@ -68,25 +67,25 @@ class Reply:
         self.request = request
         self.connection = connection
         self.closes_connection = not request.is_keep_alive
-        """The client is told to use this connection no more; to be set before the answer begins."""
+        """True to send `Connection: close`; set it before the response begins."""
         self.has_begun = False
-        """It has a head: it can only go on or be broken off."""
+        """True once the response has a head: it can then only continue or be broken off."""
         self.is_early = False
-        """Nothing was sent but a head of our own, before anybody had answered, and words that say nothing."""
+        """True if only the gateway's early head and keep-alives were sent, before any upstream's response."""
         self.is_over = False
-        """The client has got it as a whole."""
+        """True once the response is complete."""
         self._head = b""
-        """Not sent yet: it goes out together with the first bytes of the body."""
+        """The head until it is sent, together with the first bytes of the body."""
         self._is_chunked = False
 
     @property
     def peer(self) -> str | None:
-        """The IP address that the connection comes from; None if it has none."""
+        """IP address of the client; None if the connection has none."""
         name = self.connection.transport.get_extra_info("peername")
         return name[0] if isinstance(name, tuple) else None
 
     async def send(self, status: int, reason: str, headers: list[tuple[str, str]], body: bytes) -> None:
-        """Sends a whole answer; behind an early head, its body."""
+        """Sends a whole response, or only its body if an early head was sent."""
         if self.has_begun:
             await self.write(body)
             await self.end()
@@ -103,12 +102,12 @@ class Reply:
             await self.connection.wait_room()
 
     def begin(self, status: int, reason: str, headers: list[tuple[str, str]], length: int | None = None) -> None:
-        """Begins an answer with a body of `length` bytes (None: that is not known), unless one was begun early."""
+        """Begins a response with a body of `length` bytes (None if unknown), unless an early head was sent."""
         self.is_early = False
         if self.has_begun:
             return
         self.has_begun = True
-        # What has not come of the request would be taken for the next one.
+        # The rest of an incomplete request would be taken for the next request.
         self.closes_connection = self.closes_connection or not self.request.has_arrived
         lines = [f"HTTP/1.1 {status} {reason or _REASONS.get(status, '')}\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in headers]
@@ -123,8 +122,8 @@ class Reply:
         self._head = _encoded("".join(lines))
 
     def push(self, data: bytes) -> bool:
-        """Sends a piece of the body, b"" the head alone; returns whether there is room for more. Raises
-        ConnectionResetError when the client is gone."""
+        """Sends a piece of the body; b"" sends only the head. Returns True if there is room for more. Raises
+        ConnectionResetError if the client is gone."""
         if self._is_chunked and data:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
@@ -133,12 +132,12 @@ class Reply:
         return self.connection.push(data)
 
     async def write(self, data: bytes) -> None:
-        """As `push`; returns when there is room for more."""
+        """Sends a piece like `push`, and waits until there is room for more."""
         if not self.push(data):
             await self.connection.wait_room()
 
     async def end(self) -> None:
-        """The body is whole."""
+        """Completes the body."""
         self.is_over = True
         if self._is_chunked:
             self._head += b"0\r\n\r\n"
@@ -147,7 +146,7 @@ class Reply:
             await self.connection.wait_room()
 
     async def keep_waiting(self, call: Call, headers: list[tuple[str, str]]) -> None:
-        """Tells a client that waits that it is not forgotten, behind a head of our own if there is none yet."""
+        """Sends a keep-alive to a waiting client, after an early head if there is no head yet."""
         if not self.has_begun:
             call.sent_status = 200
             call.lift_patience(call.beyond.hurried_by if call.beyond is not None else float("inf"))
@@ -156,8 +155,8 @@ class Reply:
         await self.write(_WAIT[call.is_stream])
 
     async def break_off(self, last_words: bytes = b"") -> None:
-        """Ends an answer that has begun so that nobody takes it for a whole one: the connection is closed in the middle
-        of the body. `last_words` are for a client that still reads."""
+        """Ends a begun response so that it cannot be taken for a complete one: closes the connection in the middle of
+        the body. `last_words` are sent before that, to a client that still reads."""
         if self.connection.is_stuck:
             self.connection.abort()
             return
@@ -167,7 +166,7 @@ class Reply:
         self.connection.close()
 
     def send_continue(self) -> None:
-        """The client waits to be told that its body is wanted (RFC 9110, section 10.1.1)."""
+        """Sends 100 Continue to a client that waits for it before it sends its body (RFC 9110, section 10.1.1)."""
         self.connection.push(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _has_body(self, status: int) -> bool:
@@ -175,7 +174,7 @@ class Reply:
 
 
 def bare_answer(bad: BadRequest) -> bytes:
-    """An answer to what is not a request that could be served: in a form that both dialects' clients read."""
+    """Returns the response to a request that is rejected as HTTP, in a form that clients of both dialects can read."""
     error = {"type": "invalid_request_error", "message": bad.message, "code": bad.code, "param": bad.param}
     body = json.dumps({"type": "error", "error": error})
     lines = [
@@ -189,14 +188,15 @@ def bare_answer(bad: BadRequest) -> bytes:
 
 
 def uncancel() -> None:
-    """Takes back the cancellation by which a drain has ended the current call, so that it can say its last words."""
+    """Takes back the cancellation by which a drain has ended the current call, so that it can still send an error."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101  # a coroutine runs in one
     task.uncancel()
 
 
 def _encoded(head: str) -> bytes:
-    """As it came: what providers write beyond ASCII is kept byte for byte. Names of ours may be anything."""
+    """Returns the head as bytes. Providers' header values are latin-1 and stay byte for byte; UTF-8 is for characters
+    beyond that, in names from the config."""
     try:
         return head.encode("latin-1")
     except UnicodeEncodeError:

@@ -1,7 +1,6 @@
-"""One request as it came over the wire: its head, checked, and its body, read piece by piece.
+"""One HTTP request: its validated head, and its body, which is read piece by piece.
 
-Owns what a head must look like to be served at all (RFC 9112, and an allow-list of targets). Does not own the
-connection that it came on (`gateway.client_connection`), nor what the request asks for (`gateway.server`).
+Decides which heads are accepted at all (RFC 9112, and an allow-list of targets).
 """
 
 from __future__ import annotations
@@ -19,19 +18,20 @@ MAX_FIELDS = 128
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
 MAX_LINE_BYTES = 1 << 14
-"""Longest target, and longest header."""
+"""Longest accepted target, and longest header."""
 _UNREAD_BYTES = 1 << 18
-"""More of a body than this is not read ahead of whoever takes it."""
+"""The most of a body that is read ahead of its reader."""
 _TINY_PIECES = 4096
 _TINY_BYTES = 16
-"""A body of so many pieces that are so small on average costs more to take apart than to serve (CVE-2025-69229)."""
+"""Average piece size below which a body of more than `_TINY_PIECES` pieces is rejected: parsing it would cost more than
+serving it (CVE-2025-69229)."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)+/?")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]|//|/\.{1,2}(?:/|$)")
 
 
 class Request:
-    """The head of a request, and its body as it comes."""
+    """The head of a request, and its body as it arrives."""
 
     __slots__ = (
         "_error", "_pieces", "_pieces_count", "_resume", "_unread", "_waiter", "content_length", "has_arrived",
@@ -41,35 +41,36 @@ class Request:
     def __init__(
         self, method: str, target: str, version: str, fields: list[tuple[bytes, bytes]], *, is_head_long: bool = True
     ) -> None:
-        """Raises BadRequest. `is_head_long`: a header may be longer than the longest that is taken."""
+        """Raises BadRequest. Header lengths are checked only if `is_head_long`: in a short head none can be too
+        long."""
         self.method = method
         self.path, _, self.query = target.partition("?")
         self.version = version
         self.headers, self.names = _read_fields(fields, is_head_long)
         self.content_length = int(self.names.get("content-length", "0"))
-        """0 as well when the body is chunked."""
+        """Value of Content-Length; also 0 if the body is chunked."""
         self.is_keep_alive = True
-        """Whether another request may follow on this connection."""
+        """True if another request may follow on this connection."""
         self._pieces: list[bytes] = []
         self._pieces_count = self._unread = 0
         self.received_bytes = 0
-        """Of the body, so far."""
+        """Bytes of the body received so far."""
         self.has_arrived = False
-        """Whether all of it is here, its body included."""
+        """True once the whole request has arrived, its body included."""
         self._error: BadRequest | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._resume: Callable[[], None] | None = None
 
     @property
     def is_for_websocket(self) -> bool:
-        """Whether it asks to be answered by one (RFC 6455, section 4.1)."""
+        """True if it is a WebSocket handshake (RFC 6455, section 4.1)."""
         if self.method != "GET" or self.content_length > 0 or "transfer-encoding" in self.names:
             return False
         return self.names.get("upgrade", "").lower() == "websocket"
 
     async def read(self) -> bytes:
-        """What has come of the body; b"" at its end. Raises BadRequest when it is not framed as its head says, or too
-        slow."""
+        """Returns what has arrived of the body; b"" at its end. Raises BadRequest if its framing contradicts the head,
+        or if it is too slow."""
         while not self._pieces:
             if self._error is not None:
                 raise self._error
@@ -83,7 +84,7 @@ class Request:
         return self.take()
 
     def take(self) -> bytes:
-        """What has come of the body and was not taken."""
+        """Returns what has arrived of the body and was not yet taken."""
         pieces, self._pieces, self._unread = self._pieces, [], 0
         if self._resume is not None:
             self._resume()
@@ -93,7 +94,7 @@ class Request:
     # the connection's side
 
     def feed(self, piece: bytes) -> bool:
-        """Takes a piece of the body; returns whether no more should be read for now."""
+        """Adds a piece of the body. Returns True if the connection should pause reading."""
         self._pieces.append(piece)
         self._pieces_count += 1
         self.received_bytes += len(piece)
@@ -105,17 +106,17 @@ class Request:
         return self._unread > _UNREAD_BYTES
 
     def resume_with(self, resume: Callable[[], None]) -> None:
-        """`resume` is called when what was fed has been taken."""
+        """Registers `resume` to be called once the pieces have been taken."""
         self._resume = resume
 
     def complete(self) -> None:
-        """All of it has come."""
+        """Marks the request as complete."""
         self.has_arrived = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def fail(self, error: BadRequest) -> None:
-        """The rest of the body will not come."""
+        """Marks the body as failed: its reader gets `error`."""
         if self._error is None and not self.has_arrived:
             self._error = error
             if self._waiter is not None and not self._waiter.done():
@@ -123,8 +124,8 @@ class Request:
 
 
 def check_head(request: Request) -> None:
-    """Raises BadRequest for what a gateway must not guess about: where two readers of a head may differ, one of them
-    can be made to see a request that the other did not (request smuggling)."""
+    """Raises BadRequest for an ambiguous head: where two parsers may differ, one can be made to see a request that the
+    other does not (request smuggling)."""
     names = request.names
     if request.version not in ("1.1", "1.0"):
         raise BadRequest(505, "unsupported_http_version", "the gateway speaks HTTP/1.1 and HTTP/1.0")
@@ -140,7 +141,7 @@ def check_head(request: Request) -> None:
 
 
 def objection(request: Request) -> BadRequest | None:
-    """What is wrong with a request that is framed well: a method or a target that no provider should see."""
+    """Returns the error of a well-framed request with a method or target that no provider should see; else None."""
     path, query = request.path, request.query
     if request.method not in METHODS:
         return BadRequest(405, "method_not_allowed", f"use one of {', '.join(METHODS)}")
@@ -154,7 +155,7 @@ def objection(request: Request) -> BadRequest | None:
 
 
 def without_upstream(path: str) -> tuple[str | None, str]:
-    """`/upstreams/NAME/v1/…` as (NAME, /v1/…); any other path as (None, path)."""
+    """Splits `/upstreams/NAME/v1/…` into (NAME, /v1/…); returns (None, path) for any other path."""
     if not path.startswith("/upstreams/"):
         return None, path
     name, slash, rest = path.removeprefix("/upstreams/").partition("/")
@@ -162,7 +163,7 @@ def without_upstream(path: str) -> tuple[str | None, str]:
 
 
 def _is_crooked(path: str) -> bool:
-    """To a server that decodes the path once, or to one that does so twice."""
+    """Returns True if the path is unsafe as it is, decoded once, or decoded twice: servers differ in that."""
     for _ in range(3):
         if _FORBIDDEN.search(path):
             return True
@@ -171,9 +172,9 @@ def _is_crooked(path: str) -> bool:
 
 
 def _read_fields(fields: list[tuple[bytes, bytes]], is_head_long: bool) -> tuple[Headers, dict[str, str]]:
-    """The fields as they came, and the first value of each by its lower-case name.
+    """Returns the header fields in order, and the first value of each by its lower-case name.
 
-    Fields with an underscore are dropped: to a CGI or WSGI server behind us `X_Api_Key` is `X-Api-Key`.
+    Drops fields with an underscore: to a CGI or WSGI upstream `X_Api_Key` is the same as `X-Api-Key`.
     """
     if len(fields) > MAX_FIELDS:
         raise BadRequest(431, "head_too_large", f"more than {MAX_FIELDS} headers")
@@ -195,7 +196,7 @@ def _read_fields(fields: list[tuple[bytes, bytes]], is_head_long: bool) -> tuple
 
 
 def _spellings(raw: bytes) -> tuple[str, str]:
-    """A header's name as it was written, and in lower case; "" where the header is dropped."""
+    """Returns a header's name as written and in lower case; the latter is "" if the header is to be dropped."""
     written = raw.decode("latin-1")
     return written, "" if "_" in written else written.lower()
 

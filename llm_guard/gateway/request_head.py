@@ -1,7 +1,7 @@
-"""What goes out before a body: the head of a request, framed afresh (RFC 9112, section 6).
+"""Writes the head of an upstream request with framing of its own (RFC 9112, section 6).
 
-Owns what may stand in a head: whatever a client or a config has put in, it is one request. Does not own which headers
-travel (`gateway.headers`).
+Guarantees that the head is exactly one request, with any header values from a client or the config. `gateway.headers`
+decides which headers are forwarded.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ _FRAMING = frozenset({"host", "content-length", "transfer-encoding"})
 _NAMES_KEPT = 1024
 
 _sound_names: set[str] = set()
-"""Names that have been checked, bounded: clients choose them. `Upgrade` is never among them, so that it is seen."""
+"""Header names that passed the check; bounded, because clients choose them. Never contains `Upgrade`, so that each use
+of it is noticed."""
 
 
 def request_head(
     method: str, target: str, host: str, headers: list[tuple[str, str]], body_size: int | None
 ) -> tuple[bytes, bool]:
-    """The head, with the length of the body and nothing else of our own, and whether it asks for an upgrade. A body of
-    unknown length (None) is chunked.
+    """Returns the head, and True if it asks for an upgrade. Only Host and the body's framing are added: its length, or
+    chunked if `body_size` is None.
 
-    Raises UpstreamError (INTERNAL) for what would not be one request: it never reaches the wire.
+    Raises UpstreamError (INTERNAL) if the result would not be exactly one request; nothing is sent then.
     """
     if method not in _METHODS or target[:1] != "/" or " " in target:
         raise unsendable("its method or its target is not valid")
@@ -40,7 +41,7 @@ def request_head(
         lines.append("Transfer-Encoding: chunked")
     elif body_size or method in _METHODS_WITH_BODY:
         lines.append(f"Content-Length: {body_size}")
-    # All lines at once, so that nothing that stands in one can be forgotten: 0.2 us.
+    # One check over all lines, so that none can be missed: 0.2 us.
     text = "".join(lines)
     if "\r" in text or "\n" in text or "\0" in text:
         raise unsendable("a header or its target has a control character")
@@ -52,7 +53,7 @@ def request_head(
 
 
 def _check_name(name: str) -> bool:
-    """Whether it is `Upgrade`; raises UpstreamError for what is no name, or frames the request."""
+    """Returns True for `Upgrade`; raises UpstreamError for an invalid name, or one that would frame the request."""
     lower = name.lower()
     if not _TOKEN.fullmatch(name) or lower in _FRAMING:
         raise unsendable("a header's name is not valid")

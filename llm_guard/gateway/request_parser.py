@@ -1,7 +1,6 @@
-"""Bytes of a client as requests, by llhttp's strict parser (httptools).
+"""Parses a client's bytes into requests, with llhttp in strict mode (httptools).
 
-Owns framing. Does not own what a head must look like (`gateway.request`), nor when a request is answered
-(`gateway.client_connection`).
+`gateway.request` validates the heads, `gateway.client_connection` schedules the requests.
 """
 
 from __future__ import annotations
@@ -15,29 +14,29 @@ from llm_guard.gateway.request import MAX_FIELDS, MAX_LINE_BYTES, Request, check
 
 _MAX_HEAD_BYTES = 1 << 16
 _SLICE_BYTES = 1 << 12
-"""What a client pipelines is parsed so much at a time: what waits for its turn is bounded."""
+"""Pipelined data is parsed in slices of this size, so that the number of parsed requests that wait is bounded."""
 _FRAMING_PER_BYTE = 8
-"""A chunk of a single byte takes six around it."""
+"""Bytes of chunk framing allowed per byte of body: a chunk of a single byte needs six."""
 
 
 class Taker(Protocol):
-    """Whom requests are for."""
+    """Callbacks of the parser."""
 
     def on_begun(self) -> None:
-        """The first byte of a head has come."""
+        """Called for the first byte of a head."""
 
     def on_request(self, request: Request) -> None:
-        """A head has come; the body follows."""
+        """Called for a complete head; the body follows."""
 
     def on_whole(self, request: Request) -> None:
-        """All of its body has come."""
+        """Called when all of the body has arrived."""
 
     def on_full(self, request: Request) -> None:
-        """More of its body has come than has been taken."""
+        """Called when so much of the body is unread that the connection should pause reading."""
 
 
 class RequestParser:
-    """The requests of one connection, one after the other. httptools calls the `on_...`."""
+    """Parses the requests of one connection. httptools calls the `on_...` methods."""
 
     __slots__ = (
         "_bad", "_fields", "_framing_bytes", "_head_bytes", "_parser", "_taker", "_target", "_unupgraded", "is_in_head",
@@ -49,17 +48,17 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self)
         self.is_in_head = False
         self.reading: Request | None = None
-        """Whose body comes now."""
+        """The request with the body that is being parsed."""
         self._head_bytes = self._framing_bytes = 0
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
         self._bad: BadRequest | None = None
         self._unupgraded: Request | None = None
-        """It asks for an upgrade that it does not get."""
+        """A request for an upgrade that is not granted; its body is still to be parsed."""
 
     def feed(self, data: bytes) -> bytes:
-        """Parses some of `data`; returns what is left of it, b"" behind a request for a WebSocket. Raises BadRequest:
-        what comes is not a request, and nothing behind it can be told."""
+        """Parses some of `data`; returns the unparsed rest. Raises BadRequest if it is not a valid request: nothing
+        that follows on the connection can be trusted then."""
         at = min(self._slice(data), len(data))
         reading = self.reading
         received_bytes = reading.received_bytes if reading is not None else 0
@@ -82,7 +81,8 @@ class RequestParser:
         return rest
 
     def _weigh(self, reading: Request, framing_bytes: int) -> None:
-        """llhttp passes over chunk extensions of any length (CVE-2024-22019), and trailers are dropped here."""
+        """Limits framing overhead: llhttp skips chunk extensions of any length (CVE-2024-22019), and trailers are
+        dropped here."""
         self._framing_bytes += framing_bytes
         if self._framing_bytes > _MAX_HEAD_BYTES + _FRAMING_PER_BYTE * reading.received_bytes:
             self._bad = self._bad or _too_large()
@@ -101,12 +101,12 @@ class RequestParser:
         raise bad
 
     def _go_on_after(self, rest: bytes) -> bytes:
-        """Parsing stopped behind a request for an upgrade; returns what is still to be parsed."""
+        """Continues after a request for an upgrade, where llhttp stops; returns the bytes still to be parsed."""
         request = self._unupgraded
         if request is None:
             return rest
-        # JDK's client asks for h2c with every request and sends its body regardless, but llhttp has let go of the
-        # message: another parser is told how the body is framed.
+        # The JDK's HTTP client asks for h2c with every request and sends its body regardless, but llhttp considers the
+        # message finished: a new parser gets the framing headers of the body.
         names = ("content-length", "transfer-encoding")
         framing = "".join(f"{name}: {request.names[name]}\r\n" for name in names if name in request.names)
         self._parser = httptools.HttpRequestParser(self)
@@ -127,7 +127,7 @@ class RequestParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.reading is None:
             self._fields.append((name, value))
-        else:  # a trailer: no part of what was asked, nor of what is asked next
+        else:  # a trailer, which is dropped
             self._framing_bytes += _MAX_HEAD_BYTES // MAX_FIELDS
 
     def on_headers_complete(self) -> None:
@@ -173,7 +173,8 @@ class RequestParser:
         self._taker.on_request(request)
 
 
-# Made anew each time: an exception keeps the frames of whoever has raised it, and one for all those of everybody.
+# Errors are created for each use: an exception keeps the stack frames in which it was raised, so a shared one would
+# keep those of all connections.
 
 
 def _not_framed() -> BadRequest:

@@ -1,7 +1,6 @@
-"""A stream that is read along as it passes, and the ids in a streamed response.
+"""Observes streams as they are relayed, and extracts the events of a streamed response that contain object ids.
 
-Owns which events are read, and their framing. Does not own what an event makes known (`policy.objects`). Changes no
-byte, and keeps at most one event.
+Changes no byte, and buffers at most one event. `policy.objects` reads the ids.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Protocol
 from llm_guard.call import Exchange, Inbox, Wire
 
 _MOST_BYTES = 1 << 20
-"""A longer event is not read: `response.completed` repeats what came before it."""
+"""Longer events are skipped: `response.completed` only repeats what earlier events contained."""
 _TELLING = re.compile(rb"response\.(?:created|queued|in_progress|completed|incomplete|output_item\.(?:added|done))")
 _END = re.compile(rb"\r?\n\r?\n")
 
@@ -23,14 +22,14 @@ OnEvent = Callable[[Mapping[str, Any]], None]
 
 
 class Reader(Protocol):
-    """What reads a stream along."""
+    """An observer of a stream."""
 
     def feed(self, chunk: bytes) -> None:
-        """The next piece of the stream."""
+        """Takes the next chunk of the stream."""
 
 
 class ResponseTap:
-    """An exchange whose stream is read along; has the surface of `Exchange`."""
+    """An exchange that shows its stream to an observer; implements `call.Exchange`."""
 
     def __init__(self, exchange: Exchange, reader: Reader) -> None:
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
@@ -38,32 +37,32 @@ class ResponseTap:
         self._reader = reader
 
     async def read(self) -> bytes:
-        """As of the exchange. What an event makes known is known before its bytes are passed on."""
+        """Reads from the exchange. The observer sees the bytes before the client does."""
         chunk = await self._exchange.read()
         self._reader.feed(chunk)
         return chunk
 
     def abort(self) -> None:
-        """As of the exchange."""
+        """Implements `call.Exchange`."""
         self._exchange.abort()
 
     def take_over(self, inbox: Inbox) -> Wire:
-        """As of the exchange."""
+        """Implements `call.Exchange`."""
         return self._exchange.take_over(inbox)
 
 
 class EventReader:
-    """Passes on the events of a response that may make an id known."""
+    """Calls back with the events of a response that may contain a new id."""
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event = on_event
         self._rest = b""
 
     def feed(self, chunk: bytes) -> None:
-        """The next piece of the stream."""
+        """Implements `Reader`."""
         *events, self._rest = _END.split(self._rest + chunk)
         if len(self._rest) > _MOST_BYTES:
-            self._rest = self._rest[-4:]  # an end may begin here
+            self._rest = self._rest[-4:]  # the event's end may begin here
         for event in events:
             if _TELLING.search(event) is not None:
                 self._read(event)

@@ -1,7 +1,5 @@
-"""What a call of a client key must pass besides its path and model, before it is sent and before it is answered.
-
-Owns which of the two filters sees which call. Does not own them (`gateway.isolation`, `gateway.model_list`).
-"""
+"""Applies the filters for client keys to calls and responses: object isolation (`gateway.isolation`) and lists of
+models (`gateway.model_list`)."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from llm_guard.routes import RouteTable
 
 
 class Screening:
-    """For calls that have a scope."""
+    """The filters for calls that have a scope."""
 
     def __init__(self, objects: OwnedObjects, table: Callable[[], RouteTable], clock: Clock) -> None:
         self._objects = objects
@@ -28,36 +26,36 @@ class Screening:
         self._clock = clock
 
     def adopt(self, config: Config) -> None:
-        """From the next call on. Objects made before `isolate_objects` was set belong to no key."""
+        """Applies a config from the next call on. Objects made before `isolate_objects` was set belong to no key."""
         self._isolation.is_on = config.server.isolate_objects
         if self._isolation.is_on:
             self._objects.begin()
 
     async def start(self, config: Config) -> None:
-        """As `adopt`, and reads whose the objects are that were made before a restart."""
+        """Applies the first config, and reads the owners of objects made before a restart."""
         self.adopt(config)
         if self._isolation.is_on:
             await self._objects.wait_read()
 
     async def close(self) -> None:
-        """At the end of the process."""
+        """Saves the owners, at the end of the process."""
         await self._objects.close()
 
     def applies_to(self, call: Call) -> bool:
-        """Whether a call has anything to pass: `check` before it is sent, and `screen` before it is answered."""
+        """Returns True if the call needs `check` before it is sent and `screen` before it is answered."""
         return (self._isolation.is_on and self._isolation.applies_to(call)) or is_filtered(call)
 
     def needs_whole_body(self, call: Call) -> bool:
         return self._isolation.needs_whole_body(call)
 
     async def check(self, call: Call) -> Refusal | None:
-        """Before a call with a route is sent."""
+        """Checks a call with a route before it is sent; returns its refusal, if any."""
         if is_filtered(call):
             ask_for_plain(call)
         return await self._isolation.check(call) if self._isolation.applies_to(call) else None
 
     async def screen(self, call: Call, result: Served | GaveUp, run: Run) -> Served | GaveUp:
-        """The answer as the call's key may see it. `run` asks for more of a list."""
+        """Returns the response as the call's key may see it. `run` fetches further pages of a list."""
         if not isinstance(result, Served):
             return result
         if is_filtered(call):

@@ -1,7 +1,6 @@
-"""A body on its way to one upstream while it still arrives from the client.
+"""Forwards a body to one upstream while it still arrives from the client.
 
-Owns how far one attempt has got with it, and which part of the time is the client's. Does not own the body
-(`gateway.body`), nor the connection (`gateway.upstream_connection`).
+Tracks an attempt's progress with the body, and the time spent waiting for the client. `gateway.body` has the body.
 """
 
 from __future__ import annotations
@@ -17,34 +16,34 @@ class Limits(Protocol):
     """The time limits of the attempt."""
 
     def on_block(self) -> None:
-        """The provider has taken what had arrived so far: its time begins again."""
+        """Called before each block is sent and at the body's end: the provider's time starts again."""
 
     def on_client_awaited(self) -> None:
-        """The provider has all that has arrived: until there is more, it is not the provider that takes the time."""
+        """Called when the provider has all that has arrived: from then on the client is waited for."""
 
 
 class Sending:
-    """Fits `call.FileBody`, for one attempt."""
+    """A body on its way in one attempt; implements `request_body.FileBody`."""
 
     def __init__(self, body: FileBody, limits: Limits) -> None:
         self.size = body.size
-        """Fixed when the attempt begins: the request is framed by it, even if the body is complete soon after."""
+        """Size that frames the request: fixed when the attempt begins, even if the body is complete soon after."""
         self.is_complete = False
-        """The whole request is on its way: it may be executed."""
+        """True once the whole request is on its way, so that it may be executed."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when nothing more is sent: all of it was, or the connection has no use for the rest."""
+        """Done when nothing more is sent: the body is complete, or the connection does not need the rest."""
         self._body = body
         self._limits = limits
 
     def blocks(self) -> Iterator[Block]:
-        """To be called once. Raises OSError."""
+        """Yields the body's blocks; may be called once. Raises OSError."""
         sent_bytes = 0
         try:
             for block in self._body.blocks():
                 if isinstance(block, bytes):
                     self._limits.on_block()
                     sent_bytes += len(block)
-                    self.is_complete = sent_bytes == self.size  # before the last block is out, never after
+                    self.is_complete = sent_bytes == self.size  # set before the last block is sent, never after
                 else:
                     self._limits.on_client_awaited()
                 yield block

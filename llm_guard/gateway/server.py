@@ -1,7 +1,4 @@
-"""Admit, receive, identify; then attempt, relay, record: the way of one call, in line order.
-
-Owns the listener's side of a call, and the gateway's own refusals. Does not own routes, attempts or the relay.
-"""
+"""Handles one call from start to finish: admit, receive, identify, attempt, relay, record, in this order."""
 
 from __future__ import annotations
 
@@ -50,11 +47,11 @@ from llm_guard.routes import RouteTable
 
 _log = structlog.get_logger("llm_guard.gateway.server")
 _SMALL_BODY_BYTES = 1 << 17
-"""Looked at in one go; a larger one piece by piece."""
+"""Bodies up to this size are parsed in one go; larger ones piece by piece."""
 
 
 class Gateway:
-    """Serves calls by the current config and table, which a reload replaces."""
+    """Serves calls with the current config and route table, which a reload replaces."""
 
     def __init__(
         self, config: Config, table: RouteTable, upstreams: Upstreams, recorder: Recorder, clock: Clock, random: Random
@@ -67,23 +64,23 @@ class Gateway:
         self._random = random
         self._running: dict[asyncio.Task[object], Call] = {}
         self.tracer: Tracer | None = None
-        """None: calls are not traced."""
+        """None if calls are not traced."""
         self.keeper: Keeper | None = None
-        """None: no call is kept beyond its client."""
+        """Store of deferred calls and dead letters; None if neither is configured."""
         self.screening: Screening | None = None
-        """None: no call has a scope."""
+        """Checks that apply to calls with a scope; None if no call has one."""
         self.last_resort = LastResort(clock)
         self.degraded = Degraded(recorder.models, clock)
         self.first_resort = FirstResort(self, self.last_resort, self.degraded, clock)
         self.quotas = ClientQuotas(clock)
         self.is_leaving = False
-        """Asked to stop: clients are told to close their connections."""
+        """True once shutdown has begun: responses carry `Connection: close`."""
         self.is_closed = False
-        """No longer accepting: a call on a kept-alive connection is refused."""
+        """True once no call is accepted: a call on a kept-alive connection is refused."""
         self.adopt(Serving(config, table))
 
     def adopt(self, by: Serving) -> None:
-        """From the next call on, serve by this."""
+        """Switches to another config, from the next call on."""
         self.table = by.table
         self.repeatable = by.repeatable
         self._clients = by.clients
@@ -96,7 +93,7 @@ class Gateway:
         self.degraded.adopt(by.config)
 
     async def serve(self, request: Request, reply: Reply) -> None:
-        """One call, from its head to its record."""
+        """Serves one call, from its request head to its log record."""
         call = self._begin(request)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
@@ -113,7 +110,7 @@ class Gateway:
                 await self._answer(call, refusal, reply)
         except asyncio.CancelledError:
             if call.sent_status is not None and not reply.is_early:
-                raise  # an answer had begun: the relay knows whether the client got all that it waited for
+                raise  # a response had begun: the relay has recorded whether the client got all of it
             if not call.is_draining:
                 call.failure = CLIENT_LEFT
                 raise
@@ -122,9 +119,9 @@ class Gateway:
         except ConnectionError:
             call.failure = CLIENT_LEFT
             raise
-        except BadRequest as bad:  # found when the model was to be renamed, or while the body was sent on
+        except BadRequest as bad:  # found while renaming the model, or while forwarding the body
             await self._refuse(call, refusal_of(bad), reply)
-        except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
+        except Exception as error:  # noqa: BLE001  # a bug in the gateway must not look like a provider's failure
             _log.exception("a call broke the gateway", **log_ids(call))
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
             await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), reply)
@@ -137,15 +134,15 @@ class Gateway:
             self.recorder.end(call)
 
     def deployments(self) -> tuple[Deployment, ...]:
-        """Of the current table."""
+        """Deployments of the current route table."""
         return self.table.deployments()
 
     def let_in(self) -> None:
-        """An operator has changed something at the gates: whoever waits and may pass now does."""
+        """Wakes the waiting calls that may proceed now, after an operator has changed something at the gates."""
         self._loop.adopt(self.table.deployments())
 
     def end_hints(self, deployments: Iterable[Deployment]) -> None:
-        """A light probe has found these well: their providers' hints to stay away are over, and one call goes first."""
+        """Ends the providers' Retry-After waits of deployments that a probe has found healthy; one call goes first."""
         now = self._clock.now()
         for deployment in deployments:
             self.bench.expire(self.bench.hints(deployment.upstream.name, deployment.model), now)
@@ -155,11 +152,11 @@ class Gateway:
 
     @property
     def running(self) -> int:
-        """Calls in flight."""
+        """Number of calls in flight."""
         return len(self._running)
 
     def calls(self) -> tuple[Call, ...]:
-        """Those in flight, to be looked at; the oldest first."""
+        """Calls in flight, for inspection; the oldest first."""
         return tuple(self._running.values())
 
     async def wait_idle(self, seconds: float) -> None:
@@ -169,13 +166,13 @@ class Gateway:
             await asyncio.wait(list(self._running), timeout=left_s)
 
     def end_running(self) -> None:
-        """Ends every call in flight: a stream with an error event, any other with a refusal."""
+        """Ends every call in flight: a stream with an error event, any other call with a refusal."""
         for task, call in self._running.items():
             call.is_draining = True
             task.cancel()
 
     async def _serve_arriving(self, call: Call, body: ArrivingBody, refusal: Refusal | None, reply: Reply) -> None:
-        """Sends the body on while it arrives, unless something needs all of it. Raises BadRequest."""
+        """Forwards the body while it arrives, unless a check or a feature needs all of it. Raises BadRequest."""
         is_screened = self.screening is not None and self.screening.needs_whole_body(call)
         if refusal is not None or is_screened or needs_whole_body(call, reply):
             call.body, asked = await body.receive_whole()
@@ -227,13 +224,13 @@ class Gateway:
             await self.last_resort.give(call, result, reply)
 
     def take_up(self, call: Call, asked: Asked) -> Refusal | None:
-        """A call that was kept, as if it had just come: finds its route as it is now, or says why there is none."""
+        """Prepares a stored call as if it had just arrived; returns a refusal if no current route can serve it."""
         note_asked(call, asked, self.repeatable)
         return self._clients.check_path(call) or identify(call, self.table, self._clock.now())
 
     async def ask(self, call: Call, reply: Reply) -> GaveUp | None:
-        """The way of a call that no client waits for, from its route on; None: it was answered, as far as
-        `call.failure` says. Whoever asks has it recorded."""
+        """Executes a call that no client waits for; its route is set. Returns None if it was answered, possibly in
+        part: see `call.failure`. The caller records the call."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
         if (refusal := self.quotas.reserve(call, is_deferred=True)) is not None:
@@ -247,8 +244,8 @@ class Gateway:
                 self.quotas.settle(call, call.reservation)
 
     async def fetch(self, call: Call, reply: Reply) -> GaveUp | None:
-        """As `ask`, for calls that run already."""
-        assert call.route is not None  # noqa: S101  # whoever asks has found it
+        """Executes like `ask`, for a call that is already counted as running."""
+        assert call.route is not None  # noqa: S101  # the caller has set it
         result = await self._loop.run(call, call.route)
         if call.scope is not None and self.screening is not None:
             result = await self.screening.screen(
@@ -264,7 +261,7 @@ class Gateway:
         return None
 
     async def _show(self, call: Call, reply: Reply) -> None:
-        """One of the calls that the gateway has promised to answer."""
+        """Serves the status and result of a deferred call."""
         if self.keeper is None:
             await self._refuse(call, Refusal(404, "unknown_path", "nothing is kept here", by="route"), reply)
         else:
@@ -306,14 +303,14 @@ class Gateway:
         if self.is_closed:
             return DRAINED
         if (bad := objection(reply.request)) is not None:
-            reply.closes_connection = True  # who sends such a thing may have framed it oddly as well
+            reply.closes_connection = True  # the framing of such a request cannot be trusted either
             return refusal_of(bad)
         return self._clients.admit(call, reply.request.names)
 
     # receive: the body, once, bounded
 
     def _take(self, call: Call, reply: Reply) -> Refusal | None:
-        """Takes a small body, which has arrived with its head."""
+        """Takes a small body, which has arrived together with its head."""
         limit = self._body_limits.of(call, reply)
         try:
             check_announced(reply, limit, self.spool)
@@ -324,7 +321,7 @@ class Gateway:
         return None
 
     async def _receive(self, call: Call, reply: Reply) -> Refusal | None:
-        """Receives any other body, or the beginning of it."""
+        """Receives any other body, or its beginning."""
         limit = self._body_limits.of(call, reply)
         try:
             check_announced(reply, limit, self.spool)
@@ -335,12 +332,12 @@ class Gateway:
         return None
 
     def _note_arrived(self, call: Call, reply: Reply, asked: Asked) -> None:
-        # SDKs begin to wait when they have sent it all, which for a slow upload is long after the head.
+        # An SDK's read timeout starts when it has sent the whole body, which for a slow upload is long after the head.
         if (patience := patience_s(reply.request.names)) is not None:
             call.decide_by = self._clock.now() + decide_within_s(patience)
         note_asked(call, asked, self.repeatable)
 
 
 def _is_small(call: Call, request: Request) -> bool:
-    """Whether the body can be looked at in one go."""
+    """Returns True if the body can be parsed in one go."""
     return request.has_arrived and request.received_bytes <= _SMALL_BODY_BYTES and not call.content_encoding

@@ -1,7 +1,4 @@
-"""By what calls are served: the config and what follows from it, built as a whole before any of it is used.
-
-Owns that it belongs together. Does not own what is done with it (`gateway.server`).
-"""
+"""The settings that `gateway.server` serves calls with: a config and all that is derived from it, swapped as one."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from llm_guard.routes import RouteTable
 
 
 class Serving:
-    """One config's."""
+    """One config and its derived settings; built completely before any of it is used."""
 
     def __init__(self, config: Config, table: RouteTable) -> None:
         self.config = config

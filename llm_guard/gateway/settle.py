@@ -1,8 +1,4 @@
-"""The end of an attempt: what it holds is given back, and what it showed of its deployment is noted.
-
-Owns who hears of an end, and of what. Does not own what follows from it (`policy`), nor what is written down of a call
-(`gateway.record`).
-"""
+"""Ends an attempt: releases its lease, and reports its outcome to breakers, budgets, gates and latencies."""
 
 from __future__ import annotations
 
@@ -20,18 +16,19 @@ from llm_guard.policy.transition import Transition
 _log = structlog.get_logger("llm_guard.gateway.settle")
 
 _CUT = frozenset({FailureKind.TIMEOUT, FailureKind.SUPERSEDED, FailureKind.CLIENT_CANCELLED})
-"""Ends of exchanges that would have taken longer."""
+"""Outcomes that cut an exchange off: it would have taken longer."""
 _WORTH_HOLDING_S = 2.0
-"""Shorter waits are the pace's to find: all that were told to wait a second would come back together."""
+"""A Retry-After shorter than this does not hold the gate: the pacer finds the rate, whereas all calls that wait for the
+same second would return together."""
 _OVERLOADS = frozenset({FailureKind.OVERLOADED, FailureKind.TIMEOUT, FailureKind.GPU_OOM})
-# A member of an Enum takes as long to look up as all the rest of a test (CPython 3.11: 50 ns).
+# Looking up a member of an Enum takes as long as the rest of a comparison (CPython 3.11: 50 ns).
 _HEALTHY = Signal.HEALTHY
 _UNHEALTHY = Signal.UNHEALTHY
 _NO_EVIDENCE = Signal.NO_EVIDENCE
 
 
 def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
-    """Ends an attempt: gives back what it holds, and notes what it showed of its deployment. Only once."""
+    """Ends an attempt: releases its lease and records its outcome. Further calls do nothing."""
     if leave.is_over:
         return
     leave.is_over = True
@@ -49,7 +46,7 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
     if leave.key is not None:
         leave.key.in_flight -= 1
     if leave.suspect is not None and signal is _UNHEALTHY:
-        ending = "ignored"  # what one caller alone fails at tells nothing of the deployment's capacity
+        ending = "ignored"  # failures of one caller alone say nothing about the deployment's capacity
     is_waited_for = gate.exit(leave.slot, now, ending, took_s if ending == "ok" else None)
     if ending == "rate_limited":
         _note_rate_limit(attempt, leave, clock)
@@ -58,7 +55,7 @@ def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None
 
 
 def settle_begun(attempt: Attempt, leave: Leave, clock: Clock) -> None:
-    """An answer that will last has begun well: its deployment serves. If it dies, `settle` takes that back."""
+    """Records a success when a long response has begun well. If it dies, `settle` revises that to a failure."""
     now = clock.now()
     took_s = None if attempt.answered_at is None else attempt.answered_at - attempt.timed_from
     _settle_breaker(attempt, leave, _HEALTHY, now, took_s)
@@ -67,7 +64,7 @@ def settle_begun(attempt: Attempt, leave: Leave, clock: Clock) -> None:
 
 
 def settle_host(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
-    """Gives the permit of an attempt's host back with what the attempt showed of it."""
+    """Releases the permit of the host's breaker with the attempt's outcome."""
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY and _is_ignored(attempt):
         signal = _NO_EVIDENCE
@@ -77,7 +74,7 @@ def settle_host(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) ->
 
 
 def _settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, now: float, took_s: float | None) -> None:
-    """Gives the breaker its permit back; where an answer that began well has died, the news."""
+    """Releases the breaker's permit; if a response that began well has died, revises the success to a failure."""
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY and _is_ignored(attempt):
         signal = _NO_EVIDENCE
@@ -98,7 +95,7 @@ def _settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, now: float, 
 
 
 def _note_caller(attempt: Attempt, leave: Leave, signal: Signal, now: float) -> None:
-    """Whose attempt it was, and how it ended: what one caller alone fails at is not held against the others."""
+    """Records the outcome for the attempt's caller: failures of one caller alone must not affect the others."""
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY:
         if deployment.note_failure(leave.caller, now):
@@ -108,13 +105,13 @@ def _note_caller(attempt: Attempt, leave: Leave, signal: Signal, now: float) -> 
 
 
 def _is_ignored(attempt: Attempt) -> bool:
-    """Whether its failure is no evidence for its breaker, by `breaker.ignore`."""
+    """Returns True if the config's `breaker.ignore` excludes the attempt's failure."""
     ignored = attempt.target.deployment.breaker.settings.ignore
     return bool(ignored) and attempt.failure is not None and attempt.failure.kind.label in ignored
 
 
 def _note_latency(attempt: Attempt, signal: Signal, now: float, took_s: float) -> None:
-    """`took_s`: until the first token or the whole answer was there, else to the attempt's end."""
+    """Records latency. `took_s` ends at the first token or the whole response, else at the attempt's end."""
     deployment = attempt.target.deployment
     latency = deployment.first_tokens if attempt.is_stream else deployment.latency
     if attempt.answered_at is not None:
@@ -128,7 +125,7 @@ def _note_latency(attempt: Attempt, signal: Signal, now: float, took_s: float) -
 
 
 def _ending(attempt: Attempt, signal: Signal) -> Ending:
-    """What an attempt's end that is not healthy tells of its deployment's capacity."""
+    """Returns what an attempt without success says about its deployment's capacity."""
     kind = attempt.failure.kind if attempt.failure is not None else None
     if kind is FailureKind.RATE_LIMIT:
         return "rate_limited"
@@ -149,7 +146,7 @@ def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool
 
 
 def _note_rate_limit(attempt: Attempt, leave: Leave, clock: Clock) -> None:
-    """What a 429 says about later calls: its rate-limit headers, and its Retry-After."""
+    """Applies a 429's rate-limit headers and Retry-After to the gate."""
     failure, now = attempt.failure, clock.now()
     if failure is None:
         return

@@ -1,7 +1,6 @@
-"""The disk space that spooled request bodies take: one limit for all bodies of the process, and their files.
+"""Disk space for spooled request bodies: one limit for all bodies of the process, and their files.
 
-Owns the count of spooled bytes and the refusal of a body that finds no room. Does not own what a body holds
-(`gateway.stored_body`), nor when one is spooled (`gateway.body`).
+`gateway.body` decides when a body is spooled, `gateway.stored_body` reads it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _RETRY_AFTER_S = 5.0
 
 
 def default_max_bytes() -> int:
-    """The limit where `server.max_spool` is not configured: half of the free space under TMPDIR, at most 4 GiB."""
+    """Returns the default of `server.max_spool`: half of the free space under TMPDIR, at most 4 GiB."""
     try:
         return min(_MAX_DEFAULT_BYTES, shutil.disk_usage(tempfile.gettempdir()).free // 2)
     except OSError:  # the directory may be usable later; until then `new_file` refuses each body
@@ -35,10 +34,10 @@ class Spool:
         self.used_bytes = 0
         """Bytes in open files. Above `max_bytes` only after a reload that lowers the limit."""
         self.refused = 0
-        """Bodies so far that found no room."""
+        """Number of bodies refused so far for lack of room."""
 
     def adopt(self, max_bytes: int | None) -> None:
-        """Changes the limit. None is the default. Bodies that are already spooled stay."""
+        """Changes the limit (None for the default). Bodies that are already spooled stay."""
         self.max_bytes = self._default_max_bytes if max_bytes is None else max_bytes
 
     def check(self, size: int) -> None:
@@ -67,7 +66,7 @@ class Spool:
             raise self.refusal("other large bodies take all of server.max_spool")
 
     def refusal(self, reason: str | None) -> BadRequest:
-        """Counts a body that finds no room, and returns its error."""
+        """Counts a body for which there is no room, and returns its error."""
         self.refused += 1
         message = f"the gateway cannot spool a body of this size now: {reason}"
         return BadRequest(503, "no_room_for_body", message, should_retry=True, retry_after_s=_RETRY_AFTER_S)
@@ -89,12 +88,12 @@ class SpoolFile:
 
     @property
     def closed(self) -> bool:
-        """Whether its bytes are gone."""
+        """True if the file is deleted."""
         return self._file.closed
 
     @property
     def size(self) -> int:
-        """Bytes written."""
+        """Number of bytes written."""
         return self._size
 
     def append(self, block: bytes) -> None:
@@ -112,11 +111,11 @@ class SpoolFile:
         return self._file.seek(offset)
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes from the current position. Raises OSError."""
+        """Reads at most `size` bytes from the current position. Raises OSError."""
         return self._file.read(size)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """At most `size` bytes from `offset`, between two calls of `append`. Raises OSError."""
+        """Reads at most `size` bytes from `offset`; may be called between two calls of `append`. Raises OSError."""
         self._file.seek(offset)
         block = self._file.read(size)
         self._file.seek(self._size)  # where the next block is appended

@@ -1,6 +1,6 @@
-"""A body that is not in memory as a whole: kept in a file without a name, read block by block, renamed or not.
+"""A request body in a file without a name, read block by block, with its model replaced if necessary.
 
-Owns the files. Does not own how a body gets here (`gateway.body`), nor where its model stands.
+`gateway.body` writes the file.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _CODED_BLOCK_BYTES = 1 << 16
 _TURN_S = 0.001
 
 Patch = tuple[int, int, bytes]
-"""From where to where bytes are to be replaced, and by what."""
+"""A replacement: start, stop, new bytes."""
 
 
 class BodyFile(Protocol):
-    """Where a body's bytes are: a `SpoolFile`, or memory for a small one."""
+    """The storage of a body: a `SpoolFile`, or memory for a small one."""
 
     @property
     def closed(self) -> bool: ...
@@ -32,7 +32,7 @@ class BodyFile(Protocol):
 
 
 class StoredBody:
-    """Fits `call.FileBody`."""
+    """A complete body; implements `request_body.StoredBody`."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class StoredBody:
         spool: Spool,
         clock: Clock,
     ) -> None:
-        """`patches`: what gives it another model, in order; may raise BadRequest. `spool` takes the files of renamed
-        copies."""
+        """`patches` returns the replacements that set another model, in order; it may raise BadRequest. Files of
+        renamed copies are made in `spool`."""
         self.size = size
         self._file = file
         self._content_encoding = content_encoding
@@ -54,13 +54,13 @@ class StoredBody:
         self._recoded: dict[str, _Recoded] = {}
 
     def blocks(self) -> Iterator[bytes]:
-        """All of it, at most 256 KiB at a time; may be called again, and by several attempts at once. Raises OSError
-        when the body is closed."""
+        """Yields the body, at most 256 KiB at a time; may be called again, and by several attempts at once. Raises
+        OSError if the body is closed."""
         return _blocks(self._file, _BLOCK_BYTES)
 
     async def renamed(self, model: str) -> FileBody:
-        """With `model` as its model and every other byte as it was; a compressed body is compressed again. Raises
-        BadRequest. It is closed with this one."""
+        """Returns the body with `model` as its model and every other byte unchanged; a compressed body is compressed
+        again. The result is closed with this body. Raises BadRequest."""
         patches = self._patches(model)
         if not is_coded(self._content_encoding):
             return Renamed(self, patches)
@@ -71,21 +71,21 @@ class StoredBody:
         return self._recoded[model]
 
     def close(self) -> None:
-        """Once the call is over; a second time does nothing."""
+        """Deletes the files, at the end of the call. A second call does nothing."""
         self._file.close()
         for recoded in self._recoded.values():
             recoded.close()
 
 
 class Turns:
-    """Gives the loop a turn whenever work has taken a millisecond."""
+    """Yields to the event loop whenever work has taken a millisecond."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since = clock.now()
 
     async def take(self) -> None:
-        """Between two steps."""
+        """Yields if the time is up; call it between two steps of work."""
         if self._clock.now() - self._since >= _TURN_S:
             await self._clock.sleep(0)
             self._since = self._clock.now()
@@ -96,8 +96,8 @@ def patched(blocks: Iterable[bytes], patches: Iterable[Patch]) -> Iterator[bytes
 @overload
 def patched(blocks: Iterable[Block], patches: Iterable[Patch]) -> Iterator[Block]: ...
 def patched(blocks: Iterable[Block], patches: Iterable[Patch]) -> Iterator[Block]:
-    """What the blocks hold, with each patch in its place; patches are in order and apart from each other. No block is
-    empty: as a chunk it would end the request."""
+    """Yields the blocks with all patches applied; patches are in order and do not overlap. Never yields an empty block,
+    because as a chunk it would end the request."""
     waiting = iter(patches)
     patch = next(waiting, None)
     at = kept_from = 0
@@ -132,7 +132,7 @@ class Renamed:
 
 
 class _Recoded:
-    """A file of its own."""
+    """A recompressed copy of a body, in its own file."""
 
     def __init__(self, file: SpoolFile) -> None:
         self.size = file.size
@@ -161,7 +161,7 @@ async def _recode(file: BodyFile, content_encoding: str, patches: list[Patch], s
 
 
 def _blocks(file: BodyFile, block_bytes: int) -> Iterator[bytes]:
-    """From the beginning. The position is the reader's own: others read the same file in between."""
+    """Yields the file from its beginning. Seeks before each read, because other readers use the same file."""
     at = 0
     while not file.closed:
         file.seek(at)

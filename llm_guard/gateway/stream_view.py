@@ -1,8 +1,7 @@
-"""A stream as it passes: what arrived, what of it may be passed on, and the watch that looks at it.
+"""Decodes a stream as it is relayed: shows its events to a watch, and returns the bytes that may be passed on.
 
-Owns the difference between plain and compressed streams. Does not own the encodings (`gateway.answer_coding`). Nothing
-is ever re-encoded: a compressed stream passes as it came while a copy is inflated for the watch, or, where the gateway
-may have to write into it, inflated.
+Never recompresses. A compressed stream passes unchanged while a copy is inflated for the watch; if the gateway may have
+to write into the stream, it is passed on inflated. `gateway.answer_coding` has the encodings.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from llm_guard.gateway.answer_coding import PieceInflater, is_packed
 from llm_guard.outcome import Failure, FailureKind
 
 MAX_INFLATED_BYTES = 16 << 20
-"""What one chunk may inflate to: far more than events come to, far less than a decompression bomb, which is a thousand
-times its size."""
+"""The most that one chunk may inflate to: far more than events need, far less than a decompression bomb, which inflates
+to a thousand times its size."""
 
 _BROKEN = Failure(FailureKind.MALFORMED, "its compressed data is broken")
 _BOMB = Failure(FailureKind.MALFORMED, "its compressed data inflates beyond all measure")
 
 
 class StreamView:
-    """A plain stream: passed on event by event."""
+    """The view of a plain stream, which is passed on event by event."""
 
     withheld = b""
-    """Nothing is kept back for another stream to take its place."""
+    """Always empty: nothing is withheld for a stream that may continue this one."""
     failure: Failure | None = None
-    """What is wrong with it: then nothing more comes of it."""
+    """A failure found in the stream, which ends it; None if there is none."""
     is_compressed = False
-    """It is passed on as it comes: nothing can be left out of it."""
+    """True if the stream is passed on compressed, so that nothing can be left out of it."""
     _is_broken = False
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
@@ -37,30 +36,30 @@ class StreamView:
 
     @property
     def takes_events(self) -> bool:
-        """Whether an event of ours can be added behind what was passed on."""
+        """True if an event of the gateway's own can be added after what was passed on."""
         return not self.watch.is_inside
 
     @property
     def is_cut(self) -> bool:
-        """No more of it may be passed on."""
+        """True if no more of the stream may be passed on."""
         return self._is_broken or self.watch.is_cut
 
     @property
     def has_said_all(self) -> bool:
-        """Whatever is wrong with what follows does not matter."""
+        """True after the final event or an error event: later errors do not matter."""
         return self.watch.has_ended or self.watch.error is not None
 
     def feed(self, chunk: bytes) -> bytes:
-        """Takes what arrived; returns what may be passed on now."""
+        """Takes a chunk; returns the bytes that may be passed on now."""
         return self.watch.feed(chunk)
 
     def rest(self) -> bytes:
-        """What a stream that has ended well still owes: what its dialect ends with, else the last bytes that came."""
+        """Returns the last bytes of a stream that has ended well: its dialect's missing end marker, else those held."""
         return self.watch.missing_end or self.watch.held
 
 
 class InflatedView(StreamView):
-    """A gzip or deflate stream: passed on as it comes."""
+    """The view of a gzip or deflate stream that is passed on unchanged."""
 
     is_compressed = True
 
@@ -81,13 +80,13 @@ class InflatedView(StreamView):
         return b""
 
     def _look(self, chunk: bytes) -> None:
-        """Shows a chunk to the watch."""
+        """Shows an inflated chunk to the watch."""
         inflated = 0
         try:
             for piece in self._inflater.pieces(chunk):
                 inflated += len(piece)
                 if inflated > MAX_INFLATED_BYTES:
-                    self._fail(_BOMB)  # to look at all of it would hold up every other call
+                    self._fail(_BOMB)  # inflating all of it would hold up all other calls
                     break
                 self.watch.feed(piece)
         except zlib.error:
@@ -99,7 +98,7 @@ class InflatedView(StreamView):
 
 
 class InflatingView(StreamView):
-    """A gzip or deflate stream that is passed on inflated, event by event."""
+    """The view of a gzip or deflate stream that is passed on inflated, event by event."""
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
         super().__init__(reader, enough)
@@ -128,10 +127,10 @@ class InflatingView(StreamView):
 
 
 def view_of(reader: Reader, encoding: str, enough: int = 1, *, is_plain_wanted: bool = False) -> StreamView:
-    """The view of a stream with this content-encoding ("" without one), which must not be `unreadable`.
+    """Returns the view of a stream with this content-encoding ("" for none), which must not be `unreadable`.
 
-    `enough`: how many tokens its watch looks out for (`StreamWatch.has_enough`). `is_plain_wanted`: the gateway may
-    have to write into the stream; what can be inflated is passed on inflated, and has no content-encoding any more.
+    `enough` is the number of tokens for `StreamWatch.has_enough`. With `is_plain_wanted` a compressed stream is passed
+    on inflated, without its content-encoding, because the gateway may have to write into it.
     """
     if not is_packed(encoding):
         return StreamView(reader, enough)

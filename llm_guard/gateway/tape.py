@@ -1,7 +1,6 @@
-"""An answer that several read while it is written, each at its own pace.
+"""A broadcast buffer: a response that several clients read while it is written, each at its own pace.
 
-Owns how much of it is held in memory, and who is left behind. Does not own where it comes from (`gateway.flight`), nor
-what its readers do with it (`gateway.following`).
+Limits the memory held, by dropping readers that are too slow. `gateway.flight` writes it, `gateway.following` reads it.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from collections.abc import Callable
 from llm_guard.gateway.recording import Recording
 
 WINDOW_BYTES = 1 << 20
-"""Between who reads slowest and what has come, once an answer is too large to be held as a whole."""
+"""The most between the slowest reader and the end, once a response is too large to be held as a whole."""
 _PIECE_BYTES = 1 << 16
 
 
 class Reader:
-    """One place in it."""
+    """A reader's position in a tape."""
 
     __slots__ = ("_tape", "_waiter", "is_left_behind", "place")
 
@@ -25,22 +24,22 @@ class Reader:
         self._tape = tape
         self._waiter: asyncio.Future[None] | None = None
         self.place = 0
-        """What was read, in bytes."""
+        """Number of bytes read."""
         self.is_left_behind = False
-        """What it has not read is gone."""
+        """True if the reader was too slow, and what it has not read is dropped."""
 
     async def wait_begun(self) -> None:
-        """Returns when there is something to read, or will not be."""
+        """Waits until the response has begun, or will not begin."""
         while not self._tape.status and not self._tape.is_over:
             await self._news()
 
     async def wait_over(self) -> None:
-        """Returns when nothing more will be written."""
+        """Waits until nothing more will be written."""
         while not self._tape.is_over:
             await self._news()
 
     async def next(self) -> bytes:
-        """What follows, 64 KiB at most; b"" where nothing does."""
+        """Returns the next bytes, 64 KiB at most; b"" at the end, or if the reader was left behind."""
         tape = self._tape
         while self.place >= tape.ends_at and not tape.is_over and not self.is_left_behind:
             await self._news()
@@ -68,25 +67,29 @@ class Reader:
 
 
 class Tape(Recording):
-    """Up to `whole_bytes` it is held as a whole, and nobody waits for anybody. Of a larger one a window is held: who
-    has fallen out of it is left behind, as long as somebody else keeps up; where nobody does, the writer waits."""
+    """Buffers a response for several readers.
+
+    Up to `whole_bytes` all of it is held, and neither writer nor readers wait for each other. Of a larger one a window
+    is held: a reader that falls out of it is left behind if another one keeps up; if none does, the writer waits.
+    """
 
     def __init__(self, whole_bytes: int, has_failed: Callable[[], bool]) -> None:
-        """`has_failed`: from then on what is written are the words with which an answer is broken off."""
+        """Once `has_failed` returns True, what is written goes to `last_words`: it is the error that ends a
+        response."""
         super().__init__()
         self.readers: list[Reader] = []
         self.last_words = bytearray()
         self.is_over = False
-        """Nothing more is written."""
+        """True once nothing more will be written."""
         self._whole_bytes = whole_bytes
         self._has_failed = has_failed
         self._begins_at = 0
-        """What came before is gone."""
+        """Position of the first byte still held."""
         self._room: asyncio.Future[None] | None = None
 
     @property
     def is_whole(self) -> bool:
-        """From its beginning."""
+        """True if the response is held from its beginning."""
         return self._begins_at == 0
 
     @property
@@ -98,12 +101,12 @@ class Tape(Recording):
         return bytes(self.body[start : start + most])
 
     def end(self) -> None:
-        """Nothing more will be written."""
+        """Marks the response as finished, and wakes all readers."""
         self.is_over = True
         self._wake()
 
     def join(self) -> Reader:
-        """To be read from the beginning: only while it is whole."""
+        """Adds a reader at the beginning; allowed only while `is_whole`."""
         reader = Reader(self)
         self.readers.append(reader)
         return reader
@@ -113,11 +116,11 @@ class Tape(Recording):
         self.note_read()
 
     def note_read(self) -> None:
-        """Somebody has come further, or has left."""
+        """Wakes the writer if there is room again, after a reader has advanced or left."""
         if self._room is not None and not self._room.done() and not self._is_full():
             self._room.set_result(None)
 
-    # as a reply sees it
+    # the interface of `reply.Connection`
 
     def push(self, data: bytes) -> bool:
         if not self.status:
@@ -149,7 +152,8 @@ class Tape(Recording):
             reader.wake()
 
     def _is_full(self) -> bool:
-        """Lets go of what nobody needs, and of who is too slow where others are not."""
+        """Drops bytes that no reader needs, and readers that are too slow while another keeps up. Returns True if the
+        buffer is full all the same."""
         if len(self.body) <= self._whole_bytes and self.is_whole:
             return False
         if any(reader.is_at_end for reader in self.readers):

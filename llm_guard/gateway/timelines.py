@@ -1,7 +1,6 @@
-"""The lines of the calls that are over, as long as there is room for them.
+"""Keeps the log lines of recent calls in bounded memory.
 
-Owns how many are kept, and who makes room for whom. Does not own what a line says (`gateway.call_line`), nor how it is
-shown (`ops.calls`).
+`gateway.call_line` writes the lines, `ops.calls` shows them.
 """
 
 from __future__ import annotations
@@ -12,40 +11,40 @@ from dataclasses import dataclass
 from typing import Literal
 
 Fate = Literal["well", "failed", "turned_away", "own_doing"]
-"""turned_away: it failed, and nobody was asked, as when a breaker is open: in an outage there is a flood of these, and
-what is looked for is the failures before it. own_doing: neither the gateway nor an upstream could have made a success
-of it."""
+"""Class of a finished call. turned_away: it failed without an attempt, as when a breaker is open: in an outage these
+are many, and operators look for the failures before them. own_doing: neither the gateway nor an upstream could have
+served it."""
 
 _SHARES: dict[Fate, float] = {"well": 0.25, "failed": 0.375, "turned_away": 0.125, "own_doing": 0.25}
 _FAILED: tuple[Fate, ...] = ("failed", "turned_away")
 _BESIDE_BYTES = 120
-"""What it takes to keep a line, beyond its text: CPython 3.11, 64 bits."""
+"""Memory per line beyond its text: CPython 3.11, 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How many lines there are, and how many of them are of failed calls."""
+    """The number of lines, and how many of them are of failed calls."""
 
     calls: int
     failed: int
 
 
 class Timelines:
-    """A ring for each fate: whoever floods the gateway with calls that it must refuse pushes out nothing else."""
+    """Keeps a ring buffer for each fate, so that a flood of refused calls displaces only other refused calls."""
 
     def __init__(self, calls: int = 1000, memory: int = 1 << 24) -> None:
-        """`calls` lines of each fate at most; `memory` in bytes, for all lines together."""
+        """Keeps at most `calls` lines of each fate; `memory` is in bytes, for all lines together."""
         self._rings: dict[Fate, _Ring] = {fate: _Ring() for fate in _SHARES}
         self.limit(calls, memory)
 
     def limit(self, calls: int, memory: int) -> None:
-        """From now on; what has no room any more is forgotten, the oldest first."""
+        """Changes the limits, and drops what exceeds them, the oldest first."""
         for fate, ring in self._rings.items():
             ring.most, ring.most_bytes = calls, int(memory * _SHARES[fate])
             ring.shrink()
 
     def keep(self, line: bytes, ended_at: float, fate: Fate) -> None:
-        """A call is over. Later calls do not end earlier."""
+        """Adds the line of a finished call; `ended_at` must not decrease."""
         ring = self._rings[fate]
         ring.lines.append((ended_at, line))
         ring.bytes += len(line) + _BESIDE_BYTES
@@ -53,15 +52,15 @@ class Timelines:
             ring.shrink()
 
     def newest(self) -> Iterator[bytes]:
-        """All lines, that of the latest call first."""
+        """Returns all lines, that of the latest call first."""
         return _newest(self._rings.values())
 
     def newest_failed(self) -> Iterator[bytes]:
-        """Those of failed calls, likewise."""
+        """Returns the lines of failed calls, that of the latest call first."""
         return _newest([self._rings[fate] for fate in _FAILED])
 
     def try_find(self, beginning: bytes) -> bytes | None:
-        """The line that begins so."""
+        """Returns the line that begins with `beginning`, if any."""
         for ring in self._rings.values():
             for _, line in ring.lines:
                 if line.startswith(beginning):
@@ -74,7 +73,7 @@ class Timelines:
 
 
 class _Ring:
-    """The latest lines of one fate, and what they take."""
+    """The latest lines of one fate, and the memory that they take."""
 
     __slots__ = ("bytes", "lines", "most", "most_bytes")
 

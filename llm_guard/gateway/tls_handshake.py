@@ -1,8 +1,7 @@
-"""A client's connection until its TLS handshake is over; then a `ClientConnection` takes its place.
+"""A client's connection during its TLS handshake; then a `ClientConnection` takes its place.
 
-Owns what a handshake may take, and what a client is answered that speaks plain HTTP. The connection counts among the
-listener's from its beginning: in asyncio's own TLS servers it counts only after the handshake, so that a crowd of
-half-open ones would have no bound. It holds nothing but its socket before its first bytes have come.
+The connection counts against the listener's limit from its beginning: in asyncio's own TLS servers it counts only after
+the handshake, so that half-open connections would be unbounded. Until its first bytes it holds nothing but its socket.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _log = structlog.get_logger("llm_guard.gateway.tls_handshake")
 
 HANDSHAKE_S = 10.0
 _CLOSE_S = 5.0
-"""How long the peer may take to answer that the connection ends."""
+"""Seconds for the peer to confirm the TLS shutdown."""
 _IS_HANDSHAKE = 0x16
 """The first byte of a TLS connection (RFC 8446, section 5.1)."""
 _SLICE_BYTES = 1 << 14
@@ -32,7 +31,7 @@ _PLAIN = BadRequest(400, "tls_required", "this port speaks TLS: write https:// i
 
 
 class TlsHandshake(asyncio.Protocol):
-    """The protocol of one connection: at first below TLS, then above it until the client's own takes over."""
+    """The protocol of one connection: first below TLS, then above it until the `ClientConnection` takes over."""
 
     __slots__ = ("_context", "_early", "_is_lost", "_listener", "_task", "_transport", "due_at", "unsent_bytes")
 
@@ -42,7 +41,7 @@ class TlsHandshake(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
-        """What has come and was not read yet: before the handshake for TLS, after it for the client's protocol."""
+        """Received bytes not yet processed: before the handshake they are for TLS, after it for `ClientConnection`."""
         self._is_lost = False
         self.due_at = float("inf")
         self.unsent_bytes = 0
@@ -52,7 +51,7 @@ class TlsHandshake(asyncio.Protocol):
         if self._listener.add(self):
             self.due_at = self._listener.now + self._limit_s
         else:
-            self._transport.abort()  # before the handshake no answer could be read
+            self._transport.abort()  # before the handshake the client could not read a response
 
     def data_received(self, data: bytes) -> None:
         if self._task is not None:
@@ -71,11 +70,11 @@ class TlsHandshake(asyncio.Protocol):
         self.due_at = float("inf")
 
     def expire(self) -> None:
-        """`due_at` has come."""
+        """Closes the connection, because `due_at` has passed."""
         self.abort()
 
     def close(self) -> None:
-        """As `abort`: nothing was written that could be lost."""
+        """Closes the connection at once: nothing was written that could be lost."""
         self.abort()
 
     def abort(self) -> None:
@@ -101,7 +100,7 @@ class TlsHandshake(asyncio.Protocol):
         loop.call_soon(loop.call_soon, self._feed)
         try:
             transport = await upgrading
-        except (OSError, RuntimeError) as error:  # RuntimeError: the connection has gone meanwhile
+        except (OSError, RuntimeError) as error:  # RuntimeError: the connection was closed meanwhile
             _log.debug("a TLS handshake failed", why=getattr(error, "reason", None) or type(error).__name__)
             self._listener.failed_handshakes += 1
             self._transport.abort()
@@ -112,11 +111,11 @@ class TlsHandshake(asyncio.Protocol):
             self._hand_over(transport)
 
     def _feed(self) -> None:
-        """Gives TLS what came before it began. By now `start_tls` has put its protocol in the place of this one and
-        connected it, and the loop has not read from the socket since."""
+        """Passes the bytes that came before the handshake to TLS. By now `start_tls` has replaced this protocol with
+        its own and connected it, and the loop has not read from the socket since."""
         tls = self._transport.get_protocol()
         if tls is self:
-            return  # it has failed at once
+            return  # `start_tls` has failed at once
         received, self._early = b"".join(self._early), []
         buffered = cast("asyncio.BufferedProtocol", tls)
         for start in range(0, len(received), _SLICE_BYTES):

@@ -1,7 +1,7 @@
-"""A call's place in a trace, from its caller to its upstreams.
+"""Propagates a trace from the caller through the call to its upstreams.
 
-Owns the ids, and the headers that carry them. Does not own the form of these headers (`policy.trace_context`), nor what
-is told of a call (`ops.traces`). Without a tracer a caller's headers pass as they are.
+Without a tracer the caller's headers pass unchanged. `policy.trace_context` has the header format, `ops.traces` exports
+spans.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _STATE = "tracestate"
 
 
 class Tracer:
-    """Gives each call its place; whoever traces calls sets one."""
+    """Creates the trace context of each call."""
 
     def __init__(self, random: Random, share: float) -> None:
-        """`share` of the calls whose callers say nothing are traced, 0 to 1."""
+        """`share`, 0 to 1, is the part of the calls without a `traceparent` that is traced."""
         self._random = random
         self._share = share
 
     def begin(self, parent: Parent | None) -> TraceContext | None:
-        """None: this call is not traced. The caller's sampling decision holds."""
+        """Returns the context of a new call; None if it is not traced. The caller's sampling decision is kept."""
         if parent is not None:
             return TraceContext(parent.trace_id, self._new_id(64), parent.span_id) if parent.is_sampled else None
         trace_id = self._new_id(128)
@@ -36,7 +36,8 @@ class Tracer:
 
 
 def begin_trace(call: Call, tracer: Tracer | None) -> None:
-    """Notes the trace that the caller names. A tracer begins one if none is named, and decides on its export."""
+    """Sets the call's trace: the caller's if it sent one, else a new one if there is a tracer and it samples the
+    call."""
     parent = parse_traceparent(value_of(call.headers, _PARENT))
     if parent is not None:
         call.trace_id = parent.trace_id
@@ -45,9 +46,9 @@ def begin_trace(call: Call, tracer: Tracer | None) -> None:
 
 
 def pass_on(headers: list[tuple[str, str]], trace: TraceContext, attempt: Attempt) -> None:
-    """The upstream's caller is this attempt, whose id follows from its call's."""
+    """Sets the trace headers of a request to an upstream: its parent span is this attempt."""
     attempt.span_id = trace.next_span_id()
-    # A state without a parent is another trace's.
+    # A tracestate without a traceparent belongs to another trace.
     dropped = (_PARENT,) if trace.parent_id is not None else (_PARENT, _STATE)
     headers[:] = [pair for pair in headers if pair[0].lower() not in dropped]
     headers.append((_PARENT, traceparent(trace.trace_id, attempt.span_id)))

@@ -1,6 +1,6 @@
-"""A WebSocket after its upgrade: bytes both ways until either side ends.
+"""Relays a WebSocket after its upgrade, in both directions until either side ends.
 
-Owns the copying. Frames, close codes and extensions are the two ends' own: nothing is parsed, so nothing can be lost.
+Parses nothing: frames, close codes and extensions pass unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HIGH_WATER_BYTES = 1 << 18
 
 
 async def tunnel(reply: Reply, exchange: Exchange) -> None:
-    """Returns when either side has closed; what it sent has been passed on. The exchange is the caller's to close."""
+    """Relays until either side has closed and all that it sent is passed on. The caller closes the exchange."""
     client = reply.connection
     from_client = _Inbox(client.transport)
     from_upstream = _Inbox(None)
@@ -33,14 +33,14 @@ async def tunnel(reply: Reply, exchange: Exchange) -> None:
             for pump in pumps:
                 pump.cancel()
     finally:
-        # A client that leaves at once has its last words passed on too.
+        # Bytes that a client sent just before it left are passed on too.
         if (rest := from_client.take_rest()) and not upstream.transport.is_closing():
             upstream.transport.write(rest)
         client.close()
 
 
 class _Inbox:
-    """What one side has sent and the other has not taken, bounded by no longer reading the sender."""
+    """Buffers what one side has sent and the other has not taken; pauses reading from the sender when it is full."""
 
     def __init__(self, transport: asyncio.Transport | None) -> None:
         self.transport = transport
@@ -50,7 +50,7 @@ class _Inbox:
         self._is_paused = False
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Called for every read of an upgraded connection."""
+        """Takes bytes read from an upgraded connection."""
         self._waiting += data
         self._has_news.set()
         if len(self._waiting) > _HIGH_WATER_BYTES and self.transport is not None and not self._is_paused:
@@ -59,12 +59,12 @@ class _Inbox:
         return False, b""
 
     def feed_eof(self) -> None:
-        """Called when the connection is gone."""
+        """Marks the sender's connection as gone."""
         self._is_over = True
         self._has_news.set()
 
     async def take(self) -> bytes:
-        """Everything that waits; b"" at the end."""
+        """Waits for bytes and returns all of them; b"" at the end."""
         if not self._waiting and not self._is_over:
             self._has_news.clear()
             await self._has_news.wait()
@@ -75,7 +75,7 @@ class _Inbox:
         return taken
 
     def take_rest(self) -> bytes:
-        """What waits now."""
+        """Returns the buffered bytes without waiting."""
         taken = bytes(self._waiting)
         self._waiting.clear()
         return taken

@@ -1,7 +1,6 @@
-"""A unary answer up to commit: read whole and judged where the endpoint returns JSON, else passed on as it comes.
+"""Reads a unary response up to commit: JSON is read whole and validated, anything else is relayed from its start.
 
-Owns how much of it is read, and in what form it is judged. Does not own the shapes (`dialect.shapes`), the words for
-what is wrong (`policy.wrong_answer`), nor the way on to the client (`gateway.relay`).
+`dialect.shapes` has the expected shapes, `policy.wrong_answer` the descriptions of what is wrong with a response.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from llm_guard.policy.wrong_answer import Fault, Seen, media_type, page_in, wron
 
 _HEAD_BYTES = 4096
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""Of an event stream, whatever its content type says."""
+"""First bytes of an event stream, which is recognised under any content type."""
 _BOM = b"\xef\xbb\xbf"
 _FILES = ("/content", "/results")
-"""At the end of paths whose answers are callers' own files, which may be anything."""
+"""Ends of paths that return callers' own files, which may have any content."""
 
 _READERS = {
     (name, *place): Reader(shape) for name, dialect in DIALECTS.items() for place, shape in dialect.ANSWERS.items()
@@ -41,21 +40,21 @@ _UNKNOWN = Reader(None)
 
 
 def reader_of(call: Call, attempt: Attempt) -> Reader | None:
-    """By what the answer is judged; None: its shape is not."""
+    """Returns the reader that validates the response; None if its shape is not checked."""
     if not attempt.target.deployment.upstream.judges_answers:
         return None
     return _READERS.get((call.dialect, call.method, call.path))
 
 
 def may_be_stream(call: Call, shape: Shape | None) -> bool:
-    """Whether an event stream can be the answer of an endpoint whose shape is known."""
+    """Returns True if an endpoint of this shape can respond with an event stream; False if its shape is not known."""
     if shape is None or shape.streaming == "never":
         return False
     return shape.streaming == "any" or call.is_stream or call.may_stream
 
 
 def wrong_form(call: Call, exchange: Exchange, shape: Shape | None) -> Failure | None:
-    """The failure of an event stream where the endpoint sends none, or only on request."""
+    """Returns the failure of an event stream from an endpoint that sends none, or only on request; else None."""
     if shape is None or may_be_stream(call, shape):
         return None
     return wrong_answer(_seen(exchange, b"", b""), shape.name, "stream")
@@ -70,7 +69,7 @@ async def read_unary(
     memory: AnswerMemory,
     clock: Clock,
 ) -> Opened | Failure | bytes:
-    """The answer, its failure, or the error that stands in its place. Raises UpstreamError."""
+    """Returns the response, its failure, or the body of an error that was sent in its place. Raises UpstreamError."""
     if reader is not None and not reader.is_json:
         return await _begin_media(call, attempt, exchange, headers, reader)
     if reader is None and (not _is_json(media_type(headers.get("content-type", ""))) or call.path.endswith(_FILES)):
@@ -92,7 +91,7 @@ async def read_unary(
 def _relayed(
     call: Call, exchange: Exchange, body: bytes, headers: dict[str, str], shape: Shape | None, clock: Clock
 ) -> Opened | Failure:
-    """JSON of which no more is read before it is passed on: it is judged by its beginning and by its end."""
+    """Opens JSON that is too large to be read whole: it is validated by its beginning and by its end."""
     encoding = headers.get("content-encoding", "")
     head = head_of(body, encoding)
     if shape is not None and unreadable(encoding):
@@ -109,7 +108,7 @@ def _relayed(
 
 
 async def _begin(call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str]) -> Opened | Failure:
-    """Any answer of which nothing is known, passed on from its first bytes: before them it may still fail."""
+    """Opens a response of unknown shape, which is relayed from its first bytes; until then it may still fail."""
     first = await exchange.read()
     head = head_of(first, headers.get("content-encoding", ""))
     if _is_page_wrong(call, attempt) and page_in(head, headers.get("content-type", "")) is not None:
@@ -120,7 +119,7 @@ async def _begin(call: Call, attempt: Attempt, exchange: Exchange, headers: dict
 async def _begin_media(
     call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str], reader: Reader
 ) -> Opened | Failure | bytes:
-    """Audio, passed on as soon as its bytes are none of a text or of another format."""
+    """Opens audio, which is relayed as soon as its first bytes rule out text and other formats."""
     body, content_type = bytearray(), headers.get("content-type", "")
     encoding = headers.get("content-encoding", "")
     if unreadable(encoding):
@@ -128,7 +127,7 @@ async def _begin_media(
     while chunk := await exchange.read():
         body += chunk
         head = head_of(bytes(body[:_HEAD_BYTES]), encoding)
-        is_undecided = not head and len(body) <= UNCOUNTED_BYTES  # of an encoding so far only the header is here
+        is_undecided = not head and len(body) <= UNCOUNTED_BYTES  # so far only the encoding's header is here
         is_audio = None if is_undecided else may_be_audio(head, content_type)
         if is_audio:
             return _opened(exchange, bytes(body), exchange)
@@ -139,8 +138,7 @@ async def _begin_media(
 
 
 def _is_page_wrong(call: Call, attempt: Attempt) -> bool:
-    """Whether an HTML page cannot be the answer to a request of which no more is known: clients of an API accept JSON,
-    browsers HTML."""
+    """Returns True if an HTML page cannot be the right response: API clients accept JSON, browsers accept HTML."""
     if not attempt.target.deployment.upstream.judges_answers or call.path.endswith(_FILES):
         return False
     accepted = value_of_header(call.headers, "accept").lower()
@@ -148,7 +146,7 @@ def _is_page_wrong(call: Call, attempt: Attempt) -> bool:
 
 
 async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: AnswerMemory) -> tuple[bytes, bool]:
-    """The body, and whether that is all of it: what is larger than `most_bytes`, or finds no room, is cut here."""
+    """Returns the body and whether it is complete: reading stops at `most_bytes`, or when the memory budget is full."""
     first = await exchange.read()
     chunk = await exchange.read() if first else b""
     if not chunk:
@@ -174,14 +172,14 @@ def _judge(
     headers: dict[str, str],
     reader: Reader,
 ) -> Opened | Failure | bytes | None:
-    """None: behind its encoding there is more than is read."""
+    """Validates a complete body; returns None if it decompresses to more than `max_buffered_answer`."""
     shape = reader.shape
     encoding = headers.get("content-encoding")
     plain = body if encoding is None else decoded(body, encoding, attempt.target.max_buffered_answer)
     if plain is None:
         return None
     if isinstance(plain, str):
-        # What is not known may be a caller's own file.
+        # A response of unknown shape may be a caller's own file.
         return _opened(exchange, body, None) if shape is None else _wrong(exchange, body, b"", shape, plain)
     fields = reader.read(plain, call.inputs)
     if isinstance(fields, Fields):
@@ -200,7 +198,7 @@ def _judge(
 def _judge_fields(
     call: Call, attempt: Attempt, exchange: Exchange, body: bytes, plain: bytes, fields: Fields, reader: Reader
 ) -> Opened | Failure | bytes:
-    """JSON that is whole, and has the shape of a good answer if one is known."""
+    """Validates complete JSON that has the endpoint's shape, if that is known."""
     shape = reader.shape
     if (shape is not None or call.model is not None) and reader.is_error(fields):
         return plain
@@ -217,8 +215,8 @@ def _is_stream_required(call: Call, shape: Shape | None) -> bool:
 
 
 def _as_stream(call: Call, attempt: Attempt, exchange: Exchange, plain: bytes, usage: Usage | None) -> Opened | None:
-    """A whole answer, written as the stream that the client waits for; None if it cannot be, or if the stream is to go
-    on where another has died."""
+    """Converts a whole response into the stream that the client expects; None if that is not possible, or if this
+    attempt continues a stream that died."""
     if attempt.manner is not None:
         return None
     try:
@@ -240,20 +238,21 @@ def _as_stream(call: Call, attempt: Attempt, exchange: Exchange, plain: bytes, u
 
 
 def _may_be_text(call: Call, shape: Shape) -> bool:
-    """Of a body other than a form it is not known what it requests."""
+    """Returns True if plain text may be what the request wants: only a form shows its response format."""
     is_form = media_type(call.content_type) == "multipart/form-data"
     return bool(shape.text_formats) and (not is_form or call.response_format in shape.text_formats)
 
 
 def _is_any_text(plain: bytes, fault: Fault, headers: dict[str, str]) -> bool:
-    """Whether what is no JSON object is a text: that of silence is empty, and that of a word may be a JSON value."""
+    """Returns True if a body that is no JSON object is a valid text: a transcript of silence is empty, and one of a
+    single word or number may also be a JSON value."""
     if fault == "empty":
         return bool(plain) or media_type(headers.get("content-type", "")).startswith("text/")
     return fault == "text" or (fault == "shape" and plain.lstrip()[:1] not in (b"{", b"["))
 
 
 def _has_error(plain: bytes) -> bool:
-    """Whether JSON in another shape is an error, in the words of any provider."""
+    """Returns True if JSON in another shape is an error of any provider's format."""
     try:
         return error_in(value_of(plain)) is not None
     except (ValueError, RecursionError):
@@ -280,16 +279,16 @@ def _opened(exchange: Exchange, held: bytes, rest: Exchange | None) -> Opened:
     return Opened(exchange.status, exchange.reason, exchange.headers, held, rest)
 
 
-# a stream in disguise
+# streams sent under another content type
 
 
 async def peek(exchange: Exchange) -> Peeked:
-    """The exchange with the beginning of its body read. Raises UpstreamError."""
+    """Returns the exchange with the beginning of its body already read. Raises UpstreamError."""
     return Peeked(exchange, await exchange.read())
 
 
 class Peeked:
-    """An exchange whose first bytes have been looked at; they are read again."""
+    """An exchange with its first bytes inspected; `read` returns them again."""
 
     def __init__(self, exchange: Exchange, first: bytes) -> None:
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
@@ -298,18 +297,18 @@ class Peeked:
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether the body begins as an event stream does."""
+        """True if the body begins as an event stream does."""
         return self._first.removeprefix(_BOM).lstrip(b"\r\n").startswith(_BEGINNINGS)
 
     async def read(self) -> bytes:
-        """As of the exchange."""
+        """Implements `call.Exchange`."""
         first, self._first = self._first, b""
         return first or await self._exchange.read()
 
     def abort(self) -> None:
-        """As of the exchange."""
+        """Implements `call.Exchange`."""
         self._exchange.abort()
 
     def take_over(self, inbox: Inbox) -> Wire:
-        """As of the exchange."""
+        """Implements `call.Exchange`."""
         return self._exchange.take_over(inbox)

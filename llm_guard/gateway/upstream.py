@@ -1,7 +1,7 @@
-"""One exchange with one deployment: sent, and opened up to the point where it is known to be good.
+"""Sends one attempt to one deployment and reads its response up to the point where it is known to be good.
 
-Owns what is sent, and the limits up to commit. Does not own the HTTP client (`gateway.connections`), when an answer is
-good (`gateway.opening`), nor whether to try again (`gateway.attempt_loop`).
+Builds the request and applies the time limits up to commit. `gateway.connections` is the HTTP client, `gateway.opening`
+decides when a response is good, `gateway.attempt_loop` whether to try again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from llm_guard.policy.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings,
 from llm_guard.request_body import FileBody
 
 _CLIENT_SLOW_S = 5.0
-"""Servers give up a body of which nothing arrives for 10 s and more; what breaks sooner has another reason."""
+"""Servers give up a request body of which nothing arrives for 10 s or more; a failure well before that has another
+cause than a slow client."""
 
 
 class Upstreams:
@@ -34,12 +35,12 @@ class Upstreams:
         self._connections = connections
         self._clock = clock
         self.memory = AnswerMemory()
-        """Of all unary answers that are read whole."""
+        """Memory budget of all unary responses that are read whole."""
 
     async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
-        """One attempt, up to the point where its answer is known to be good, or known to have failed.
+        """Makes one attempt, up to the point where its response is known to be good or to have failed.
 
-        Cancelled, or out of time, it closes the exchange at once.
+        Closes the exchange at once when cancelled or out of time.
         """
         limits = _Limits(call, attempt, self._clock)
         exchange: Exchange | None = None
@@ -51,9 +52,9 @@ class Upstreams:
                     limits.on_refusal()
                 outcome = await read_to_commit(call, attempt, exchange, limits, self.memory)
                 if limits.sending is not None and isinstance(outcome, Opened) and outcome.exchange is not None:
-                    await limits.sending.ended  # the relay's limits are about the answer alone
+                    await limits.sending.ended  # the relay's limits cover the response alone
             if isinstance(outcome, Opened) and outcome.exchange is not None:
-                exchange = None  # the relay's to end
+                exchange = None  # the relay closes it
             return _weighed(outcome, limits, exchange)
         except TimeoutError:
             return _weighed(limits.failure(), limits, exchange)
@@ -92,7 +93,7 @@ class Upstreams:
 
 
 class _Limits:
-    """The one time limit of an attempt: connect, then first_token or attempt, never beyond the call's deadline."""
+    """The current time limit of an attempt: connect, then first_token or attempt, never beyond the call's deadline."""
 
     __slots__ = (
         "_attempt", "_awaited_from", "_call", "_connected_at", "_is_early", "_latest_at", "_latest_name", "_timeouts",
@@ -111,11 +112,11 @@ class _Limits:
         self._latest_at = 0.0
         self._latest_name: Limit = "connect"
         self._awaited_from = inf
-        """When the provider had all that had arrived of the body; infinite while it has not."""
+        """The instant since which the provider waits for more of the body; infinite while it does not."""
         self.sending: Sending | None = None
-        """None: the body was there as a whole."""
+        """The transfer of a body that is still arriving; None if the body was complete."""
         self.is_sending_over = False
-        """The rest of the body, if any is still sent, moves no limit."""
+        """True once sending the rest of the body no longer changes the limit."""
 
     def on_dialing(self) -> None:
         """Implements `call.Dialing`."""
@@ -132,14 +133,14 @@ class _Limits:
 
     def on_stream(self) -> None:
         attempt = self._attempt
-        if not attempt.first_token_s:  # nobody expected a stream
+        if not attempt.first_token_s:  # no stream was expected
             attempt.first_token_s = first_token_s(
                 self._timeouts, attempt.target.deployment.first_tokens, self.clock.now()
             )
         self._set(self._connected_at + attempt.first_token_s, "first_token")
 
     def on_first_token(self) -> None:
-        """What is held back after it has a limit of its own."""
+        """Lifts the limit to the call's deadline: the time for which a stream is held back has its own limit."""
         self._set(self._call.commit_by, "first_token")
 
     def on_unary(self) -> None:
@@ -159,23 +160,23 @@ class _Limits:
             self._set(inf, self._latest_name)
 
     def on_refusal(self) -> None:
-        """An error has begun: the rest of its answer does not wait for the client."""
+        """Notes an error response: from now on the limit does not wait for the client's upload."""
         if self.sending is not None and not self.sending.is_complete:
             self.is_sending_over = True
             self._begin_again()
 
     @property
     def lacks_length(self) -> bool:
-        """Whether the body is sent in chunks, which some servers refuse with 411 (RFC 9112, section 6.3)."""
+        """True if the body is sent chunked, which some servers refuse with 411 (RFC 9112, section 6.3)."""
         return self.sending is not None and self.sending.size is None
 
     @property
     def is_client_slow(self) -> bool:
-        """Whether the provider has waited for more of the body for so long that it may well have given up."""
+        """True if the provider has waited so long for more of the body that it may well have given up."""
         return self.clock.now() - self._awaited_from >= _CLIENT_SLOW_S
 
     def renew(self) -> None:
-        """The call may take longer than was known when the limit was set."""
+        """Sets the limit again, after the call's deadline was extended."""
         self._set(self._latest_at, self._latest_name)
 
     def failure(self) -> Failure:
@@ -206,13 +207,13 @@ class _Limits:
         self.scope.set(ends_at, limit)
 
 
-# What is sent
+# The request
 
 
 def _target(call: Call, attempt: Attempt) -> str:
-    """Path and query."""
+    """Returns the request's path and query."""
     target, upstream = attempt.target, attempt.target.deployment.upstream
-    # An openai base_url stands for /v1, an anthropic one for the root: the conventions of their SDKs.
+    # An openai base_url includes /v1, an anthropic one is the root, as in their SDKs.
     path = call.path.removeprefix("/v1") if upstream.dialect == "openai" else call.path
     path, query = f"{upstream.base_path}{path}" or "/", call.query
     if call.is_model_in_query and _is_renamed(call, attempt):
@@ -221,7 +222,7 @@ def _target(call: Call, attempt: Attempt) -> str:
 
 
 def _body(call: Call, attempt: Attempt) -> bytes:
-    """For a body in memory."""
+    """Returns the request body to send, if the call's body is in memory."""
     assert isinstance(call.body, bytes)  # noqa: S101  # else `_stored` is called
     if attempt.manner is not None and call.recovery is not None:
         return call.recovery.body(attempt.target, attempt.manner)
@@ -231,7 +232,7 @@ def _body(call: Call, attempt: Attempt) -> bytes:
 
 
 async def _stored(call: Call, attempt: Attempt) -> bytes | FileBody:
-    """For a body in a file."""
+    """Returns the request body to send, if the call's body is in a file."""
     assert not isinstance(call.body, bytes)  # noqa: S101  # else `_body` is called
     if attempt.manner is not None and call.recovery is not None:
         return call.recovery.body(attempt.target, attempt.manner)
@@ -244,11 +245,11 @@ def _is_renamed(call: Call, attempt: Attempt) -> bool:
     return attempt.target.model is not None and attempt.target.model != call.model
 
 
-# What went wrong
+# Failures
 
 
 def _weighed(outcome: Opened | Failure, limits: _Limits, exchange: Exchange | None) -> Opened | Failure:
-    """A failure that came before the request had been sent as a whole says so, unless a success had begun."""
+    """Marks a failure that came before the whole request was sent, unless a success response had begun."""
     if limits.sending is None or limits.sending.is_complete or isinstance(outcome, Opened):
         return outcome
     if exchange is not None and exchange.status < 400:
@@ -258,7 +259,7 @@ def _weighed(outcome: Opened | Failure, limits: _Limits, exchange: Exchange | No
 
 
 def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: bool = False) -> Failure:
-    """The failure of an exchange that ran out of time; `name` is the limit's."""
+    """Returns the failure of an exchange that ran into the limit called `name`."""
     said = {
         "connect": f"no connection within {timeouts.connect:g} s",
         "first_token": f"no first token within {timeouts.first_token or FIRST_TOKEN_S:g} s",
@@ -267,6 +268,6 @@ def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: 
         "attempt": f"no complete answer within {timeouts.attempt or ATTEMPT_S:g} s",
         "total": "the time of the whole call, or the client's patience, is used up",
     }
-    limit: Limit = name  # type: ignore[assignment]  # TimeLimit carries the name we gave it
+    limit: Limit = name  # type: ignore[assignment]  # TimeLimit returns the name it was given
     kind = FailureKind.CONNECT_TIMEOUT if name == "connect" else FailureKind.TIMEOUT
     return Failure(kind, said[name], limit=limit, is_before_sending=is_before_sending)

@@ -1,7 +1,6 @@
-"""One connection to an upstream: one request at a time, and its answer.
+"""One connection to an upstream, as an asyncio protocol: one request at a time and its response, with back-pressure.
 
-Owns its protocol for asyncio, back-pressure both ways, and its end. Does not own what is HTTP
-(`gateway.answer_reader`, `gateway.request_head`), nor how it is made and kept (`gateway.origin`).
+`gateway.request_head` and `gateway.answer_reader` handle HTTP, `gateway.origin` makes and keeps connections.
 """
 
 from __future__ import annotations
@@ -20,29 +19,30 @@ from llm_guard.gateway.upstream_exchange import UpstreamExchange
 from llm_guard.request_body import Block, FileBody
 
 _SMALL_BODY_BYTES = 1 << 16
-"""Goes out with its head in one write; a larger one block by block."""
+"""Bodies up to this size are sent with the head in one write; larger ones block by block."""
 _BLOCK_BYTES = 1 << 18
 _UNREAD_BYTES = 1 << 16
-"""With more than this unread, the upstream is not read further."""
+"""With more than this unread, the connection stops reading from the upstream."""
 _STALE_WITHIN_S = 1.0
 _LAST_BYTES_S = 1.0
-"""How long an upgraded connection may take to send what was written to it."""
+"""Seconds an upgraded connection may take to flush what was written to it."""
 
 
 class Keeper(Protocol):
-    """Who keeps a connection between two exchanges."""
+    """The pool that a connection belongs to."""
 
     def add(self, connection: UpstreamConnection) -> None:
-        """It is there."""
+        """Called when the connection is established."""
 
     def keep(self, connection: UpstreamConnection, keep_alive_s: int | None) -> None:
-        """Its exchange is over, and another may follow; for how long, if the upstream has said that."""
+        """Called when an exchange is over and another may follow, within `keep_alive_s` if the upstream announced
+        it."""
 
     def drop(self, connection: UpstreamConnection) -> None:
-        """No other exchange may follow."""
+        """Called when no other exchange may follow."""
 
     def remove(self, connection: UpstreamConnection) -> None:
-        """It is gone."""
+        """Called when the connection is closed."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -57,37 +57,37 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, keeper: Keeper, tls: ssl.SSLContext | None = None) -> None:
         self._keeper = keeper
         self.tls = tls
-        """What it was made with; None: it is plain."""
+        """TLS context that it was made with; None for plain TCP."""
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.has_transport = False
-        """It was connected, whatever became of it."""
+        """True if it was ever connected."""
         self.expires_at = 0.0
-        """While it idles: when that will have been long enough."""
+        """Loop time until which it may stay idle."""
         self._reader = AnswerReader()
         self.pieces = self._reader.pieces
-        """Of a body, or of what follows an upgrade: what nobody has taken."""
+        """Unread pieces of a body, or of what follows an upgrade."""
         self.unread = 0
-        """Bytes that have come since somebody read, whatever they are."""
+        """Bytes of any kind received since the last read."""
         self.is_paused = False
-        """The upstream is not read, because nobody reads its answer."""
+        """True while reading from the upstream is paused, because the response is not being read."""
         self._exchange: UpstreamExchange | None = None
         self._taken_at = 0.0
         self._is_reused = self._is_upgraded = False
         self._waiter: asyncio.Future[None] | None = None
-        """Of who waits for more of the answer."""
+        """Wakes the task that waits for more of the response."""
         self._unsent: Iterator[Block | memoryview] | None = None
-        """Of a large body."""
+        """Unsent blocks of a large body."""
         self._is_full = self._is_pumping = False
         self._drained: asyncio.Future[None] | None = None
         self._inbox: Inbox | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
-        """Done when it is closed."""
+        """Done when the connection is closed."""
 
     # the gateway's side
 
     async def send(self, head: bytes, body: bytes | FileBody, *, is_head: bool, is_upgrade: bool) -> UpstreamExchange:
-        """Returns when the head of the answer is here. Raises UpstreamError. Cancelled, it closes at once."""
+        """Sends a request; returns when the response head has arrived. Raises UpstreamError. Closes when cancelled."""
         exchange = self._exchange = UpstreamExchange(self)
         self._reader.expect(is_head=is_head, is_upgrade=is_upgrade)
         self._taken_at = self._loop.time()
@@ -111,19 +111,19 @@ class UpstreamConnection(asyncio.Protocol):
         return exchange
 
     def next_arrival(self) -> asyncio.Future[None]:
-        """Done when something has come, or the exchange is over."""
+        """Returns a future that is done when something has arrived, or the exchange is over."""
         self._waiter = waiter = self._loop.create_future()
         return waiter
 
     def resume(self) -> None:
-        """What had come was taken."""
+        """Resumes reading, after what had arrived was taken."""
         self.is_paused = False
         if not self.transport.is_closing():
             self.transport.resume_reading()
 
     def abort(self) -> None:
-        """Closes at once, and sends nothing more: an upstream that has stopped reading would keep a cancelled upload
-        alive for ever. A WebSocket's close frame is worth its way."""
+        """Closes at once without flushing: an upstream that has stopped reading would keep a cancelled upload alive for
+        ever. An upgraded connection is flushed, so that a WebSocket's close frame is sent."""
         self._exchange = self._unsent = None
         if self._is_upgraded:
             self.transport.close()
@@ -132,7 +132,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
 
     def take_over(self, inbox: Inbox) -> None:
-        """After an upgrade: what has come and what comes goes to `inbox`."""
+        """Sends all received and further bytes to `inbox`, after an upgrade."""
         self._inbox = inbox
         for piece in self.pieces:
             inbox.feed_data(piece)
@@ -140,7 +140,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.resume()
 
     async def write(self, data: bytes) -> None:
-        """Waits while the upstream takes no more. Raises ConnectionResetError when it is gone."""
+        """Writes; waits while the upstream's buffer is full. Raises ConnectionResetError if the upstream is gone."""
         if self.transport.is_closing():
             raise ConnectionResetError("the upstream is gone")
         self.transport.write(data)
@@ -171,7 +171,7 @@ class UpstreamConnection(asyncio.Protocol):
             if not reader.is_complete:
                 self._fail(truncated() if exchange.status else malformed(), error)
                 return
-            reader.is_kept = False  # what is there as a whole is not broken by what comes after it
+            reader.is_kept = False  # a complete response is not affected by what comes after it
         if not exchange.status:
             self._note_head(exchange)
         if reader.is_complete:
@@ -193,7 +193,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._note_drained()
         self._keeper.remove(self)
         self.gone.set_result(None)
-        # They know each other, which would be work for the collector. Nothing is parsed any more.
+        # Parser and reader reference each other: breaking the cycle saves the garbage collector work.
         self._reader.parser = None  # type: ignore[assignment]
 
     def pause_writing(self) -> None:
@@ -205,10 +205,10 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._is_pumping:
             self._pump()
 
-    # what comes of it
+    # the response
 
     def _note_head(self, exchange: UpstreamExchange) -> None:
-        """A head may have ended: the answer's own, or that of an informational answer before it."""
+        """Handles a head that may be complete: the response's, or that of an informational response before it."""
         if self._reader.status:
             self._begin(exchange)
         elif self._reader.has_interim:
@@ -219,12 +219,13 @@ class UpstreamConnection(asyncio.Protocol):
         reader = self._reader
         exchange.status, exchange.reason, exchange.headers = reader.status, reader.reason, reader.headers
         if reader.status >= 400 and self._unsent is not None:
-            # Whoever refuses a body does not want the rest of it, and a write that fails would cost the answer.
+            # An upstream that refuses a body does not need the rest, and a failing write would lose the response.
             self._unsent = None
             reader.is_kept = False
 
     def _complete(self, exchange: UpstreamExchange) -> None:
-        """All of the answer is here: the connection can go on to the next, though nobody may have read it."""
+        """Handles a complete response: the connection is free for the next exchange, even if the body is still
+        unread."""
         reader, pieces = self._reader, self.pieces
         exchange.end(b"".join(pieces), None)
         pieces.clear()
@@ -247,19 +248,19 @@ class UpstreamConnection(asyncio.Protocol):
             self._inbox.feed_data(data)
         elif self._is_upgraded:
             self.pieces.append(data)
-        else:  # it would be taken for the answer to the next request
+        else:  # unsolicited data would be taken for the response to the next request
             self._keeper.drop(self)
             self.abort()
 
     def _upgrade(self, rest: bytes) -> None:
-        """Nothing more is read until somebody takes over."""
+        """Stops HTTP after an upgrade; reads nothing more until `take_over`."""
         self._exchange = None
         self._is_upgraded = self.is_paused = True
         self.transport.pause_reading()
         self.pieces.append(rest)
 
     def _end(self, error: Exception | None) -> None:
-        """The upstream sends no more."""
+        """Handles the end of what the upstream sends."""
         exchange = self._exchange
         if exchange is None:
             self._keeper.drop(self)
@@ -278,7 +279,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _fail(self, error: UpstreamError, cause: Exception | None = None) -> None:
         exchange = self._exchange
-        assert exchange is not None  # noqa: S101  # whoever calls it has one
+        assert exchange is not None  # noqa: S101  # called only during an exchange
         error.__cause__ = cause
         exchange.end(b"".join(self.pieces), error)
         self.pieces.clear()
@@ -295,8 +296,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._drained.set_result(None)
 
     def _pump(self) -> None:
-        """Writes one block of a large body; the next one in the loop's next round, so that others come in between, or
-        when more of it has arrived."""
+        """Writes one block of a large body. The next one follows in the loop's next iteration, so that other tasks run
+        in between, or when more of the body has arrived."""
         self._is_pumping = False
         if self._unsent is None or self._is_full:
             return
@@ -320,8 +321,8 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 def _blocks(body: bytes | FileBody) -> Iterator[Block | memoryview]:
-    """A body as it is framed: by its length, or in chunks where that is not known. Raises OSError when a file is not
-    what it was."""
+    """Yields a body with its framing: by length, or chunked if the length is unknown. Raises OSError if the body does
+    not have its announced length."""
     if isinstance(body, bytes):
         view = memoryview(body)
         yield from (view[at : at + _BLOCK_BYTES] for at in range(0, len(view), _BLOCK_BYTES))

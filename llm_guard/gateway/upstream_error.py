@@ -1,6 +1,6 @@
-"""How an exchange with an upstream breaks: what the errors of connecting, and of a connection, mean.
+"""Errors of exchanges with upstreams, and the failure kinds of connection errors.
 
-Does not own what an error answer means (`policy.classify`).
+`policy.classify` handles error responses.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from llm_guard.outcome import FailureKind
 from llm_guard.policy.classify import classify_network
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS})
-"""Errors of connecting that say something about this machine, not about the upstream."""
+"""Errors of connecting that are caused by this machine, not by the upstream."""
 
 
 class UpstreamError(Exception):
-    """An exchange that broke."""
+    """Raised for an exchange that broke."""
 
     def __init__(self, kind: FailureKind, detail: str, *, is_shape_only: bool = False) -> None:
-        """`is_shape_only`: as of a Failure."""
+        """`is_shape_only`: see `outcome.Failure`."""
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
@@ -28,7 +28,7 @@ class UpstreamError(Exception):
 
 
 def connecting_failed(error: Exception) -> UpstreamError:
-    """There is no connection."""
+    """Returns the error of a connection that could not be made."""
     match error:
         case ssl.SSLError():
             return UpstreamError(classify_network("tls", str(error)).kind, f"TLS failed: {error}")
@@ -43,7 +43,7 @@ def connecting_failed(error: Exception) -> UpstreamError:
 
 
 def connection_broke(error: Exception | None) -> UpstreamError:
-    """A connection ended before the head of an answer; None: in good order."""
+    """Returns the error of a connection that ended before a response head; `error` is None after a clean close."""
     if error is None:
         return UpstreamError(FailureKind.NETWORK, "closed the connection without an answer")
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -51,20 +51,20 @@ def connection_broke(error: Exception | None) -> UpstreamError:
 
 
 def retired() -> UpstreamError:
-    """A kept-alive connection ended so soon that the request was most likely never read."""
+    """Returns the error of a kept-alive connection that ended so soon that the request was most likely never read."""
     return UpstreamError(FailureKind.RETIRED, "it had closed the kept-alive connection")
 
 
 def malformed(why: str = "its answer is not valid HTTP") -> UpstreamError:
-    """What came is no answer."""
+    """Returns the error of a response that is not valid."""
     return UpstreamError(FailureKind.MALFORMED, why)
 
 
 def truncated() -> UpstreamError:
-    """An answer began, and will not be whole."""
+    """Returns the error of a response that began and was cut off."""
     return UpstreamError(FailureKind.TRUNCATED, "the answer was cut")
 
 
 def unsendable(why: str) -> UpstreamError:
-    """A fault of ours: nothing of the request may go out, or no more of it."""
+    """Returns the error of a request that the gateway itself cannot send, or not completely."""
     return UpstreamError(FailureKind.INTERNAL, f"the request could not be sent: {why}")

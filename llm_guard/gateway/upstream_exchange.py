@@ -1,7 +1,6 @@
-"""One exchange over an upstream's connection, as the rest of the gateway sees it: the head of an answer, and its body.
+"""One exchange over an upstream's connection: the response head, and its body.
 
-Owns what has come when the connection has already gone on to something else. Does not own how it comes
-(`gateway.upstream_connection`).
+Keeps the unread rest of a body, so that the connection can already serve the next exchange.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class UpstreamExchange:
-    """Is an `Exchange` from the moment in which `status` is not 0."""
+    """Implements `call.Exchange` once `status` is not 0."""
 
     __slots__ = ("_connection", "_rest", "error", "headers", "reason", "status")
 
@@ -26,14 +25,14 @@ class UpstreamExchange:
         self.reason = ""
         self.headers: Headers = ()
         self.error: UpstreamError | None = None
-        """How it broke."""
+        """The error that broke the exchange, if any."""
         self._connection: UpstreamConnection | None = connection
-        """None: it is over, one way or the other."""
+        """Its connection; None once the exchange is over."""
         self._rest = b""
-        """What had not been read when it was over."""
+        """Bytes that were unread when the exchange ended."""
 
     async def read(self) -> bytes:
-        """What has arrived; b"" at a clean end. Raises UpstreamError, after all that came before the cut."""
+        """Returns what has arrived; b"" at a clean end. Raises UpstreamError, after all bytes before the cut."""
         while (connection := self._connection) is not None:
             pieces = connection.pieces
             if pieces:
@@ -50,13 +49,13 @@ class UpstreamExchange:
         return rest
 
     def abort(self) -> None:
-        """Closes the connection now. After a clean end it does nothing: the connection is in the pool."""
+        """Closes the connection now. Does nothing after a clean end: the connection is back in the pool."""
         if (connection := self._connection) is not None:
             self.end(b"", truncated())
             connection.abort()
 
     def take_over(self, inbox: Inbox) -> Wire:
-        """After an upgrade: from now on the bytes go to `inbox`. Raises UpstreamError when the connection is gone."""
+        """Sends all further bytes to `inbox`, after an upgrade. Raises UpstreamError if the connection is gone."""
         connection = self._connection
         if connection is None or connection.transport.is_closing():
             raise UpstreamError(FailureKind.NETWORK, "the upgraded connection was closed at once")
@@ -64,7 +63,7 @@ class UpstreamExchange:
         return connection
 
     def end(self, rest: bytes, error: UpstreamError | None) -> None:
-        """The connection has nothing more for it; None: that is all of the answer."""
+        """Ends the exchange with its unread bytes; `error` is None if the response is complete."""
         self._connection = None
         self._rest = rest
         self.error = error

@@ -1,7 +1,6 @@
-"""A client that waits, and is told now and then that it is not forgotten: load balancers and read timeouts end what is
-silent.
+"""Sends keep-alives to clients that wait for a response: load balancers and read timeouts end silent connections.
 
-Owns when it is told. Does not own the words (`gateway.reply`), nor the settings (`policy.stream`).
+`gateway.reply` has the bytes, `policy.stream` the settings.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from llm_guard.gateway.reply import Reply
 from llm_guard.policy.stream import WaitingSettings
 
 _LOOK_AGAIN_S = 1.0
-"""Where nothing may be said yet."""
+"""Seconds until the next check, while no keep-alive may be sent yet."""
 
 
 class Shared(Protocol):
-    """A request that is made for several calls: see `gateway.flight`."""
+    """A request made for several calls (single flight): see `gateway.flight`."""
 
     call: Call
-    """Its own."""
+    """The call that makes the request."""
 
     def wait_for(self, call: Call) -> None: ...
 
 
 class Waiting:
-    """`with Waiting(...)`: while its body waits, the client hears a word after each silence.
+    """A context manager: while its body waits, the client gets a keep-alive after each period of silence.
 
-    The word is written by a task of its own, which is over when the body is: nothing else writes to the client then.
+    Keep-alives are written by a separate task. It ends with the body, so that there is never a second writer.
     """
 
     def __init__(
         self, call: Call, reply: Reply, settings: WaitingSettings | None, clock: Clock, shared: Shared | None = None
     ) -> None:
-        """`shared`: the request that the call waits for, where that is not its own."""
+        """`shared` is the request that the call waits for, if another call makes it."""
         self._call = call
         self._shared = shared
         self._reply = reply
@@ -58,8 +57,8 @@ class Waiting:
         if self._alarm is not None:
             self._alarm.cancel()
         if self._task is not None:
-            # It writes nothing any more. To await its end would be a place to be cancelled in, with what the body has
-            # brought in nobody's hands.
+            # The task writes nothing any more. Awaiting it here would add a cancellation point at which the body's
+            # result could leak.
             self._task.cancel()
 
     def _set(self, after_s: float) -> None:
@@ -75,13 +74,13 @@ class Waiting:
             self._task.add_done_callback(_forget)
 
     def _may_speak(self, settings: WaitingSettings) -> bool:
-        """Whether a head can be sent without harm: once it is, a failure can have no status of its own."""
+        """Returns True if the head may be sent now: after that a failure cannot have its own status."""
         call = self._call
         if self._reply.has_begun:
             return True
         if call.method != "POST" or call.is_upgrade or not self._reply.request.has_arrived:
             return False
-        if not call.is_stream:  # where the answer may be a stream, its head depends on the answer's form
+        if not call.is_stream:  # if the response may be a stream, its head is not known yet
             return settings.unary and not call.may_stream
         head = call.stream_head if self._shared is None else self._shared.call.stream_head
         return head == "plain" or (settings.before_head and not head)
@@ -94,6 +93,6 @@ class Waiting:
 
 
 def _forget(task: asyncio.Task[None]) -> None:
-    """The client was gone: the next to write will say so."""
+    """Ignores the error of a client that was gone: the next write will raise it."""
     if not task.cancelled():
         task.exception()

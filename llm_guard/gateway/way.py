@@ -1,7 +1,7 @@
-"""One call's way along its route: to the next deployment that lets it in, now or after a wait.
+"""Selects the next deployment of a call's route that admits the call, now or after a wait.
 
-Owns who is asked next, and every wait of a call: for a backoff, or for its turn. Does not own what follows a failure
-(`policy.next_step`), nor who lets a call in (`gateway.entrance`).
+All waits of a call happen here: for a backoff, a Retry-After, or a place in a wait queue. `policy.next_step` decides
+what follows a failure, `gateway.entrance` whether a deployment admits the call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Wait:
 
 
 class Way:
-    """From deployment to deployment, until one has answered well or nobody is left."""
+    """Yields one deployment after the other to a call, until one has answered well or none is left."""
 
     __slots__ = ("_clock", "_entrance", "call", "left_out", "line", "route", "tried_since", "waited_for")
 
@@ -40,11 +40,11 @@ class Way:
         self.call = call
         self.route = route
         self.left_out: list[Shut | Full] = []
-        """Why deployments were not asked."""
+        """The reasons for which deployments were dropped without an attempt."""
         self.waited_for: WaitedFor = ""
-        """What the call has waited for, if it has, before the one that may be asked now."""
+        """The reason of the call's wait before the current deployment; empty if it did not wait."""
         self.tried_since = clock.now()
-        """When the call was first tried, or its stream died."""
+        """The instant at which the call was first tried, or its stream died."""
         self._entrance = entrance
         self._clock = clock
         targets = route.targets
@@ -58,8 +58,8 @@ class Way:
         return self.route.targets[stop.place]
 
     def budgets(self, stop: Stop) -> tuple[RetryBudget, ...]:
-        """A retry takes a token from each: the deployment's, and the route's; or from that of a caller that is judged
-        by itself."""
+        """Returns the budgets from each of which a retry takes a token: the deployment's and the route's, or only the
+        caller's if that caller is judged separately."""
         deployment = self.route.targets[stop.place].deployment
         if deployment.callers.has_failures:
             suspect = suspect_of(self.call, deployment, self._clock.now())
@@ -68,7 +68,7 @@ class Way:
         return (deployment.budget, self.route.budget)
 
     async def next(self) -> tuple[Stop, Leave] | None:
-        """The next deployment, and leave to ask it; None: nobody is left."""
+        """Returns the next deployment and a lease on it; None if none is left."""
         self.waited_for = ""
         while stops := self.line.next():
             waits: list[_Wait] = []
@@ -83,7 +83,7 @@ class Way:
                 if found is not None:
                     waits.append(found)
             if any(wait.is_for_turn for wait in waits) and self.line.release():
-                continue  # rather than wait for a turn here, ask the others whether they have room
+                continue  # another deployment may have room: try those before queueing here
             if waits:
                 wait = min(waits, key=lambda each: each.seconds)
                 leave = await self._pass_timed(wait)
@@ -92,29 +92,29 @@ class Way:
         return None
 
     def preferred(self, stop: Stop) -> tuple[Stop, ...]:
-        """The others that may be tried before a wait for this one: of the same model, or all of them where the model
-        has no `fallback_after`."""
+        """Returns the deployments to try before waiting for this one: those of the same model, or all others if the
+        model has no `fallback_after`."""
         return self.line.peers(stop) if self.target(stop).retry.fallback_after else self.line.others(stop)
 
     def has_free(self, stops: tuple[Stop, ...]) -> bool:
-        """Whether one of them would let the call in at once."""
+        """Returns True if one of them would admit the call at once."""
         return next(self._free(stops), None) is not None
 
     def has_free_key(self, stop: Stop) -> bool:
-        """Whether another key of its upstream could be used now."""
+        """Returns True if another key of its upstream could be used now."""
         return self._entrance.has_free_key(self.call, self.target(stop))
 
     def free_peer(self, stop: Stop) -> Stop | None:
-        """Another deployment of the same model that would let the call in at once."""
+        """Returns another deployment of the same model that would admit the call at once, if any."""
         return next(self._free(self.line.peers(stop)), None)
 
     def fallback_at(self, stop: Stop) -> float:
-        """From this instant on a fallback to another model is preferred to a wait for this one."""
+        """Returns the instant from which a fallback to another model is preferred to a wait for this one."""
         half_s = (self.call.commit_by - self.tried_since) / 2
         return self.tried_since + min(self.target(stop).retry.fallback_after, half_s)
 
     def try_enter(self, stop: Stop) -> Leave | None:
-        """Leave to ask a deployment beside another, at once."""
+        """Returns a lease for a hedge on this deployment; None if it does not admit the call at once."""
         found = self._entrance.try_enter(self.call, self.target(stop), hint_patience_s=0.0)
         return found if isinstance(found, Leave) else None
 
@@ -125,20 +125,20 @@ class Way:
                 yield stop
 
     def _waits_for_own_model(self, waits: list[_Wait], stop: Stop) -> bool:
-        """Whether the call waits for one of the deployments before `stop` rather than fall back to its model."""
+        """Returns True if the call should wait for a deployment before `stop` rather than fall back to its model."""
         first = waits[0].stop
         if stop.alias == first.alias or not self.target(first).retry.fallback_after:
             return False
         return self._clock.now() + min(wait.seconds for wait in waits) <= self.fallback_at(first)
 
     def _may_fall_back(self, stop: Stop) -> bool:
-        """Whether a fallback to another model is left, and is for later."""
+        """Returns True if a fallback to another model is left, but only after `fallback_after`."""
         if not self.target(stop).retry.fallback_after:
             return False
         return any(other.alias != stop.alias for other in self.line.others(stop))
 
     def _hint_patience_s(self, stop: Stop) -> float:
-        """The longest hint of a provider that the call waits out, instead of leaving the deployment out."""
+        """Returns the longest Retry-After, in seconds, that the call waits out instead of dropping the deployment."""
         target = self.target(stop)
         if not self.line.has_others():
             return target.retry.max_delay
@@ -147,11 +147,11 @@ class Way:
         )
 
     def _try(self, stop: Stop) -> Leave | _Wait | None:
-        """Leave, or what to wait for; None: it is asked no more."""
+        """Returns a lease, or the wait before the next try; None if the deployment is dropped."""
         if self.call.recovery is not None and self.call.recovery.manner(self.target(stop)) is None:
             self._drop(stop, "cannot go on with the stream")
             return None
-        if self.call.attempts:  # the first is made whatever is known
+        if self.call.attempts:  # the first attempt is always made
             now = self._clock.now()
             if stop.not_before > now and self._is_in_time(stop, stop.not_before):
                 return _Wait(stop.not_before - now, stop, is_for_turn=False)
@@ -160,7 +160,7 @@ class Way:
         return self._ask_entrance(stop, None)
 
     def _is_worth_asking(self, stop: Stop, now: float) -> bool:
-        """Whether there are time and tokens for it; else it is asked no more."""
+        """Returns True if time and retry budget are left for this deployment; otherwise drops it."""
         if not self._is_in_time(stop, max(now, stop.not_before)):
             self._drop(stop, "deadline")
         elif _is_owed(stop) and not all(budget.can_spend(now) for budget in self.budgets(stop)):
@@ -191,7 +191,7 @@ class Way:
             self.call.waited_s = round(self.call.waited_s + self._clock.now() - since, 9)
 
     async def _pass(self, wait: _Wait) -> Leave | None:
-        """Waits; leave when it was for a turn that has come."""
+        """Waits. Returns a lease if the wait was for a queue grant and the grant has come."""
         if not wait.is_for_turn:
             await self._clock.sleep(wait.seconds)
             self._spread(wait.stop)
@@ -211,7 +211,8 @@ class Way:
         return found if isinstance(found, Leave) else None
 
     def _spread(self, stop: Stop) -> None:
-        """Delays a call whose hint is over, so that a backlog does not return all at once (`policy.returns`)."""
+        """Delays a call at the end of its Retry-After, so that a backlog does not return all at once
+        (`policy.returns`)."""
         if stop.waited_for != "retry-after" or (stop.previous_s or 0.0) < WORTH_SPREADING_S:
             return
         deployment, now = self.target(stop).deployment, self._clock.now()
@@ -219,11 +220,11 @@ class Way:
         stop.waited_for = "queue"
 
     def _patience_s(self, stop: Stop) -> float:
-        """How long the call may wait for its turn."""
+        """Returns how long the call may wait in the queue."""
         return min(self.target(stop).queue_wait_s, self.call.commit_by - self._clock.now())
 
     def _is_in_time(self, stop: Stop, at: float) -> bool:
-        """Whether an attempt begun then could end before the deadline. The first is made whatever is known."""
+        """Returns True if an attempt begun at `at` could end before the deadline. The first attempt is always made."""
         if not self.call.attempts:
             return True
         deployment = self.target(stop).deployment
@@ -231,7 +232,7 @@ class Way:
         return can_finish(at, self.call.commit_by, latency)
 
     def _pass_over(self, waits: list[_Wait]) -> None:
-        """Those that had no room, when another has: they may still be asked."""
+        """Records deployments that were at capacity when another had room; they stay candidates."""
         for wait in waits:
             if wait.is_for_turn:
                 self.call.skipped.append(Skipped(self.target(wait.stop).deployment.label, "no room now"))
@@ -246,20 +247,20 @@ class Way:
 
 
 def hint_patience_s(settings: RetrySettings, has_preferred: bool, until_fallback_s: float) -> float:
-    """The longest hint that a call waits out where another deployment is left: none if that one is preferred to a wait;
-    `until_fallback_s` is how long it waits at most before it falls back to another model."""
+    """Returns the longest Retry-After, in seconds, that a call waits out while another deployment is left: 0 if that
+    one is preferred to a wait. `until_fallback_s` is the longest wait before a fallback to another model."""
     return 0.0 if has_preferred else min(settings.max_delay, until_fallback_s)
 
 
 def _is_owed(stop: Stop) -> bool:
-    """It is put back, and pays its tokens when it is asked again."""
+    """Returns True if the next retry here has not yet been charged to the retry budgets."""
     return stop.retries > 0 and not stop.is_paid
 
 
 def order_of(
     targets: tuple[Target, ...], route: Route, clock: Clock, draw: Callable[[], float]
 ) -> tuple[int, ...] | range:  # fmt: skip
-    """In which order a call asks them: their places on the route."""
+    """Returns the order in which a call tries the targets, as their indexes in the route."""
     now = clock.now()
     order: tuple[int, ...] | range
     if route.balance == "order":
@@ -274,7 +275,7 @@ def order_of(
 
 
 def _down_last(order: tuple[int, ...] | range, targets: tuple[Target, ...], down: Down) -> tuple[int, ...]:
-    """Among those that are down, and among the others, the order stays."""
+    """Moves deployments that are down to the end; apart from that the order stays."""
     first = [place for place in order if not down.has(targets[place].deployment)]
     return (*first, *[place for place in order if down.has(targets[place].deployment)])
 

@@ -1,6 +1,6 @@
-"""A whole JSON answer, read and written anew before its client gets it.
+"""Decodes and replaces whole JSON responses, for filters that change what a client gets.
 
-Owns how the bytes are decoded and replaced. Does not own what is changed (`gateway.isolation`, `gateway.model_list`).
+The filters are `gateway.isolation` and `gateway.model_list`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _UNREADABLE = Refusal(
 
 
 def ask_for_plain(call: Call) -> None:
-    """What is to be read must not be compressed in a way that only the client knows."""
+    """Makes the upstream send the response uncompressed: the client may accept encodings that the gateway cannot
+    read."""
     kept = tuple(pair for pair in call.headers if pair[0].lower() != "accept-encoding")
     call.headers = (*kept, ("Accept-Encoding", "identity"))
 
 
 def object_in(opened: Opened) -> dict[str, Any] | None:
-    """The JSON object that is the whole answer; None for anything else."""
+    """Returns the JSON object that is the whole response; None for anything else."""
     if opened.exchange is not None:
         return None
     try:
@@ -44,14 +45,14 @@ def object_in(opened: Opened) -> dict[str, Any] | None:
 
 
 def with_object(served: Served, answer: Mapping[str, Any]) -> Served:
-    """The same answer with another body."""
+    """Returns the same response with another body."""
     opened = served.opened
     headers = tuple(pair for pair in opened.headers if pair[0].lower() not in _DESCRIBES_BODY)
     return replace(served, opened=replace(opened, headers=headers, held=json.dumps(answer).encode()))
 
 
 def unreadable(served: Served, clock: Clock) -> GaveUp:
-    """Gives up an answer that its client must not see as it is."""
+    """Discards a response that could not be filtered, so that the client must not see it."""
     if served.opened.exchange is not None:
         served.opened.exchange.abort()
         settle(served.attempt, served.leave, Signal.NO_EVIDENCE, clock)

@@ -1,3 +1,3 @@
-"""Pure decisions. Stateful policies take `now`, stateless ones a uniform draw `u`; none reads a clock, draws, logs,
-locks or raises for an expected case. Settings stand beside the policy they rule.
+"""Pure decisions. Stateful policies take `now`, stateless ones a uniform draw `u`; none reads a clock, draws random
+numbers, logs, locks or raises for an expected case. Settings are defined beside the policy that they configure.
 """

@@ -1,6 +1,6 @@
-"""How many calls a deployment copes with at once, learned from its overloads and from how long its answers take.
+"""Adaptive concurrency limit, learned from a deployment's overloads and from the latency of its responses.
 
-Owns the law. Does not own the bounds, nor a limit that is configured (`policy.limiter`).
+The bounds and a configured limit are in `policy.limiter`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ _FIRST_LIMIT = 20.0
 # Weight of one call in the moving share of overloads.
 _WEIGHT = 1 / 20
 _LARGEST_CUT = 0.5
-# A limit that was too high is exceeded again after so long, twice as long each time that it is still too high.
+# A limit that was too high is exceeded again after this long, and twice as long each time that it is still too high.
 _FIRST_RETRY_S = 5.0
 _LONGEST_RETRY_S = 60.0
-# Above the ceiling it grows by one in so long.
+# Above the ceiling the limit grows by one per this many seconds.
 _STEP_S = 1.0
-# When the limit has fallen to this share, and overloads are still at least this share of what they were, the load is
-# not what causes them. They are ignored for a while then, twice as long each time.
+# If the limit has fallen to this share, and overloads are still at least this share of what they were, the load is not
+# what causes them. They are then ignored for a while, twice as long each time.
 _FALLEN = 0.5
 _LEFT = 0.6
 _LEAST_CALLS = 40
@@ -28,20 +28,20 @@ _LONGEST_DEAF_S = 120.0
 _TOLERANCE = 1.5
 _SMOOTHING = 0.2
 _LONG_S = 600.0
-# Their plain mean is the first idea of what is usual.
+# The usual latency starts as the plain mean of the first responses.
 _FIRST_ANSWERS = 100
 
 
 class AdaptiveLimit:
     """Additive increase and multiplicative decrease, with a memory of where the last increase ended.
 
-    - An overload cuts the limit by the share of overloads lately, 5 % at least and half at most. The limit from before
-      is the ceiling then: growth ends below it, and passes it by one call after 5 s, then after 10 s, and so on.
-    - An answer that finds at least half of the limit in use raises it by one.
-    - When recent answers take more than 1.5 times the usual, the limit takes a fifth of the step to gradient * limit,
+    - An overload cuts the limit by the recent share of overloads, at least 5 % and at most half. The limit from before
+      becomes the ceiling: growth ends below it, and passes it by one call after 5 s, then after 10 s, and so on.
+    - A response while at least half of the limit is in use raises it by one.
+    - If recent responses take more than 1.5 times the usual, the limit takes a fifth of the step to gradient * limit,
       gradient = max(0.5, 1.5 * usual / recent): 10 % at most (Netflix concurrency-limits, `Gradient2Limit`).
 
-    As TCP takes the losses of one window for one, only a call that entered after the last decrease can cause another.
+    As TCP treats the losses of one window as one, only a call that entered after the last decrease can cause another.
     Overloads that do not become fewer with the load are random, and are ignored for a while: a lower limit would cost
     throughput and cure nothing.
     """
@@ -62,11 +62,11 @@ class AdaptiveLimit:
         self._share = 0.0
         """Moving share of overloads."""
         self._top = 0.0
-        """The limit before it began to fall; 0: it does not fall."""
+        """The limit before it began to fall; 0: it is not falling."""
         self._top_share = 0.0
-        """Share of overloads when it began to fall."""
+        """Share of overloads when the limit began to fall."""
         self._fallen_calls = self._fallen_overloads = 0
-        """Since it has fallen to a half."""
+        """Calls, and overloads among them, since the limit fell to half."""
         self._deaf_s = _FIRST_DEAF_S
         self._deaf_until = -inf
         self._short_s = self._long_s = 0.0
@@ -83,7 +83,7 @@ class AdaptiveLimit:
         self._lowest, self._highest = lowest, highest
 
     def note_answer(self, entered_at: float, now: float, latency_s: float | None, in_flight: int) -> None:
-        """A call was answered well; `in_flight` still counts it. `latency_s`: None where slow answers are no sign."""
+        """Notes a success; `in_flight` still includes the call. `latency_s`: None if latency is not to be judged."""
         self._note_share(entered_at, False)
         gradient = 1.0 if latency_s is None else self._gradient(latency_s, now)
         if gradient < 1:
@@ -94,7 +94,7 @@ class AdaptiveLimit:
             self._grow(now)
 
     def note_overload(self, entered_at: float, now: float, in_flight: int) -> None:
-        """A call was refused because of overload, or took too long; `in_flight` still counts it."""
+        """Notes that a call was refused because of overload, or too slow; `in_flight` still includes it."""
         self._note_share(entered_at, True)
         if now < self._deaf_until or entered_at < self._decreased_at:
             return
@@ -105,7 +105,7 @@ class AdaptiveLimit:
 
     @property
     def latencies_s(self) -> tuple[float | None, float | None]:
-        """Of answers, smoothed over a few of them and over ten minutes; None before the first."""
+        """Latencies smoothed over a few responses, and over ten minutes; None before the first."""
         return (self._short_s, self._long_s) if self._answers else (None, None)
 
     # The law
@@ -127,7 +127,7 @@ class AdaptiveLimit:
             self._retry_s = min(_LONGEST_RETRY_S, 2 * self._retry_s)
         else:
             self._retry_s = _FIRST_RETRY_S
-        if is_in_use:  # else the deployment is busy with others' calls, and the limit is not what was exceeded
+        if is_in_use:  # otherwise the deployment is busy with calls of others, and the limit is not what was exceeded
             self._ceiling = before
             self._retry_at = now + self._retry_s
         if not self._top:
@@ -138,7 +138,7 @@ class AdaptiveLimit:
         self._decreased_at = now
 
     def _is_in_vain(self) -> bool:
-        """Whether a much lower limit has not made overloads fewer."""
+        """Returns whether a much lower limit has not made overloads fewer."""
         calls = self._fallen_calls
         return calls >= _LEAST_CALLS and self._fallen_overloads / calls > self._top_share * _LEFT
 
@@ -161,7 +161,7 @@ class AdaptiveLimit:
     # Latency
 
     def _gradient(self, latency_s: float, now: float) -> float:
-        """From 0.5 to 1; 1: answers take no longer than usual."""
+        """Returns the gradient, from 0.5 to 1; 1: responses take no longer than usual."""
         self._learn(latency_s, now)
         return max(0.5, min(1.0, _TOLERANCE * self._long_s / self._short_s)) if self._short_s > 0 else 1.0
 
@@ -169,10 +169,10 @@ class AdaptiveLimit:
         self._answers += 1
         share = 1 / self._answers if self._answers <= _FIRST_ANSWERS else 0.0
         self._short_s += max(_SMOOTHING, share) * (latency_s - self._short_s)
-        # By time, not by count: a busy deployment would get used to its own overload within seconds.
+        # Weighted by time, not by count: a busy deployment's own overload would become the usual within seconds.
         passed = min(1.0, (now - self._answered_at) / _LONG_S)
         self._long_s += max(passed, share) * (latency_s - self._long_s)
         self._answered_at = now
-        # After a long overload the usual must not stay high (`Gradient2Limit` does the same).
+        # After a long overload the usual latency must not stay high (`Gradient2Limit` does the same).
         if self._long_s > 2 * self._short_s:
             self._long_s *= 0.9

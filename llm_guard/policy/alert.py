@@ -1,7 +1,6 @@
-"""When an alert fires and when it resolves, once each.
+"""State of an alert: when it fires and when it resolves, once each.
 
-Owns the life of one alert: of one rule, for one subject. Does not own what is found of the subject
-(`policy.alert_rules`), nor who is told (`ops.webhooks`).
+An alert is one rule for one subject. Findings come from `policy.alert_rules`, notifications are sent by `ops.webhooks`.
 """
 
 from __future__ import annotations
@@ -16,43 +15,43 @@ Verdict = Literal["bad", "between", "good"]
 """`between`: no longer bad enough to fire, not yet good enough to resolve."""
 
 QUIET_S = 600.0
-"""An alert of whose subject nothing has been heard for so long resolves."""
+"""An alert without a finding for this long resolves."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """What all rules have in common; durations in seconds."""
+    """Settings that all rules have in common; durations in seconds."""
 
     severity: Severity = "warning"
     after: Pause = 0.0
-    """It must be bad for so long without a break before the alert fires."""
+    """How long the condition must hold without a break before the alert fires."""
     calm: Pause = 60.0
-    """It must be good for so long without a break before the alert resolves."""
+    """How long it must be good without a break before the alert resolves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look has found of one subject."""
+    """Result of evaluating a rule for one subject."""
 
     verdict: Verdict
     value: float
     threshold: float
-    """What the value is held against."""
+    """The value that `value` is compared with."""
     summary: str
-    """One line for people."""
+    """One line to be read by people."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlertSnapshot:
     is_firing: bool
     lasts_s: float | None
-    """Since it fired, or was first bad; None: it is not bad."""
+    """Seconds since it fired, or was first bad; None: it is not bad."""
     finding: Finding | None
-    """The last one of which something was known."""
+    """The last finding."""
 
 
 class Alert:
-    """One rule and one subject, from its first bad moment on."""
+    """State of one rule for one subject, from its first bad finding on."""
 
     __slots__ = ("_bad_since", "_fired_at", "_good_since", "_heard_at", "finding")
 
@@ -69,14 +68,13 @@ class Alert:
 
     @property
     def is_idle(self) -> bool:
-        """It neither fires nor is about to: it may be forgotten."""
+        """True if it neither fires nor is about to, and so may be dropped."""
         return self._bad_since is None
 
     def note(self, finding: Finding | None, settings: RuleSettings, now: float) -> Literal["fired", "resolved"] | None:
-        """Takes what was found, None where there is nothing new; returns what has become of it just now.
+        """Takes a finding, or None if there is none; returns the change that follows.
 
-        What was found last stands for ten minutes. Then the alert is over: of a model that nobody asks any more nobody
-        knows whether it is well.
+        The last finding stands for ten minutes. Then the alert ends: whether a model without calls works is unknown.
         """
         if finding is not None:
             self.finding = finding
@@ -94,12 +92,12 @@ class Alert:
         return self.end() if now - self._good_since >= settings.calm else None
 
     def resume(self, finding: Finding, now: float) -> None:
-        """It fires, and did so before this process began."""
+        """Restores an alert that fired before this process began."""
         self.finding = finding
         self._heard_at = self._bad_since = self._fired_at = now
 
     def end(self) -> Literal["resolved"] | None:
-        """It is over, whatever is found."""
+        """Ends the alert regardless of its findings."""
         was_firing = self.is_firing
         self._bad_since = self._fired_at = self._good_since = None
         return "resolved" if was_firing else None
@@ -121,5 +119,5 @@ class Alert:
 
 
 def rank(severity: Severity) -> int:
-    """0 for the gravest."""
+    """Returns the rank of a severity, 0 for the most severe."""
     return get_args(Severity).index(severity)

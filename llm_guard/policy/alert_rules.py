@@ -1,9 +1,8 @@
-"""What is alarming: the rules, their settings, and what each finds of one subject.
+"""Alert rules: their settings, and what each finds about one subject.
 
-Owns the thresholds. Does not own where the numbers come from (`ops.alert_signals`), nor when an alert fires
-(`policy.alert`).
+The numbers come from `ops.alert_signals`; `policy.alert` decides when an alert fires.
 
-Each rule fires at one threshold and resolves at another, so that a value that lies about the first is one alert.
+Each rule fires at one threshold and resolves at another, so that a value that varies around the first is one alert.
 """
 
 from __future__ import annotations
@@ -23,48 +22,48 @@ RuleName = Literal[
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 
 SPIKE_S = 60.0
-"""A failure rate is that of the last minute."""
+"""Seconds over which a failure rate is measured."""
 _SETTLED_S = 600.0
-"""Until so much is known of what is usual, the rest of it is taken for free of failures."""
+"""While less than this is known of the usual rate, the rest is assumed to be free of failures."""
 FAILING = 0.01
-"""The share of failures from which on somebody wants to retry."""
+"""Least share of failures at which there are calls to retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessRateSettings(RuleSettings):
-    """Of a model's last hundred calls."""
+    """Success rate of a model's last hundred calls."""
 
     severity: Severity = "critical"
     below: Ratio = 0.95
     min_calls: Count = 20
     models: Mapping[str, Ratio] = field(default_factory=dict)
-    """Another `below` for some models; 0: none."""
+    """Another `below` for some models; 0: no alert."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencySettings(RuleSettings):
-    """Of a model's answers: of streams the time to the first token, of all others the whole answer."""
+    """Latency of a model: for streams the time to the first token, for all others to the whole response."""
 
     after: Pause = 30.0
     rise: Rate = 0.5
-    """By so much the mean is above the usual: 0.5 is half as much again."""
+    """Allowed excess of the mean over the usual, as a share of it: 0.5 is half as much again."""
     over: Seconds = 300.0
     memory: Seconds = 14_400.0
     """How far the usual reaches back, as a time constant."""
     min_calls: Count = 50
-    """In `over`, and before it. The mean of fewer answers is as chance has it: they differ in length tenfold."""
+    """Responses needed in `over`, and before it. The mean of fewer is left to chance: they differ in length tenfold."""
     models: Mapping[str, Rate] = field(default_factory=dict)
     """Another `rise` for some models."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallsRefusedSettings(RuleSettings):
-    """Of a model's calls that the gateway itself refused, by a breaker, a limit, a cooldown or the deadline."""
+    """Calls of a model that the gateway itself refused, by a breaker, a limit, a cooldown or the deadline."""
 
     share: Ratio = 0.5
-    """Alarming from this share of the model's calls on."""
+    """Share of the model's calls at which it fires."""
     min_calls: Count = 10
-    """Refused calls in `over`, at least."""
+    """Least number of refused calls in `over`."""
     over: Seconds = 10.0
 
 
@@ -76,12 +75,12 @@ class BreakerOpenSettings(RuleSettings):
 
 @dataclass(frozen=True, slots=True)
 class FailureSpikeSettings(RuleSettings):
-    """Of a deployment's attempts."""
+    """Failures of a deployment's attempts."""
 
     factor: Factor = 3.0
-    """So many times as many failures as usual."""
+    """Multiple of the usual number of failures at which it fires."""
     min_failures: Count = 20
-    """In a minute, at least."""
+    """Least number of failures in a minute."""
     memory: Seconds = 3600.0
 
 
@@ -93,7 +92,7 @@ class BudgetExhaustedSettings(RuleSettings):
 @dataclass(frozen=True, slots=True)
 class CredentialBenchedSettings(RuleSettings):
     calm: Pause = 300.0
-    """Longer than a bench lasts: one that is benched again right after is one alert."""
+    """Longer than a cooldown: if another one follows right after, that is the same alert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +109,12 @@ class ReloadFailedSettings(RuleSettings):
 @dataclass(frozen=True, slots=True)
 class LoopLagSettings(RuleSettings):
     above: Seconds = 0.5
-    """So long the event loop kept everybody waiting."""
+    """Seconds for which the event loop was blocked."""
 
 
 def judge_success(model: str, outcomes: Sequence[bool], settings: SuccessRateSettings) -> Finding | None:
-    """`outcomes`: whether each of the last calls ended well. It resolves a fifth of the way from the threshold to 1."""
+    """Evaluates `outcomes`: whether each of the last calls succeeded. It resolves a fifth of the way from the threshold
+    to 1."""
     if len(outcomes) < settings.min_calls:
         return None
     below = settings.models.get(model, settings.below)
@@ -125,7 +125,7 @@ def judge_success(model: str, outcomes: Sequence[bool], settings: SuccessRateSet
 
 
 def judge_latency(model: str, what: str, recent: Mean, usual: Mean, settings: LatencySettings) -> Finding | None:
-    """Means in seconds over answers; it resolves halfway back to the usual. `what`: of which duration."""
+    """Compares means in seconds; it resolves halfway back to the usual. `what`: name of the measured duration."""
     if min(recent.weight, usual.weight) < settings.min_calls or usual.value <= 0:
         return None
     rise = settings.models.get(model, settings.rise)
@@ -139,8 +139,8 @@ def judge_latency(model: str, what: str, recent: Mean, usual: Mean, settings: La
 
 
 def judge_refusals(model: str, calls: int, refused: Mapping[str, int], settings: CallsRefusedSettings) -> Finding:
-    """`calls`: all that ended within `settings.over`; `refused`: those of them that the gateway refused, by what. It
-    resolves at half of the share; a model without calls has none refused."""
+    """Evaluates refused calls. `calls`: all that ended within `settings.over`; `refused`: those of them that the
+    gateway refused, by cause. It resolves at half of the share; a model without calls has none refused."""
     count = sum(refused.values())
     found = count / calls if calls else 0.0
     verdict = _verdict(count >= settings.min_calls and found >= settings.share, found <= settings.share / 2)
@@ -154,7 +154,7 @@ def judge_refusals(model: str, calls: int, refused: Mapping[str, int], settings:
 
 
 def judge_breaker(subject: str, open_count: int, count: int, has_opened: bool) -> Finding:
-    """`has_opened`: one did since the last look, though it may be closed by now."""
+    """Evaluates breakers. `has_opened`: one did since the last evaluation, though it may be closed again."""
     if open_count:
         are = "is" if open_count == 1 else "are"
         state = "its breaker is open" if count == 1 else f"{open_count} of its {count} breakers {are} open"
@@ -166,7 +166,7 @@ def judge_breaker(subject: str, open_count: int, count: int, has_opened: bool) -
 
 
 def judge_failures(subject: str, recent: Mean, usual: Mean, settings: FailureSpikeSettings) -> Finding:
-    """Failures within seconds; it resolves at half of the threshold."""
+    """Compares failures a second with the usual; it resolves at half of the threshold."""
     usual_rate = usual.total / max(usual.weight, _SETTLED_S)
     threshold = max(settings.factor * usual_rate, settings.min_failures / SPIKE_S)
     rate = recent.total / SPIKE_S
@@ -179,7 +179,8 @@ def judge_failures(subject: str, recent: Mean, usual: Mean, settings: FailureSpi
 
 
 def judge_budget(subject: str, tokens: float, failure_share: float) -> Finding:
-    """It is exhausted when no retry is left while attempts fail. `failure_share` fades in silence."""
+    """Evaluates a retry budget: it is exhausted if no retry is left while attempts fail. `failure_share` decays without
+    attempts."""
     is_out = tokens < 1 and failure_share >= FAILING
     state = "no retry is left" if is_out else "retries are left, or not wanted"
     summary = f"{subject}: {state}, {percent(failure_share)} of the recent attempts failed"
@@ -187,8 +188,8 @@ def judge_budget(subject: str, tokens: float, failure_share: float) -> Finding:
 
 
 def judge_credential(upstream: str, rest_s: float, category: str, key: str = "") -> Finding:
-    """`rest_s`: until it is tried again, 0 when it is not benched; `category`: of what it was refused for; `key`: which
-    of its keys that is, where it has several."""
+    """Evaluates a credential. `rest_s`: seconds left of its cooldown, 0: none; `category`: of the refusal; `key`: name
+    of the key, if the upstream has several."""
     name = f"key {key}" if key else "key"
     state = f"its {name} was refused ({category}) and is left alone" if rest_s > 0 else "its key is in use"
     return Finding(_verdict(rest_s > 0, True), rest_s, 0.0, f"{upstream}: {state}")
@@ -205,31 +206,31 @@ def judge_reload(is_good: bool) -> Finding:
 
 
 def judge_file(what: str, problem: str | None) -> Finding:
-    """A file with a key or certificates that the config names; `problem` None: it is in use as it is."""
+    """Evaluates a file with a key or certificates that the config names; `problem` None: its content is in use."""
     state = "its files are in use" if problem is None else f"{problem}; what was good before stays in use"
     return Finding(_verdict(problem is not None, True), float(problem is not None), 1.0, f"{what}: {state}")
 
 
 def judge_lag(lag_s: float, settings: LoopLagSettings) -> Finding:
-    """It resolves below half of the threshold."""
+    """Evaluates the event loop's lag; it resolves below half of the threshold."""
     summary = f"the event loop kept everybody waiting for {seconds(lag_s)} (alarming above {seconds(settings.above)})"
     return Finding(_verdict(lag_s > settings.above, lag_s <= settings.above / 2), lag_s, settings.above, summary)
 
 
 def percent(share: float) -> str:
-    """`97.5 %`."""
+    """Formats a share as in `97.5 %`."""
     return f"{100 * share:.3g} %"
 
 
 def seconds(duration_s: float) -> str:
-    """`850 ms`, `2.5 s`, `5 min`."""
+    """Formats a duration as in `850 ms`, `2.5 s`, `5 min`."""
     if duration_s < 1:
         return f"{1000 * duration_s:.3g} ms"
     return f"{duration_s:.3g} s" if duration_s < 120 else f"{duration_s / 60:.3g} min"
 
 
 def _verdict(is_bad: bool, is_good: bool) -> Verdict:
-    """Bad goes first."""
+    """Returns the verdict; `is_bad` takes precedence."""
     if is_bad:
         return "bad"
     return "good" if is_good else "between"

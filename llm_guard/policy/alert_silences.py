@@ -1,6 +1,6 @@
-"""Which alerts nobody is to be told of for a while.
+"""Silences: alerts for which no notification is sent for a while.
 
-Owns the silences and their ends. Does not own what is silenced: the alert itself goes on.
+The alert itself continues.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from dataclasses import dataclass
 
 EVERY = "*"
 MOST = 200
-"""Silences at once."""
+"""Most silences at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """An operator's word that an alert is known."""
+    """An operator's silence of an alert that is known."""
 
     alert: str
     """A rule, or `*` for all."""
     subject: str | None
-    """None: whatever its subject."""
+    """None: all subjects."""
     until: float
     reason: str
     who: str
 
 
 class Silences:
-    """One for each alert and subject: a second takes the place of the first."""
+    """All silences, one for each alert and subject: a second replaces the first."""
 
     def __init__(self) -> None:
         self._silences: dict[tuple[str, str | None], Silence] = {}
 
     def try_add(self, silence: Silence, now: float) -> bool:
-        """False: there are too many."""
+        """Adds a silence; False: there are too many."""
         self._expire(now)
         key = (silence.alert, silence.subject)
         if key not in self._silences and len(self._silences) >= MOST:
@@ -42,17 +42,17 @@ class Silences:
         return True
 
     def try_remove(self, alert: str, subject: str | None, now: float) -> Silence | None:
-        """The one with just these words, if there was one."""
+        """Removes and returns the silence of exactly this alert and subject, if there is one."""
         self._expire(now)
         return self._silences.pop((alert, subject), None)
 
     def covers(self, alert: str, subject: str, now: float) -> bool:
-        """Whether nobody is to be told."""
+        """Returns whether notifications of this alert are silenced."""
         keys = ((alert, subject), (alert, None), (EVERY, subject), (EVERY, None))
         return any((each := self._silences.get(key)) is not None and each.until > now for key in keys)
 
     def snapshot(self, now: float) -> Sequence[Silence]:
-        """Those that hold now; the first to end first."""
+        """Silences in effect, the first to end first."""
         self._expire(now)
         return tuple(sorted(self._silences.values(), key=lambda each: each.until))
 

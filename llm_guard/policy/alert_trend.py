@@ -1,7 +1,7 @@
-"""What something is now, and what it usually is.
+"""Trends: present and usual values.
 
-Owns two means of one quantity: over the last minutes, and over the hours before them; and what counters have gained
-lately. Does not own what follows from them (`policy.alert_rules`).
+Keeps two means of one quantity, over the last minutes and over the hours before them, and the recent gains of counters.
+`policy.alert_rules` compares them.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from math import exp
 from operator import sub
 
 _STEPS = 30
-"""A window is as exact as one thirtieth of itself."""
+"""A window is accurate to one thirtieth of its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A sum and what it is a sum of: seconds of so many answers, failures within so many seconds."""
+    """A sum and its weight: seconds of so many responses, failures within so many seconds."""
 
     total: float
     weight: float
 
     @property
     def value(self) -> float:
-        """0 where there is nothing."""
+        """The mean; 0 without weight."""
         return self.total / self.weight if self.weight > 0 else 0.0
 
 
 class Trend:
-    """Fed with two sums that only ever grow.
+    """Recent and usual mean of a quantity, fed with two sums that only grow.
 
-    What leaves the window joins the usual, so that a rise is never held against itself; and the usual forgets with a
-    time constant of `memory_s`, so that what has come to stay is the usual in the end.
+    Values that leave the window join the usual, so that a rise is never compared with itself. The usual decays with a
+    time constant of `memory_s`, so that a lasting change becomes the usual in the end.
     """
 
     __slots__ = ("_marks", "_usual_total", "_usual_weight", "memory_s", "over_s")
@@ -42,11 +42,11 @@ class Trend:
         self.over_s = over_s
         self.memory_s = memory_s
         self._marks: deque[tuple[float, float, float]] = deque()
-        """When, and both sums then. The newest is replaced until it is a step after the one before."""
+        """Time, and both sums then. The newest entry is replaced until it is a step after the one before."""
         self._usual_total = self._usual_weight = 0.0
 
     def note(self, total: float, weight: float, now: float) -> None:
-        """What the sums are now; the first time says where they begin."""
+        """Takes the present sums; the first call sets where they begin."""
         marks = self._marks
         if len(marks) > 1 and marks[-1][0] - marks[-2][0] < self.over_s / _STEPS:
             marks.pop()
@@ -56,7 +56,7 @@ class Trend:
 
     @property
     def recent(self) -> Mean:
-        """Of the last `over_s`, as of when it was fed last."""
+        """Mean over the last `over_s`, as of the last `note`."""
         if not self._marks:
             return Mean(0.0, 0.0)
         (_, total, weight), (_, last_total, last_weight) = self._marks[0], self._marks[-1]
@@ -64,7 +64,7 @@ class Trend:
 
     @property
     def usual(self) -> Mean:
-        """Of the time before, which loses its weight by and by."""
+        """Mean over the time before that, with decaying weight."""
         return Mean(self._usual_total, self._usual_weight)
 
     def _join_usual(self) -> None:
@@ -76,17 +76,17 @@ class Trend:
 
 
 class Gains:
-    """What counters that only ever grow have gained in the last `over_s`, which may be replaced at any moment."""
+    """Gains of counters that only grow, over the last `over_s`, which may be replaced at any moment."""
 
     __slots__ = ("_marks", "over_s")
 
     def __init__(self, over_s: float, counts: tuple[int, ...], now: float) -> None:
-        """`counts`: where the counters begin."""
+        """`counts`: initial values of the counters."""
         self.over_s = over_s
         self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, counts)])
 
     def note(self, counts: tuple[int, ...], now: float) -> tuple[int, ...]:
-        """Takes what the counters are now; returns their gains since the last note that is `over_s` old."""
+        """Takes the present values of the counters; returns their gains since the last note that is `over_s` old."""
         marks = self._marks
         marks.append((now, counts))
         while len(marks) > 1 and marks[1][0] <= now - self.over_s:

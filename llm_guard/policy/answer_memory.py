@@ -1,16 +1,16 @@
-"""How much of unary answers is in memory: a bound for each, and one for all together.
+"""Bound on the memory taken by unary responses, for each and for all together.
 
-Owns the counting. Does not own what becomes of an answer that finds no room (`gateway.unary`).
+`gateway.unary` decides what happens to a response that finds no room.
 """
 
 from __future__ import annotations
 
 UNCOUNTED_BYTES = 1 << 16
-"""Smaller answers are always read whole, and not counted."""
+"""Smaller responses are always read whole, and not counted."""
 
 
 class AnswerMemory:
-    """The bound for all answers together; `limit_bytes` may be replaced at any moment."""
+    """The bound for all responses together; `limit_bytes` may be replaced at any moment."""
 
     __slots__ = ("limit_bytes", "taken_bytes")
 
@@ -20,7 +20,7 @@ class AnswerMemory:
 
 
 class MemoryLease:
-    """What one call has taken of it; released once, at the end of the call."""
+    """Memory that one call has taken; released once, at the end of the call."""
 
     __slots__ = ("_bytes", "_memory")
 
@@ -33,7 +33,7 @@ class MemoryLease:
         return self._bytes
 
     def try_take(self, count: int) -> bool:
-        """Takes `count` bytes more, all or none."""
+        """Takes `count` more bytes, all or none."""
         memory = self._memory
         if memory.taken_bytes + count > memory.limit_bytes:
             return False
@@ -42,10 +42,10 @@ class MemoryLease:
         return True
 
     def give_back(self, count: int) -> None:
-        """Gives back `count` of the bytes taken."""
+        """Returns `count` of the bytes taken."""
         self._bytes -= count
         self._memory.taken_bytes -= count
 
     def release(self) -> None:
-        """Gives back all that is taken."""
+        """Returns all bytes taken."""
         self.give_back(self._bytes)

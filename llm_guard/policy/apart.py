@@ -1,7 +1,7 @@
-"""Callers whose calls a provider refuses with 429 while it accepts those of others: they keep to a pace of their own.
+"""Callers that a provider refuses with 429 while it accepts others: they keep to a pace of their own.
 
-A provider may limit one user of an account, or the size of one tenant's requests. Owns which callers are apart, and how
-one of them leaves. Does not own the pace (`policy.pace`), nor who a call's caller is (`gateway.caller`).
+A provider may limit one user of an account, or the size of one tenant's requests. Decides which callers are apart, and
+how one of them leaves. The pace is in `policy.pace`; `gateway.caller` identifies a call's caller.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from math import log
 from llm_guard.policy.pace import Pace
 
 MOST_CALLERS = 1024
-"""Callers that are remembered; the one that was refused longest ago is forgotten first."""
+"""Callers that are remembered; the one that was refused longest ago is dropped first."""
 
 # A caller leaves the others once chance explains less often than this that it is accepted right after they are refused.
-# Among callers with one limit either is as likely to be refused (McNemar's test, as a sequential one: each pair of
-# neighbouring answers counts once, and the sum does not fall below 0).
+# Among callers with one limit either is as likely to be refused (McNemar's test, in sequential form: each pair of
+# neighbouring responses counts once, and the sum does not fall below 0).
 _CHANCE = 1e-5
 _FORGOTTEN_S = 60.0
 _ENOUGH = -log(_CHANCE)
 _ACCEPTED_ALONE = log(0.95 / 0.5)
 _REFUSED_ALONE = log(0.05 / 0.5)
-# The limit is that of all callers once the answers to the others are so much more likely if half of them are 429s than
-# if one in twenty is (a CUSUM test). A rate cannot be learned from a part of the calls that share a limit: calls of the
-# callers apart then meet 429s at any rate.
+# The limit is that of all callers once the responses to the others are so much more likely if half of them are 429s
+# than if one in twenty is (a CUSUM test). A rate cannot be learned from a part of the calls that share a limit: calls
+# of the callers apart would then get 429s at any rate.
 _SHARED_CHANCE = 4e-3
 _SHARED = -log(_SHARED_CHANCE)
 _REFUSED_TOO = log(0.5 / 0.05)
@@ -39,16 +39,16 @@ class Apart:
     def __init__(self, pace: Pace, callers: list[str], now: float) -> None:
         self.pace = pace
         self._latest_at = now
-        """When one of them was refused last."""
+        """When one of them was last refused."""
         self._scores: OrderedDict[str, float] = OrderedDict()
         self._refused: str | None = None
-        """The caller of the latest refusal that was not compared with anything yet."""
+        """The caller of the latest refusal that has not been compared with an accepted call yet."""
         self._refused_at = 0.0
         """When the first call of its latest refusals in a row entered."""
         self._shared_score = 0.0
         """Evidence, as a log likelihood ratio, that the limit is that of all callers."""
         self.has_all = False
-        """The limit is that of all callers, also of those that are not listed here."""
+        """True if the limit is that of all callers, including those not listed here."""
         self.join(callers)
 
     @property
@@ -70,19 +70,19 @@ class Apart:
         self._shared_score = 0.0
 
     def is_over(self, now: float) -> bool:
-        """Whether nothing limits these callers any more. Until then a pace that is given up for a while keeps what it
-        has learned."""
+        """Returns whether nothing limits these callers any more. Until then a pace that is given up for a while keeps
+        what it has learned."""
         return not self.pace.is_limited and now - self._latest_at >= _FORGOTTEN_S
 
     def note_refused(self, caller: str, entered_at: float, now: float) -> None:
-        """One of these callers was refused."""
+        """Notes that one of these callers was refused."""
         self._latest_at = now
         if self._refused != caller:
             self._refused, self._refused_at = caller, entered_at
 
     def note_other_refused(self) -> None:
         """Counts a 429 of a caller that is not apart; it may show that the limit is that of all callers. Does not join
-        them while the limit stops all calls: then a caller with a limit of its own could not show this any more."""
+        them while the limit stops all calls: a caller with a limit of its own could not show that any more."""
         self._shared_score += _REFUSED_TOO
         if self._shared_score >= _SHARED and self.pace.is_accepting:
             self.has_all = True
@@ -92,7 +92,7 @@ class Apart:
         self._shared_score = max(0.0, min(self._shared_score, _SHARED) + _ACCEPTED_BESIDE)
 
     def note_accepted(self, caller: str, entered_at: float) -> bool:
-        """One of these callers was accepted. Whether it does not belong to the others."""
+        """Notes that one of these callers was accepted. Returns whether it does not belong to the others."""
         refused = self._refused
         if refused is None or entered_at < self._refused_at:
             return False

@@ -1,13 +1,10 @@
-"""How fast calls come, counted over those that could not go at once.
-
-Owns the estimate. Does not own what follows from it (`policy.gate`).
-"""
+"""Estimates how fast calls arrive, from those that could not go at once."""
 
 from __future__ import annotations
 
-# Calls are counted over at most so many seconds.
+# Longest time over which calls are counted.
 _COUNTED_S = 60.0
-# Counting begins again after such a time in which all calls could enter.
+# Counting begins again after this long without such a call.
 _GAP_S = 15.0
 
 
@@ -21,7 +18,7 @@ class DeniedCalls:
         self._since = self._latest_at = now
 
     def note(self, now: float) -> None:
-        """A call could not enter."""
+        """Notes that a call could not enter."""
         counted_s = now - self._since
         if now - self._latest_at > _GAP_S:
             self._count, self._since = 0.0, now
@@ -32,7 +29,7 @@ class DeniedCalls:
         self._count += 1
 
     def take_back(self) -> None:
-        """A call will be counted again: it is sent once more."""
+        """Takes back a call that will be counted again, because it is sent once more."""
         self._count = max(0.0, self._count - 1)
 
     def per_s(self, now: float) -> float:

@@ -1,7 +1,6 @@
-"""How long to wait before a retry: of a call, a probe, a webhook, whatever is tried again.
+"""Backoff: how long to wait before a retry of a call, a probe, a webhook and so on.
 
-Owns the retry settings and the length of a wait. Does not own whether to retry at all (`policy.next_step`), nor how
-much failed lately (`policy.recent`).
+Whether to retry at all is decided in `policy.next_step`; `policy.recent` counts how much failed lately.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FLAPS = frozenset({
 })  # fmt: skip
 """Kinds that a second exchange often cures at once; a timed-out attempt has waited long enough already."""
 
-# Clients that were all told "in 20 s" shall not come back in the same instant.
+# Clients that all received "Retry-After: 20" must not return in the same instant.
 _RETRY_AFTER_SPREAD = 0.1
 
 
@@ -50,16 +49,16 @@ class RetrySettings:
     """Durations in seconds."""
 
     max_attempts: Count = 4
-    """Exchanges with one deployment, the first included."""
+    """Attempts on one deployment, the first included."""
     base_delay: Seconds = 0.2
     base_delays: BaseDelays = field(default_factory=BaseDelays)
     adaptive: bool = True
-    """Waits grow with the share of attempts that failed lately, up to twice as long."""
+    """True if waits grow with the recent share of failed attempts, up to twice as long."""
     multiplier: Factor = 2.0
     max_delay: Seconds = 30.0
     max_retry_after: Seconds = 60.0
-    """How long a provider's hint (Retry-After) keeps calls away at most. Then one call goes first; if it is refused
-    with a hint, that one is obeyed in turn."""
+    """Longest time for which a provider's hint (Retry-After) keeps calls away. Then one call goes first; if it is
+    refused with a hint, that one is obeyed in turn."""
     fallback_after: Pause = 5.0
     """How long a call is tried with its own model, from its beginning to the end of the next wait, before a fallback to
     another model is preferred; at most half of the time that the call has. 0: at once."""
@@ -67,7 +66,7 @@ class RetrySettings:
     immediate_first: bool = True
     budget: BudgetSettings = field(default_factory=BudgetSettings)
     fallback_on: tuple[Literal["context_length", "content_policy"], ...] = ("context_length",)
-    """What another model may answer, among what no other deployment of the same one would."""
+    """Failures that another model may serve, among those that no other deployment of the same model would."""
 
 
 def delay_s(
@@ -80,12 +79,12 @@ def delay_s(
     u: float,
     failure_share: float = 0.0,
 ) -> float:
-    """Seconds to wait before retry number `retry` (1 is the first), from a uniform draw `u` in [0, 1).
+    """Returns the seconds to wait before retry number `retry` (1 is the first), from a uniform draw `u` in [0, 1).
 
-    At most `max_delay`, unless the other side asked for more by `retry_after_s`: that is a floor (RFC 9110,
-    10.2.3), exceeded by a tenth at most. `kind` is what failed, None where no upstream was asked. `previous_s` is
-    the wait before the previous retry, or None; only decorrelated jitter looks at it. `failure_share`, 0 to 1, is
-    what `recent.Recent` says of who is asked.
+    At most `max_delay`, unless the upstream requested more by `retry_after_s`: that is a floor (RFC 9110, 10.2.3),
+    exceeded by a tenth at most. `kind` is what failed, None if no request was sent to an upstream. `previous_s` is the
+    wait before the previous retry, or None; only decorrelated jitter uses it. `failure_share`, 0 to 1, is the recent
+    share of failures (`recent.Recent`).
     """
     wait_s = _own_delay_s(settings, retry, kind, previous_s, u, failure_share)
     if retry_after_s is None:
@@ -107,8 +106,8 @@ def _own_delay_s(
         case "decorrelated":
             return _decorrelated_s(settings, base_s, previous_s, u)
         case spread:
-            # The ceiling is lowered so that jitter ends at max_delay: cut off there instead, half of all
-            # clients would wait exactly max_delay and come back together.
+            # The ceiling is lowered so that jitter ends at max_delay: if it were cut off there instead, half of all
+            # clients would wait exactly max_delay and return together.
             middle_s = _exponential_s(settings, base_s, retry, settings.max_delay / (1 + spread))
             return min(settings.max_delay, middle_s * (1 + spread * (2 * u - 1)))
 
@@ -128,7 +127,7 @@ def _exponential_s(settings: RetrySettings, base_s: float, retry: int, ceiling_s
 
 
 def _decorrelated_s(settings: RetrySettings, base_s: float, previous_s: float | None, u: float) -> float:
-    """M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015."""
+    """Decorrelated jitter after M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015."""
     # An immediate first retry must not pull the next wait below the base.
     previous_s = max(base_s, previous_s or 0.0)
     return min(settings.max_delay, base_s + u * (3 * previous_s - base_s))

@@ -1,7 +1,6 @@
-"""In which order a call's targets are tried.
+"""Load balancing: the order in which a call's targets are tried.
 
-Owns the choice among candidates. Does not own who is a candidate (breakers, benches: `gateway.entrance`), nor
-how latency is measured (`policy.latency`).
+Candidates are chosen before (breakers, cooldowns: `gateway.entrance`); latency is measured in `policy.latency`.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ from typing import Annotated, Literal
 from llm_guard.policy.units import Unit, at_least
 
 Balance = Literal["order", "weighted", "least_loaded", "latency"]
-"""order: as written; weighted: by lot; least_loaded: by calls in flight; latency: by cost and calls in flight."""
+"""order: as written; weighted: at random; least_loaded: by calls in flight; latency: by cost and calls in flight."""
 
 Draw = Callable[[], float]
-"""Uniform draws from [0, 1)."""
+"""Source of uniform draws from [0, 1)."""
 
 
 def parse_priority(value: object) -> int:
-    """A whole number of at least 0; raises ValueError."""
+    """Checks a whole number of at least 0; raises ValueError."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"not a priority: {value!r:.60}; write a whole number, 0 for the first")
     return value
 
 
 Weight = Annotated[float, Unit(at_least(0.001))]
-"""A share of the traffic, relative to the other deployments'."""
+"""Share of the traffic, relative to the other deployments'."""
 Priority = Annotated[int, Unit(parse_priority)]
-"""0 is asked first."""
+"""0 is tried first."""
 
 
-# A deployment is failing if its share of failures is more than twice the best one's, and this much besides: more than
-# one failure where few attempts are known.
+# A deployment is failing if its share of failures is more than twice the best one's, plus this much: the margin takes
+# more than one failure if few attempts are known.
 _MUCH = 2.0
 _FEW = 0.1
 
@@ -44,16 +43,16 @@ class Candidate:
     """One target of a call."""
 
     group: int
-    """Lower ones come first, whatever their load: one number for each alias of the call and priority therein."""
+    """Lower groups come first regardless of load: one number for each alias of the call and priority within it."""
     weight: float = 1.0
     """> 0."""
     in_flight: int = 0
     cost_s: float | None = None
-    """`PeakEwma.cost_s`; None: not known."""
+    """`PeakEwma.cost_s`; None: unknown."""
 
 
 def arranged(candidates: Sequence[Candidate], how: Balance, draw: Draw) -> tuple[int, ...]:
-    """Indices of all candidates in the order in which to try them; no group is mixed with another."""
+    """Returns the indices of all candidates in the order in which to try them; groups are not mixed."""
     groups: dict[int, list[int]] = {}
     for index, candidate in enumerate(candidates):
         groups.setdefault(candidate.group, []).append(index)
@@ -65,8 +64,8 @@ def arranged(candidates: Sequence[Candidate], how: Balance, draw: Draw) -> tuple
 
 
 def failing_last(order: Sequence[int], groups: Sequence[int], shares: Sequence[float]) -> tuple[int, ...]:
-    """Within each group, members that fail much more often than the best come after the others; the rest of the order
-    stays. `shares`: of their recent attempts that failed, 0 to 1."""
+    """Moves members that fail much more often than the best of their group behind its others, and keeps the order
+    otherwise. `shares`: the recent share of failed attempts of each, 0 to 1."""
     best: dict[int, float] = {}
     for index in order:
         best[groups[index]] = min(shares[index], best.get(groups[index], 1.0))
@@ -88,7 +87,7 @@ def _within(members: list[int], candidates: Sequence[Candidate], how: Balance, d
 
 
 def _by_lot(members: list[int], candidates: Sequence[Candidate], draw: Draw) -> list[int]:
-    """A random order in which each comes first as often as its weight says.
+    """Returns a random order in which each comes first in proportion to its weight.
 
     Efraimidis and Spirakis, "Weighted random sampling with a reservoir" (2006): the keys u ** (1 / weight), here
     their logarithms, which do not underflow.
@@ -98,12 +97,12 @@ def _by_lot(members: list[int], candidates: Sequence[Candidate], draw: Draw) -> 
 
 
 def _by_latency(lots: list[int], candidates: Sequence[Candidate]) -> list[int]:
-    """The better of the first two by lot, then all others, best first.
+    """Returns the better of the first two drawn, then all others, best first.
 
-    Two choices suffice (Mitzenmacher 2001), and unlike the best of all they are not the same for all who look at
-    the same moment. Without a cost of its own a deployment counts as the best that is known: it gets traffic at
-    once, and as its calls in flight count too, no more than the best would get. Finagle lets one call through and
-    then waits for its answer, tower assumes a second: with answers of half a minute either is a guess too far.
+    Two choices suffice (Mitzenmacher 2001), and unlike the best of all they differ between calls that choose at the
+    same moment. A deployment without a cost of its own counts as the best known one: it gets traffic at once, and as
+    its calls in flight count too, no more than the best would get. Finagle lets one call through and then waits for
+    its response, tower assumes a second: with responses of half a minute both guesses are far off.
     """
     known = [cost_s for index in lots if (cost_s := candidates[index].cost_s) is not None]
     best_s = min(known, default=1.0)

@@ -1,7 +1,7 @@
 """Cooldowns: deployments and credentials that are not sent requests for a while, because the provider said so.
 
-Owns which failures begin a cooldown, how far it reaches and how it ends. Does not own breakers, which judge health: a
-credential without balance, or a deployment that named a time to come back, is not ill.
+Decides which failures begin a cooldown, how far it reaches and how it ends. Breakers are separate, because they judge
+health: a credential without balance, or a deployment that named a time to return, is not unhealthy.
 
 A cooldown stops every call, so it is narrow, short and verified:
 
@@ -10,8 +10,8 @@ A cooldown stops every call, so it is narrow, short and verified:
 - A provider's hint is obeyed up to a cap. What a single call can provoke must not stop a shared credential: a missing
   permission is about the request, and a 401 right after a success is not about the key.
 - At its end one call goes first. The cooldown is over when that call succeeds, or is not refused within `PROBE_S`.
-- It stops the callers that were refused, and no others: a provider may limit one user of an account. Each other caller
-  finds out for itself.
+- It stops only the callers that were refused: a provider may limit one user of an account. Every other caller is tried
+  on its own.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from llm_guard.outcome import Failure
 Key = tuple[str, ...]
 
 CREDENTIAL_S = 6.0
-"""Cooldown of a refused key or a spent quota. A call that is refused for either costs nothing, so that one in six
-seconds finds out soon that it is lifted."""
+"""Cooldown of a refused key or a spent quota. A call refused for either costs nothing, so one call in six seconds
+checks whether it is lifted."""
 ACCEPTED_S = 30.0
-"""A key that was accepted this recently is not wrong, whatever 401 a caller provokes."""
+"""A key that was accepted within this time is not wrong, whichever 401 a caller provokes."""
 PROBE_S = 2.0
-"""After a cooldown one call goes first. Providers refuse fast: a call that is not refused for so long was accepted, and
-an answer that takes minutes must not keep the others out."""
+"""After a cooldown one call goes first. Providers refuse fast: a call that is not refused for this long was accepted,
+and a response that takes minutes must not keep other calls out."""
 
-# One refusal may be caused by a caller (a tool that needs a key of its own is answered 401 too).
+# One refusal may be caused by a caller (a tool that needs a key of its own also gets a 401).
 _REFUSALS_IN_A_ROW = 2
 _REFUSED_KEY = "auth"
 _SPENT = "quota_exhausted"
-# A cooldown that no call has met for so long after its end is over without a first call.
+# A cooldown that no call has met for this long after its end is over without a first call.
 _FORGOTTEN_S = 30.0
 # Callers' own keys have cooldowns too: without a bound any caller could fill the memory.
 _CAPACITY = 4096
@@ -81,17 +81,18 @@ class _Entry:
 
 
 class Bench:
-    """Cooldowns by key. Bounded: the one unused for longest is forgotten first."""
+    """Cooldowns by key. Bounded: the one unused for longest is dropped first."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._newest: _Entry | None = None
         """The one used last."""
         self.quiet_from = -inf
-        """From this instant on there is surely no cooldown: then no key need be built for `find`."""
+        """From this instant on there is surely no cooldown, so no key need be built for `find`."""
 
     def find(self, credential: Key, model: str, now: float, caller: str = "") -> Benched | None:
-        """The cooldown, if any, that stops a caller's call for `model` with this credential. Its `until` is > `now`."""
+        """Returns the cooldown, if any, that stops a caller's call for `model` with this credential. Its `until` is >
+        `now`."""
         stops = [
             self._stop(credential, now, caller, may_probe=self._is_unspent(credential, model)),
             self._stop(quota_key(credential, model), now, caller),
@@ -99,12 +100,12 @@ class Bench:
         return max((stop for stop in stops if stop is not None), key=lambda stop: stop.until, default=None)
 
     def find_hint(self, deployment: Key, now: float, caller: str = "") -> Benched | None:
-        """The cooldown, if any, that a provider's hint put on a deployment. Its `until` is > `now`."""
+        """Returns the cooldown, if any, that a provider's hint put on a deployment. Its `until` is > `now`."""
         return self._stop(deployment, now, caller)
 
     def note_sent(self, keys: Iterable[Key], now: float, caller: str = "") -> None:
-        """A caller's call with these keys was let through. At the end of its cooldown it is the one that goes first; a
-        later one shows that the first was not refused."""
+        """Notes that a caller's call with these keys was let through. At the end of a cooldown it is the call that goes
+        first; a later one shows that the first was not refused."""
         for key in keys:
             entry = self._entries.get(key)
             if entry is None or entry.benched is None or not entry.benched.stops(caller):
@@ -115,13 +116,13 @@ class Bench:
                 entry.benched = None
 
     def note_stopped(self, keys: Iterable[Key]) -> None:
-        """A call with these keys was stopped: a key in use is kept, whatever flood of others there is."""
+        """Notes that a call with these keys was stopped: a key in use is kept, however many others come."""
         for key in keys:
             if key in self._entries:
                 self._entry(key)
 
     def note_refusal(self, credential: Key, model: str, failure: Failure, now: float, caller: str = "") -> None:
-        """The provider refused a credential (`Scope.CREDENTIAL`) in a caller's call for `model`."""
+        """Notes that the provider refused a credential (`Scope.CREDENTIAL`) in a caller's call for `model`."""
         category = failure.kind.category
         if category not in (_REFUSED_KEY, _SPENT):
             return
@@ -135,8 +136,8 @@ class Bench:
             self._note_spent(credential, model, failure, now)
 
     def note_refused_alone(self, credential: Key, model: str, failure: Failure, now: float) -> None:
-        """A call that this credential was refused for has been served with another one: no second refusal is needed to
-        know that the credential is at fault, or for a spent quota the credential with this model."""
+        """Notes that a call for which this credential was refused has been served with another one: no second refusal
+        is needed to know that the credential is at fault, or for a spent quota the credential with this model."""
         category = failure.kind.category
         if category == _REFUSED_KEY:
             self._put(self._entry(credential), now + CREDENTIAL_S, failure, now)
@@ -144,14 +145,14 @@ class Bench:
             self._put(self._entry(quota_key(credential, model)), now + CREDENTIAL_S, failure, now)
 
     def note_wait(self, deployment: Key, failure: Failure, cap_s: float, now: float, caller: str = "") -> None:
-        """A deployment sent a caller a hint, `failure.retry_after_s`, that is longer than the call could wait. It is
+        """Notes that a deployment sent a caller a hint, `failure.retry_after_s`, longer than the call could wait. It is
         obeyed for at most `cap_s`."""
         if failure.retry_after_s is not None:
             self._put(self._entry(deployment), now + min(cap_s, failure.retry_after_s), failure, now, {caller})
 
     def note_success(self, credential: Key, model: str, started_at: float, now: float, caller: str = "") -> None:
-        """The provider served a caller's call for `model` that was sent at `started_at`: what began before that is over
-        for this caller."""
+        """Notes that the provider served a caller's call for `model` that was sent at `started_at`: cooldowns that
+        began before that are over for this caller."""
         entry = self._entry(credential)
         entry.refusals = 0
         entry.refused = None
@@ -164,8 +165,8 @@ class Bench:
                 self._end(key, started_at, caller)
 
     def lift(self, keys: Iterable[Key], now: float) -> list[Key]:
-        """Ends the cooldowns of these keys, whatever is left of them, and forgets their refusals; returns those that
-        stopped calls."""
+        """Ends the cooldowns of these keys and forgets their refusals; returns the keys that had one that stopped
+        calls."""
         entries = {key: entry for key in keys if (entry := self._entries.get(key)) is not None}
         stopping = [key for key, entry in entries.items() if self._current(entry, now) is not None]
         for entry in entries.values():
@@ -181,7 +182,8 @@ class Bench:
                 entry.benched = replace(entry.benched, until=now)
 
     def hints(self, upstream: str, model: str | None) -> list[Key]:
-        """Keys of the cooldowns that an upstream's hints put on its deployments; `model` None: on all of them."""
+        """Returns the keys of the cooldowns that an upstream's hints put on its deployments; `model` None: on all of
+        them."""
         return [
             key
             for key, entry in self._entries.items()
@@ -189,13 +191,13 @@ class Bench:
         ]
 
     def snapshot(self, now: float) -> dict[Key, Benched]:
-        """The cooldowns that stop calls now."""
+        """Returns the cooldowns that stop calls now."""
         if now >= self.quiet_from:
             return {}
         stops = ((key, self._current(entry, now)) for key, entry in self._entries.items())
         return {key: stop for key, stop in stops if stop is not None}
 
-    # how one ends
+    # The end of a cooldown
 
     def _stop(self, key: Key, now: float, caller: str, *, may_probe: bool = False) -> Benched | None:
         entry = self._entries.get(key)
@@ -207,7 +209,7 @@ class Bench:
 
     @staticmethod
     def _current(entry: _Entry, now: float) -> Benched | None:
-        """The cooldown as it is now: past its end it lasts for the others while one call goes first."""
+        """Returns the cooldown as it is now: past its end it lasts for the others while one call goes first."""
         benched = entry.benched
         if benched is None or now < benched.until:
             return benched
@@ -216,8 +218,8 @@ class Bench:
         return replace(benched, until=ends_at) if is_probed and now < ends_at else None
 
     def _is_unspent(self, credential: Key, model: str) -> bool:
-        """Whether a cooldown of the whole credential is for a spent quota that `model` has not reported: another
-        model's quota may be left, and only a call can tell."""
+        """Returns whether a cooldown of the whole credential is for a spent quota that `model` has not reported: that
+        model may have quota left, and only a call can show it."""
         entry = self._entries.get(credential)
         if entry is None or entry.benched is None or entry.benched.failure.kind.category != _SPENT:
             return False
@@ -233,7 +235,7 @@ class Bench:
         entry.benched = None
         return True
 
-    # how one begins
+    # The beginning of a cooldown
 
     def _note_refused_key(self, entry: _Entry, failure: Failure, now: float) -> None:
         if now - entry.accepted_at < ACCEPTED_S:
@@ -282,22 +284,22 @@ class Bench:
 
 
 def quota_key(credential: Key, model: str) -> Key:
-    """One model of a credential: providers count quotas by model and account."""
+    """Returns the key of one model with a credential: providers count quotas by model and account."""
     return ("quota", *credential[1:], model)
 
 
 def deployment_key(credential: Key, model: str) -> Key:
-    """A model with one credential, as a provider's hint concerns it."""
+    """Returns the key of a model with one credential, to which a provider's hint applies."""
     return ("deployment", *credential, model)
 
 
 def as_of(benched: Benched, now: float) -> Failure:
-    """The failure for a client that is not served because of a cooldown, with the wait that is left."""
+    """Returns the failure for a call that a cooldown stops, with the remaining wait."""
     return replace(benched.failure, retry_after_s=benched.until - now)
 
 
 def _joined(benched: Benched | None, refused: AbstractSet[str] | None, now: float) -> frozenset[str] | None:
-    """Callers that are stopped once more callers were refused; None: all callers."""
+    """Returns the callers that are stopped once more callers were refused; None: all callers."""
     if refused is None:
         return None
     callers = frozenset(refused)
@@ -309,7 +311,7 @@ def _joined(benched: Benched | None, refused: AbstractSet[str] | None, now: floa
 
 
 def _for_others(failure: Failure) -> Failure:
-    """The failure as other calls may see it: the body of the answer, without its ids, dates and cookies."""
+    """Returns the failure as other calls may see it: with the response's body, but without ids, dates and cookies."""
     answer = failure.answer
     if answer is None:
         return failure

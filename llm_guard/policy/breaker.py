@@ -1,15 +1,14 @@
-"""When a deployment is left alone, and how it is let back.
+"""Circuit breaker of a deployment: when calls to it are refused, and how they are let through again.
 
-Owns one deployment's state and its probes. Does not own what counts as healthy (`outcome.FailureKind`), when
-failures are more than chance (`policy.evidence`), nor what a refused call does instead (`gateway.way`).
+Which failures count is defined by `outcome.FailureKind`, when they are more than chance by `policy.evidence`.
 
-    closed         everything passes; opens when the evidence is enough
-    open           nothing passes until the opening is over; the next to ask then finds it half-open
+    closed         all calls pass; opens when there is enough evidence of an outage
+    open           no call passes until the open period ends; the next call then makes it half-open
     half_open      a few probes pass; enough successes close it, one failure opens it again
-    forced_open    an operator's word: nothing passes, however long it takes
-    forced_closed  an operator's word: everything passes and is counted, and nothing opens it
-    metrics_only   as forced_closed; the name says that it is there to be watched before it is trusted
-    disabled       everything passes, nothing is counted
+    forced_open    set by an operator: no call passes until the state is changed
+    forced_closed  set by an operator: all calls pass and are counted, and nothing opens it
+    metrics_only   as forced_closed; the name says that the breaker is only being watched
+    disabled       all calls pass, none is counted
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ from llm_guard.policy.transition import BreakerMode, BreakerSnapshot, BreakerSta
 
 __all__ = ["Breaker", "BreakerSettings", "BreakerSnapshot", "Permit", "Sensitivity"]
 
-# A member of an Enum takes as long to look up as all the rest of a test (CPython 3.11: 50 ns).
+# Looking up an Enum member takes as long as the rest of such a test (CPython 3.11: 50 ns).
 _NO_EVIDENCE = Signal.NO_EVIDENCE
 _UNHEALTHY = Signal.UNHEALTHY
 
-# Share of failures that is expected after an outage, until calls show a better one. At 50 calls/s one in 150 outages
-# that end as 90 % random failures is followed by an opening by chance, and none that ends as 80 %. With 0.9 there is
-# none at all, but an outage that resumes is noticed after 2 s and 110 failures, not 41; with 0.6 there are 3 in 40.
+# Share of failures that is expected after an outage, until calls show a better one. At 50 calls/s, after outages that
+# end with 90 % random failures, one in 150 is followed by an opening by chance; after those that end with 80 %, none.
+# With 0.9 there is none at all, but an outage that resumes is noticed after 2 s and 110 failures instead of 41; with
+# 0.6 there are 3 in 40.
 _AFTER_OUTAGE = 0.75
-# A probe takes so long at least, as far as refused calls are concerned.
+# The least time that a probe is expected to take, in seconds, when a refused call is given a time to return.
 _PROBE_S = 0.1
-# Weight of the latest success in the average of how long one takes.
+# Weight of the latest success in the average duration of a success.
 _SMOOTHING = 0.1
 
 _AUTOMATIC: tuple[BreakerState, ...] = ("closed", "open", "half_open")
@@ -44,28 +44,29 @@ _PASSING: tuple[BreakerState, ...] = ("closed", "forced_closed", "metrics_only",
 
 @dataclass(slots=True, eq=False)
 class Permit:
-    """Leave for one attempt; every permit is settled, once, whatever became of the attempt."""
+    """Permission for one attempt. Every permit is settled exactly once, however the attempt ended."""
 
     generation: int
     is_probe: bool
     sent_at: float
     place: int = 0
-    """In the order in which calls were let through."""
+    """Number of the call in the order in which calls were let through."""
     is_settled: bool = False
     end: int = 0
-    """Which success of the generation it was settled as."""
+    """Number of the success, within the generation, that it was settled as; 0: none."""
     settled_at: float = 0.0
 
 
 class Breaker:
     """A circuit breaker on monotonic time; `settings` may be replaced at any moment.
 
-    Every change of state begins a new generation; what permits of an earlier one report is ignored, unless a call of
-    the outage has succeeded. A probe
-    is a lease of 1 s to 3.5 s (`Opening.lease_s`): one that is never settled frees its place when the lease
-    ends (a real router sat half-open for six days on one lost probe). A probe that outlives its lease can
-    still close the circuit, so that slow answers can. Its failure counts only if no newer probe is in flight:
-    it may have been sent long before the provider came back.
+    Every change of state begins a new generation. Reports for permits of an earlier generation are ignored, except a
+    success of a call that was sent during the outage.
+
+    A probe holds a lease of 1 s to 3.5 s (`Opening.lease_s`). One that is never settled frees its place when the lease
+    ends (a real router stayed half-open for six days because of one lost probe). A probe that outlives its lease can
+    still close the circuit, so slow responses can. Its failure counts only if no newer probe is in flight: it may have
+    been sent long before the provider recovered.
     """
 
     __slots__ = (
@@ -74,14 +75,14 @@ class Breaker:
     )  # fmt: skip
 
     def __init__(self, settings: BreakerSettings, phase: float = 0.0) -> None:
-        """`phase`, 0 <= phase < 1, is drawn once for each breaker: it sets its jitter apart from the others'."""
+        """`phase`, 0 <= phase < 1, is drawn once per breaker, so that breakers differ in their jitter."""
         self._settings = settings
         self._state: BreakerState = "closed" if settings.state == "auto" else settings.state
         self._generation = 0
         self._outage_from = inf
-        """When the first call of the outage was sent that a run of failures has shown; inf: there is none."""
+        """When the first call was sent of the outage that a run of failures has shown; inf: no such outage."""
         self._sent = 0
-        """Calls that were let through, without those that showed nothing."""
+        """Calls that were let through, except those that ended without evidence."""
         self.history = History()
         self._window = Window()
         self._run = Run()
@@ -89,7 +90,7 @@ class Breaker:
         self._leases: dict[Permit, float] = {}
         self._successes = 0
         self._ok_takes_s = 0.0
-        """How long a call takes to succeed, on average."""
+        """Average duration of a success."""
         self._why: str | None = None
 
     @property
@@ -98,8 +99,8 @@ class Breaker:
 
     @settings.setter
     def settings(self, settings: BreakerSettings) -> None:
-        """They hold from now on, but not for an opening that has begun. A `state` that is not what it was before is
-        entered at once; a config that is read again without a change there leaves what `force` has set."""
+        """Takes effect at once, except for an open period that has begun. A `state` that differs from the previous
+        config's is entered at once; reloading a config in which it is unchanged keeps what `force` has set."""
         is_other = settings.state != self._settings.state
         self._settings = settings
         if is_other and (state := self._under(settings.state)) != self._state:
@@ -107,11 +108,11 @@ class Breaker:
 
     @property
     def state(self) -> BreakerState:
-        """As the last call left it: an opening that is over stays `open` until somebody asks."""
+        """The state after the last call: after the open period it stays `open` until the next call."""
         return self._state
 
     def try_acquire(self, now: float) -> Permit | None:
-        """A permit to be settled, or None: do not ask this deployment now."""
+        """Returns a permit, which must be settled, or None if no call may be sent now."""
         if self._state in _PASSING:
             self._sent += 1
             return Permit(self._generation, False, now, self._sent)
@@ -133,9 +134,9 @@ class Breaker:
     def settle(
         self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None
     ) -> Transition | None:  # fmt: skip
-        """Gives the permit back and takes its evidence; a second time for the same permit does nothing.
+        """Returns the permit and counts the outcome; a second time for the same permit does nothing.
 
-        `duration_s` is how long the call took, for the slow-call rate; None: not known, so it was not slow.
+        `duration_s` is how long the call took, for the slow-call rate; None: unknown, and then not slow.
         """
         if permit.is_settled:
             return None
@@ -161,15 +162,15 @@ class Breaker:
             took_s = now - permit.sent_at if duration_s is None else duration_s
             weight = _SMOOTHING if self._ok_takes_s > 0 else 1.0
             self._ok_takes_s += weight * (took_s - self._ok_takes_s)
-        # `min_calls` may be reached by a success. The statistical rules need a new failure: no success adds evidence.
+        # A success may complete `min_calls`. The statistical rules need a new failure: a success adds no evidence.
         is_worth_a_look = is_failure or is_slow or settings.sensitivity == "literal"
         return self._conclude(now) if is_worth_a_look else None
 
     def take_back(self, permit: Permit, now: float) -> Transition | None:
-        """What was settled as healthy has failed after all: a stream that began well, and died. Once for a permit.
+        """Turns a success into a failure, once per permit: a stream that began well broke off later.
 
-        Streams last, and failures are quick: were a stream counted when it ends, a deployment that has just begun to
-        serve would show nothing but its failures.
+        Streams last long, and failures are quick: if a stream were counted only when it ends, a deployment that has
+        just recovered would show nothing but failures.
         """
         if permit.end == 0 or permit.generation != self._generation:
             return None
@@ -181,29 +182,30 @@ class Breaker:
         return self._conclude(now)
 
     def note_probe(self, is_ok: bool, now: float) -> Transition | None:
-        """What a light probe beside the traffic found. A good one ends an opening early; a bad one, or one in any
-        other state, changes nothing."""
+        """Notes the result of a light health probe, which runs beside the calls. A success ends the open period early;
+        a failure changes nothing, nor does either in another state than open."""
         return self.end_opening(now, "a light probe succeeded") if is_ok else None
 
     def end_opening(self, now: float, why: str) -> Transition | None:
-        """The next to ask is a probe, though it is not time yet. Changes nothing in any other state than open."""
+        """Ends the open period early, so that the next call is a probe. Does nothing in any other state than open."""
         return self._change("half_open", now, why) if self._state == "open" else None
 
     def force(self, mode: BreakerMode, now: float) -> Transition | None:
-        """An operator's word. `auto` leads a forced state back to closed with an empty window, and changes nothing
-        where the evidence already decides. Holds until the next word, or the next config with another `state`."""
+        """Sets an operator override. `auto` leads from a forced state to closed with an empty window, and changes
+        nothing in an automatic state. Lasts until the next override, or a config with another `state`."""
         state = self._under(mode)
         return None if state == self._state else self._change(state, now, "set by an operator")
 
     def reset(self, now: float, why: str) -> Transition | None:
-        """To closed, with no evidence, or to what the config says; None where it is that already."""
+        """Returns to closed without evidence, or to the config's state; None if it is in that state already."""
         state: BreakerState = "closed" if self._settings.state == "auto" else self._settings.state
         return None if state == self._state else self._change(state, now, why)
 
     def retry_after_s(self, now: float) -> float:
-        """Seconds until `try_acquire` may grant again, unless others are quicker; 0 when it would now.
+        """Returns the seconds until `try_acquire` may grant a permit, if no other call takes it first; 0 if it would
+        now.
 
-        Forced open has no end that is known: it is `open_for` then, a guess at when to ask again.
+        Forced open has no known end: `open_for` stands in as a guess.
         """
         if self._state in _PASSING:
             return 0.0
@@ -216,9 +218,9 @@ class Breaker:
         return 0.0 if too_many < 0 else ends[too_many] - now
 
     def come_back_s(self, now: float) -> float:
-        """Seconds after which a refused call had better come back. While a probe is in flight these are as long as a
-        success takes, or as the probe has taken, and not until its lease ends: after an outage all clients that wait
-        would come a second late."""
+        """Returns the seconds after which a refused call should return. While a probe is in flight that is the average
+        duration of a success, or the age of the probe if it is longer, but not the end of its lease: otherwise all
+        waiting clients would return a second late after an outage."""
         wait_s = self.retry_after_s(now)
         if wait_s <= 0 or self._state != "half_open":
             return wait_s
@@ -251,9 +253,9 @@ class Breaker:
         return sum(ends_at > now for ends_at in self._leases.values())
 
     def _note_late(self, permit: Permit, signal: Signal, now: float, *, is_slow: bool) -> Transition | None:
-        """A call of an earlier generation has ended. Where answers take longer than failures, one that was sent in the
-        outage may succeed after it was shown: a probe closes the circuit even so, another call has the next probe pass
-        at once."""
+        """Notes the end of a call of an earlier generation. Where successes take longer than failures, a call that was
+        sent during the outage may succeed after the breaker opened: the success of a probe counts as such, that of
+        another call ends the open period."""
         if signal is not Signal.HEALTHY or permit.sent_at < self._outage_from or is_slow:
             return None
         transition = self.end_opening(now, "a call of the outage was answered")
@@ -271,7 +273,7 @@ class Breaker:
         return self._change("closed", now, "probes succeeded")
 
     def _conclude(self, now: float) -> Transition | None:
-        """Opens, if the evidence is enough."""
+        """Opens the breaker if there is enough evidence."""
         if self._state != "closed":
             return None
         self._window.expire(now, self._settings.window)
@@ -282,7 +284,7 @@ class Breaker:
         return None if why is None else self._change("open", now, why, is_brownout=True)
 
     def _outage(self, now: float) -> str | None:
-        """Why it answers nothing any more, or None."""
+        """Returns the reason to open because of an outage, or None."""
         settings, run = self._settings, self._run
         is_evidence = run.length >= settings.consecutive_failures and (
             settings.sensitivity == "literal"
@@ -291,7 +293,7 @@ class Breaker:
         return f"{run.length} failures in a row" if is_evidence else None
 
     def _brownout(self) -> str | None:
-        """Why what it answers is not worth asking for, or None."""
+        """Returns the reason to open because too large a share of calls fails or is slow, or None."""
         settings, window = self._settings, self._window
         if settings.sensitivity == "literal" and self._is_too_many(window.failures, settings.failure_rate):
             return f"{window.failures} of {window.calls} calls failed within {settings.window:g} s"
@@ -307,7 +309,7 @@ class Breaker:
         return settings.sensitivity == "literal" or calls >= most_calls or is_share_significant(count, calls, limit)
 
     def _under(self, mode: BreakerMode) -> BreakerState:
-        """The state that a mode leads to from here."""
+        """Returns the state that a mode leads to from the present one."""
         if mode != "auto":
             return mode
         return self._state if self._state in _AUTOMATIC else "closed"
@@ -327,14 +329,14 @@ class Breaker:
         return transition
 
     def _enter(self, state: BreakerState) -> None:
-        """The only place where the state changes."""
+        """Enters a state. The only place where the state changes."""
         self._state = state
         self._generation += 1
         self.history.note_entry(state)
         self._leases = {}
         self._successes = 0
         if state not in ("open", "half_open"):
-            # An outage may end as a brown-out: else the next five failures in a row would be another outage.
+            # An outage may end as a brownout: otherwise the next five failures in a row would count as another outage.
             self._run = Run(_AFTER_OUTAGE if self._opening.outage_at is not None else 0.0)
             self._window = Window()
             self._outage_from = inf

@@ -1,7 +1,4 @@
-"""The settings of a circuit breaker, and what each of them means.
-
-Owns no behaviour (`policy.breaker`).
-"""
+"""Settings of a circuit breaker (`policy.breaker`)."""
 
 from __future__ import annotations
 
@@ -22,56 +19,56 @@ Sensitivity = Literal["statistical", "literal"]
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """Durations in seconds. The same settings hold for the breaker of a caller that fails alone (`policy.callers`)."""
+    """Durations in seconds. The same settings apply to the breaker of a caller that fails alone (`policy.callers`)."""
 
     sensitivity: Sensitivity = "statistical"
-    """`statistical`: it opens where nothing comes back any more, and not because a share of the calls fails: retries
-    cure random failures and a throttle finds out about overload (`policy.throttle`), an open breaker does neither.
-    `literal`: the numbers below alone decide. At 60 % random failures such a breaker is open most of the time, and at
-    40 % five failures in a row come every 160 calls."""
+    """`statistical`: it opens when nothing succeeds any more, and not because a share of the calls fails: retries cure
+    random failures and a throttle detects overload (`policy.throttle`), an open breaker does neither. `literal`: only
+    the numbers below decide. At 60 % random failures such a breaker is open most of the time, and at 40 % five failures
+    in a row come every 160 calls."""
     consecutive_failures: Count = 5
     """Failures in a row that open it. `literal`: at any pace. `statistical`: they must also fill a quarter of a second
     of the usual traffic (5 at up to 20 calls/s, 13 at 50, 25 at 100, 101 at 400; in the first second they must last
     that long, or be 20, unless fewer than 5 are configured), and be improbable at the share that fails anyway (at 10
     calls/s 11 where 20 % fail, 19 where 40 % do). While other calls are in flight for longer than these took to fail,
-    they open nothing: answers may take longer than failures."""
+    they do not open it: successes may take longer than failures."""
     failure_rate: Ratio = 0.5
-    """`literal`: share of failed calls in the window from which on it opens, as soon as there are `min_calls`.
-    `statistical`: not used."""
+    """`literal`: share of failed calls in the window at which it opens, once there are `min_calls`. `statistical`: not
+    used."""
     slow_call: OptionalSeconds = None
     """A call that took longer than this is slow; None: no call is."""
     slow_call_rate: Ratio = 0.8
-    """Share of slow calls in the window, failed or not, from which on it opens. `literal`: as soon as there are
-    `min_calls`. `statistical`: once a share of 0.9 times this one is ruled out (less than once in 10,000): at 0.8 this
-    takes 29 calls of which all are slow, 95 of which 90 % are."""
+    """Share of slow calls in the window, failed or not, at which it opens. `literal`: once there are `min_calls`.
+    `statistical`: once a share of 0.9 times this one is ruled out (less than once in 10,000): at 0.8 this takes 29
+    calls of which all are slow, 95 of which 90 % are."""
     window: Seconds = 60.0
     window_calls: OptionalCount = None
-    """Only the last calls count, at most this many. Once there are that many the share of slow calls alone decides, as
+    """At most this many of the last calls count. Once there are that many, the share of slow calls alone decides, as
     in `literal`, because no more evidence can come."""
     min_calls: Count = 20
-    """Calls in the window from which on a share counts. `statistical` may need more, see `slow_call_rate`."""
+    """Calls in the window that are needed for a share to count. `statistical` may need more, see `slow_call_rate`."""
     ignore: tuple[BreakerFailure, ...] = ()
-    """Kinds of failures that are no evidence: they neither open it nor keep it closed."""
+    """Kinds of failures that are not evidence: they neither open it nor keep it closed."""
     open_for: Seconds = 30.0
     """How long calls are refused before one is let through as a probe, and after each probe that fails. With
-    `early_probes` only the longest such time."""
+    `early_probes` it is the maximum."""
     max_open_for: Seconds = 300.0
     """Without `early_probes` the time grows to an eighth of the outage so far, up to this. Unused with them."""
     open_jitter: Ratio = 0.1
-    """Each such time is shorter by up to this share, so that breakers that opened together do not probe together."""
+    """Each open period is cut by up to this share, so that breakers that opened together do not probe together."""
     early_probes: bool = True
-    """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 800 ms and a
-    twentieth of the outage so far, at most 3.5 s or `open_for`; where a share of calls opened it, of 250 ms and a
-    twentieth. Where more than 250 calls are refused in such an interval it is shorter, down to 330 ms and a twentieth
+    """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 800 ms plus a
+    twentieth of the outage so far, at most 3.5 s or `open_for`; if a share of calls opened it, of 250 ms plus a
+    twentieth. If more than 250 calls are refused in such an interval it is shorter, down to 330 ms plus a twentieth
     of the outage: clients that wait for its end return sooner. A recovery is noticed at once after a blip, and within
     3.5 s after any outage. False: only `open_for` and `max_open_for` count."""
     half_open_calls: Count = 1
-    """Probes in flight at the same time. One that does not return holds its place for 1 s to 3.5 s, longer the longer
-    the outage: then the next is let through, and the first to succeed counts."""
+    """Probes in flight at the same time. One that does not return holds its place for 1 s to 3.5 s, the longer the
+    longer the outage: then the next is let through, and the first to succeed counts."""
     success_threshold: Count = 1
     """Probes that must succeed to close it."""
     slow_start: Pause = 10.0
     """After it closed, calls in flight grow from half of those before the outage, by one for each success
-    (`policy.limiter`), for this long at most; 0s: no limit."""
+    (`policy.limiter`), for at most this long; 0s: no limit."""
     state: BreakerMode = "auto"
-    """auto: by the evidence; all else is an operator's word."""
+    """auto: decided by the evidence; all other modes are operator overrides."""

@@ -1,7 +1,6 @@
-"""What is the same request: the key under which its answer is kept.
+"""Cache key: what makes two requests the same in the response cache.
 
-Owns how a request is written down for that. Does not own which requests have a key (`policy.cacheable`), nor who a
-caller is (`gateway.server`).
+`policy.cacheable` decides which requests have a key, `gateway.server` identifies the caller.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_CANONICAL_BYTES = 1 << 16
-"""A longer body stands for itself, byte by byte: to take apart the costliest one of this size takes 5 ms."""
+"""A longer body is compared byte by byte: parsing the costliest one of this size takes 5 ms."""
 
 _SILENT = frozenset({
     "accept-charset", "accept-encoding", "accept-language", "authorization", "b3", "baggage", "cache-control", "cf-ray",
@@ -23,39 +22,39 @@ _SILENT = frozenset({
     "x-amzn-trace-id", "x-api-key", "api-key", "x-client-request-id", "x-cloud-trace-context", "x-correlation-id",
     "x-request-id", "x-requested-with",
 })  # fmt: skip
-"""Headers that say nothing of the answer, and those that a question has apart: credentials, account, media type. All
-others count, also those that nobody has heard of: a provider may tell users apart by a header of its own."""
+"""Headers that do not affect the response, and those with a field of their own in `Question`: credentials, account,
+media type. All others count, including unknown ones: a provider may distinguish users by a header of its own."""
 _SILENT_KINDS = ("x-stainless-", "x-datadog-", "x-b3-", "x-llm-guard-", "sec-")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """All that an answer depends on."""
+    """Everything that a response depends on."""
 
     dialect: str
     method: str
     path: str
     query: str
     upstream: str
-    """Whose path it was; empty: a model's route."""
+    """Upstream of an `/upstreams/NAME` path; empty: a model's route."""
     route: str
     targets: tuple[str, ...]
-    """Where it leads, without its fallbacks: an alias that a reload points elsewhere has other answers."""
+    """Targets without fallbacks: an alias that a reload points elsewhere has other responses."""
     model: str
-    """As it was asked for."""
+    """The requested name."""
     is_stream: bool
     media_type: str
     headers: tuple[tuple[str, str], ...]
-    """As `telling` gives them."""
+    """Result of `telling`."""
     body: bytes
-    """As `canonical` gives it."""
+    """Result of `canonical`."""
     caller: tuple[str, ...]
-    """Who asks; empty: all are one."""
+    """The caller's identity; empty: shared by all callers."""
 
 
 def key_of(question: Question) -> bytes:
-    """SHA-256 over all of it. Every field has its length before it, and every list the number of its fields, so that no
-    byte of one can pass for a part of the next."""
+    """Returns the SHA-256 over all fields. Each field is prefixed by its length and each list by its number of fields,
+    so that no byte of one can be taken for part of the next."""
     digest = hashlib.sha256()
     for field in _fields(question):
         digest.update(len(field).to_bytes(8, "big"))
@@ -64,23 +63,23 @@ def key_of(question: Question) -> bytes:
 
 
 def telling(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Those on which an answer may depend, of headers with lower-case names; in an order of their own, but that of
-    repeated ones is kept."""
+    """Returns the headers that may affect a response, sorted by name; repeated ones keep their order. Expects
+    lower-case names."""
     kept = [(name, value.strip()) for name, value in headers if not _is_silent(name)]
     return tuple(sorted(kept, key=lambda pair: pair[0]))
 
 
 def media_type(content_type: str) -> str:
-    """Without parameters: a charset changes nothing where a body is read as UTF-8."""
+    """Removes parameters: a charset changes nothing in a body that is read as UTF-8."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def canonical(body: bytes) -> bytes | None:
-    """The same bytes for all bodies that mean the same: JSON with sorted keys, without blanks, strings and fractions by
-    their values. 1 and 1.0 are two: a schema in which one of them stands is shown to the model as it was written.
+    """Returns the same bytes for all bodies with the same meaning: JSON with sorted keys, without blanks, strings and
+    fractions by value. 1 and 1.0 differ: the model is shown a schema as it was written.
 
-    None for what two readers may take for two things: a key that is there twice, NaN, a number beyond all measure, and
-    what is no JSON object in UTF-8.
+    None for bodies that two parsers may read differently: with a repeated key, NaN or an infinite number, and those
+    that are not a JSON object in UTF-8.
     """
     if len(body) > MOST_CANONICAL_BYTES:
         return b"whole:" + body
@@ -94,7 +93,7 @@ def canonical(body: bytes) -> bytes | None:
 
 
 def _fields(question: Question) -> Iterator[bytes]:
-    yield b"1"  # of this form: with another one, what is on a disk must not be found
+    yield b"1"  # version of this format: another one must not find what is on disk
     for text in (
         question.dialect, question.method, question.path, question.query, question.upstream, question.route,
         question.model, question.media_type, "stream" if question.is_stream else "",

@@ -1,7 +1,7 @@
-"""Whose failures tell of a deployment, and whose tell of nobody but their caller.
+"""Separates callers that fail alone from those that fail because of the deployment.
 
-Owns which callers are judged by themselves. Does not own who a call's caller is (`gateway.entrance`), what counts as a
-failure (`outcome.FailureKind`), nor what follows from failures (`policy.breaker`, `policy.retry_budget`).
+Decides which callers are judged separately. `gateway.entrance` identifies a call's caller, `outcome.FailureKind`
+defines failures, `policy.breaker` and `policy.retry_budget` act on them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from llm_guard.policy.evidence import relative_entropy
 from llm_guard.policy.retry_budget import RetryBudget
 
 MOST_CALLERS = 1024
-"""Callers that are remembered; whoever has not been heard of for longest is forgotten."""
+"""Callers that are remembered; the one without a call for longest is dropped first."""
 
 _ACCEPTED_S = 3600.0
 _RENEWED_S = 10.0
-# A caller fails alone where chance would explain its failures less often than this at the others' share of failures, by
+# A caller fails alone if chance would explain its failures less often than this at the others' share of failures, by
 # Chernoff's bound.
 _CHANCE = 1e-5
-# Before anything is known of the others: as `policy.evidence` has it.
+# Prior for the others, as in `policy.evidence`.
 _PRIOR_SHARE = 0.1
 _PRIOR_CALLS = 2.0
 _WORST_SHARE = 0.9
@@ -31,23 +31,23 @@ _WORST_SHARE = 0.9
 _FADE_S = 30.0
 _FADE_EACH_S = 0.5
 _FORGOTTEN = 0.01
-# It fails like the others again once its own share of failures is no farther than this on the way from theirs to 1.
+# A caller fails like the others again once its share of failures is at most this far on the way from theirs to 1.
 _LIKE = 0.25
 # Weight of the last call in a caller's own share of failures.
 _SMOOTHING = 1 / 20
-# A caller that has failed since the last success looks out of turn this often, and only where there are fewer of them
-# than so many. Where there are more, a caller whose own last call succeeded looks, one of them in so many seconds.
+# While fewer callers than this have failed since the last success, each may send an extra probe at this interval.
+# Otherwise only callers with a success as their last call may, one of them in `_LOOK_AMONG_MANY_S`.
 _MOST_LOOKS = 16
 _LOOK_EACH_S = 30.0
 _LOOK_AMONG_MANY_S = 0.25
-# Each wait between such looks differs from the one before, so that no caller with an even pace always comes too late.
+# Each wait between such probes differs from the one before, so that no caller with an even pace always comes too late.
 _GOLDEN = 0.618034
 
 
 @dataclass(slots=True)
 class Suspect:
-    """A caller that fails where others succeed. Until it succeeds again, this breaker and this budget judge its calls
-    in place of those that it shared with all others."""
+    """A caller that fails where others succeed. Until it recovers, its calls are judged by this breaker and this budget
+    instead of those shared by all others."""
 
     breaker: Breaker
     budget: RetryBudget
@@ -76,56 +76,56 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Record:
-    """Of a caller that has failed lately."""
+    """State of a caller that has failed recently."""
 
     tally: _Tally
     run: int = 0
     """Failures since its last success."""
     run_began_at: float = 0.0
     share: float = 0.0
-    """Of failures, lately."""
+    """Recent share of failures."""
     suspect: Suspect | None = None
 
 
 @dataclass(slots=True)
 class Callers:
-    """The callers of one deployment. With one caller there is nobody to compare it with, and nothing follows.
+    """The callers of one deployment. A single caller has no others to be compared with, and is never separated.
 
-    A caller is judged by itself once it fails more often than the others by more than chance explains, and a call of
-    another caller, which began after the first of its latest failures in a row, has succeeded: else all may be failing
-    since then. It is judged with the others again as soon as it fails hardly more than they do.
+    A caller is judged separately once it fails more often than the others by more than chance explains, and a call of
+    another caller that began after the first of its latest failures in a row has succeeded: otherwise all may be
+    failing since then. It is judged with the others again as soon as it fails hardly more than they do.
     """
 
     _accepted: OrderedDict[str, float] = field(default_factory=OrderedDict)
-    """Callers' own keys, by digest, with the instant at which the provider last accepted one."""
+    """Callers' own keys, by digest, with the instant at which the provider last accepted each."""
     _records: OrderedDict[str, _Record] = field(default_factory=OrderedDict)
     _together: _Tally = field(default_factory=lambda: _Tally(0.0))
-    """Calls of all that are not judged by themselves, as long as anybody has failed."""
+    """Calls of all callers that are judged together, while there is a recent failure."""
     _ok_began_at: float = -inf
-    """When the youngest call began that has succeeded."""
+    """When the youngest call that has succeeded began."""
     _failing: dict[str, float] = field(default_factory=dict)
-    """Who has failed since the last success of anybody, and when last."""
+    """Callers that have failed since the last success of any, with the time of their last failure."""
     _looks: int = 0
-    """Where many have failed."""
+    """Number of extra probes while many callers have failed."""
     _looks_again_at: float = -inf
     has_failures: bool = False
-    """A caller has failed lately, so some may be judged by themselves. Kept beside the records, because every call
-    reads it."""
+    """True if a caller has failed recently, so that some may be judged separately. Kept beside the records, because
+    every call reads it."""
 
     def accept(self, key_digest: str, now: float) -> None:
-        """The provider has answered a call with this key of a caller's own."""
+        """Notes that the provider has served a call with this key of a caller's own."""
         self._accepted[key_digest] = now
         self._accepted.move_to_end(key_digest)
         if len(self._accepted) > MOST_CALLERS:
             self._accepted.popitem(last=False)
 
     def is_accepted(self, key_digest: str, now: float) -> bool:
-        """Whether the provider has accepted it in the last hour. Keys are free to invent: only such a key tells one
-        caller from another."""
+        """Returns whether the provider has accepted the key in the last hour. Keys are free to invent: only an accepted
+        one distinguishes callers."""
         return now - self._accepted.get(key_digest, -inf) < _ACCEPTED_S
 
     def suspect(self, caller: str) -> Suspect | None:
-        """None: it is judged together with the others."""
+        """Returns the caller's separate breaker and budget; None: it is judged with the others."""
         record = self._records.get(caller)
         return None if record is None else record.suspect
 
@@ -135,8 +135,8 @@ class Callers:
                 yield caller, record.suspect
 
     def note_ok(self, caller: str, began_at: float, now: float, own_key: str = "") -> None:
-        """A call that began at `began_at` was answered well. `own_key`: digest of the caller's own key, if that was
-        sent. Keys in use are renewed often, or as many new ones would have them forgotten."""
+        """Notes a success of a call that began at `began_at`. `own_key`: digest of the caller's own key, if that was
+        sent. Keys in use are renewed often, or many new ones would push them out."""
         if own_key and now - self._accepted.get(own_key, -inf) >= _RENEWED_S:
             self.accept(own_key, now)
         if began_at > self._ok_began_at:
@@ -161,8 +161,8 @@ class Callers:
             self.has_failures = bool(self._records)
 
     def note_failure(self, caller: str, now: float) -> bool:
-        """A call has failed in a way that tells of its deployment. True: the caller fails alone, and is to be judged by
-        itself from now on (`begin`)."""
+        """Notes a failure that is evidence about the deployment. True: the caller fails alone, and must be judged
+        separately from now on (`begin`)."""
         record = self._records.get(caller)
         if record is None:
             record = self._records[caller] = _Record(_Tally(now))
@@ -183,7 +183,7 @@ class Callers:
         return self._is_alone(record, now)
 
     def begin(self, caller: str, suspect: Suspect) -> None:
-        """From now on the caller is judged by this."""
+        """Judges the caller by this breaker and budget from now on."""
         record = self._records[caller]
         record.suspect = suspect
         record.share = 1.0
@@ -192,11 +192,11 @@ class Callers:
         self._together.failures = max(0.0, self._together.failures - record.tally.failures)
 
     def try_look(self, caller: str, now: float) -> bool:
-        """Whether a call may be sent though the breaker is open. Else callers whose calls all fail would take every
-        probe, and keep the breaker open for everybody.
+        """Returns whether a call may be sent as an extra probe while the breaker is open. Otherwise callers that
+        always fail would take every probe, and keep the breaker open for all.
 
-        Where a few callers have failed since the last success, each other one looks for itself. Where many have, as
-        one may pretend to be where its provider accepts any key, one that has not failed looks every 250 ms.
+        If a few callers have failed since the last success, each other one probes for itself. If many have, which a
+        single caller can feign if its provider accepts any key, one that has not failed probes every 250 ms.
         """
         failing = self._failing
         if len(failing) < _MOST_LOOKS:
@@ -209,7 +209,7 @@ class Callers:
         return True
 
     def reset(self) -> None:
-        """Everybody is judged together again: an operator's reset."""
+        """Judges all callers together again: an operator's reset."""
         self._records.clear()
         self.has_failures = False
         self._failing.clear()
@@ -227,7 +227,7 @@ class Callers:
         return record.share < others + _LIKE * (1 - others)
 
     def _share_of_others(self, own: _Tally, now: float) -> float:
-        """Of failures, at most 0.9."""
+        """Returns the share of failures of the other callers, at most 0.9."""
         self._together.fade(now)
         own.fade(now)
         calls = max(0.0, self._together.calls - own.calls) + _PRIOR_CALLS

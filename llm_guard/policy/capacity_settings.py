@@ -1,7 +1,4 @@
-"""The settings of a deployment's capacity: its limit of calls at once, its pace and its queue.
-
-Owns no behaviour (`policy.gate`).
-"""
+"""Settings of a deployment's capacity (`policy.gate`): its concurrency limit, its pace and its wait queue."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ class CapacitySettings(LimiterSettings):
     """Durations in seconds."""
 
     pacing: bool = True
-    """Learn the provider's rate from its headers and 429s, and keep below it."""
+    """True: learn the provider's rate from its headers and 429s, and keep below it."""
     queue: Count = 1000
-    """Calls that wait at most."""
+    """Most calls that may wait."""
     queue_wait: Seconds = 30.0
-    """The longest a call waits."""
+    """The longest time for which a call waits."""

@@ -1,9 +1,9 @@
-"""From what an upstream said to what it means.
+"""Classifies an upstream's error: from the response to a failure kind.
 
-Owns the order of evidence: rules of the config, the provider's codewords, its sentence, words that repeat the status,
-the status. Does not own how a body is read (`policy.envelope`, `policy.in_band`), what words mean
-(`policy.vocabulary`), nor what is done about it (`policy.next_step`). Nothing is matched over a whole body: request
-ids, echoed prompts and masked keys contain "429" and "timeout" too.
+Evidence in order of precedence: the config's rules, the provider's codewords, its sentence, words that repeat the
+status, the status. Bodies are read by `policy.envelope` and `policy.in_band`, the meaning of words is in
+`policy.vocabulary`; `policy.next_step` decides what follows. Nothing is matched over a whole body: request ids, echoed
+prompts and masked keys contain "429" and "timeout" too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 LONGEST_RETRY_S = 120.0
-"""Beyond this a wait is a reason to go elsewhere (openai-python's own limit)."""
+"""A longer wait than this is a reason to try another deployment (openai-python's own limit)."""
 
 _LIMITS = frozenset({
     FailureKind.RATE_LIMIT, FailureKind.QUOTA_EXHAUSTED, FailureKind.WINDOW_EXHAUSTED, FailureKind.OVERLOADED,
@@ -47,7 +47,7 @@ _LIMITS = frozenset({
 _RATES = frozenset({FailureKind.RATE_LIMIT, FailureKind.PAYLOAD_TOO_LARGE})
 _LARGER: dict[int | None, FailureKind] = {400: FailureKind.DEPLOYMENT_PAYLOAD, 413: FailureKind.DEPLOYMENT_PAYLOAD}
 _LONG_WINDOW_S = 3600.0
-"""No window of a minute makes anyone wait so long, whatever it is called (Azure, "retry after 86400 seconds")."""
+"""No window of a minute requires a wait this long, despite its name (Azure, "retry after 86400 seconds")."""
 _WRAPPERS = frozenset({424, 500, 502})
 """Statuses under which a gateway passes on an error that has a status of its own."""
 _QUOTES_ECHO = frozenset({400, 413, 422})
@@ -55,51 +55,51 @@ _QUOTES_ECHO = frozenset({400, 413, 422})
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that there is to know of one failed exchange. `headers` with lower-case names."""
+    """All evidence of one failed exchange. `headers` with lower-case names."""
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | str = b""
     events: Sequence[str] | None = None
-    """Of a stream, as they came; `<EOF>` where the connection ended."""
+    """Events of a stream, as received; `<EOF>` where the connection ended."""
     network_kind: str | None = None
-    """What broke, when there is no answer: a key of `vocabulary.transport.OF_KIND`, or "" when that is not known."""
+    """The step that failed, if there is no response: a key of `vocabulary.transport.OF_KIND`, or "" if unknown."""
     family: str = ""
-    """Whose words the upstream speaks (`vocabulary.families`); "" when that is not known."""
+    """The family of the upstream's error words (`vocabulary.families`); "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an upstream's error means, and why we think so."""
+    """The meaning of an upstream's error, with the evidence for it."""
 
     kind: FailureKind
     retry_after_s: float | None
     """The provider's hint: > 0, or None."""
     why: str
-    """The evidence that decided, for people."""
+    """The decisive evidence, to be read by people."""
     status: int
-    """The HTTP status that says it: the answer's own, or for an error event the one it should have had."""
+    """HTTP status for the client: the response's own, or for an error event the one it should have had."""
     is_final: bool = False
-    """The answer says `x-should-retry: false`, which both official SDKs obey before the status."""
+    """True if the response has `x-should-retry: false`, which both official SDKs give precedence over the status."""
     message: str = ""
     """The provider's own sentence."""
 
     @property
     def is_retriable(self) -> bool:
-        """Whether the same deployment can be expected to answer within two minutes."""
+        """True if the same deployment can be expected to serve the request within two minutes."""
         return not self.is_final and self.kind.is_retriable and (self.retry_after_s or 0) <= LONGEST_RETRY_S
 
     @property
     def counts_against_breaker(self) -> bool:
-        """Whether it is evidence that the deployment is unhealthy for everyone."""
+        """True if it is evidence that the deployment is unhealthy for all calls."""
         return self.kind.signal is Signal.UNHEALTHY and self.kind.source is Source.UPSTREAM
 
 
 def classify(
     evidence: Evidence, wall: float, rules: Sequence[UserRule] = (), book: RuleBook = RULES
 ) -> Verdict | None:  # fmt: skip
-    """The meaning of an exchange, or None: nothing in it is an error. `wall` in epoch seconds; `book` is another one
-    than the built-in only where the classifier is measured. Never raises."""
+    """Classifies an exchange; None: nothing in it is an error. `wall` in epoch seconds; `book` differs from the
+    built-in one only when the classifier is measured. Never raises."""
     if evidence.network_kind is not None:
         return _network_verdict(evidence)
     status = evidence.status or 200
@@ -122,8 +122,8 @@ def classify(
 
 
 def classify_network(network_kind: str, message: str) -> Verdict:
-    """The meaning of an exchange without an answer: what broke (a key of `transport.OF_KIND`, or ""), and the HTTP
-    client's words for it. Never raises."""
+    """Classifies an exchange without a response, by what broke (a key of `transport.OF_KIND`, or "") and by the HTTP
+    client's message. Never raises."""
     return _network_verdict(Evidence(body=message, network_kind=network_kind))
 
 
@@ -135,12 +135,12 @@ def classify_answer(
     family: str = "",
     rules: Sequence[UserRule] = (),
 ) -> Verdict:
-    """The meaning of an HTTP error answer (status >= 400). `headers` with lower-case names; `wall` in epoch seconds."""
+    """Classifies an HTTP error response (status >= 400). `headers` with lower-case names; `wall` in epoch seconds."""
     return _verdict(Evidence(status, headers, body, family=family), read_body(body), wall, rules)
 
 
 def classify_event(data: bytes, wall: float = 0.0, family: str = "", rules: Sequence[UserRule] = ()) -> Verdict:
-    """The meaning of an error inside a stream, or of a 200 body, that is known to be one. Never raises."""
+    """Classifies a known error inside a stream, or of a 200 body. Never raises."""
     text = data[: MAX_BODY_BYTES * 4].decode("utf-8", "replace")
     evidence = Evidence(200, body=text, family=family)
     try:
@@ -166,7 +166,7 @@ def _verdict(
         reading = _by_status(status, family, said, evidence.headers) or _UNKNOWN
     kind, why = reading.kind, reading.why
     if kind is FailureKind.CONTEXT_LENGTH and family in SELF_HOSTED and not why.startswith("code "):
-        kind = FailureKind.DEPLOYMENT_CONTEXT  # by its words; engines' own codes have rows of their own
+        kind = FailureKind.DEPLOYMENT_CONTEXT  # by its message; codes of self-hosted engines have rows of their own
     if kind in _RATES and any(is_over_limit(layer.message) for layer in said.layers):
         kind, why = _LARGER.get(status, FailureKind.OVER_LIMIT), "a request larger than the limit"
     wait_s = _wait_s(kind, headers, said, wall)
@@ -183,8 +183,8 @@ def _verdict(
 
 
 def _status_to_say(answered: int | None, named: int | None, kind: FailureKind) -> int:
-    """An answer keeps its status; an error without one gets the one it names, unless that says "do not retry" of
-    what is worth a retry (vLLM reports a dead engine as code 400 inside a stream)."""
+    """Returns the status to report: a response keeps its own; an error without one gets the one it names, unless that
+    means "do not retry" for a retriable kind (vLLM reports a dead engine as code 400 inside a stream)."""
     if answered is not None and answered >= 400:
         return answered
     if named is None or (kind.is_retriable and named in (400, 422)):
@@ -197,9 +197,9 @@ class _Reading:
     kind: FailureKind
     why: str
     is_weak: bool = False
-    """The evidence is no more than the status, or a word that repeats it."""
+    """True if the evidence is only the status, or a word that repeats it."""
     soon: FailureKind | None = None
-    """The kind instead, if the wait turns out to be short."""
+    """The kind to use instead if the wait turns out to be short."""
 
 
 _UNKNOWN = _Reading(FailureKind.SERVER_ERROR, "an error without a word that is known", is_weak=True)
@@ -227,13 +227,13 @@ def _by_status(status: int | None, family: str, said: Said, headers: Mapping[str
 
 
 def _status(answered: int, said: Said) -> int | None:
-    """The status that counts: the answer's, but under a wrapper's, or a success, the one named inside."""
+    """Returns the status that counts: the response's own, or under a wrapper's or a success the one named inside."""
     if answered < 400:
         return said.quoted_status or said.status
     if answered in _WRAPPERS:
         return said.quoted_status or said.status or answered
     if answered == 400 and said.quoted_status == 429:
-        return 429  # a proxy that calls every failure a bad request; nothing else is believed of a quotation there
+        return 429  # a proxy that reports every failure as a bad request; no other quoted status is believed there
     return answered
 
 
@@ -242,11 +242,11 @@ def _kind_of_status(status: int, family: str, said: Said, headers: Mapping[str, 
     if status == 404 and is_from_edge and said.shape != "empty":
         return FailureKind.WRONG_PATH
     if status == 404 and [layer.message for layer in said.layers] in (["Not Found"], ["404 Not Found"]):
-        return FailureKind.WRONG_PATH  # a framework's own, not an API's (FastAPI, Flask)
+        return FailureKind.WRONG_PATH  # a framework's own message, not an API's (FastAPI, Flask)
     if status == 413 and is_from_edge and (not family or family in SELF_HOSTED):
         return FailureKind.DEPLOYMENT_PAYLOAD
     if status == 400 and said.shape == "html":
-        return FailureKind.MISROUTED  # a proxy's page, not an API's answer
+        return FailureKind.MISROUTED  # a proxy's page, not an API's response
     if status == 503 and said.shape == "html" and "nginx" in headers.get("server", said.message).lower():
         return FailureKind.OVERLOADED
     if status in (502, 503, 520) and said.shape == "html":
@@ -256,7 +256,7 @@ def _kind_of_status(status: int, family: str, said: Said, headers: Mapping[str, 
 
 
 def _add_header_codes(headers: Mapping[str, str], said: Said) -> None:
-    """Codewords that stand in headers."""
+    """Adds codewords from headers to the outermost layer."""
     codes = set()
     if error_type := headers.get("x-amzn-errortype"):
         plain = plain_code(error_type.partition(":")[0])
@@ -295,7 +295,7 @@ def _why(rule: Rule) -> str:
     return " and ".join(part for part in (words, phrase) if part)
 
 
-# No answer
+# No response
 
 
 def _network_verdict(evidence: Evidence) -> Verdict:
@@ -312,7 +312,8 @@ def _network_verdict(evidence: Evidence) -> Verdict:
 
 
 def _refines(said: FailureKind, known: FailureKind) -> bool:
-    """Whether the sentence may correct the phase: a certificate is a TLS failure, a timeout is not a DNS failure."""
+    """Returns whether the message may correct the phase: a certificate is a TLS failure, a timeout is not a DNS
+    failure."""
     return (known, said) in _REFINEMENTS
 
 

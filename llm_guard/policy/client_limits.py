@@ -1,7 +1,7 @@
-"""What one client key may use: calls a second, calls at once, tokens a minute and tokens a day.
+"""Limits of one client key: calls a second, concurrent calls, tokens a minute and tokens a day.
 
-Owns the sums, what a call reserves when it enters, and what of that it gets back. Does not own which call belongs to
-which key (`gateway.clients`), nor what a call has used (`gateway.client_usage`).
+Keeps the sums, reserves tokens for a call when it enters, and corrects them when it ends. `gateway.clients` finds the
+key of a call, `gateway.client_quotas` counts what it has used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LimitName = Literal["rate", "concurrency", "tokens_per_minute", "tokens_per_day"
 
 DAY_S = 86_400.0
 _LOWEST_RATE = 0.001
-# When another call of the key ends is not known.
+# It is not known when another call of the key will end.
 _SLOT_WAIT_S = 1.0
 _PER_MINUTE_S = 60.0
 _ROUNDING_S = 1e-9
@@ -25,7 +25,7 @@ _ROUNDING_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ClientLimitSettings:
-    """null: no limit."""
+    """Limits of a client key; null: no limit."""
 
     rate: Annotated[float | None, Unit(or_none(at_least(_LOWEST_RATE)))] = None
     """Calls a second, on average; a second's worth of them may come at once."""
@@ -46,23 +46,23 @@ NO_LIMITS = ClientLimitSettings()
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """What a call that was let in holds; given back once, to its owner."""
+    """Resources held by an admitted call; to be returned once, to its owner."""
 
     owner: ClientLimits
     tokens: int
-    """As estimated."""
+    """Estimated tokens."""
     day: int
     streamed_tokens: int = 0
-    """Output of its stream, one for each event: providers send no usage in a stream unless its client asks for it."""
+    """Output of its stream, one per event: providers send no usage in a stream unless the client requests it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """A call that is not let in."""
+    """A limit that refused a call."""
 
     limit: LimitName
     retry_after_s: float | None
-    """Until the same call would be let in, if nothing else happens; None: never."""
+    """Seconds until the same call would be let in, if nothing else happens; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +71,21 @@ class Refusing:
 
     limit: LimitName
     since: float
-    """The first of these refusals."""
+    """Time of the first of these refusals."""
     until: float
-    """When the latest call that was refused would be let in; inf: never."""
+    """When the latest refused call would be let in; inf: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitLeft:
-    """One limit, as it stands."""
+    """Current state of one limit."""
 
     limit: LimitName
     allowed: float
     left: float
-    """Not below 0."""
+    """At least 0."""
     reset_s: float
-    """Seconds until all of it is free again, if nothing is used meanwhile."""
+    """Seconds until the limit is fully available again, if nothing is used meanwhile."""
 
 
 class ClientLimits:
@@ -101,7 +101,7 @@ class ClientLimits:
         self._bucket = Bucket()
         self._in_flight = 0
         self._minute_tokens = 0.0
-        """Used, less what has flowed back by `_minute_at`; below 0 where a call got more back than it was."""
+        """Tokens used, less those that have flowed back by `_minute_at`."""
         self._minute_at = now
         self._day = _day_of(wall)
         self._day_tokens = 0
@@ -113,7 +113,7 @@ class ClientLimits:
         return self._day, self._day_tokens
 
     def restore_day(self, day: int, tokens: int, wall: float) -> None:
-        """Takes up the sum of an earlier process, if it is of this day."""
+        """Adds the sum of an earlier process, if it is of this day."""
         self._roll(wall)
         if day == self._day:
             self._day_tokens += max(0, tokens)
@@ -121,8 +121,8 @@ class ClientLimits:
             self._day, self._day_tokens = day, max(0, tokens)
 
     def try_enter(self, tokens: int, now: float, wall: float, *, is_deferred: bool = False) -> Reservation | Exceeded:
-        """Lets in a call of so many tokens, as estimated, or says which limit it exceeds: the one that lasts longest.
-        What is refused uses nothing. `is_deferred`: the rate has counted the call when its client sent it."""
+        """Lets in a call of so many estimated tokens, or returns the exceeded limit with the longest wait. A refused
+        call uses nothing. `is_deferred`: the rate already counted the call when its client sent it."""
         if wall // DAY_S != self._day:
             self._roll(wall)
         self._flow_back(now)
@@ -143,7 +143,7 @@ class ClientLimits:
         return Reservation(self, tokens, self._day)
 
     def leave(self, reservation: Reservation, tokens: int, now: float, wall: float) -> None:
-        """The call is over, and has used so many tokens."""
+        """Notes that the call is over, and has used so many tokens."""
         if wall // DAY_S != self._day:
             self._roll(wall)
         self._flow_back(now)
@@ -162,7 +162,7 @@ class ClientLimits:
         self._refusing.clear()
 
     def left(self, now: float, wall: float) -> tuple[LimitLeft, ...]:
-        """Each limit that is set. Changes nothing."""
+        """Returns the state of each limit that is set. Changes nothing."""
         settings, found = self.settings, list[LimitLeft]()
         if (rate := settings.rate) is not None:
             wait_s = max(0.0, self._bucket.opens_at() + BURST_S - now)
@@ -181,7 +181,7 @@ class ClientLimits:
         return tuple(found)
 
     def refusing(self, now: float) -> tuple[Refusing, ...]:
-        """The limits by which calls are refused now."""
+        """Returns the limits that refuse calls now."""
         return tuple(each for each in self._refusing.values() if each.until > now)
 
     def _note_refused(self, exceeded: list[Exceeded], now: float) -> None:
@@ -217,7 +217,7 @@ class ClientLimits:
             self._day, self._day_tokens = day, 0
 
     def _is_over(self, day: int) -> bool:
-        """Whether the sum is of another day than this. A clock that is set back over midnight gives nothing back."""
+        """Returns whether the sum is of another day. A clock that is set back over midnight does not reset it."""
         return day != self._day and day != self._day - 1
 
     def _flow_back(self, now: float) -> None:

@@ -1,6 +1,6 @@
-"""Machine-readable words and statuses of an error: their spelling, and where they stand in fields and sentences.
+"""Normalizes machine-readable words and statuses of an error, and finds them in fields and sentences.
 
-Does not own which fields of a body are opened (`policy.envelope`), nor what a word means (`policy.vocabulary`).
+`policy.envelope` decides which fields of a body are opened; the meaning of words is in `policy.vocabulary`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOUDFLARE = re.compile(r"error(?:\s+code)?:?\s*(1\d{3})\b", re.IGNORECASE)
 
 
 def plain_code(code: str) -> str:
-    """A machine-readable word without its spelling: RateLimitError, rate_limit_error and rate-limit are one."""
+    """Normalizes the spelling of a codeword: RateLimitError, rate_limit_error and rate-limit become the same."""
     if "://" in code or "#" in code:
         code = code.partition(":")[0].rpartition("#")[2]  # x-amzn-errortype: ThrottlingException:http://...
     prefix, dot, last = code.rpartition(".")
@@ -42,7 +42,7 @@ def plain_code(code: str) -> str:
 
 
 def google_codes(value: dict[str, Any]) -> Iterator[str]:
-    """QuotaFailure names the windows in identifiers: GenerateRequestsPerDayPerProjectPerModel-FreeTier."""
+    """Yields the windows named in QuotaFailure's identifiers: GenerateRequestsPerDayPerProjectPerModel-FreeTier."""
     violations = value.get("violations")
     for violation in violations[:10] if isinstance(violations, list) else ():
         name = violation.get("quotaId") if isinstance(violation, dict) else None
@@ -53,7 +53,7 @@ def google_codes(value: dict[str, Any]) -> Iterator[str]:
 
 
 def marks(value: dict[str, Any]) -> Iterator[str]:
-    """Fields that are evidence by being present."""
+    """Yields codewords for fields that are evidence by their presence."""
     if value.get("object") == "error" and isinstance(value.get("type"), str) and value["type"][:1].isupper():
         yield "markvllm"
     if "error_type" in value and isinstance(value.get("error"), str):
@@ -71,7 +71,7 @@ def marks(value: dict[str, Any]) -> Iterator[str]:
 
 
 def codes_in(text: str) -> Iterator[str]:
-    """Machine-readable words at fixed places of a sentence."""
+    """Yields machine-readable words at fixed places of a sentence."""
     for pattern in (_EXCEPTION_FIRST, _AWS_FIRST, _CODE_FIRST):
         found = pattern.match(text)
         if found and status_of(found[1]) is None:
@@ -88,7 +88,7 @@ def status_first(text: str) -> int | None:
 
 
 def status_last(text: str) -> int | None:
-    """The status at the end of the words before a quoted answer: `request failed with status 400: `."""
+    """Returns the status at the end of the words before a quoted response: `request failed with status 400: `."""
     found = _STATUS_LAST.search(text[-80:])
     return int(found[1]) if found else None
 

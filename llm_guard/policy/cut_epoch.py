@@ -1,7 +1,7 @@
-"""When 429s mean that the rate is too high.
+"""Decides when 429s mean that the rate is too high.
 
-Owns the time since the rate was last set, and the judgement of its 429s. Does not own the statistics
-(`policy.pace_evidence`), nor what follows from a judgement (`policy.learned_rate`).
+Covers the time since the rate was last set. The statistics are in `policy.pace_evidence`; `policy.learned_rate` acts on
+the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIRST_CUT_AFTER_S = 0.5
 _MEASURED_S = 1.0
 # One cut covers all calls that enter within this time.
 _CUT_AGAIN_S = 0.5
-# Slow start overshoots. The 429s until the rate has settled are no background.
+# Slow start overshoots. The 429s until the rate has settled are not background.
 _SETTLE_S = 60.0
 
 
@@ -38,10 +38,10 @@ class CutEpoch:
         self._background = Background()
         self._opened_at = -inf
         self._early_until = -inf
-        """Calls since `began_at` until then are early calls in the sense of `Background`."""
+        """Calls from `began_at` until then are early calls in the sense of `Background`."""
 
     def begin(self, now: float) -> None:
-        """The rate was set: what happened before does not count against it."""
+        """Notes that the rate was set: earlier calls do not count against it."""
         self.began_at = now
         self.recent.restart(now)
 
@@ -55,18 +55,18 @@ class CutEpoch:
         self._early_until = inf if now - self._opened_at >= _SETTLE_S else -inf
 
     def end(self) -> None:
-        """There is no rate any more."""
+        """Notes that there is no rate any more."""
         self._early_until = -inf
 
     def take(self, now: float) -> None:
-        """A call goes."""
+        """Notes that a call goes."""
         recent = self.recent
         if now >= recent.due_at:
             recent.turn(now)
         recent.calls += 1
 
     def take_early(self, now: float, *, is_early: bool) -> None:
-        """Counts a call that goes as an early one if `is_early`: the rate is clearly below the one that was cut."""
+        """Counts a call that goes as early if `is_early`: the rate is clearly below the one that was cut."""
         if now < self._early_until:
             if is_early:
                 self._background.note_call()
@@ -74,54 +74,55 @@ class CutEpoch:
                 self._early_until = now
 
     def put_back(self, entered_at: float) -> None:
-        """The call that went at `entered_at` did not go after all."""
+        """Notes that the call that went at `entered_at` did not go after all."""
         self.recent.uncount(entered_at)
         if self._is_early(entered_at):
             self._background.note_call(-1)
 
     def note_rate_limited(self, entered_at: float, answers: int, now: float) -> None:
-        """The call that went at `entered_at` came back with a 429. `answers`: those since the 429 before."""
+        """Notes a 429 for the call that went at `entered_at`. `answers`: other responses since the previous 429."""
         self.recent.note_limited(entered_at, now)
         self._background.note_row(answers)
         if self._is_early(entered_at):
             self._background.note_limited()
 
     def covers(self, entered_at: float) -> bool:
-        """Whether a call is too old for its 429 to be evidence against the present rate."""
+        """Returns whether a call is too old for its 429 to be evidence against the present rate."""
         return entered_at - self.began_at < _CUT_AGAIN_S
 
     def needs_first_cut(self, now: float) -> bool:
-        """Whether there are enough 429s to begin pacing."""
+        """Returns whether there are enough 429s to begin pacing."""
         share = max(self._background.share(now), _CURED_SHARE)
         recent = self.recent
         is_evident = recent.is_more_than(share) or recent.is_spent(share)
         return is_evident and recent.has_lasted(_FIRST_CUT_AFTER_S, now)
 
     def needs_cut(self, now: float) -> bool:
-        """Whether there are enough 429s to lower the rate."""
+        """Returns whether there are enough 429s to lower the rate."""
         return self.recent.is_telling() and self.recent.is_more_than(self._background.share(now))
 
     def is_in_vain(self, entered_at: float, now: float) -> bool:
-        """Whether this epoch, which the 429 of the call that entered then ends, is the third that did not help."""
+        """Returns whether this epoch, which the 429 for the call that entered then ends, is the third that did not
+        help."""
         answered = (entered_at - self.began_at) / (now - self.began_at) if self._early_until == inf else 1.0
         return self._background.is_in_vain(answered, now)
 
     def restart_background(self) -> None:
-        """Pacing begins: epochs of an earlier rate do not count towards a background."""
+        """Notes that pacing begins: epochs of an earlier rate do not count towards a background."""
         self._background.begin()
 
     def first_accepted_rate(self, now: float) -> float:
-        """Calls a second accepted while nothing was paced."""
+        """Returns the rate accepted while nothing was paced, in calls a second."""
         return self.recent.accepted_rate_at_most(now, _MEASURED_S)
 
     def accepted_rate(self, now: float) -> float:
-        """Calls a second accepted of late."""
+        """Returns the recently accepted rate, in calls a second."""
         return self.recent.accepted_rate(now, _CUT_AGAIN_S)
 
     def limit(self, accepted: float, now: float) -> float:
-        """Estimated limit of the provider at which so many calls a second are accepted."""
-        # The background share of calls is never accepted. The cut is deeper then: it must lead below the limit, or
-        # the 429s of the limit would be taken for background for ever.
+        """Returns the estimated limit of the provider at which so many calls a second are accepted."""
+        # The background share of calls is never accepted. Then the cut is deeper: it must lead below the limit, or the
+        # limit's 429s would be mistaken for background forever.
         background = self._background.share(now)
         return accepted * CUT / (1 - background) if background else accepted
 

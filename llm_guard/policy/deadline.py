@@ -1,7 +1,7 @@
-"""How long a call, and each step of it, may take.
+"""Timeouts and the deadline: how long a call, and each step of it, may take.
 
-Owns the six timeouts, how the deadline is split over attempts, and which of two instants comes first. Does not
-own the timer (`clock.TimeLimit`) nor what is done once time is up (`policy.next_step`).
+Defines the six timeouts, splits the deadline over attempts and picks the earlier of two instants. The timer is
+`clock.TimeLimit`; what follows a timeout is decided in `policy.next_step`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from llm_guard.policy.latency import Latency, known
 from llm_guard.policy.units import Factor, OptionalSeconds, Seconds
 
 ATTEMPT_S = 600.0
-"""The attempt limit where none is configured and the client's own timeout is unknown: what the official SDKs wait."""
+"""The attempt limit if none is configured and the client's own timeout is unknown: the default of the official SDKs."""
 FIRST_TOKEN_S = 120.0
-"""The first_token limit where none is configured, until the deployment's own p99 asks for more."""
+"""The first_token limit if none is configured, unless the deployment's own p99 requires more."""
 _LEARNED_FACTOR = 3.0
 
 
@@ -37,49 +37,49 @@ class TimeoutSettings:
     connect: Seconds = 5.0
     """TCP and TLS."""
     first_token: OptionalSeconds = None
-    """Streams: request sent to first useful event. None: `FIRST_TOKEN_S`, or three times the deployment's own p99 where
+    """Streams: request sent to first useful event. None: `FIRST_TOKEN_S`, or three times the deployment's own p99 if
     that is longer: models that think for minutes before their first token are slow, not broken."""
     idle: Seconds = 30.0
     """Streams: longest silence between chunks."""
     stall: Seconds = 180.0
     """Streams, after the first token: longest time without a useful event, however many keep-alives come."""
     attempt: OptionalSeconds = None
-    """Unary: one exchange, to the last byte of the answer. None: as long as the client waits by its own headers, or
-    `ATTEMPT_S`: an exchange that is cut while the provider works on it is paid for and lost. Begins with the last byte
-    of a body that is sent while it arrives."""
+    """Unary: one exchange, to the last byte of the response. None: as long as the client waits by its own headers, or
+    `ATTEMPT_S`: an exchange that is cut while the provider works on it is paid for and lost. For a body that is sent
+    while it arrives, it begins with the last byte of the body."""
     total: Seconds = 600.0
     """The call: all attempts, waits and the whole stream."""
     learned: LearnedSettings | None = None
     """None: first_token is as configured."""
 
     def attempt_s(self, *, is_client_timeout_known: bool) -> float:
-        """The attempt limit in seconds; infinite where only the client's own timeout counts."""
+        """Returns the attempt limit in seconds; infinite if only the client's own timeout counts."""
         if self.attempt is not None:
             return self.attempt
         return inf if is_client_timeout_known else ATTEMPT_S
 
     def is_configured(self, limit: Limit | None) -> bool:
-        """Whether the limit of that name was chosen for the model; the other limits have fixed defaults."""
+        """Returns whether the limit of that name was configured for the model; the others have fixed defaults."""
         return (limit != "attempt" or self.attempt is not None) and (
             limit != "first_token" or self.first_token is not None or self.learned is not None
         )
 
 
 def deadline_at(now: float, total_s: float, client_timeout_s: float | None) -> float:
-    """The instant at which a call received at `now` ends; a client's own timeout can only shorten it."""
+    """Returns the instant at which a call received at `now` ends; a client's own timeout can only shorten it."""
     return now + (total_s if client_timeout_s is None else min(total_s, client_timeout_s))
 
 
 def earlier(limit_at: float, name: Limit, deadline_at: float) -> tuple[float, Limit]:
-    """The instant that comes first and whose it is: `name`, or "total" for the deadline (also on a tie)."""
+    """Returns the earlier instant and its name: `name`, or "total" for the deadline (also on a tie)."""
     return (limit_at, name) if limit_at < deadline_at else (deadline_at, "total")
 
 
 def first_token_s(settings: TimeoutSettings, latency: Latency, now: float) -> float:
-    """The first_token limit in seconds; `latency` is that of the deployment's first tokens.
+    """Returns the first_token limit in seconds; `latency` is that of the deployment's first tokens.
 
-    A deployment that is cut more often than once in a hundred times has no known p99, so a limit learned too
-    short returns to the configured one by itself.
+    A deployment with more than one cut stream in a hundred has no known p99, so a learned limit
+    that is too short returns to the configured one by itself.
     """
     configured, learned = settings.first_token, settings.learned
     longest_s = FIRST_TOKEN_S if configured is None else configured
@@ -92,9 +92,9 @@ def first_token_s(settings: TimeoutSettings, latency: Latency, now: float) -> fl
 
 
 def attempt_ends_at(now: float, limit_s: float, deadline_at: float, reserve_s: float) -> float:
-    """The instant at which an attempt begun at `now` ends, `reserve_s` being kept for one more after it.
+    """Returns the instant at which an attempt begun at `now` ends, with `reserve_s` kept for one more after it.
 
-    An attempt of which this is not later than `now` is not started.
+    An attempt that would end at or before `now` is not started.
     """
     return min(now + limit_s, deadline_at - reserve_s)
 
@@ -102,11 +102,11 @@ def attempt_ends_at(now: float, limit_s: float, deadline_at: float, reserve_s: f
 def reserve_s(
     left_s: float, limit_s: float, own: Latency, following: Latency | None, now: float, least_s: float = 0.0
 ) -> float:
-    """Seconds to keep of the `left_s` until the deadline, so that one more attempt would still fit.
+    """Returns the seconds to keep of the `left_s` until the deadline, so that one more attempt would still fit.
 
-    They are p95 of `following`, the deployment that would be asked next (it may be the same one), or None when no
-    further attempt is allowed. Nothing is kept without that history, nor when the attempt at hand, limited to
-    `limit_s`, would be left with less than its own p99, less than `least_s` or less than half of what is left.
+    They are the p95 of `following`, the deployment that would be tried next (it may be the same one), or None if no
+    further attempt is allowed. Nothing is kept without that history, nor if the attempt at hand, limited to `limit_s`,
+    would be left with less than its own p99, less than `least_s` or less than half of the time that is left.
     """
     expected_s = None if following is None else known(following.quantile(0.95, now))
     if expected_s is None:
@@ -117,7 +117,8 @@ def reserve_s(
 
 
 def can_finish(now: float, deadline_at: float, latency: Latency) -> bool:
-    """Whether an attempt begun at `now` may end in time: as the deployment's fastest recent answers (p5) would."""
+    """Returns whether an attempt begun at `now` may end in time, if as fast as the deployment's fastest responses
+    (p5)."""
     left_s = deadline_at - now
     fastest_s = known(latency.quantile(0.05, now))
     return left_s > 0 and (fastest_s is None or left_s >= fastest_s)

@@ -1,12 +1,12 @@
-"""Lesser answers, and the mode in which they are given soon.
+"""Degraded mode of a route: calls wait only a short time before they get a fallback response.
 
-Owns when a route is degraded, when it is no more, and when that is the gateway's trouble rather than one route's. Does
-not own the answers' form (`dialect.canned`), nor who gives them (`gateway.last_resort`).
+Decides when a route enters and leaves it, and when the cause is the gateway's rather than one route's. The form of
+fallback responses is in `dialect.canned`; `gateway.last_resort` sends them.
 
-    well      a call waits for a real answer as long as its limits allow
-    degraded  a call that there is a lesser answer for waits `patience` for a real one. What is cut short so is no
-              evidence: a route whose answers are slow would never be well again. That is why now and then one of them
-              waits as it would otherwise
+    normal    a call waits for a real response as long as its limits allow
+    degraded  a call that has a fallback response waits `patience` for a real one. A call that is cut short this way is
+              not evidence: otherwise a route with slow responses would never recover. So now and then one call waits
+              for as long as it normally would
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Annotated
 from llm_guard.policy.units import Count, Ratio, Seconds, Unit, or_none
 
 MOST_CHARS = 8000
-"""Of a static answer."""
+"""Longest static response."""
 FEWEST = 2
-"""Routes that have to be degraded before it is the gateway's trouble."""
+"""Least number of degraded routes that can be the gateway's trouble."""
 
 _HURRIED_CALLS = 10
-"""At least so many are hurried before one is not."""
+"""Least number of calls that are cut short before one is not."""
 _STEPS = 60
-"""In which the shorter of the two times is seen that are looked back at."""
+"""Number of steps in which the shorter of the two look-back periods is recorded."""
 _MOST_STEPS = 1000
-"""Of the longer one."""
+"""Largest number of steps for the longer one."""
 
 
 def parse_answer(value: object) -> str:
-    """The text of a static answer; raises ValueError."""
+    """Checks the text of a static response; raises ValueError."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("write the text that is to be the answer, in quotes")
     if len(value) > MOST_CHARS:
@@ -44,22 +44,22 @@ Text = Annotated[str | None, Unit(or_none(parse_answer))]
 
 @dataclass(frozen=True, slots=True)
 class DegradedSettings:
-    """What is given in place of an answer, and when. Durations in seconds."""
+    """Fallback responses, and when they are used. Durations in seconds."""
 
     answer: Text = None
-    """The text of the static answer; None: there is none, the call fails."""
+    """Text of the static response; None: there is none, the call fails."""
     enter: Ratio = 0.5
-    """The route is degraded when at least this share of the calls within `window` had no real answer."""
+    """The route becomes degraded when at least this share of the calls within `window` had no real response."""
     leave: Ratio = 0.1
-    """It is no more when at most this share of the calls within the last `calm` had none; or when nobody has called
-    for the length of `window`."""
+    """It recovers when at most this share of the calls within the last `calm` had none, or when no call has come for
+    the length of `window`."""
     window: Seconds = 60.0
     min_calls: Count = 10
-    """Fewer within `window` say nothing."""
+    """Fewer calls within `window` are not enough to judge."""
     calm: Seconds = 30.0
-    """It is degraded for so long at least."""
+    """Shortest time for which it stays degraded."""
     patience: Seconds = 10.0
-    """While it is degraded, a call that there is a lesser answer for waits no longer than this for a real one."""
+    """While it is degraded, a call that has a fallback response waits at most this long for a real one."""
 
     def __post_init__(self) -> None:
         if self.leave >= self.enter:
@@ -68,18 +68,18 @@ class DegradedSettings:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Calls of a route since the start, in sum."""
+    """Totals of a route's calls since the start."""
 
     begun: int = 0
     answered: int = 0
-    """By somebody who was asked."""
+    """Calls served by a provider."""
     failed: int = 0
-    """Nobody has answered, and it was neither its client's doing nor cut short."""
+    """Calls that no provider served, without those that failed because of their client or were cut short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """It is degraded from now on, or no more, and why."""
+    """Change of the mode, with its reason."""
 
     is_degraded: bool
     why: str
@@ -89,32 +89,32 @@ class Turn:
 class DegradationSnapshot:
     is_degraded: bool
     since: float | None
-    """When it became so; None: it is well."""
+    """When it became degraded; None: it is not."""
     why: str
-    """"" where it is well."""
+    """Why it is degraded; "" if it is not."""
     calls: int
-    """Within the window, as far as they tell anything."""
+    """Calls within the window that are evidence."""
     failed: int
     is_in_use: bool
-    """Somebody has called within the window."""
+    """True if a call has come within the window."""
 
 
 class Degradation:
-    """One route's mode by the rule. It is told what was counted, time and again: a call itself pays nothing for it."""
+    """Automatic mode of one route. It is fed with totals at intervals: a call itself costs nothing."""
 
     __slots__ = ("_at", "_called_at", "_hurried", "_patient_at", "_seen", "_since", "_why", "settings")
 
     def __init__(self, settings: DegradedSettings, seen: Seen, now: float) -> None:
-        """`seen`: what was counted before, which says nothing."""
+        """`seen`: the totals so far, which are not evidence."""
         self.settings = settings
         """May be replaced at any moment."""
         self._since: float | None = None
         self._why = ""
         self._called_at = float("-inf")
         self._hurried = 0
-        """Calls since one has waited as long as it liked."""
+        """Calls cut short since one has waited its normal time."""
         self._patient_at = now
-        """Not before this instant may another."""
+        """The next call may not wait its normal time before this instant."""
         self._begin(seen, now)
 
     @property
@@ -122,7 +122,7 @@ class Degradation:
         return self._since is not None
 
     def note(self, seen: Seen, now: float) -> Turn | None:
-        """What is counted by now; what follows from it, if anything."""
+        """Takes the totals so far; returns the change that follows, if any."""
         self._keep(seen, now)
         if self._since is None:
             why = self._reason_to_enter(seen, now)
@@ -131,7 +131,8 @@ class Degradation:
         return None if why is None else self._turn(None, why, seen, now)
 
     def may_wait(self, now: float) -> bool:
-        """Whether the call at hand is the one in many that finds out how long a real answer takes; it is counted."""
+        """Returns whether the present call, one in many, waits its normal time to find out how long a real response
+        takes. Counts the call."""
         if self._hurried < _HURRIED_CALLS or now < self._patient_at:
             self._hurried += 1
             return False
@@ -179,7 +180,7 @@ class Degradation:
         self._at, self._seen = [now], [seen]
 
     def _keep(self, seen: Seen, now: float) -> None:
-        """The last is as it is now; those before it are about a step apart, and the first as old as is looked back."""
+        """Records the totals. Entries before the last are about a step apart, the first is as old as the look-back."""
         if seen.begun > self._seen[-1].begun:
             self._called_at = now
         short_s, span_s = sorted((self.settings.window, self.settings.calm))
@@ -193,10 +194,10 @@ class Degradation:
         del self._at[:lost], self._seen[:lost]
 
     def _before(self, at: float) -> Seen:
-        """What was counted up to that instant, or to the first that is known."""
+        """Returns the totals at that instant, or the first that are known."""
         return self._seen[max(0, bisect_right(self._at, at) - 1)]
 
 
 def is_common(degraded: int, in_use: int) -> bool:
-    """Whether it is the gateway's trouble: at least half of the routes in use are degraded, and not one alone."""
+    """Returns whether the gateway is the cause: at least half of the routes in use are degraded, and more than one."""
     return degraded >= FEWEST and 2 * degraded >= in_use

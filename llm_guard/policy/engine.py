@@ -1,15 +1,14 @@
-"""The life of an engine: starting, running, unhealthy, restarting, restart_failed, failed, stopped.
+"""State machine of an engine: starting, running, unhealthy, restarting, restart_failed, failed, stopped.
 
-    starting        it was told to start, and is not up yet
+    starting        it was ordered to start, and is not up yet
     running         it is up
-    unhealthy       it was found down; its next start waits for its time
+    unhealthy       it was found down; its next start is scheduled
     restarting      it is stopped and started again, and not up yet
-    restart_failed  that did not bring it up; the next start waits for its time
+    restart_failed  that did not bring it up; the next start is scheduled
     failed          given up: nothing is tried until it is reset, or comes up by itself
-    stopped         nobody wants it to run
+    stopped         it is not meant to run
 
-Owns which of these it is in, and what is to be done about it. Does not own how that is done (`health`), nor the lengths
-of the waits (`policy.restarts`).
+Decides the state and the next order. Orders are carried out by `health`; the waits are in `policy.restarts`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from llm_guard.policy.restarts import RestartSettings, delay_s, opens_at
 
 EngineState = Literal["starting", "running", "unhealthy", "restarting", "restart_failed", "failed", "stopped"]
 Order = Literal["start", "restart", "revive", "stop"]
-"""What is to be done. revive: a restart, unless somebody else has just done it."""
+"""Orders to the driver. revive: a restart, unless the engine has just been restarted from outside."""
 What = Literal[
     "health_failed", "auto_restart", "auto_restart_failed", "auto_restart_success", "auto_restart_gave_up",
     "auto_restart_postponed", "came_back", "reset", "restart", "restart_failed", "restart_success", "start", "started",
@@ -35,38 +34,38 @@ _WAITING = ("unhealthy", "restart_failed")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Something that happened to it."""
+    """An event in the engine's life."""
 
     what: What
     before: EngineState
     after: EngineState
     why: str
     attempt: int
-    """Of the automatic ones in a row; 0: none."""
+    """Number of the automatic attempt in a row; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """Seconds; instants are monotonic."""
+    """State of an engine. Durations in seconds; instants are monotonic."""
 
     state: EngineState
     since: float
     why: str
-    """Of the last thing that went wrong, as long as it matters."""
+    """The last problem, as long as it matters."""
     attempts: int
     next_attempt_s: float | None
-    """None: no attempt is planned."""
+    """None: no attempt is scheduled."""
     boot_left_s: float | None
     """None: it is not booting."""
     restarts_ok: int
     restarts_failed: int
-    """Both since the start; an operator's among them."""
+    """Both since the start, including restarts by an operator."""
     doing: Order | None
-    """What has not been done yet."""
+    """The order that has not been carried out yet."""
 
 
 class Engine:
-    """Whoever looks after it takes its orders one at a time, `take` then `finish`, and calls `pass_time` at `wakes_at`.
+    """One engine. Its supervisor takes orders one at a time, `take` then `finish`, and calls `pass_time` at `wakes_at`.
 
     It begins as stopped. `u` is a uniform draw in [0, 1), for the wait that may follow.
     """
@@ -85,13 +84,13 @@ class Engine:
         self._why = ""
         self._attempts = 0
         self._begun: deque[float] = deque(maxlen=1000)
-        """Automatic restarts, of which the last hour's count."""
+        """Times of automatic restarts, of which those of the last hour count."""
         self._order: Order | None = None
         self._work: Order | None = None
         self._due_at = now
         self._boot_until: float | None = None
         self._told_at = now
-        """When it was last told to start."""
+        """When it was last ordered to start."""
         self._down_at = now
         self._restarts_ok = self._restarts_failed = 0
 
@@ -104,13 +103,13 @@ class Engine:
 
     @property
     def is_booting(self) -> bool:
-        """It was told to start, and looking whether it is up is worth while."""
+        """True if it was ordered to start, so that probing it is worthwhile."""
         return self._boot_until is not None
 
-    # what is wanted
+    # Commands
 
     def start(self, now: float) -> Turn | None:
-        """What is down is started again, at once; None: it is up, or about to be."""
+        """Starts the engine, or restarts one that is down; None: it is up, or about to be."""
         if self.state in (*_GOING_UP, "running"):
             return None
         if self.state != "stopped":
@@ -119,16 +118,16 @@ class Engine:
         return self._begin("start", "starting", "start", now)
 
     def restart(self, now: float) -> Turn | None:
-        """Also one that runs; None: it is being restarted already."""
+        """Restarts the engine, even one that runs; None: a restart is in progress."""
         return None if self.state == "restarting" else self.replace(now)
 
     def replace(self, now: float) -> Turn:
-        """As `restart`, and also one that is being restarted: it is another one by now."""
+        """Restarts the engine, even during a restart: it has been replaced by another one."""
         self._attempts = 0
         return self._begin("restart", "restarting", "restart", now)
 
     def stop(self, now: float) -> Turn | None:
-        """Nothing is tried any more; None: it is stopped already."""
+        """Stops the engine and ends all attempts; None: it is stopped already."""
         if self.state == "stopped":
             return None
         self._boot_until = None
@@ -137,7 +136,7 @@ class Engine:
         return self._enter("stop", "stopped", now)
 
     def reset(self, now: float) -> Turn:
-        """Its attempts are forgotten, those of the last hour too; one that was given up is tried again."""
+        """Forgets its attempts, including those of the last hour; an engine that was given up is tried again."""
         self._attempts = 0
         self._begun.clear()
         if self.state != "failed":
@@ -145,10 +144,10 @@ class Engine:
         self._due_at = now
         return self._enter("reset", "unhealthy", now)
 
-    # what is seen
+    # Observations
 
     def note_up(self, looked_at: float, now: float) -> Turn | None:
-        """It answered well to a look that began at `looked_at`; one that began too early has seen what was before."""
+        """Notes a successful probe that began at `looked_at`; one that began too early has seen an earlier state."""
         match self.state:
             case "starting" | "restarting":
                 if self._boot_until is None or looked_at < self._told_at:
@@ -165,15 +164,15 @@ class Engine:
                 return None
 
     def note_down(self, why: str, now: float, u: float) -> Turn | None:
-        """It has not answered for so many looks in a row."""
+        """Notes that so many probes in a row have failed."""
         return self._fail(why, now, u) if self.state == "running" else None
 
     def note_gone(self, why: str, now: float, u: float) -> Turn | None:
-        """It does not run any more."""
+        """Notes that it does not run any more."""
         return self._fail(why, now, u) if self.state == "running" or self._boot_until is not None else None
 
     def pass_time(self, now: float, u: float) -> Turn | None:
-        """What is due by now."""
+        """Does what is due by now."""
         if self._boot_until is not None and now >= self._boot_until:
             return self._fail(f"it was not up within {self.boot_s:g} s", now, u)
         if self.state not in _WAITING or now < self._due_at:
@@ -188,17 +187,17 @@ class Engine:
         self._begun.append(now)
         return self._begin("revive", "restarting", "auto_restart", now)
 
-    # what is done
+    # Orders
 
     def take(self) -> Order | None:
-        """What is to be done now, for whoever does it and says so by `finish`; None: nothing, or not yet."""
+        """Returns the order to carry out now; `finish` must report its end. None: none, or not yet."""
         if self._work is not None:
             return None
         self._work, self._order = self._order, None
         return self._work
 
     def finish(self, problem: str | None, now: float, u: float) -> Turn | None:
-        """What was taken is done, or could not be: why."""
+        """Notes the end of the order taken, with the reason if it failed."""
         work, self._work = self._work, None
         if self._order is not None:  # something else is wanted by now
             return None
@@ -256,8 +255,8 @@ class Engine:
         return self._enter("auto_restart_gave_up", "failed", now)
 
     def _counted_attempts(self, now: float) -> int:
-        """Success forgets them once it has lasted: else an engine that dies a minute after each start is never given
-        up."""
+        """Attempts that count. A lasting success resets them: otherwise an engine that dies a minute after each start
+        is never given up."""
         is_steady = self.state == "running" and now - self._since >= self.settings.steady
         return 0 if is_steady else self._attempts
 

@@ -1,8 +1,8 @@
-"""What an error body says, whatever it is wrapped in.
+"""Reads an error body, in any wrapping.
 
-Owns the shapes: object, string, array, top-level fields, `detail`, JSON in JSON, Python repr, HTML, plain text, cut or
-empty. Does not own what the words mean (`policy.vocabulary`). Only known fields are opened: what a provider echoes of
-the request (`input`, `failed_generation`, `param`) is never read.
+Knows the shapes: object, string, array, top-level fields, `detail`, JSON in JSON, Python repr, HTML, plain text, cut or
+empty. The meaning of words is in `policy.vocabulary`. Only known fields are opened: what a provider echoes of the
+request (`input`, `failed_generation`, `param`) is never read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from llm_guard.policy.loose_json import embedded, loads
 from llm_guard.policy.phrases import MAX_MESSAGE_CHARS, words_of
 
 MAX_BODY_BYTES = 8192
-"""No more of an error body is read."""
+"""Only this much of an error body is read."""
 
 _DEEPEST = 6
 _MAX_FIELDS = 50
@@ -46,7 +46,7 @@ _NESTED_FIELDS = (
     "originalMessage", "data", "output", "param",
 )  # fmt: skip
 _WAIT_FIELD = re.compile(r"(?:retry|try_?again)_?(?:after|delay|in)|resets?_?(?:in|after)|estimated_?time|cool_?down")
-"""A field that names a wait, whatever case it is written in; one that ends in `ms` has milliseconds."""
+"""A field that names a wait, in any case; one that ends in `ms` has milliseconds."""
 
 _LIKE_JSON = re.compile(r"""\{|\[\s*(?:[{\["']|$)|"[^"]""")
 _TITLE = re.compile(r"<title[^<>]{0,100}>([^<]{0,300})", re.IGNORECASE)
@@ -58,32 +58,32 @@ Shape = Literal["json", "html", "text", "empty"]
 
 @dataclass(slots=True)
 class Layer:
-    """One error as one party has put it; an error that quotes another has a layer for each."""
+    """One party's error; an error that quotes another has a layer for each."""
 
     code: str = ""
-    """`error.code` as written; "" without one that is text."""
+    """`error.code` as written; "" if it has none that is text."""
     type: str = ""
     message: str = ""
     status: int | None = None
     """An HTTP status that the layer names itself."""
     codes: frozenset[str] = frozenset()
-    """Every machine-readable word of the layer, as `plain_code` makes it."""
+    """Every machine-readable word of the layer, normalized by `plain_code`."""
     labels: tuple[str, ...] = ()
     """The same words as written."""
 
 
 @dataclass(slots=True)
 class Said:
-    """What a body says. `layers` from the outermost to the innermost."""
+    """Content of an error body. `layers` from the outermost to the innermost."""
 
     shape: Shape
     layers: list[Layer] = field(default_factory=list)
     waits: list[object] = field(default_factory=list)
-    """Values of fields that name a wait, as written; milliseconds as seconds."""
+    """Values of fields that name a wait, as written; milliseconds converted to seconds."""
     quoted_status: int | None = None
-    """The status that an exception's text names right before the answer that it quotes."""
+    """The status that an exception's text names right before the response that it quotes."""
     headers: dict[str, str] = field(default_factory=dict)
-    """Headers of the answer behind this one, where a gateway passes them on in the body (OpenRouter)."""
+    """Headers of the response behind this one, if a gateway passes them on in the body (OpenRouter)."""
 
     @property
     def status(self) -> int | None:
@@ -92,12 +92,12 @@ class Said:
 
     @property
     def message(self) -> str:
-        """The innermost sentence, for people."""
+        """The innermost message, to be read by people."""
         return next((layer.message for layer in reversed(self.layers) if layer.message), "")
 
 
 def read_body(body: bytes | str) -> Said:
-    """What a body says. Never raises; reads MAX_BODY_BYTES of it."""
+    """Reads a body, up to MAX_BODY_BYTES. Never raises."""
     raw = body[: MAX_BODY_BYTES + 4]
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     text = text[:MAX_BODY_BYTES].strip().lstrip("\ufeff")
@@ -116,7 +116,7 @@ def read_body(body: bytes | str) -> Said:
 
 
 def read_value(value: object) -> Said:
-    """What a body says that has been parsed."""
+    """Reads a body that has been parsed."""
     said = Said("json")
     _open(said, value, 0)
     return said
@@ -196,7 +196,7 @@ def _open_object(said: Said, value: dict[str, Any], depth: int) -> None:
     for name in _NESTED_FIELDS:
         nested = value.get(name)
         if name == "param" and not isinstance(nested, dict):
-            continue  # the caller's field, unless a gateway has put the error behind it there (Vercel)
+            continue  # the caller's field, unless a gateway has put the upstream's error there (Vercel)
         if nested and name != taken and isinstance(nested, dict | list | str):
             _open_nested(said, name, nested, depth)
     if isinstance(value.get(taken), dict | list) and taken not in _NESTED_FIELDS:
@@ -212,7 +212,7 @@ def _open_nested(said: Said, name: str, nested: object, depth: int) -> None:
 
 
 def _message_of(value: dict[str, Any], error: object) -> tuple[object, str]:
-    """The object's own sentence and the field it stands in."""
+    """Returns the object's own message and the name of its field."""
     for name in _MESSAGE_FIELDS:
         said = value.get(name)
         if isinstance(said, str) and said:
@@ -225,7 +225,7 @@ def _message_of(value: dict[str, Any], error: object) -> tuple[object, str]:
 
 
 def _text_of(message: object) -> str | None:
-    """The message when it is a sentence; None when it is another error, written as text."""
+    """Returns the message if it is a sentence; None if it is another error, written as text."""
     if not isinstance(message, str):
         return None
     text = message.strip()
@@ -273,7 +273,7 @@ def _labels_of(
 
 
 def sentence_of(layer: Layer, *, without_quotes: bool) -> str:
-    """The layer's sentence as `Phrase.matches` takes it. A code that is a sentence (xAI) counts as one."""
+    """Returns the layer's message as `Phrase.matches` takes it. A code that is a sentence (xAI) is part of it."""
     text = layer.message
     if " " in layer.code:
         text = f"{layer.code} | {text}"

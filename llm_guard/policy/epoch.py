@@ -1,6 +1,6 @@
-"""What became of the calls of a stretch of time, and how calls fared before a trial.
+"""Results of the calls within a stretch of time, and before a trial.
 
-Owns the counts. Does not own what follows from them (`policy.throttle`).
+Counts only; `policy.throttle` acts on them.
 """
 
 from __future__ import annotations
@@ -8,24 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _REMEMBERED_CALLS = 1000.0
-"""Calls that a share of failures is counted over, at most."""
+"""Most calls that a share of failures is counted over."""
 
 
 @dataclass(slots=True)
 class Epoch:
-    """What became of the calls since an instant."""
+    """Results of the calls since an instant."""
 
     began_at: float
     sent: int = 0
     ok: int = 0
     failures: int = 0
     has_waited: bool = False
-    """A call had to wait for the rate."""
+    """True if a call had to wait for the rate."""
 
     @property
     def calls(self) -> int:
-        """Calls sent, or ended where those are more. The calls that have ended are no measure of the share of failures:
-        where answers take longer than failures, most of the first that end have failed."""
+        """Calls sent, or calls ended if those are more. Ended calls alone are no measure of the share of failures: if
+        successes take longer than failures, most of the first to end have failed."""
         return max(self.sent, self.ok + self.failures)
 
 
@@ -41,7 +41,7 @@ class FailureShare:
         return self.failures / self.calls if self.calls else 0.0
 
     def add(self, failures: float, calls: float) -> None:
-        """Counts calls; those of long ago lose their weight as others come."""
+        """Adds calls; old ones lose their weight as others come."""
         self.failures += failures
         self.calls += calls
         if self.calls > _REMEMBERED_CALLS:
@@ -50,11 +50,11 @@ class FailureShare:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """How calls fared before a trial."""
+    """Rate and results of calls before a trial."""
 
     per_s: float
     share: float
-    """Of failures."""
+    """Share of failures."""
 
     @property
     def ok_per_s(self) -> float:

@@ -1,7 +1,7 @@
-"""Rules by which words become a failure kind, and how the one that decides is found.
+"""Rules that map the words of an error to a failure kind, and the choice of the one that decides.
 
-Owns what a rule can say, which statuses its kind is believed under, and the order of rules. Does not own the rules
-(`policy.vocabulary`, and `upstreams.X.errors` in the config).
+Defines what a rule can contain, the statuses under which its kind is believed, and the order of rules. The rules
+themselves are in `policy.vocabulary`, and in the config's `upstreams.X.errors`.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ MAX_PATTERN_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """All that is given must hold of one and the same error."""
+    """A rule; all its conditions must hold for one and the same layer of an error."""
 
     kind: Kind
     code: str = ""
-    """The provider's code or type or reason, spelled in any way."""
+    """The provider's code, type or reason, in any spelling."""
     message: str = ""
     """A `Phrase` pattern."""
     statuses: frozenset[int] = frozenset()
     """HTTP statuses under which the rule is believed; empty: those of its kind."""
     families: frozenset[str] = frozenset()
-    """Provider families that it holds for; empty: for all."""
+    """Provider families that it applies to; empty: all."""
     is_weak: bool = False
-    """A word that repeats the status: any phrase says more."""
+    """True if it is a word that only repeats the status: any phrase is more specific."""
     is_firm: bool = False
-    """A sentence that outweighs the others, as a codeword does."""
+    """True if it is a sentence that outranks other sentences, as a codeword does."""
     soon: Kind | None = None
-    """The kind instead, when the provider says that a short wait will do: a window that rolls."""
+    """The kind to use instead if the provider says that a short wait is enough: a rolling window."""
     sense: Sense | None = None
-    """What the sentence or a codeword is about. Less sure than a phrase: it decides only where none holds."""
+    """Subject of the sentence or of a codeword. Less certain than a phrase: it decides only if no phrase matches."""
     source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UserRule:
-    """One entry of `upstreams.X.errors`: what is given must hold, and outweighs all that is built in."""
+    """One entry of `upstreams.X.errors`: all given conditions must hold, and it outranks all built-in rules."""
 
     kind: Kind
     statuses: frozenset[int] = frozenset()
@@ -54,7 +54,7 @@ class UserRule:
     message: Phrase | None = None
 
     def fits(self, layer: Layer, words: str, status: int | None) -> bool:
-        """Whether the error is meant, `words` being the layer's sentence as `words_of` gives it."""
+        """Returns whether the rule matches; `words` is the layer's sentence as returned by `words_of`."""
         return (
             (not self.statuses or status in self.statuses)
             and (not self.code or plain_code(self.code) in layer.codes or self.code.lower() == layer.code.lower())
@@ -71,7 +71,7 @@ def user_rule(
     type_: str = "",
     message: str = "",
 ) -> UserRule:
-    """A checked rule; raises ValueError where it says nothing, or has a pattern without a word."""
+    """Returns a checked rule; raises ValueError if it has no condition, or a pattern without a word."""
     if not (statuses or code or type_ or message):
         raise ValueError("says nothing: give status, code, type or message")
     if message and not any(character.isalnum() for character in message):
@@ -90,7 +90,7 @@ def said(
     is_firm: bool = False,
     soon: Kind | None = None,
 ) -> tuple[Rule, ...]:
-    """Rules for sentences that have one of the phrases, `a phrase | another`, anywhere in them, in whole words."""
+    """Returns rules for sentences with one of the phrases, `a phrase | another`, anywhere in them, as whole words."""
     return tuple(
         Rule(
             kind,
@@ -105,7 +105,7 @@ def said(
 
 
 def exactly(kind: Kind, sentences: str, *, statuses: Iterable[int] = ()) -> tuple[Rule, ...]:
-    """Rules for errors that say one of these, `a sentence | another`, and not a word more."""
+    """Returns rules for messages that are exactly one of these, `a sentence | another`."""
     return tuple(Rule(kind, message=sentence, statuses=frozenset(statuses)) for sentence in _listed(sentences))
 
 
@@ -118,7 +118,7 @@ def coded(
     families: str = "",
     is_weak: bool = False,
 ) -> tuple[Rule, ...]:
-    """Rules for machine-readable words, spaces between them; `message` is a phrase that must be there too."""
+    """Returns rules for machine-readable words, separated by spaces; `message` is a phrase that must be there too."""
     return tuple(
         Rule(
             kind,
@@ -140,12 +140,12 @@ def about(
     statuses: Iterable[int] = (),
     soon: Kind | None = None,
 ) -> tuple[Rule, ...]:
-    """A rule for sentences and codewords that have a word of each group, `a word | two words`, in any order."""
+    """Returns a rule for sentences and codewords that have a word of each group, `a word | two words`, in any order."""
     return (Rule(kind, statuses=frozenset(statuses), soon=soon, sense=sense(groups, absent, subject)),)
 
 
 def cited(source: str, *groups: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Rules and where they were seen."""
+    """Returns rules with the source in which they were seen."""
     return tuple(replace(rule, source=source) for group in groups for rule in group)
 
 
@@ -188,7 +188,7 @@ _BELIEVED_UNDER = {
     Kind.WRONG_PATH: frozenset({400, 403, 404, 424, IN_BAND}),
     Kind.CLIENT_CANCELLED: _SERVER | {400, 408, 499, IN_BAND},
 }
-"""A phrase means what it says only where its kind can be: "rate limit" under a 400 is somebody's prompt."""
+"""Statuses under which a kind's phrases are believed: "rate limit" under a 400 is part of a prompt."""
 
 _PRECEDENCE = (
     Kind.CLIENT_CANCELLED, Kind.PREEMPTED, Kind.BAD_SAMPLE, Kind.CONTENT_POLICY, Kind.DEPLOYMENT_CONTEXT,
@@ -197,7 +197,7 @@ _PRECEDENCE = (
     Kind.MODEL_LOADING, Kind.AUTH, Kind.INVALID_REQUEST, Kind.MODEL_NOT_FOUND, Kind.PERMISSION, Kind.WRONG_PATH,
     Kind.OVERLOADED, Kind.RATE_LIMIT, Kind.CONNECT_TIMEOUT, Kind.TIMEOUT, Kind.NETWORK,
 )  # fmt: skip
-"""When a sentence says two things, the one that more depends on."""
+"""Order of kinds if several rules match: the kind with the larger consequences first."""
 
 
 def _rank(rule: Rule) -> tuple[bool, bool, bool, int, int]:
@@ -216,7 +216,7 @@ _GENERAL = frozenset({Kind.RATE_LIMIT, Kind.PERMISSION, Kind.SERVER_ERROR})
 
 
 def _is_general(rule: Rule) -> bool:
-    """A phrase that says hardly more than a status does: "too many requests", "access denied"."""
+    """Returns whether a phrase is hardly more specific than a status: "too many requests", "access denied"."""
     return rule.kind in _GENERAL and not (rule.code or rule.families or rule.is_firm)
 
 
@@ -231,8 +231,8 @@ def _precedence(rule: Rule) -> int:
 class RuleBook:
     """All built-in rules, looked up by their codes, by one word of each phrase, and by the first group of each sense.
 
-    A codeword outweighs a sentence, a rule with more conditions one with fewer, a phrase a sense, a weak word nothing
-    but the status.
+    A codeword outranks a sentence, a rule with more conditions one with fewer, a phrase a sense. A weak word outranks
+    only the status.
     """
 
     __slots__ = ("_by_code", "_by_sense", "_by_word", "_first_sense", "_in_parts", "_phrases", "_rules", "_wordless")
@@ -264,7 +264,7 @@ class RuleBook:
                 self._wordless.append(index)
 
     def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Rule | None:
-        """The rule that decides, or None. Each layer with its sentence as `words_of` gives it."""
+        """Returns the rule that decides, or None. Each layer comes with its sentence as returned by `words_of`."""
         believed = status if status is not None and status >= 400 else IN_BAND
         best = min(self._by_words(layers, believed, family), default=len(self._rules))
         if best >= self._first_sense or _is_general(self._rules[best]):
@@ -274,7 +274,7 @@ class RuleBook:
         return self._rules[best] if best < len(self._rules) else None
 
     def all_holding(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Iterator[Rule]:
-        """Every rule that holds, also those that a stronger one outweighs."""
+        """Yields every rule that matches, including those that another one outranks."""
         believed = status if status is not None and status >= 400 else IN_BAND
         for index in (*self._by_words(layers, believed, family), *self._by_senses(layers, believed)):
             yield self._rules[index]
@@ -297,8 +297,8 @@ class RuleBook:
                         if self._is_believed(index, believed) and found is not None and found.holds(wording):
                             yield index
 
-    # A word that is in a phrase with others is looked up by its rarest; a part of a word, or a script without spaces,
-    # is tried on every sentence that may have it.
+    # A phrase is looked up by its rarest word; a part of a word, or a script without spaces, is tried on every sentence
+    # that may have it.
     def _candidates(self, layer: Layer, words: str) -> Iterable[int]:
         by_code, by_word = self._by_code, self._by_word
         for code in layer.codes:

@@ -1,6 +1,6 @@
-"""What a deployment's recent calls prove: a sliding window, a run of failures, and when either is more than chance.
+"""Statistics of a deployment's recent calls: a sliding window, a run of failures, and tests for more than chance.
 
-Owns the counting and the statistics. Does not own what follows from them (`policy.breaker`), and knows no settings.
+Counts and tests only; `policy.breaker` decides what follows. Knows no settings.
 """
 
 from __future__ import annotations
@@ -9,36 +9,36 @@ from collections import deque
 from dataclasses import dataclass
 from math import inf, log
 
-# The weak healthy prior: before the first call a deployment is taken for one that fails once in ten times, and
-# that is worth no more than two calls: the first failures of a brownout outweigh it.
+# A weak prior: before its first call a deployment is assumed to fail once in ten times. That weighs no more than two
+# calls, so the first failures of a brownout outweigh it.
 _PRIOR_RATE = 0.1
 _PRIOR_CALLS = 2
-# A brownout worse than this is as good as an outage, whatever rate is tolerated.
+# A brownout worse than this counts as an outage, even if a higher rate is tolerated.
 _WORST_RATE = 0.9
-# What a busy deployment can spend on certainty, as a stretch of its traffic.
+# Time that a busy deployment's run of failures must fill, at its usual pace, to be certain.
 _PATIENCE_S = 0.25
-# Whoever configures fewer failures than the default wants a quick breaker, not a careful one.
+# A threshold below the default means that a quick breaker is wanted, not a careful one.
 _PATIENT_FROM = 5
-# An outage is not noticed later than this because successes take long. With 0.25 s 62 of 810 simulated runs of random
-# failures open a breaker by chance (answers of up to 5 s, bursts of up to 300 calls), with 0.5 s 17.
+# Longest time by which the wait for successes may delay the detection of an outage. With 0.25 s, 62 of 810 simulated
+# runs of random failures open a breaker by chance (responses of up to 5 s, bursts of up to 300 calls), with 0.5 s 17.
 _LONGEST_WAIT_S = 0.5
-# So many failures in a row are no chance, however fast they came.
+# So many failures in a row are not chance, however fast they came.
 _SURE = 20
-# Of so many failures at the end of a run it is known when their calls were sent.
+# Number of failures at the end of a run for which the time of sending is kept.
 _REMEMBERED = 512
-# Calls that have not failed are taken to hang after so many times as long as a success takes, or after so long where
-# that is not known.
+# A call without a result is assumed to hang after this many times the average duration of a success, or after so many
+# seconds if that duration is unknown.
 _HANG_TIMES = 4.0
 _HANG_S = 30.0
-# A window younger than this knows no pace: a few calls at one instant are not heavy traffic.
+# A window younger than this has no known pace: a few calls at one instant are not heavy traffic.
 _YOUNG_S = 1.0
-# How far below a limit a share is surely tolerated, and how seldom it may be taken for one above.
+# Fraction of a limit that is surely tolerated, and the probability of mistaking it for the limit.
 _TOLERATED = 0.9
 _CHANCE = 1e-4
-# Weight of the last call in the moving average of failures: its memory is some twenty calls.
+# Weight of the last call in the moving average of failures, which thus remembers about twenty calls.
 _RECENT_SHARE = 1 / 20
 _KEPT = 1 - _RECENT_SHARE
-# Another one remembers some hundred calls: the first is too low by chance now and then.
+# A second average remembers about a hundred calls: the first is too low by chance now and then.
 _LASTING_KEPT = 1 - 1 / 100
 _SLOTS = 10
 
@@ -52,11 +52,10 @@ class _Slot:
 
 
 class Window:
-    """Calls of the last `window_s` seconds, of these the last `most_calls` when it is not None.
+    """Counts of the calls of the last `window_s` seconds, and of these only the last `most_calls` if that is set.
 
-    By time alone it is kept in slots of a tenth, and the oldest slot leaves whole, when a new one begins or at
-    `expire`, which is to be called before the counts are read; with `most_calls` each call is a slot of its own, so
-    memory is one slot for each.
+    By time alone, calls are counted in slots of a tenth of the window, and the oldest slot leaves as a whole when a new
+    one begins or at `expire`, which must be called before the counts are read. With `most_calls` each call has a slot.
     """
 
     __slots__ = ("_slots", "calls", "failures", "slow_calls")
@@ -85,9 +84,9 @@ class Window:
             self._drop_oldest()
 
     def take_back(self, added_at: float, now: float, window_s: float, most_calls: int | None) -> None:
-        """A call that was added as a success has failed after all. If it is not counted any more, it is so again."""
+        """Turns a success into a failure. If the call is no longer counted, it is added as a failure."""
         self.expire(now, window_s)
-        # Which slot is the call's is not known: the failure is as young as its own news.
+        # The call's slot is not known: the failure goes into the newest slot that has a success.
         slot = next((each for each in reversed(self._slots) if each.failures < each.calls), None)
         if slot is None or added_at + window_s <= now:
             self.add(True, False, now, window_s, most_calls)
@@ -100,11 +99,11 @@ class Window:
             self._drop_oldest()
 
     def is_young(self, now: float) -> bool:
-        """Too young to know a pace."""
+        """Returns whether the window is too young for its pace to be known."""
         return not self._slots or now - self._slots[0].began_at < _YOUNG_S
 
     def calls_per_s(self, now: float) -> float:
-        """Mean pace since the oldest call that is still counted."""
+        """Returns the mean calls per second since the oldest call that is still counted."""
         return self.calls / max(_YOUNG_S, now - self._slots[0].began_at) if self._slots else 0.0
 
     def _drop_oldest(self) -> None:
@@ -115,9 +114,9 @@ class Window:
 
 
 class Run:
-    """Failures since the last success, and the share of failures lately, the present run left out.
+    """Failures since the last success, and the recent share of failures before them.
 
-    It does not age: a deployment that is asked once a day fails as surely as one that is asked all the time.
+    Does not age: a deployment that gets one call a day fails as surely as a busy one.
     """
 
     __slots__ = (
@@ -129,36 +128,36 @@ class Run:
     def __init__(self, recent_rate: float = 0.0) -> None:
         self.length = 0
         self.counted = 0
-        """Its failures whose calls were sent after every call that succeeded: only these may show an outage. Where
-        failures take longer than answers, the others were sent while the provider answered."""
+        """Failures in the run of calls sent after every call that succeeded: only these may show an outage.
+        Where failures take longer than successes, the others were sent while the provider still served."""
         self.began_at = 0.0
-        """When its first counted failure was noted; meaningless while `counted` is 0, as are the next two."""
+        """When the first counted failure was noted; meaningless while `counted` is 0, as are the next two."""
         self.first_sent_at = 0.0
-        """When the call was sent that failed first."""
+        """When the call of the first counted failure was sent."""
         self.takes_s = 0.0
-        """How long its counted calls took to fail, on average."""
+        """How long the counted calls took to fail, on average."""
         self.recent_rate = recent_rate
         self.ends = 0
         """Successes so far."""
         self._slowest_s = 0.0
-        """How long the slowest of its counted calls took to fail."""
+        """How long the slowest counted call took to fail."""
         self._sent: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
-        """When the calls of its last failures were sent, and their places in the order in which calls were sent."""
+        """When the calls of the last counted failures were sent, and their places in the order of sending."""
         self._first_place = self._failed = 0
-        """Place of the call that failed first, or one from which on no call had ended before; failures of calls from
-        there on."""
+        """Place of the call that failed first, or the first place after all calls that had ended by then; and the
+        number of failures of calls from there on."""
         self._failed_place = 0
-        """Highest place of a call that has failed."""
+        """Highest place of a failed call."""
         self._ok_place = self._ok_place_before = 0
-        """Place of the last call, in the order in which calls were sent, that succeeded."""
+        """Highest place of a call that succeeded."""
         self._length_before = self._counted_before = 0
         self._rate_before = recent_rate
         self._lasting = 0.0
         self._lasting_end = 0
-        """The slower average, as it was when so many calls had succeeded."""
+        """The slower average, as of success number `_lasting_end`."""
 
     def add_failure(self, now: float, sent_at: float, place: int = 0) -> None:
-        """`place`: the call's number in the order in which calls were sent."""
+        """Adds a failure. `place`: the call's number in the order in which calls were sent."""
         self.length += 1
         if place >= self._ok_place:
             self._count(now, sent_at, place)
@@ -177,7 +176,7 @@ class Run:
         self._failed += place >= self._first_place
 
     def is_survived(self, now: float) -> bool:
-        """Whether a call that was sent since the first failure has not failed, though it has been in flight for longer
+        """Returns whether a call sent since the first failure has not failed, though it has been in flight for longer
         than the slowest failure took."""
         old_at = now - self._slowest_s
         old_place = max((place for sent_at, place in self._sent if sent_at <= old_at), default=0)
@@ -185,12 +184,12 @@ class Run:
         return old_place - self._first_place + 1 > max(0, self._failed - young)
 
     def lately(self) -> float:
-        """Share of failures without the counted ones, as the worse of both averages has it."""
+        """Returns the share of failures without the counted ones: the worse of both averages."""
         recent = 1 - (1 - self.recent_rate) * _KEPT ** (self.length - self.counted)
         return max(recent, self._lasting * _LASTING_KEPT ** (self.ends - self._lasting_end))
 
     def count_sent_by(self, at: float) -> int:
-        """Counted failures of calls that were sent by then."""
+        """Returns the number of counted failures of calls sent at or before `at`."""
         later = 0
         for sent_at, _ in reversed(self._sent):
             if sent_at <= at:
@@ -199,8 +198,8 @@ class Run:
         return self.counted - later
 
     def end(self, place: int = 0) -> int:
-        """A success: the moving average takes the whole run in, and then the success. Returns its number. `place` as
-        for a failure."""
+        """Ends the run with a success and returns the success's number. The moving average takes in the whole run, then
+        the success. `place` as for a failure."""
         self.ends += 1
         self._ok_place_before = self._ok_place
         if place > self._ok_place:
@@ -218,9 +217,8 @@ class Run:
         return self.ends
 
     def take_back(self, end: int, now: float, sent_at: float, place: int) -> None:
-        """The success that was the end with this number has failed after all. Unless another came since, the run that
-        it ended goes on. It counts even if calls that were sent later have succeeded: these may be streams that have
-        only begun."""
+        """Turns the success with this number into a failure. If it was the latest, the run that it ended goes on. It
+        counts even if calls that were sent later have succeeded: these may be streams that have only begun."""
         if self.ends == end:
             if self._length_before:
                 self.length += self._length_before
@@ -234,26 +232,29 @@ class Run:
 def is_run_evidence(
     run: Run, threshold: int, window: Window, now: float, ok_takes_s: float = 0.0
 ) -> bool:  # fmt: skip
-    """Whether `threshold` or more failures in a row are an outage, not chance at the rate observed otherwise.
+    """Returns whether `threshold` or more failures in a row are an outage, and not chance at the rate observed
+    otherwise.
 
     Among n calls that fail independently at rate r, about n * r**k runs of k failures begin (first moment; Feller,
     An Introduction to Probability Theory, vol. 1, XIII.7). The run is evidence when that expectation is no higher
-    than that of `threshold` failures under the prior alone, 2 * 0.1**threshold. So without another failure in
-    memory exactly `threshold` are enough, after no call or after any number, and at a steady 40 % of 9,600 calls
-    in the window 22 are needed instead of 5, at 50 % 29. What this cannot tell apart: a brownout of rate p whose very
-    first calls fail (five in a row before any other failure: p**4, 0.8 % at 30 %, 2.6 % at 40 %).
+    than that of `threshold` failures under the prior alone, 2 * 0.1**threshold. So if no other failure is known,
+    exactly `threshold` failures are enough, after any number of calls; at a steady 40 % of 9,600 calls in the window 22
+    are needed instead of 5, at 50 % 29. This cannot recognize a brownout of rate p whose very first calls fail (five
+    in a row before any other failure: p**4, 0.8 % at 30 %, 2.6 % at 40 %).
 
-    The rate is what the calls outside the run show: in the window, with the prior, or lately, should that be worse,
-    because the window is slow to notice that a brownout began. It is at most 0.9: nothing tells a worse brownout from
-    an outage. And where calls are frequent certainty is cheap: the run has to fill a quarter of a second of the
-    window's mean pace, so that neither a brownout's first calls nor a blip are taken for an outage. A window that is
-    too young to know its pace asks for a run that lasts that long, or for 20 failures, unless the threshold is below 5.
+    The rate is that of the calls outside the run: in the window, with the prior, or the recent averages if they are
+    worse, because the window is slow to notice that a brownout began. It is capped at 0.9: a worse brownout cannot be
+    distinguished from an outage. Where calls are frequent, certainty is cheap: the run has to fill a quarter of a
+    second of the window's mean pace, so that neither a brownout's first calls nor a blip are taken for an outage. While
+    the window is too young to know its pace, the run must last that long or have 20 failures, unless the threshold is
+    below 5.
 
-    Calls fail sooner than they succeed: of many that were sent at one moment only the failures are known at first. So a
-    run lasts at least `ok_takes_s`, how long a success takes on average (in a window without one, as long as failures
-    take), or half a second where that is longer, and of calls that were sent later so many failures count as the
-    window's mean pace brings. And while a call that was sent since it began is in flight for longer than the others
-    took to fail, it is going to succeed: answers of 5 s would else come too late to show that only a few calls fail.
+    Calls fail sooner than they succeed: of many sent at one moment only the failures are known at first. So a run must
+    last at least `ok_takes_s`, the average duration of a success (in a window without one, that of a failure), or half
+    a second if that is shorter; and failures of calls sent less than that ago count only up to the number that the
+    window's mean pace would bring. A call sent since the run began that is in flight for longer than the others took to
+    fail is going to succeed, and so speaks against an outage: otherwise responses of 5 s would come too late to show
+    that only a few calls fail.
     """
     wait_s = min(ok_takes_s if window.calls > window.failures else run.takes_s, _LONGEST_WAIT_S)
     if threshold >= _PATIENT_FROM and now - run.began_at < wait_s:
@@ -272,7 +273,7 @@ def is_run_evidence(
         early = run.count_sent_by(now - wait_s)
         counted = early + min(run.counted - early, wait_s * window.calls_per_s(now))
     expected_runs: float = calls * rate**counted
-    # With a threshold of 1 and no other failure both sides are equal, but for rounding.
+    # With a threshold of 1 and no other failure both sides are equal, except for rounding.
     return expected_runs <= _PRIOR_CALLS * _PRIOR_RATE**threshold * (1 + 1e-9)
 
 
@@ -282,18 +283,18 @@ def _is_survived(run: Run, now: float, ok_takes_s: float) -> bool:
 
 
 def is_share_significant(count: int, calls: int, limit: float) -> bool:
-    """Whether `count` of `calls` > 0 (a share of at least `limit`) would hardly be seen at 0.9 times `limit`.
+    """Returns whether `count` of `calls` > 0 (a share of at least `limit`) would hardly be seen at 0.9 times `limit`.
 
     Hardly: less than once in 10,000, by Chernoff's bound on the binomial tail, exp(-calls * D), where D is the
-    relative entropy of the two shares (Hoeffding 1963, theorem 1). A bound and not an estimate, because the
-    question is asked anew at each failure. At a limit of 0.5 it takes 204 calls of which 60 % count, 36 of 80 %,
-    12 of 100 %; of exactly the limit 1,833. At a limit of 0.8 it takes 95 calls of 90 % and 29 of 100 %.
+    relative entropy of the two shares (Hoeffding 1963, theorem 1). A bound instead of an estimate, because the test
+    is repeated at each failure. At a limit of 0.5 it takes 204 calls of which 60 % count, 36 of 80 %, 12 of 100 %; of
+    exactly the limit 1,833. At a limit of 0.8 it takes 95 calls of 90 % and 29 of 100 %.
     """
     return calls * relative_entropy(count / calls, _TOLERATED * limit) >= -log(_CHANCE)
 
 
 def relative_entropy(share: float, rate: float) -> float:
-    """Of one share against a rate < 1, in nats per call."""
+    """Returns the relative entropy of a share to a rate < 1, in nats per call."""
     if rate == 0:
         return inf if share > 0 else 0.0
     counted = share * log(share / rate) if share > 0 else 0.0

@@ -1,16 +1,16 @@
-"""The order in which the waiting calls of one priority are served: weighted fair queueing by caller.
+"""Weighted fair queueing by caller: the order in which the waiting calls of one priority are served.
 
 Self-clocked fair queueing (S. J. Golestani, INFOCOM 1994) with one slot as the unit of service. Each waiting call has
-a finish tag: the caller's previous tag plus 1 / weight. The lowest tag is served first, and becomes the virtual time,
-from which a caller that begins to wait starts. So callers are served in proportion to their weights while they wait,
-one that was idle gains no credit, and nothing has to be remembered of a caller that waits no more. The calls of one
-caller are served first come, first served, or in the opposite order while its user says so: tags belong to places in
-the queue, and the order among callers is the same either way.
+a finish tag: the caller's previous tag plus 1 / weight. The lowest tag is served first and becomes the virtual time,
+from which a caller that begins to wait starts. So waiting callers are served in proportion to their weights, a caller
+that was idle gains no credit, and no state is kept for one that no longer waits. The calls of one caller are served
+first come, first served, or newest first on request: tags belong to places in the queue, so the order among callers is
+the same either way.
 
-Calls differ in how long they use a slot. Where slots are what is short, a caller that holds its share of them, rounded
-up, waits for those that do not: else one whose calls take ten times as long would have ten times as much.
+Calls differ in how long they use a slot. If slots are scarce, a caller that holds its share of them, rounded up, waits
+for those that do not: otherwise one with calls ten times as long would get ten times as much.
 
-Owns that order. Does not own the order among priorities (`policy.line`).
+The order among priorities is in `policy.line`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of a share."""
+    """A caller with its weight in the wait queue."""
 
     name: str = ""
     weight: float = 1.0
@@ -47,7 +47,7 @@ class Only:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose slot it is."""
+    """The priority and caller that a slot counts for."""
 
     priority: int
     caller: str = ""
@@ -56,19 +56,19 @@ class Holder:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """Leave for one attempt; every slot is given back, once."""
+    """Permission for one attempt; every slot is returned exactly once."""
 
     entered_at: float
     is_back: bool = False
     holder: Holder | None = None
-    """Of a slot for which calls waited; it counts against its caller's share."""
+    """Set for a slot for which calls waited; it counts against the caller's share."""
     source: str = ""
-    """The caller that a provider's refusal of the call tells of."""
+    """The caller that a provider's refusal of the call is attributed to."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A place in the line; `notify` is called once, when there is a slot or when it was evicted."""
+    """A place in the wait queue; `notify` is called once, when a slot is granted or the ticket is evicted."""
 
     priority: int
     notify: Callable[[], None]
@@ -76,13 +76,13 @@ class Ticket:
     slot: Slot | None = None
     is_evicted: bool = False
     source: str = ""
-    """The caller that a provider's refusal of the call tells of."""
+    """The caller that a provider's refusal of the call is attributed to."""
 
 
 @dataclass(slots=True, eq=False)
 class _Flow:
-    """The waiting calls of one caller. Tags belong to its places, not to its calls: when one leaves, the calls behind
-    it move up, and the last tag goes."""
+    """The waiting calls of one caller. Tags belong to places, not to calls: when a call leaves, those behind it move
+    up, and the last tag is dropped."""
 
     caller: Caller = ANONYMOUS
     tickets: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)
@@ -90,7 +90,7 @@ class _Flow:
 
 
 _Turn = tuple[float, int, _Flow]
-"""A finish tag, a number that makes it unique (the earlier first), and whose it is."""
+"""A finish tag, a number that makes it unique (the earlier first), and its flow."""
 _NO_FLOW = _Flow()
 _NONE_HELD: Mapping[str, float] = MappingProxyType({})
 
@@ -103,10 +103,10 @@ class FairQueue:
     def __init__(self) -> None:
         self._flows: dict[str, _Flow] = {}
         self._turns: list[_Turn] = []
-        """All of them, in order."""
+        """The turns of all flows, in order."""
         self._virtual_time = 0.0
         self._weight = 0.0
-        """Of all callers that wait."""
+        """Sum of the weights of all waiting callers."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class FairQueue:
         flow.tickets[ticket] = None
 
     def remove(self, ticket: Ticket) -> bool:
-        """Takes out a call that waits no longer. False: it was not there."""
+        """Removes a call that no longer waits. False: it was not in the queue."""
         flow = self._flows.get(ticket.caller.name)
         if flow is None or ticket not in flow.tickets:
             return False
@@ -140,8 +140,8 @@ class FairQueue:
     def take(
         self, slots: float | None = None, held: Mapping[str, float] = _NONE_HELD, *, newest_first: bool = False
     ) -> Ticket:
-        """Removes and returns the next call. Raises IndexError if there is none. `slots`: how many there are, if they
-        are what is short, or for how long they were used; `held`: how much of that each caller has."""
+        """Removes and returns the next call. Raises IndexError if there is none. `slots`: their number if slots are
+        scarce, or the time for which they were used; `held`: how much of that each caller has."""
         at = self._first_below_share(slots, held) if slots is not None and len(self._flows) > 1 else 0
         return self._take_at(at, newest_first=newest_first)
 
@@ -153,7 +153,7 @@ class FairQueue:
         *,
         newest_first: bool = False,
     ) -> Ticket:
-        """Like `take`, but passes over callers whose next call is not selected. Raises ValueError if none is."""
+        """Like `take`, but passes over callers if their next call is not selected. Raises ValueError if none is."""
         firsts = sorted(flow.turns[0] for flow in self._flows.values() if self._is_selected(flow, only, newest_first))
         if not firsts:
             raise ValueError("no call is selected")
@@ -165,7 +165,7 @@ class FairQueue:
         return self._take_at(bisect_left(self._turns, turn), newest_first=newest_first)
 
     def has_selected(self, only: Only, *, newest_first: bool = False) -> bool:
-        """Whether a caller's next call is selected."""
+        """Returns whether a caller's next call is selected."""
         return any(self._is_selected(flow, only, newest_first) for flow in self._flows.values())
 
     def _is_selected(self, flow: _Flow, only: Only, newest_first: bool) -> bool:
@@ -180,30 +180,30 @@ class FairQueue:
         return ticket
 
     def callers(self) -> Collection[str]:
-        """Names of those that wait."""
+        """Returns the names of the waiting callers."""
         return self._flows.keys()
 
     def last(self, *, newest_first: bool = False) -> Ticket:
-        """The call that is served last, of the caller with most waiting calls per weight. Raises IndexError if there is
-        none."""
+        """Returns the call that is served last, of the caller with the most waiting calls per weight. Raises IndexError
+        if there is none."""
         tickets = self._turns[-1][2].tickets
         return next(iter(tickets) if newest_first else reversed(tickets))
 
     def is_before_last(self, caller: Caller, *, newest_first: bool = False) -> bool:
-        """Whether a new call of this caller would be served before the last one that waits."""
+        """Returns whether a new call of this caller would be served before the last one that waits."""
         if newest_first and caller.name in self._flows:
             return True
         return bool(self._turns) and self._next_tag(caller) < self._turns[-1][0]
 
     def count(self, only: Only | None = None, *, newest_first: bool = False) -> int:
-        """Returns the number of waiting calls of the callers whose next call is selected, or of all callers."""
+        """Returns the number of waiting calls of callers with a selected next call, or of all callers."""
         if only is None:
             return len(self._turns)
         return sum(len(flow.turns) for flow in self._flows.values() if self._is_selected(flow, only, newest_first))
 
     def count_ahead(self, caller: Caller, only: Only | None = None, *, newest_first: bool = False) -> int:
         """Returns how many waiting calls are served before a new call of this caller. With `only`, counts the calls of
-        the callers whose next call is selected."""
+        the callers with a selected next call."""
         if not self._turns:
             return 0
         newcomer: _Turn = (self._next_tag(caller), self._count + 1, _NO_FLOW)
@@ -221,7 +221,7 @@ class FairQueue:
         return begin + 1 / caller.weight
 
     def _first_below_share(self, slots: float, held: Mapping[str, float]) -> int:
-        """The place of the first turn whose caller holds less than its share of the slots; 0 if none does."""
+        """Returns the index of the first turn of a caller with less than its share of the slots; 0 if there is none."""
         per_weight = slots / self._weight
         left = len(self._flows)
         for at, turn in enumerate(self._turns):

@@ -1,7 +1,7 @@
-"""How long an answer may stand in for a new one.
+"""Freshness of cached responses: how long one may be served in place of a new one.
 
-Owns a cached answer's ages, and what each allows, also by the words of a request. Does not own the store, nor what is
-the same request (`policy.cache_key`).
+Considers the route's settings and the request's Cache-Control. Which requests are the same is decided in
+`policy.cache_key`.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from typing import Literal
 from llm_guard.policy.units import Pause, Seconds, Size
 
 Age = Literal["hit", "stale", "miss"]
-"""stale: it is given, and a new one is asked for. miss: it is not given."""
+"""stale: it is served, and a new one is requested. miss: it is not served."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Durations in seconds, from when the answer was stored."""
+    """Durations in seconds, from when the response was stored."""
 
     ttl: Seconds = 300.0
-    """So long it is given as it is."""
+    """How long a cached response stays fresh."""
     stale_while_revalidate: Pause = 0.0
-    """So long after that it is given all the same, at once, while one request behind it brings a new one."""
+    """How long after that it is still served, at once, while a request in the background fetches a new one."""
     stale_if_error: Pause = 0.0
-    """So long after its `ttl` it is given where nobody else has answered."""
+    """How long after its `ttl` it is served if the call has failed otherwise."""
     shared: bool = False
-    """Callers get each other's answers. Not where an answer depends on who asks."""
+    """True if callers get each other's responses. Not suitable if a response depends on the caller."""
     requests: Literal["all", "deterministic"] = "all"
-    """deterministic: only those that would be answered the same anyway (temperature 0, a seed, embeddings)."""
+    """deterministic: only requests that would get the same response anyway (temperature 0, a seed, embeddings)."""
     max_answer: Size = 1024**2
-    """Larger ones are not kept, in bytes."""
+    """Largest response that is cached, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a request says of caches (RFC 9111, section 5.2.1). Durations in seconds."""
+    """Cache-Control of a request (RFC 9111, section 5.2.1). Durations in seconds."""
 
     is_stored: bool = True
-    """False, no-store: neither looked up nor kept."""
+    """False (no-store): neither looked up nor stored."""
     is_new: bool = False
-    """no-cache: a new answer is asked for, and kept."""
+    """no-cache: a new response is requested, and stored."""
     is_old: bool = False
-    """only-if-cached: nobody is asked."""
+    """only-if-cached: no provider is tried."""
     max_age: float | None = None
     min_fresh: float = 0.0
 
@@ -51,8 +51,8 @@ USUAL = Wishes()
 
 
 def wishes_of(cache_control: str) -> Wishes:
-    """`max-stale` is not heeded: how stale an answer may be is the route's to say. A duration that cannot be read asks
-    for a new answer."""
+    """Parses Cache-Control. `max-stale` is ignored: how stale a response may be is set by the route. A duration that
+    cannot be parsed requests a new response."""
     said = {}
     for each in cache_control.lower().split(","):
         name, _, value = each.strip().partition("=")
@@ -68,7 +68,7 @@ def wishes_of(cache_control: str) -> Wishes:
 
 
 def judge(age_s: float, rules: CacheSettings, wishes: Wishes = USUAL) -> Age:
-    """What an answer of this age is, for a request with these wishes: who names an age wants no stale one."""
+    """Returns the state of a response of this age for a request. One that limits the age never gets a stale one."""
     if wishes.is_new or (wishes.max_age is not None and age_s > wishes.max_age):
         return "miss"
     if age_s + wishes.min_fresh <= rules.ttl:
@@ -78,15 +78,15 @@ def judge(age_s: float, rules: CacheSettings, wishes: Wishes = USUAL) -> Age:
 
 
 def may_stand_in(age_s: float, rules: CacheSettings) -> bool:
-    """Whether an answer of this age is given where nobody else has answered."""
+    """Returns whether a response of this age is served when the call has failed otherwise."""
     return rules.stale_if_error > 0 and age_s <= rules.ttl + rules.stale_if_error
 
 
 def lasts_s(rules: CacheSettings) -> float:
-    """For how long an answer is of any use."""
+    """Returns how long a cached response may be used at all."""
     return rules.ttl + max(rules.stale_while_revalidate, rules.stale_if_error)
 
 
 def _seconds(text: str, otherwise: float) -> float:
-    """RFC 9111, section 1.2.2: whole ones, of any length."""
+    """Parses delta-seconds (RFC 9111, section 1.2.2): an integer of any length."""
     return float(text[:15]) if text.isascii() and text.isdigit() else otherwise

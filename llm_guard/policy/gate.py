@@ -1,7 +1,7 @@
-"""Whether one deployment can take another call now, and who waits until it can.
+"""Admission to one deployment: whether it can take another call now, and which calls wait until it can.
 
-Owns the slots, and joins limit, pace and line. Does not own the laws of the limit (`policy.limiter`) and the pace
-(`policy.pacer`), nor how long a call can afford to wait (`gateway.way`).
+Counts the slots, and combines concurrency limit, pace and wait queue. The limit is computed in `policy.limiter`, the
+pace in `policy.pacer`; `gateway.way` decides how long a call can afford to wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CapacitySettings", "Ending", "Gate", "GateSnapshot", "Slot", "Ticket
 NORMAL = 1
 """The priority of a call that names none; lower numbers go first."""
 
-# How long a slot is used, until the first has come back.
+# Assumed duration of a slot's use, until the first has been returned.
 _GUESSED_USE_S = 1.0
 _USE_SHARE = 0.1
 
@@ -35,39 +35,39 @@ class GateSnapshot:
     """Calls that may be in flight now; None: no limit."""
     in_flight: int
     waiting: Mapping[int, int]
-    """How many wait, by priority."""
+    """Waiting calls by priority."""
     rate: float | None
-    """Calls a second; None: unlimited as far as is known."""
+    """Calls a second; None: no limit is known."""
     held_until: float | None
-    """Nothing passes before this instant; None: not held."""
+    """No call passes before this instant; None: not held."""
     rate_cause: Cause | None
-    """What the rate was learned from; None: there is no rate."""
+    """Source of the rate; None: there is no rate."""
     rate_since: float | None
     """When calls began to be paced for that cause; None: there is no rate."""
     held_since: float | None
-    """When the hold began, or the first of a row of holds; None: neither held nor looking."""
+    """When the hold began, or the first of several in a row; None: neither held nor probing."""
     is_probing: bool
-    """Single calls look whether the provider takes calls again."""
+    """True if single calls probe whether the provider takes calls again."""
     throttle: ThrottleSnapshot
     limited_callers: tuple[str, ...] | None = None
-    """Callers that alone keep to the rate and the hold; None: all do."""
+    """The only callers that the rate and the hold apply to; None: they apply to all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a newcomer would meet."""
+    """Forecast for a new call."""
 
     is_free: bool
     wait_s: float
-    """As estimated, if it waits."""
+    """Estimated wait, if it waits."""
     has_place: bool
-    """One more may wait."""
+    """True if one more call may wait."""
 
 
 class Gate:
-    """The way in to one deployment. A call enters at once (`try_enter`), or joins the line and is let in by `advance`.
-    It gives its slot back with `exit`, or with `leave` unused. `advance` must be called after each join, exit, leave,
-    hint, hold, ramp or change of the settings, and at the instant that it returns.
+    """Admission to one deployment. A call enters at once (`try_enter`), or joins the wait queue and is let in by
+    `advance`. It returns its slot with `exit`, or unused with `leave`. `advance` must be called after each join, exit,
+    leave, hint, hold, ramp or change of the settings, and at the instant that it returns.
     """
 
     __slots__ = ("_exited_at", "_in_flight", "_limiter", "_line", "_paces", "_settings", "_throttle", "_use_s")
@@ -78,15 +78,15 @@ class Gate:
         self._paces = Paces(now)
         self._throttle = Throttle(now)
         self._exited_at = now
-        """A hold begins with the answer that asked for it."""
+        """When a call last ended: a hold begins with the response that requested it."""
         self._line = Line()
         self._in_flight = 0
         self._use_s: float | None = None
-        """How long a slot is used on average; None until the first has come back."""
+        """Average time that a slot is used; None until the first has been returned."""
 
     @property
     def settings(self) -> CapacitySettings:
-        """May be replaced at any moment; a smaller queue evicts nobody."""
+        """Settings, which may be replaced at any moment; a smaller queue evicts no waiting call."""
         return self._settings
 
     @settings.setter
@@ -97,12 +97,12 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """How many wait, of all priorities."""
+        """Number of waiting calls of all priorities."""
         return self._line.length
 
     def try_enter(self, now: float, priority: int = NORMAL, source: str = "") -> Slot | None:
-        """A slot at once, unless there is no room, or the next turn is a waiting call's (`Line.may_pass`). `source`:
-        the caller that a provider's refusal of the call tells of."""
+        """Returns a slot at once, or None if there is no room or a waiting call is next (`Line.may_pass`). `source`:
+        the caller that a provider's refusal of the call would be attributed to."""
         line, pace = self._line, self._paces.of(source, now)
         must_wait = line.length and not line.may_pass(priority, self._scarce_slots(now), now)
         if must_wait or self._opens_at(pace, now) > now:
@@ -117,15 +117,16 @@ class Gate:
     def wait_s(
         self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS, source: str = ""
     ) -> float | None:  # fmt: skip
-        """About how long a newcomer would wait, 0 when not at all; None: it would not be let into the line."""
+        """Returns the estimated wait of a new call, 0 if it would not wait; None: the wait queue would not take it."""
         pace = self._paces.of(source, now)
         if self._opens_at(pace, now) <= now and self._line.may_pass(priority, self._scarce_slots(now), now):
             return 0.0
         return self.drain_s(now, priority, caller, source) if self._has_place(priority, caller) else None
 
     def drain_s(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS, source: str = "") -> float:
-        """About how long until all before a newcomer have passed, whether it would be let into the line or not."""
-        # Calls that wait for another pace let those pass that do not.
+        """Returns the estimated time until all calls before a new one have passed, even if the wait queue would not
+        take it."""
+        # Calls that wait for another pace do not block those that do not.
         only, newest_first = self._paces.beside(source), self._throttle.is_throttling
         ahead = self._line.count_ahead(priority, caller, only, newest_first=newest_first)
         pace = self._paces.forecast_of(source)
@@ -135,7 +136,7 @@ class Gate:
     def forecast(
         self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS, source: str = ""
     ) -> Forecast:  # fmt: skip
-        """Read-only: unlike `wait_s` it does not count as demand, which may have the pace grow."""
+        """Read-only forecast. Unlike `wait_s` it does not count as demand, which could raise the pace."""
         pace = self._paces.forecast_of(source)
         is_free = self._line.may_pass(priority, self._scarce_slots(now), now) and (
             max(
@@ -151,7 +152,7 @@ class Gate:
     def join(
         self, priority: int, notify: Callable[[], None], caller: Caller = ANONYMOUS, source: str = ""
     ) -> Ticket | None:  # fmt: skip
-        """A place in the line; None: it is full, and no call in it gives way (`Line.displaced_by`)."""
+        """Joins the wait queue; None: it is full, and no call in it is displaced (`Line.displaced_by`)."""
         if self._line.length >= self._settings.queue:
             evicted = self._displaced_by(priority, caller)
             if evicted is None:
@@ -164,8 +165,8 @@ class Gate:
         return ticket
 
     def leave(self, ticket: Ticket, now: float) -> None:
-        """Its holder will not use it: it leaves the line, or returns the slot that it was granted. A second time
-        does nothing."""
+        """Gives up a ticket: it leaves the wait queue, or returns the slot it was granted unused. A second time does
+        nothing."""
         if self._line.remove(ticket) or ticket.slot is None or ticket.slot.is_back:
             return
         ticket.slot.is_back = True
@@ -176,8 +177,8 @@ class Gate:
         self._throttle.put_back(ticket.slot.entered_at, now)
 
     def advance(self, now: float) -> float | None:
-        """Lets in whose turn it is (sets their `slot`, then calls `notify`); from when on it is worth calling again
-        though nothing else happens, > `now`; None: only if something does."""
+        """Lets in the waiting calls that are next (sets their `slot`, then calls `notify`). Returns the instant, >
+        `now`, at which it should be called again even if nothing else happens; None: only if something does."""
         while self._line.length:
             if self._paces.apart is not None:
                 return self._advance_selected(now)
@@ -189,11 +190,11 @@ class Gate:
         return None
 
     def exit(self, slot: Slot, now: float, outcome: Ending, latency_s: float | None) -> bool:
-        """Gives a slot back, with what became of the call; a second time does nothing. Whether anybody waits, who is
-        to be let in by `advance`.
+        """Returns a slot, with the outcome of the call; a second time does nothing. True if calls wait, which `advance`
+        must let in.
 
-        `latency_s`: until the answer, or its first token; None: not known. A rate limit tells the pace, an overload
-        and a success the limit, `ignored` (the client left) nothing.
+        `latency_s`: time until the response, or its first token; None: unknown. A rate limit informs the pace, an
+        overload and a success the concurrency limit, `ignored` (the client disconnected) neither.
         """
         is_waited_for = self._line.length > 0
         if slot.is_back:
@@ -222,35 +223,35 @@ class Gate:
         return is_waited_for
 
     def note_hint(self, hint: RateHint, sent_at: float, now: float, source: str = "") -> None:
-        """The answer to a request that went at `sent_at` had these rate-limit headers."""
+        """Notes rate-limit headers of the response to a request that was sent at `sent_at`."""
         if self._settings.pacing:
             pace = self._paces.of_known(source)
             pace.note_hint(hint, self._line.length, self._in_flight, sent_at, now)
 
     def note_retry_after(self, until: float, now: float, source: str = "") -> None:
-        """The call that came back last was refused with a hint (Retry-After): a hold, if that is about all calls."""
+        """Notes a Retry-After on the call that ended last: it begins a hold, if it applies to all calls."""
         self._paces.of_known(source).note_retry_after(until, self._exited_at, now)
         self._paces.join_if_limited(now)
 
     def hold(self, until: float) -> None:
-        """Nothing passes before that instant, and then one call that looks: the provider asked for it (Retry-After)."""
+        """Lets no call pass before that instant, and then one as a probe: the provider requested it (Retry-After)."""
         self._paces.free.hold(until, self._exited_at)
 
     def end_hold(self, now: float) -> None:
-        """A light probe was well: from now on one call may look."""
+        """Ends a hold early after a successful light probe: from now on one call may go first."""
         self._paces.end_holds(now)
 
     def reset_pace(self, now: float) -> None:
-        """Forgets the rate, whatever it was learned from, a hold, and the look after it: an operator's reset."""
+        """Forgets the rate of any source, a hold, and the probe after it: an operator's reset."""
         self._paces.reset(now)
 
     def reset_throttle(self, now: float) -> None:
-        """Forgets what was found out about failures and load: an operator's reset."""
+        """Forgets what was learned about failures and load: an operator's reset."""
         self._throttle.reset(now)
 
     def ramp(self, now: float, seconds: float) -> None:
-        """Its breaker has just closed: a slow start, for so long at most."""
-        self._throttle.reset(now)  # what an outage has let it find out is no limit of the provider's
+        """Begins a slow start of at most `seconds`, after the breaker has closed."""
+        self._throttle.reset(now)  # a limit found during an outage is not the provider's
         self._limiter.ramp(now, seconds, self._in_flight)
 
     def end_ramp(self, now: float) -> None:
@@ -275,14 +276,14 @@ class Gate:
         )
 
     def _advance_selected(self, now: float) -> float | None:
-        """Like `advance`, where waiting calls keep to different paces."""
+        """Does what `advance` does where waiting calls keep to different paces."""
         next_at = inf
         for is_apart in (False, True):
             next_at = min(next_at, self._advance_pace(is_apart, now))
         return None if next_at == inf else next_at
 
     def _advance_pace(self, is_apart: bool, now: float) -> float:
-        """Lets in the waiting calls of one pace; from when on it is worth calling again."""
+        """Lets in the waiting calls of one pace; returns the instant at which to call again."""
         line, paces = self._line, self._paces
         only = paces.only(is_apart=is_apart)
         pace = paces.apart.pace if is_apart and paces.apart is not None else paces.free
@@ -301,7 +302,8 @@ class Gate:
         ticket.notify()
 
     def _opens_at(self, pace: Pace, now: float) -> float:
-        """From when on the next may pass; an instant in the past: now; inf: when somebody is out."""
+        """Returns the instant from which the next call may pass; in the past: now; inf: once a call in flight has
+        ended."""
         at = self._limiter.opens_at(self._in_flight, now)
         if at > now:
             return at
@@ -312,7 +314,7 @@ class Gate:
         return pace.rate_opens_at(now)
 
     def _scarce_slots(self, now: float) -> int | None:
-        """How many slots there are, if calls wait for one; None: they wait for something else, such as the pace."""
+        """Returns the number of slots, if calls wait for one; None: they wait for something else, such as the pace."""
         limit = self._limiter.limit(now) if self._line.length else None
         return limit if limit is not None and self._in_flight + 1 >= limit else None
 
@@ -335,11 +337,11 @@ class Gate:
         ramp_until = self._limiter.snapshot(now).ramp_until
         if ramp_until is None:
             return wait_s
-        # A ramp grows, and ends: the slots it begins with are not all that there will be.
+        # A ramp grows and ends: its first slots are not all that there will be.
         return min(wait_s, ramp_until - now + self._turnover_s(ahead, self._limiter.limit(ramp_until)))
 
     def _turnover_s(self, ahead: int, limit: int | None) -> float:
-        """By Little's law: `limit` slots come back once per mean use."""
+        """Estimates the wait by Little's law: `limit` slots are returned once per mean use."""
         if limit is None or self._in_flight + ahead < limit:
             return 0.0
         return (self._in_flight + ahead - limit + 1) * (self._use_s or _GUESSED_USE_S) / limit

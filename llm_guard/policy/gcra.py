@@ -1,6 +1,6 @@
-"""When the next call may go at a given rate.
+"""Generic cell rate algorithm (GCRA): when the next call may go at a given rate.
 
-Owns that instant. Does not own the rate (`policy.pacer`).
+The rate is set in `policy.pacer`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from math import inf
 
 BURST_S = 0.02
-"""A call may go this much before its time, so that a late timer loses no calls. Allows this many seconds' worth of
-calls at once."""
+"""A call may go this much early, so that a late timer loses no calls. Allows this many seconds' worth of calls at
+once."""
 LOWEST_RATE = 1 / 30
-"""Calls a second. No limit on the rate is lower."""
+"""Lowest limit on the rate, in calls a second."""
 
 
 class Bucket:
@@ -26,7 +26,7 @@ class Bucket:
         self._next_at = -inf
 
     def opens_at(self) -> float:
-        """Earliest instant of the next call; one in the past means now."""
+        """Returns the earliest instant of the next call; one in the past means now."""
         return self._next_at - BURST_S
 
     def take(self, rate: float, now: float) -> None:
@@ -37,7 +37,7 @@ class Bucket:
         self._next_at = max(now, self._next_at - 1 / rate)
 
     def restart(self, rate: float, now: float) -> None:
-        """Makes the next call wait one interval from now, whatever went before."""
+        """Makes the next call wait one interval from now, regardless of earlier calls."""
         self._next_at = now + 1 / rate
 
     def shorten(self, rate: float, now: float) -> None:

@@ -1,7 +1,7 @@
-"""The rate at which calls may go according to the rate-limit headers of recent answers.
+"""The rate that the rate-limit headers of recent responses allow.
 
-Owns which windows limit the rate, and how many tokens a call takes. Does not own how the headers are written
-(`policy.rate_hints`).
+Decides which windows limit the rate, and estimates how many tokens a call takes. The formats of the headers are in
+`policy.rate_hints`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from llm_guard.policy.gcra import LOWEST_RATE
 from llm_guard.policy.rate_hints import RateHint, Window
 
 _NEARLY_EMPTY_SHARE = 0.05
-# The rest of a window may go within this time, in addition to what is refilled.
+# The rest of a window may be used within this time, in addition to what is refilled.
 _SPEND_S = 10.0
-# Calls in flight may be missing in what remains. At most this share of the limit is kept back for them.
+# Calls in flight may not be counted yet in what remains. At most this share of the limit is kept back for them.
 _MOST_RESERVED_SHARE = 0.2
 _EXPIRES_S = 30.0
 # Header names come from the provider: memory must be bounded.
@@ -23,7 +23,7 @@ _MOST_WINDOWS = 16
 _CALLS_PER_SAMPLE = 4
 _SAMPLE_WEIGHT = 0.3
 # Each call delays the reset of a bucket by the time of one refill, and that of a fixed window not at all. The sum of
-# the delays must be clear of the seconds to which providers round.
+# the delays must be clearly more than the second to which providers round.
 _TELLING_DELAY_S = 3.0
 _FIXED_SHARE = 0.25
 _MOST_CLOSED_S = 60.0
@@ -33,8 +33,8 @@ class HeaderRate:
     """The lowest rate that any nearly empty window allows.
 
     A window limits the rate only while less than 5 % of it is left, or fewer calls than are in flight and waiting. Most
-    windows are buckets, refilled steadily; a fixed window is known by a reset that stays where it is while calls are
-    taken. One that is empty allows nothing before its reset. A window of tokens is converted to calls by the moving
+    windows are buckets, refilled steadily; a fixed window is recognized by a reset that does not move while calls are
+    taken. An empty fixed window allows nothing before its reset. A window of tokens is converted to calls by the moving
     average of the tokens per call, and ignored until that is known.
     """
 
@@ -46,17 +46,17 @@ class HeaderRate:
         self.since = now
         """When headers began to limit the rate."""
         self.closed_until = -inf
-        """Reset of an empty fixed window: no call can be accepted before. 60 s ahead at most."""
+        """Reset of an empty fixed window, before which no call can be accepted. At most 60 s ahead."""
         self._expires_at = -inf
         self._rate_after_reset: float | None = None
         self._sent_at = -inf
-        """When the latest request was sent of which the headers are known."""
+        """When the request of the latest known headers was sent."""
         self._windows: dict[str, _WindowState] = {}
 
     def note(self, hint: RateHint, wanted: int, in_flight: int, accepted: int, sent_at: float, now: float) -> None:
-        """Takes the headers of an answer into account, unless those of a later request are known. Providers count a
-        request when it comes: the headers are as of `sent_at`. `wanted`: calls in flight and waiting. `accepted` counts
-        all calls so far that met no 429."""
+        """Takes the headers of a response into account, unless those of a later request are known. Providers count a
+        request when it arrives, so the headers are as of `sent_at`. `wanted`: calls in flight and waiting. `accepted`:
+        all calls so far that got no 429."""
         if sent_at < self._sent_at:
             return
         self._sent_at = sent_at
@@ -67,8 +67,8 @@ class HeaderRate:
         self._set(min((rate for rate in rates if rate is not None), default=None), now)
 
     def expire(self, now: float) -> bool:
-        """Drops the rate 30 s after the latest headers. At the reset of a fixed window, sets one at which the calls
-        that have waited spend it over ten seconds. Returns whether the rate has changed just now."""
+        """Drops the rate 30 s after the latest headers. At the reset of a fixed window, sets a rate at which waiting
+        calls use it over ten seconds. Returns whether the rate has just changed."""
         if self.rate is None or now < self._expires_at:
             return False
         self._expires_at = now + _EXPIRES_S
@@ -121,19 +121,19 @@ class HeaderRate:
 
 @dataclass(slots=True, eq=False)
 class _WindowState:
-    """A window as of the last sample."""
+    """State of a window as of the last sample."""
 
     at: float
     accepted: int
     remaining: float
     tokens_per_call: float | None = None
-    """Moving average; None: not known yet."""
+    """Moving average; None: unknown yet."""
     is_fixed: bool = False
     reset_at: float | None = None
-    """Where the reset was when the delays below began to be counted."""
+    """Time of the reset when the delays below began to be counted."""
     least_remaining: float = 0.0
     delay_s: float = 0.0
-    """Of the reset of a bucket by what was taken since."""
+    """Delay of a bucket's reset by the calls taken since."""
 
     def note(self, window: Window, accepted: int, now: float) -> float | None:
         """Returns the tokens per call of this window."""
@@ -145,7 +145,7 @@ class _WindowState:
         return self.tokens_per_call
 
     def note_reset(self, window: Window, now: float) -> None:
-        """Finds out whether the reset stays where it is while calls are taken."""
+        """Finds out whether the reset stays at its time while calls are taken."""
         if window.reset_s is None:
             return
         reset_at = now + window.reset_s

@@ -1,6 +1,6 @@
-"""Whether a deployment is well, as an operator would put it: healthy, degraded, unhealthy or failed, and why.
+"""Health of a deployment as shown to operators: healthy, degraded, unhealthy or failed, with the reasons.
 
-Owns these words. Does not own who is asked: that is the breaker's, which looks at less and acts on it.
+For reports: which deployments get calls is decided by their breakers, which consider fewer signals.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from llm_guard.policy.transition import BreakerState
 from llm_guard.policy.units import OptionalSeconds, Ratio
 
 HealthState = Literal["healthy", "degraded", "unhealthy", "failed"]
-"""failed: its engine does not come back by itself any more; somebody has to look after it."""
+"""failed: its engine does not recover by itself any more; an operator has to look after it."""
 
 ENOUGH = 20
-"""Attempts in a minute below which a share of failures would be an anecdote."""
+"""Attempts in a minute below which a share of failures means nothing."""
 NONE_OF = 5
-"""So many attempts in a minute without one success are an outage, whatever the breaker makes of them: rate limits and
-refused keys do not open it."""
+"""Attempts in a minute without a success that count as an outage in any state of the breaker: rate limits and refused
+keys do not open it."""
 SOME_CALLS = 10
-"""Calls in a minute below which a share of refused ones would be an anecdote."""
+"""Calls in a minute below which a share of refused ones means nothing."""
 _MOST, _NEARLY_ALL = 0.5, 0.9
-"""Shares of calls that the gateway itself refuses, from which on a deployment or model is degraded, and unhealthy."""
+"""Shares of calls refused by the gateway itself from which on a deployment or model is degraded, and unhealthy."""
 _NAMED = 5
 _MODELS_NAMED = 2
-"""With a phrase each, in one line with all else."""
+"""Models listed with a phrase each, in one line with everything else."""
 
 _WORSE: tuple[HealthState, ...] = ("healthy", "degraded", "unhealthy", "failed")
 _OUT = {"open": "its breaker is open", "forced_open": "its breaker is forced open"}
@@ -35,59 +35,59 @@ _HOST_OUT = {"open": "its upstream's breaker is open", "forced_open": "its upstr
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
-    """Above either p95, in seconds, a deployment is degraded; None: no budget. From this share of failed attempts on,
-    within a minute, it is as well."""
+    """Limits above which a deployment is degraded: p95 latencies in seconds (None: no limit), and the share of failed
+    attempts within a minute."""
 
     p95: OptionalSeconds = None
-    """Of whole answers."""
+    """p95 of the time to a whole response."""
     first_token_p95: OptionalSeconds = None
-    """Of streams."""
+    """p95 of the time to a stream's first token."""
     failure_share: Ratio = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What is seen of one deployment."""
+    """Health signals of one deployment."""
 
     state: BreakerState = "closed"
     host: BreakerState = "closed"
-    """Of its upstream's own breaker."""
+    """State of its upstream's own breaker."""
     attempts: int = 0
-    """Of the last minute; both without those whose end says nothing of a deployment."""
+    """Attempts of the last minute; both without those that ended without evidence about it."""
     failures: int = 0
     p95_s: float | None = None
-    """Seconds, of whole answers; infinite where so many were cut; None: too few to know."""
+    """p95 of the time to a whole response, in seconds; infinite if that many were cut; None: too few to know."""
     first_token_p95_s: float | None = None
     held_s: float = 0.0
-    """So long nothing more will be let through: the provider has said so."""
+    """Seconds for which nothing more is let through, because the provider said so."""
     rests_s: float = 0.0
-    """So long its credential is benched."""
+    """Seconds left of its credential's cooldown."""
     quota_s: float = 0.0
-    """So long its credential's quota for this model is taken for spent."""
+    """Seconds for which its credential's quota for this model is assumed to be spent."""
     named_wait_s: float = 0.0
-    """So long it rests alone, because its provider has named a wait."""
+    """Seconds left of this deployment's own cooldown, because its provider named a wait."""
     hold: str | None = None
-    """What an operator has said of it, as a phrase."""
+    """The operator override or hold on it, as a phrase; None: there is none."""
     looks: str | None = None
-    """Why looks beside the calls find it down, as a phrase; None: they do not."""
+    """Why probes find it down, as a phrase; None: they do not."""
     given_up: str | None = None
     """Why its engine was given up, as a phrase; None: it was not."""
     calls: int = 0
-    """Attempts of the last minute, and calls that the gateway refused instead of making one."""
+    """Attempts of the last minute, plus calls that the gateway refused instead of making one."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Calls of the last minute that the gateway itself refused, by what."""
+    """Calls of the last minute that the gateway itself refused, by cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How it is, with a phrase for each thing that makes it less than healthy, the worst first."""
+    """A health state, with a phrase for each thing that makes it less than healthy, the worst first."""
 
     health: HealthState
     why: tuple[str, ...] = ()
 
 
 def judge(signs: Signs, settings: HealthSettings) -> Verdict:
-    """One deployment's health. Of one that nobody asks nothing bad is known."""
+    """Returns one deployment's health. One that gets no calls has nothing against it."""
     refusals = judge_refusals(signs.calls, signs.refused)
     lost = [f"its engine was given up: {signs.given_up}"] if signs.given_up is not None else []
     ill, poor = _illnesses(signs), _weaknesses(signs, settings)
@@ -97,7 +97,7 @@ def judge(signs: Signs, settings: HealthSettings) -> Verdict:
 
 
 def judge_refusals(calls: int, refused: Mapping[str, int]) -> Verdict:
-    """The health of what gets these calls, by the share of them that the gateway itself refused within a minute."""
+    """Returns the health of a deployment or model by the share of its calls that the gateway refused in a minute."""
     count = sum(refused.values())
     if calls < SOME_CALLS or count < _MOST * calls:
         return Verdict("healthy")
@@ -108,8 +108,9 @@ def judge_refusals(calls: int, refused: Mapping[str, int]) -> Verdict:
 
 
 def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Sequence[str] = ()) -> Verdict:
-    """The health of all together, by their names. `asked`: those that are in use; that another one, which nobody asks,
-    is healthy says nothing. `alone`: models in use of which every deployment, fallbacks included, is unhealthy."""
+    """Returns the health of the whole gateway, from that of its deployments by name. `asked`: deployments in use; a
+    healthy one that gets no calls proves nothing. `alone`: models in use with deployments, fallbacks included, that are
+    all unhealthy."""
     words: tuple[HealthState, ...] = ("failed", "unhealthy", "degraded")
     named = {word: [name for name, health in healths.items() if health == word] for word in words}
     why = [
@@ -126,7 +127,7 @@ def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Se
 
 
 def with_refusals(whole: Verdict, total: Verdict, models: Mapping[str, Verdict]) -> Verdict:
-    """The health of all together, where the gateway refuses calls: `total` of all, `models` those it is worst for."""
+    """Adds refused calls to the gateway's health: `total` is that of all calls, `models` those of the worst models."""
     why = [f"{name}: {phrase}" for name, verdict in models.items() for phrase in verdict.why]
     left = len(why) - _MODELS_NAMED
     more = [f"so it did for {left} more model{'s' if left > 1 else ''}"] if left > 0 else []
@@ -136,13 +137,13 @@ def with_refusals(whole: Verdict, total: Verdict, models: Mapping[str, Verdict])
 
 
 def with_modes(whole: Verdict, words: Sequence[str]) -> Verdict:
-    """The health of all together, where models give lesser answers soon, as `words` say."""
+    """Adds degraded mode to the gateway's health, as described by `words`."""
     is_less = bool(words) and whole.health == "healthy"
     return Verdict("degraded" if is_less else whole.health, (*whole.why, *words))
 
 
 def mode_words(degraded: Sequence[str], *, is_gateway: bool) -> list[str]:
-    """That these models, or all that can, give lesser answers soon."""
+    """Returns phrases that say which models, or the whole gateway, are in degraded mode."""
     words = ["the gateway is degraded"] if is_gateway else []
     if degraded:
         words.append(f"lesser answers are given soon for {_listed(degraded)}")

@@ -1,7 +1,7 @@
-"""When a second attempt runs beside the first, and how many such attempts there may be.
+"""Hedging: when a second attempt runs beside the first, and how many such attempts there may be.
 
-Owns the delay and the tokens. Does not own who is asked (`policy.balance`), what may be sent twice
-(`policy.repeat`), nor the race itself (`gateway.race`).
+Computes the delay and counts the tokens. `policy.balance` picks the deployment, `policy.repeat` decides what may be
+sent twice, `gateway.race` runs the attempts.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from llm_guard.policy.latency import Latency, known
 from llm_guard.policy.units import Ratio, Unit, parse_duration
 
 RESERVE = 20.0
-"""Hedges that may be saved up. At p95 and 5 % the bucket is exactly as large as the need, which comes in waves: ten
-refused one wanted hedge in ten of a heavy tail, twenty one in twenty-five."""
+"""Most hedges that can be saved up. At p95 and 5 % the bucket is exactly as large as the need, which comes in waves:
+with ten, one wanted hedge in ten of a heavy tail was refused, with twenty one in twenty-five."""
 
-# How far above an inner quantile (p90 for p95) a learned delay may lie.
+# Highest ratio of a learned delay to an inner quantile (p90 for p95).
 _ABOVE_INNER = 1.5
 _SHORTEST_S = 0.002
-"""Of learned delays: libuv's timers tick once a millisecond, and one that is shorter than a tick rings at once."""
+"""Shortest learned delay: libuv's timers tick once a millisecond, and one shorter than a tick fires at once."""
 _KEPT_S = 0.05
 _MOST_KEPT = 256
-"""Then all are forgotten: among them those of deployments that are no more."""
+"""At this size all are dropped, among them those of removed deployments."""
 _ONE = 1.0 - 1e-9
 
 
 def parse_after(value: object) -> float | str:
-    """A learned quantile, `p50` to `p99`, or seconds from a duration; raises ValueError."""
+    """Parses a learned quantile, `p50` to `p99`, or a duration into seconds; raises ValueError."""
     if isinstance(value, str) and re.fullmatch("p[5-9][0-9]", value):
         return value
     try:
@@ -43,7 +43,7 @@ After = Annotated[float | str, Unit(parse_after)]
 @dataclass(frozen=True, slots=True)
 class HedgeSettings:
     after: After = "p95"
-    """A quantile of the deployment's recent latencies; or seconds."""
+    """A quantile of the deployment's recent latencies, or seconds."""
     max_extra: Ratio = 0.05
     """Hedges per call."""
 
@@ -53,16 +53,16 @@ class HedgeBudgetSnapshot:
     tokens: float
     calls: int
     spent: int
-    """Counts since the start."""
+    """Both counted since the start."""
 
 
 class HedgeBudget:
-    """A token bucket without time: a call brings `max_extra` tokens, a hedge takes one, twenty are kept at most.
+    """A token bucket without time: a call adds `max_extra` tokens, a hedge takes one, at most twenty are kept.
 
-    So n calls cost n * max_extra + 20 hedges at most, however slow everything becomes. Finagle's
-    `BackupRequestFilter` uses its retry budget here, whose tokens fade within ten seconds: that is right for
-    retries, which a quiet caller gets from the floor, but at one call a second 5 % would never save up to one
-    hedge. `settings` may be replaced at any moment.
+    So n calls cost at most n * max_extra + 20 hedges, however slow everything becomes. Finagle's `BackupRequestFilter`
+    uses its retry budget here, with tokens that decay within ten seconds: that is right for retries, which a quiet
+    caller gets from the floor, but at one call a second 5 % would never save up to one hedge. `settings` may be
+    replaced at any moment.
     """
 
     __slots__ = ("_calls", "_spent", "_tokens", "settings")
@@ -74,7 +74,7 @@ class HedgeBudget:
         self._spent = 0
 
     def deposit(self) -> None:
-        """A call began."""
+        """Adds a call's tokens, when it begins."""
         self._tokens = min(RESERVE, self._tokens + self.settings.max_extra)
         self._calls += 1
 
@@ -91,17 +91,17 @@ class HedgeBudget:
 
 
 class HedgeDelays:
-    """Delays, each looked up once in a twentieth of a second: that costs as much as all else that hedging costs a call
-    that is not hedged. One that is not known yet is looked up each time."""
+    """Cache of hedge delays, each computed once in a twentieth of a second: computing one costs as much as the rest of
+    hedging for a call that is not hedged. A delay that is not known yet is computed each time."""
 
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
         self._kept: dict[Latency, tuple[HedgeSettings, float, float]] = {}
-        """By which settings it was learned, the delay, and until when it is good."""
+        """The settings that the delay was computed with, the delay, and its expiry, by latency."""
 
     def delay_s(self, settings: HedgeSettings, latency: Latency, now: float) -> float | None:
-        """As `hedge_delay_s`."""
+        """Returns the cached result of `hedge_delay_s`."""
         if not isinstance(settings.after, str):
             return settings.after
         kept = self._kept.get(latency)
@@ -116,10 +116,10 @@ class HedgeDelays:
 
 
 def hedge_delay_s(settings: HedgeSettings, latency: Latency, now: float) -> float | None:
-    """Seconds after which a hedge may start, counted from the start of the attempt; None: not known yet.
+    """Returns the seconds after which a hedge may start, counted from the start of the attempt; None: not known yet.
 
-    Where 5 % of the answers take 2 s and the others 0.1 s, p95 lies now in the one mode and now in the other.
-    p90 does not, so the delay is held to 1.5 times the quantile twice as far from the end as the one asked for; the
+    Where 5 % of the responses take 2 s and the others 0.1 s, p95 falls now into one mode and now into the other.
+    p90 does not, so the delay is capped at 1.5 times the quantile twice as far from the end as the requested one; the
     budget, not the delay, bounds the extra load.
     Dean and Barroso, "The Tail at Scale" (CACM 2013): hedging after p95 costs about 5 % more requests.
     """

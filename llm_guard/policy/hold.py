@@ -1,7 +1,7 @@
-"""A wait that a provider asks of all calls (Retry-After), and the one call that looks when it is over.
+"""A hold: a wait that a provider requests of all calls (Retry-After), and the probe that ends it.
 
-Owns which hints are about all calls, when the wait ends and which call looks. Does not own the rate (`policy.pacer`)
-or the cap of a wait (`gateway.settle`).
+Decides which hints apply to all calls, when the wait ends and which call is the probe. The rate is in `policy.pacer`,
+the cap of a wait in `gateway.settle`.
 """
 
 from __future__ import annotations
@@ -9,24 +9,23 @@ from __future__ import annotations
 from math import inf
 
 LOOK_S = 5.0
-"""The hold is over when the call that looks has not come back for so long: a refusal is fast, an answer may take
-minutes."""
+"""The hold ends if the probe has not returned for this long: a refusal is fast, a success may take minutes."""
 
 _LOOK_AGAIN_S = 1.0
 
-# One 429 may be about one large request. Where calls were accepted in spite of a hint, more of them must agree.
+# One 429 may be about one large request. If calls were accepted in spite of a hint, more 429s must agree.
 _ROW = 2
 _ROW_OF_CONTRADICTED = 6
 _CONTRADICTED_S = 60.0
 
 
 class Hold:
-    """Nothing enters before `until`. Then one call enters, and the rest wait for what becomes of it:
+    """No call enters before `until`. Then one call enters as a probe, and the rest wait for its result:
 
-    - any answer but a 429, the gate opens;
-    - a 429 with another hint, the hold begins again (`begin`); without one another call looks a second later;
-    - it is ignored or never used, another call looks at once;
-    - it does not come back within `LOOK_S`, the gate opens.
+    - any response but a 429: the gate opens;
+    - a 429 with another hint: the hold begins again (`begin`); without one, another probe goes a second later;
+    - it is ignored or never used: another probe goes at once;
+    - it does not return within `LOOK_S`: the gate opens.
     """
 
     __slots__ = ("_first_look_at", "_look_at", "_next_look_at", "since", "until")
@@ -38,11 +37,11 @@ class Hold:
 
     @property
     def is_active(self) -> bool:
-        """Whether a wait or the look after it is not over."""
+        """True if a wait or the probe after it is in progress."""
         return self.since is not None
 
     def begin(self, until: float, now: float) -> None:
-        """A shorter hold does not cut a longer one short."""
+        """Begins a hold. A shorter one does not cut a longer one short."""
         if self.since is None:
             self.since = now
         if until > self.until:
@@ -50,27 +49,27 @@ class Hold:
             self._first_look_at = self._look_at = inf
 
     def expire(self, now: float) -> None:
-        """Ends the wait, not the look after it."""
+        """Ends the wait, not the probe after it."""
         if now < self.until:
             self.until = self._next_look_at = now
 
     def lift(self) -> None:
-        """Ends the wait and the look."""
+        """Ends the wait and the probe."""
         self.since = None
         self.until = self._next_look_at = -inf
         self._first_look_at = self._look_at = inf
 
     def opens_at(self) -> float:
-        """From when on the next call may enter; -inf: there is no hold."""
+        """Returns the instant from which the next call may enter; -inf: there is no hold."""
         return self._next_look_at
 
     def is_looking(self, now: float) -> bool:
-        """Whether the wait is over, and no answer has shown yet that calls are taken."""
+        """Returns whether the wait is over, but no response has shown yet that calls are accepted."""
         return self.since is not None and now >= self.until
 
     def take(self, now: float) -> bool:
-        """A call enters while the hold is active: it looks. Whether that ends the hold instead, because the call before
-        it was not refused in time."""
+        """Notes that a call enters during the hold, as a probe. Returns whether that ends the hold instead, because the
+        previous probe was not refused in time."""
         if now >= self._look_at + LOOK_S:
             self.lift()
             return True
@@ -80,52 +79,52 @@ class Hold:
         return False
 
     def note_answer(self, entered_at: float) -> bool:
-        """A call came back with anything but a 429. Whether that ends the hold."""
+        """Notes any other response than a 429. Returns whether that ends the hold."""
         if self.since is None or entered_at < self._first_look_at:
             return False
         self.lift()
         return True
 
     def note_rate_limited(self, entered_at: float, now: float) -> None:
-        """A call came back with a 429."""
+        """Notes a 429."""
         if entered_at == self._look_at:
             self._look_at = inf
             self._next_look_at = now + _LOOK_AGAIN_S
 
     def note_unused(self, entered_at: float) -> None:
-        """A call was never sent, or its client left: it shows nothing."""
+        """Notes that a call was never sent, or that its client disconnected: it is not evidence of anything."""
         if entered_at == self._look_at:
             self._look_at = inf
             self._next_look_at = self.until
 
 
 class RetryAfterEvidence:
-    """Whether the Retry-After of a 429 is about all calls, or only about the refused one.
+    """Decides whether the Retry-After of a 429 applies to all calls, or only to the refused one.
 
-    It is about all calls if nothing was accepted between two 429s. A provider may send it with each 429 while it
-    accepts half of the calls: an accepted call that entered before the hint ran out contradicts it, and for a minute
-    only a row of six 429s counts.
+    It applies to all calls if none was accepted between two 429s. A provider may send it with each 429 while it accepts
+    half of the calls: an accepted call that entered before the hint's end contradicts it, and for a minute only a row
+    of six 429s counts.
     """
 
     __slots__ = ("_contradicted_until", "_hinted_at", "_hinted_until", "_row")
 
     def __init__(self) -> None:
         self._row = 0
-        """429s since an accepted call."""
+        """429s since the last accepted call."""
         self._hinted_at = self._hinted_until = self._contradicted_until = -inf
 
     def note_rate_limited(self) -> None:
-        """A call came back with a 429."""
+        """Notes a 429."""
         self._row += 1
 
     def note_accepted(self, entered_at: float, now: float) -> None:
-        """The call that went at `entered_at` was served."""
+        """Notes a success of the call that went at `entered_at`."""
         self._row = 0
         if self._hinted_at < entered_at < self._hinted_until:
             self._contradicted_until = now + _CONTRADICTED_S
 
     def note_hint(self, until: float, now: float) -> bool:
-        """The latest 429 asks for a wait until then. Returns whether that is about all calls."""
+        """Notes that the latest 429 requests a wait until `until`. Returns whether that applies to all calls."""
         if now >= self._hinted_until:
             self._hinted_at = now
         self._hinted_until = max(self._hinted_until, until)

@@ -1,8 +1,7 @@
-"""Errors inside an answer that began as a success: a 200 body, an event of a stream, a stream's end.
+"""Finds errors inside a response that began as a success: in a 200 body, an event of a stream, or a stream's end.
 
-Owns which of these is an error, in every dialect, and which only looks like one: `"error": null`, usage trailers,
-pings, comments, empty first chunks, text that talks about errors. Does not own what the error means
-(`policy.classify`).
+Recognizes errors in every dialect, and what only looks like one: `"error": null`, usage trailers, pings, comments,
+empty first chunks, text about errors. `policy.classify` decides what the error means.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from llm_guard.policy.vocabulary.engines import SELF_HOSTED
 from llm_guard.policy.vocabulary.finishes import KIND_OF_FINISH
 
 _LINE = re.compile(r"\r\n|\n|\r")
-"""Of an event stream: text may hold other characters that Python takes for the end of a line."""
+"""Line ends of an event stream: text may have other characters that Python treats as line ends."""
 _FIELD = re.compile(r"(data|event|error|id|retry)?:")
 _FRAME = re.compile(
     r":message-type=(?:exception|error)\b.{0,200}?(?::exception-type|:error-code)=(\w{1,80})\s*(.*)", re.DOTALL
@@ -41,23 +40,23 @@ _RESULTS = (
 )
 _OWN_REASONS = ("finish_reason", "finishReason", "stop_reason", "stopReason")
 _QUOTED_REASONS = ("native_finish_reason",)
-"""Of the provider behind OpenRouter, which calls the end `stop` at times. Only what breaks the generation counts."""
+"""Reasons of the provider behind OpenRouter, which may report `stop` itself. Only those of a broken answer count."""
 _CUT = "<EOF>"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An error: its payload, to be read as an error body, or a kind where that is all there is to know."""
+    """An error: its payload, to be read as an error body, or its kind if nothing else is known."""
 
     payload: object = None
     kind: FailureKind | None = None
     why: str = ""
     is_transport: bool = False
-    """The payload is what the HTTP client said when the connection broke."""
+    """True if the payload is the HTTP client's message about a broken connection."""
 
 
 def error_in(value: object) -> Found | None:
-    """The error in one parsed event or one parsed 200 body, or None: it is what it should be."""
+    """Returns the error in one parsed event or one parsed 200 body; None: there is none."""
     for item in value[:8] if isinstance(value, list) else (value,):
         if isinstance(item, dict) and (found := _reported(item) or _stopped(item)) is not None:
             return found
@@ -65,7 +64,7 @@ def error_in(value: object) -> Found | None:
 
 
 def error_in_answer(body: bytes | str, status: int, *, family: str = "") -> Found | None:
-    """The error in a whole answer with a status of success, or None."""
+    """Returns the error in a whole response with a success status, or None."""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     if not text.strip():
         if status == 204:
@@ -87,7 +86,7 @@ def error_in_answer(body: bytes | str, status: int, *, family: str = "") -> Foun
 
 
 def error_in_events(events: Iterable[str], *, family: str = "") -> Found | None:
-    """The error in a stream, given event by event as they came; `<EOF>` stands for a connection that ended."""
+    """Returns the error in a stream, given event by event as received; `<EOF>` stands for the end of the connection."""
     stream = _Stream()
     for event in events:
         found = stream.read(event)
@@ -118,7 +117,8 @@ def _reported(value: dict[str, Any]) -> Found | None:
 
 
 def _is_bare_error(value: dict[str, Any]) -> bool:
-    """Top-level `code` and `message` with nothing that a result has (Cerebras, SiliconFlow, DashScope)."""
+    """Returns whether there are top-level `code` and `message`, but no field of a result (Cerebras, SiliconFlow,
+    DashScope)."""
     code = value.get("code", value.get("error_code", value.get("errors")))
     text = value.get("message", value.get("msg", value.get("error_msg", value.get("errors"))))
     if code in (None, 0, 200, "0", "200", "success", "ok", [], "") or not text or isinstance(text, dict):
@@ -127,7 +127,7 @@ def _is_bare_error(value: dict[str, Any]) -> bool:
 
 
 def _stopped(value: dict[str, Any]) -> Found | None:
-    """A reason to stop that is no proper end."""
+    """Returns an error for a finish reason that is not a proper end."""
     for reason in _finish_reasons(value, _OWN_REASONS):
         kind = KIND_OF_FINISH.get(plain_code(reason))
         if kind is not None:
@@ -161,7 +161,7 @@ def _finish_reasons(value: dict[str, Any], names: tuple[str, ...]) -> Iterable[s
 
 
 class _Stream:
-    """What a stream has shown so far."""
+    """State of a stream as read so far."""
 
     def __init__(self) -> None:
         self._has_ended = False
@@ -172,7 +172,7 @@ class _Stream:
         self._empty_completion = False
 
     def read(self, event: str) -> Found | None:
-        """The error in one event, or None."""
+        """Returns the error in one event, or None."""
         if event == _CUT:
             self._is_cut = True
             return None
@@ -201,7 +201,7 @@ class _Stream:
         return found
 
     def verdict(self, family: str) -> Found | None:
-        """What the stream's end says."""
+        """Returns the error that follows from the stream's end, or None."""
         if self._is_cut and self._events and not self._has_data:
             return Found(kind=FailureKind.TIMEOUT, why="comments and no event")
         if self._is_cut and not self._has_ended:
@@ -209,12 +209,12 @@ class _Stream:
         if not self._events:
             return Found(kind=FailureKind.MALFORMED, why="an empty stream")
         if family in SELF_HOSTED and self._has_ended and not self._has_content and self._empty_completion:
-            # An overflow of a GGUF model's window (LM Studio): a well-formed stream without a word in it.
+            # LM Studio on overflow of a GGUF model's context window: a well-formed stream without any content.
             return Found(kind=FailureKind.DEPLOYMENT_CONTEXT, why="a stream without content")
         return None
 
     def _text(self, name: str, data: str) -> Found | None:
-        """What is no JSON is an error where its event says so, or where it stands instead of an event."""
+        """Returns an error for data that is not JSON, if its event is an error or it stands in place of an event."""
         if name in ("error", "raw"):
             return Found(data)
         return None
@@ -243,7 +243,7 @@ def _frame_payload(exception: str, rest: str) -> dict[str, Any]:
 
 
 def _fields(event: str) -> tuple[str, str]:
-    """An event's name and data; a line that is no field of an event makes all of it data (NDJSON, a bare body)."""
+    """Returns an event's name and data. A line that is not a field makes the whole event data (NDJSON, a bare body)."""
     name = ""
     data: list[str] = []
     for line in _LINE.split(event):

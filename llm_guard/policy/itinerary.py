@@ -1,7 +1,7 @@
-"""Whom a call may still ask, in which order, and from when.
+"""The candidates of a call: which deployments it may still try, in which order, and from when.
 
-Owns the deployments left to one call. Does not own why one is left (`policy.next_step`), nor who rests, is failing or
-has no room (`gateway.entrance`).
+Holds the remaining deployments of one call. `policy.next_step` decides when to move on from one, `gateway.entrance`
+which ones are in cooldown, failing or full.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Literal
 from llm_guard.policy.next_step import FallBack, Retry
 
 WaitedFor = Literal["", "backoff", "retry-after", "queue"]
-"""What set a wait: nothing, our own backoff, the upstream's hint, or other calls before this one."""
+"""Cause of a wait: nothing, our own backoff, the upstream's hint, or other calls before this one."""
 
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """One deployment on a call's way."""
+    """One deployment that a call may try."""
 
     place: int
-    """Of its target on the route."""
+    """Index of its target in the route."""
     alias: str
     retries: int = 0
-    """Made or decided on."""
+    """Retries made or decided on."""
     previous_s: float | None = None
     """The wait before the last retry."""
     not_before: float = -inf
     waited_for: WaitedFor = ""
     is_paid: bool = False
-    """The retry that comes next has taken its tokens."""
+    """True if the next retry has taken its tokens."""
 
 
 class Itinerary:
-    """The stops of one call: those not asked yet in the route's order, then those that may be asked again."""
+    """The candidates of one call: those not tried yet in the route's order, then those that may be tried again."""
 
     __slots__ = ("_current", "_stops")
 
@@ -43,46 +43,46 @@ class Itinerary:
         self._current: Stop | None = None
 
     def next(self) -> tuple[Stop, ...]:
-        """Who may be asked now or later, the preferred one first; nobody: the call has come to its end. The one that
-        is to be asked again before all others stands alone."""
+        """Returns the candidates that may be tried now or later, the preferred one first; empty: the call is over. One
+        that is to be retried before all others is returned alone."""
         return (self._current,) if self._current is not None else tuple(self._stops)
 
     def all(self) -> tuple[Stop, ...]:
-        """Whoever has not been dropped."""
+        """Returns all candidates that have not been dropped."""
         return tuple(self._stops)
 
     def others(self, stop: Stop) -> tuple[Stop, ...]:
-        """All but this one."""
+        """Returns all candidates except this one."""
         return tuple([each for each in self._stops if each is not stop])
 
     def first_other(self, stop: Stop) -> Stop | None:
-        """Who would be asked after this one."""
+        """Returns the candidate that would be tried after this one."""
         for each in self._stops:
             if each is not stop:
                 return each
         return None
 
     def peers(self, stop: Stop) -> tuple[Stop, ...]:
-        """The others of the same model."""
+        """Returns the other candidates of the same model."""
         return tuple([other for other in self._stops if other is not stop and other.alias == stop.alias])
 
     def has_others(self) -> bool:
-        """More than one has not been dropped."""
+        """Returns whether more than one candidate has not been dropped."""
         return len(self._stops) > 1
 
     def retry(self, stop: Stop, step: Retry, now: float) -> None:
-        """Asks it again before all others."""
+        """Retries this candidate before all others."""
         self._await(stop, step.after_s, step.is_hint, now)
         stop.is_paid = True
         self._current = stop
 
     def ask_again(self, stop: Stop) -> None:
-        """Asks it again at once, before all others. That is no retry: another key is asked."""
+        """Tries this candidate again at once, before all others. Not a retry: another key is used."""
         stop.not_before = -inf
         self._current = stop
 
     def fall_back(self, stop: Stop, step: FallBack, now: float) -> None:
-        """Asks the others first, and this one again after them, or after those of its own model, if ever."""
+        """Tries the others first, and this one again after them, or after those of its own model, if at all."""
         self._current = None
         self._stops.remove(stop)
         if step.to_other_model:
@@ -97,13 +97,14 @@ class Itinerary:
         self._stops.remove(stop)
 
     def release(self) -> bool:
-        """Nobody stands before the others any more; False: nobody did, or there are no others."""
+        """Ends the precedence of a candidate that is to be retried first; False: there was none, or there are no
+        others."""
         did_stand = self._current is not None and len(self._stops) > 1
         self._current = None
         return did_stand
 
     def _end_of_peers(self, stop: Stop) -> int:
-        """The place after the first stops of the same model."""
+        """Returns the index after the leading candidates of the same model."""
         stops = self._stops
         return next((place for place, other in enumerate(stops) if other.alias != stop.alias), len(stops))
 

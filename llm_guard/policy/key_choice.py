@@ -1,6 +1,6 @@
-"""Which of an upstream's keys an attempt is sent with, and which failures give way to another key.
+"""Choice among an upstream's keys for an attempt, and which failures lead to another key.
 
-Owns the decision alone. Does not own cooldowns (`policy.bench`), nor whether a key has room (`policy.gate`).
+Cooldowns are in `policy.bench`, the room of a key in `policy.gate`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _SPENT = "quota_exhausted"
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """What is known of one key at one instant."""
+    """State of one key at one instant."""
 
     has_failed: bool
-    """It has given way to another one in this call."""
+    """True if the call has already changed from this key to another."""
     rests_until: float
-    """The end of its cooldown; 0: it is in none."""
+    """End of its cooldown; 0: it is in none."""
     wait_s: float
-    """Until its pace and its limit let a call in; infinite: no room to wait."""
+    """Seconds until its pace and its limit let a call in; infinite: no room to wait."""
     in_flight: int
     last_use: int
-    """The number of its last use among those of all keys."""
+    """Sequence number of its last use, among the uses of all keys."""
 
     @property
     def is_free(self) -> bool:
@@ -34,10 +34,10 @@ class KeyState:
 
 
 def choose(keys: Sequence[KeyState], *, is_ranked: bool) -> int:
-    """The index of the key for the next attempt; `keys` has at least one.
+    """Returns the index of the key for the next attempt; `keys` has at least one.
 
-    Keys that have not failed in this call come first, then those in no cooldown, then those that have room. Of equal
-    ones the least loaded is taken, and of equally loaded ones the least recently used; where `is_ranked`, the first.
+    Keys that have not failed in this call come first, then those in no cooldown, then those that have room. Among equal
+    ones the least loaded is chosen, and among equally loaded ones the least recently used; if `is_ranked`, the first.
     """
 
     def order(at: int) -> tuple[bool, float, float, int, int]:
@@ -49,14 +49,14 @@ def choose(keys: Sequence[KeyState], *, is_ranked: bool) -> int:
 
 
 def gives_way(failure: Failure, *, is_repeatable: bool) -> bool:
-    """Whether another key may serve the call that this one did not: it is refused, its quota is spent, or it is over
-    its rate."""
+    """Returns whether another key may serve the call: this one is refused, its quota is spent, or it is over its
+    rate."""
     kind = failure.kind
     is_of_key = kind.scope is Scope.CREDENTIAL or kind.category == _SPENT or kind is FailureKind.RATE_LIMIT
     return is_of_key and (is_repeatable or not may_have_executed(failure))
 
 
 def is_free_of_charge(failure: Failure) -> bool:
-    """Whether the change of keys takes no token of the retry budget. Refusals cost the provider nothing, and each key
-    is refused once per call; calls over a rate are load, which the budget bounds."""
+    """Returns whether the change of keys takes no token of the retry budget. Refusals cost the provider nothing, and
+    each key is refused once per call; calls over a rate are load, which the budget bounds."""
     return failure.kind is not FailureKind.RATE_LIMIT

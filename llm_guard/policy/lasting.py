@@ -1,7 +1,4 @@
-"""What a route does beyond asking its targets: an answer from before, a promise, a lesser answer, a letter.
-
-Owns that these rules stand together. Does not own any of them.
-"""
+"""A route's rules beyond its targets: response cache, dead letters, deferred calls and fallback responses."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ class Lasting:
     letters: Letters = "on_request"
     later: LaterSettings = field(default_factory=LaterSettings)
     degraded: DegradedSettings | None = None
-    """None: no lesser answers."""
+    """None: no fallback responses."""
     comes_first: bool = field(init=False)
-    """There is something to do before anybody is asked."""
+    """True if there is something to do before a provider is tried."""
 
     def __post_init__(self) -> None:
         does = self.cache is not None or self.later.when == "always" or self.degraded is not None

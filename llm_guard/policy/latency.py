@@ -1,6 +1,6 @@
-"""How long a deployment takes: a sample of its last answers, and one number to compare deployments by.
+"""Latency of a deployment: quantiles of its recent exchanges, and one cost to compare deployments by.
 
-Owns what was seen. Does not own what is decided from it (`policy.hedge`, `policy.balance`, `policy.deadline`).
+Decisions from it are made in `policy.hedge`, `policy.balance` and `policy.deadline`.
 """
 
 from __future__ import annotations
@@ -14,59 +14,59 @@ from math import inf
 CAPACITY = 512
 WINDOW_S = 300.0
 ENOUGH = 20
-"""Exchanges below which a quantile would be an anecdote."""
+"""Least number of exchanges for a quantile to mean anything."""
 
 DECAY_S = 10.0
 """Time constant of `PeakEwma`, as in finagle's balancer."""
 FORGOTTEN_S = 30.0
-"""After so long a silence a deployment is as good as unknown: its cost has decayed to a twentieth, and would draw
-everybody at once before the first answer corrects it."""
+"""After this long without a result a deployment counts as unknown: its cost has decayed to a twentieth, and would
+attract all calls at once before the first response corrects it."""
 PENALTY = 10.0
-"""A failure counts as an answer of so many times the usual length."""
+"""Factor by which a failure counts as longer than the usual response."""
 
-# A product such as 0.95 * 20 may end a hair above the whole number that it is.
+# A product such as 0.95 * 20 may end slightly above the whole number that it is.
 _HAIR = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class LatencySnapshot:
-    """Quantiles in seconds; None: too few exchanges, or so many were cut that the quantile is not known."""
+    """Quantiles in seconds; None: too few exchanges, or so many were cut that the quantile is unknown."""
 
     p50_s: float | None
     p95_s: float | None
     p99_s: float | None
     count: int
-    """Exchanges in the window, those that were cut included."""
+    """Exchanges in the window, including those that were cut."""
     cut: int
 
 
 class Latency:
-    """Durations of a deployment's last 512 exchanges within five minutes: whole ones, or up to the first token.
+    """Durations of a deployment's last 512 exchanges within five minutes: to the end, or to the first token.
 
-    An exchange that was cut while unfinished (a timeout, the loser of a hedge) is longer than all that finished:
-    without it the sample would hold survivors only, and the quantiles of a deployment that hangs would fall. One
-    that was cut before the median says nothing (the twin of a hedged call that answered at once) and is left out.
+    An exchange that was cut while unfinished (a timeout, the loser of a hedge) counts as longer than all that finished:
+    without it the sample would only have survivors, and the quantiles of a deployment that hangs would fall. One that
+    was cut before the median means nothing (the twin of a hedged call that was served at once) and is left out.
     """
 
     __slots__ = ("_finished", "_recent", "_unsorted", "longest_s")
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, float]] = deque()
-        """When, and how long: infinite for a cut one. Oldest first."""
+        """Time and duration of each exchange, infinite for a cut one. Oldest first."""
         self._unsorted = 0
-        """So many of the newest have not been sorted in, because nobody has asked since."""
+        """Number of the newest entries that are not sorted in yet: that is done when a quantile is read."""
         self._finished: list[float] = []
-        """The finite ones of all others, sorted."""
+        """Finite durations of all other entries, sorted."""
         self.longest_s = 0.0
-        """The longest whole exchange so far; it does not age."""
+        """The longest finished exchange so far; it does not age."""
 
     @property
     def has_history(self) -> bool:
-        """Whether there may be exchanges enough for a quantile."""
+        """True if there may be enough exchanges for a quantile."""
         return len(self._recent) >= ENOUGH
 
     def note(self, duration_s: float, now: float) -> None:
-        """An exchange ended by itself."""
+        """Notes an exchange that ended by itself."""
         self._recent.append((now, duration_s))
         self._unsorted += 1
         if duration_s > self.longest_s:
@@ -75,7 +75,7 @@ class Latency:
             self._drop_oldest()
 
     def note_cut(self, at_least_s: float, now: float) -> None:
-        """An exchange was cut, unfinished, after `at_least_s`."""
+        """Notes an exchange that was cut, unfinished, after `at_least_s`."""
         self._look(now)
         finished = self._finished
         if finished and at_least_s < finished[len(finished) // 2]:
@@ -85,9 +85,10 @@ class Latency:
             self._drop_oldest()
 
     def quantile(self, q: float, now: float) -> float | None:
-        """Seconds within which a share `q`, in (0, 1], of the exchanges ended: the nearest rank, not interpolated.
+        """Returns the seconds within which a share `q`, in (0, 1], of the exchanges ended: the nearest rank, not
+        interpolated.
 
-        Infinite when it falls among those that were cut; None below 20 exchanges.
+        Infinite if it falls among those that were cut; None below 20 exchanges.
         """
         self._look(now)
         count = len(self._recent)
@@ -102,7 +103,7 @@ class Latency:
         return LatencySnapshot(p50_s, p95_s, p99_s, count, count - len(self._finished))
 
     def _look(self, now: float) -> None:
-        """Forgets what is too old, and sorts in what is new."""
+        """Drops entries that are too old, and sorts in new ones."""
         recent = self._recent
         while recent and recent[0][0] <= now - WINDOW_S:
             self._drop_oldest()
@@ -121,19 +122,19 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class PeakEwmaSnapshot:
-    """Seconds; None: not known."""
+    """Seconds; None: unknown."""
 
     cost_s: float | None
     usual_s: float | None
-    """A mean of the good answers alone."""
+    """Mean of successes alone."""
 
 
 class PeakEwma:
-    """A mean of latency that rises at once and falls slowly (after finagle's `PeakEwma`, decay 10 s).
+    """A mean latency that rises at once and falls slowly (after finagle's `PeakEwma`, decay 10 s).
 
-    It decays while nothing is heard, so that a slow deployment is asked again; reading it changes nothing. A
-    failure costs as much as an answer ten times as long as usual: an error of 5 ms must not look fast. The
-    penalty is relative, so that where all fail now and then the slow one still looks slow.
+    It decays while there are no results, so that a slow deployment is tried again; reading it changes nothing. A
+    failure costs as much as a response ten times as long as usual: an error of 5 ms must not look fast. The penalty is
+    relative, so that if all fail now and then the slow one still looks slow.
     """
 
     __slots__ = ("_answered_at", "_heard_at", "_peak_s", "_usual_s")
@@ -145,7 +146,7 @@ class PeakEwma:
         self._answered_at = -inf
 
     def note(self, duration_s: float, now: float) -> None:
-        """A good answer."""
+        """Notes a success."""
         kept = _kept(now - self._answered_at)
         self._usual_s = self._usual_s * kept + duration_s * (1 - kept)
         if self._answered_at != self._heard_at:
@@ -154,17 +155,18 @@ class PeakEwma:
         self._follow(duration_s, kept, now)
 
     def note_failure(self, duration_s: float, now: float) -> None:
-        """A failure after `duration_s`, a timeout included; 10 s at least while there was no good answer."""
+        """Notes a failure after `duration_s`, a timeout included; it counts as at least 10 s until a first success."""
         self._follow(max(duration_s, PENALTY * (self._usual_s or 1.0)), _kept(now - self._heard_at), now)
 
     def note_cut(self, at_least_s: float, now: float) -> None:
-        """An exchange was cut for no fault of its own: it would have taken longer. It can only raise the cost."""
+        """Notes an exchange that was cut through no fault of its own, and would have taken longer: it can only raise
+        the cost."""
         kept = _kept(now - self._heard_at)
         if at_least_s > self._peak_s * kept:
             self._follow(at_least_s, kept, now)
 
     def cost_s(self, now: float) -> float | None:
-        """Seconds that an answer is feared to take; None: nothing heard for 30 s."""
+        """Returns a pessimistic estimate of a response's duration in seconds; None: no result for 30 s."""
         silent_s = now - self._heard_at
         return None if silent_s > FORGOTTEN_S else self._peak_s * _kept(silent_s)
 
@@ -178,10 +180,10 @@ class PeakEwma:
 
 
 def known(quantile_s: float | None) -> float | None:
-    """The quantile, if it is known and finite."""
+    """Returns the quantile if it is known and finite, else None."""
     return None if quantile_s is None or quantile_s == inf else quantile_s
 
 
 def _kept(passed_s: float) -> float:
-    """The share of an old value that is left; 0 before there was one (`passed_s` infinite)."""
+    """Returns the share of an old value that is left; 0 if there was none (`passed_s` infinite)."""
     return math.exp(-passed_s / DECAY_S)

@@ -1,6 +1,6 @@
-"""Calls that are answered later: when one becomes such a call, how long it is tried, and what follows a round.
+"""Deferred calls: when a call becomes one, how long it is tried, and what follows a round of attempts.
 
-Owns these rules. Does not own the trying (`errands`), nor where such calls are kept (`store.kept_calls`).
+The rounds are run by `errands`, the calls are stored by `store.kept_calls`.
 """
 
 from __future__ import annotations
@@ -14,44 +14,45 @@ from llm_guard.policy.repeat import may_have_executed
 from llm_guard.policy.units import Seconds
 
 Letters = Literal["off", "on_request", "always"]
-"""Which calls are kept when they have failed; on_request: those with `x-llm-guard-dead-letter: true`."""
+"""Which failed calls are kept as dead letters; on_request: those with `x-llm-guard-dead-letter: true`."""
 
 _BETWEEN_ROUNDS = RetrySettings(base_delay=1.0, max_delay=60.0, jitter="equal", immediate_first=False)
 _PASSING = frozenset({
     FailureKind.CERTIFICATE, FailureKind.SCALING_UP, FailureKind.QUOTA_EXHAUSTED, FailureKind.WINDOW_EXHAUSTED,
     FailureKind.AUTH, FailureKind.ACCOUNT_BLOCKED, FailureKind.BLOCKED,
 })  # fmt: skip
-"""Of no use to a client who waits; but within an hour somebody may have renewed or paid."""
+"""Failures that a waiting client gains nothing from retrying, but that an operator may mend within an hour."""
 _PASSING_REFUSALS = frozenset({"breaker", "limit", "client_limit", "cooldown", "deadline", "drain"})
 
 
 @dataclass(frozen=True, slots=True)
 class LaterSettings:
-    """Which calls are answered with 202 and a promise. Durations in seconds."""
+    """Which calls get a 202 and are deferred. Durations in seconds."""
 
     when: Literal["off", "on_request", "on_failure", "always"] = "on_request"
-    """on_request: those with `x-llm-guard-async: true`, at once. on_failure: those too, and every call that has failed
-    for now. always: every call, at once."""
+    """on_request: calls with `x-llm-guard-async: true`, at once. on_failure: those too, and every call that has failed
+    for the time being. always: every call, at once."""
     deadline: Seconds = 3600.0
-    """From then on it is tried no more."""
+    """How long it is tried."""
     webhook: str | None = None
-    """Who is told when one is over: a name in `store.webhooks`; None: nobody."""
+    """Webhook to notify when one is over: a name in `store.webhooks`; None: none."""
 
     def is_at_once(self, *, is_asked_for: bool) -> bool:
-        """Whether a call is promised before anybody is asked; `is_asked_for`: its client has said that it wants it."""
+        """Returns whether a call is deferred before any provider is tried; `is_asked_for`: its client has requested
+        it."""
         return self.when == "always" or (is_asked_for and self.when != "off")
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """It is asked again, after a wait in seconds."""
+    """Try the call again, after a wait in seconds."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """It is asked no more; `why` is a phrase for whoever looks at it."""
+    """End the call; `why` is a phrase for operators and clients."""
 
     why: str
 
@@ -59,10 +60,10 @@ class Over:
 def after_round(
     end: Failure | Refusal, *, rounds: int, is_repeatable: bool, is_own_doing: bool, left_s: float, u: float
 ) -> Again | Over:
-    """What follows when it was asked for the `rounds`th time (>= 1), and there was no answer.
+    """Decides what follows round number `rounds` (>= 1) if it had no response.
 
-    `is_repeatable`: it may be asked again though it may have been executed. `is_own_doing`: nobody but its client could
-    have made a success of it. `left_s`: until its deadline. `u` is a uniform draw from [0, 1).
+    `is_repeatable`: it may be sent again though it may have been executed. `is_own_doing`: the failure lies in the
+    request itself. `left_s`: seconds until its deadline. `u` is a uniform draw from [0, 1).
     """
     if isinstance(end, Refusal):
         if end.by not in _PASSING_REFUSALS:

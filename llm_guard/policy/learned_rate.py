@@ -1,8 +1,7 @@
-"""The rate that a provider accepts, learned from its 429s.
+"""Learned rate: the rate that a provider accepts, learned from its 429s.
 
-Owns the cuts, and the phases of a rate that is low or unknown. Does not own when 429s are evidence
-(`policy.cut_epoch`), how the rate grows (`policy.rate_growth`), nor when a small quota is probed
-(`policy.quota_probes`).
+Contains the cuts, and the phases of a rate that is low or unknown. `policy.cut_epoch` decides when 429s are evidence,
+`policy.rate_growth` how the rate grows, `policy.quota_probes` when a small quota is probed.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from llm_guard.policy.quota_probes import ACCEPTED_AFTER_S, QuotaProbes
 from llm_guard.policy.rate_growth import CUT, PROBE_RATE, RateGrowth, slow_start_s
 
 Opening = Literal["after_stop", "confirmed"]
-"""What a slow start begins after: nothing had been accepted, or a guessed rate is confirmed by an answer."""
+"""The occasion of a slow start: nothing had been accepted, or a guessed rate is confirmed by a response."""
 _Phase = Literal["steady", "quota", "stopped", "opening"]
 
 _FORGET_S = 60.0
 # A stop is this many 429s in a row. A small quota produces shorter rows, too.
 _STOP_429S = 6
-# A small quota that was spent: cuts for so many 429s in a row, then only longer pauses.
+# After a small quota is spent, so many 429s in a row cut the rate; then only the pauses grow.
 _CUTS_IN_A_ROW = 3
 _MOST_DOUBLINGS = 9
 _MOST_PAUSE_S = 30.0
-# Nor are calls kept back for much longer than one interval: it may be a storm.
+# Calls are not kept back for much longer than one interval either: it may be a storm.
 _LONG_PAUSE_S = 4.0
-# An opening may take a whole minute's quota at once. Less than a minute: then nothing would confirm the quota any more.
+# An opening may use a whole minute's quota at once. Less than a minute: otherwise nothing would confirm the quota.
 _MOST_REPAID_S = 55.0
 _LEAST_UNCONFIRMED_RATE = 0.25
 
@@ -44,14 +43,14 @@ class LearnedRate:
 
     A rate below one a second shuts nearly all calls out, so it has phases of its own:
 
-    - `stopped`: almost nothing is accepted. One probe a second, a few less in the first minute if fewer calls were
-      accepted in the minute before. The first answer that is no 429 begins the opening.
+    - `stopped`: almost nothing is accepted. One probe a second, somewhat less in the first minute if fewer calls were
+      accepted in the minute before. The first response that is not a 429 begins the opening.
     - `opening`: slow start. The rate doubles every half a second while calls wait, until the next cut.
-    - `quota`: the rate accepted in the last minute, kept only while something is accepted, else it is a stop. As all
-      calls are accepted at that rate, openings probe whether the quota has grown, at growing intervals. What an
-      opening took too early is paid back by a pause.
+    - `quota`: the rate accepted in the last minute, kept only while something is accepted; otherwise it is a stop.
+      While all calls are accepted at that rate, openings probe whether the quota has grown, at growing intervals. What
+      an opening used too early is paid back by a pause.
 
-    Accepted calls are counted when they enter and taken back when they meet a 429, as other answers may take a
+    Calls count as accepted when they enter, and no longer when they get a 429, because other responses may take a
     minute.
     """
 
@@ -65,16 +64,16 @@ class LearnedRate:
         self.rate: float | None = None
         """Calls a second; None: no limit."""
         self.since = now
-        """When the rate was limited first."""
+        """When the rate was first limited."""
         self._bucket = bucket
         self._epoch = CutEpoch(now)
         self._accepted = Accepted()
         self._growth = RateGrowth()
         self._quota_probes = QuotaProbes()
         self._accepted_in_a_row = 0
-        """Answers since a 429."""
+        """Responses since the last 429."""
         self._limited_in_a_row = 0
-        """429s since an accepted call."""
+        """429s since the last accepted call."""
         self._limited_since = -inf
         """When the first call of that row entered."""
         self._phase: _Phase = "steady"
@@ -82,11 +81,11 @@ class LearnedRate:
         self._accepted_at_begin = 0
         """Accepted calls before this phase."""
         self._answers = 0
-        """Calls of this phase that came back without a 429."""
+        """Calls of this phase that got another response than a 429."""
         self._is_unconfirmed = False
-        """The rate was set by a stop, and no answer has confirmed it yet."""
+        """True if the rate was set by a stop, and no response has confirmed it yet."""
         self._probe_at = inf
-        """When the first call without a 429 went, since nothing shows that calls are accepted."""
+        """When the first call without a 429 went, while nothing else shows that calls are accepted."""
 
     @property
     def is_stopped(self) -> bool:
@@ -94,12 +93,12 @@ class LearnedRate:
 
     @property
     def accepted(self) -> int:
-        """All calls so far that met no 429."""
+        """All calls so far that got no 429."""
         return self._epoch.recent.accepted
 
     def drain_s(self, calls: int, rate: float) -> float:
-        """Estimated seconds until so many calls have gone, now that they go at `rate`. An opening is expected to go
-        on."""
+        """Returns the estimated seconds until so many calls have gone, at the present `rate`. An opening is expected to
+        go on."""
         return slow_start_s(calls, rate) if self._phase == "opening" else calls / rate
 
     def expire(self, now: float) -> None:
@@ -110,7 +109,7 @@ class LearnedRate:
             self._stop(now)
 
     def begin_due_opening(self, now: float) -> None:
-        """Ends a stop whose probe met no 429 in time, and probes a quota that enough calls have confirmed."""
+        """Ends a stop if its probe got no 429 in time, and probes a quota that enough calls have confirmed."""
         is_accepted = now - self._probe_at >= ACCEPTED_AFTER_S
         if self._phase == "stopped" and is_accepted:
             self._open(now, PROBE_RATE)
@@ -121,7 +120,7 @@ class LearnedRate:
             self._probe_quota(rate, now)
 
     def grow(self, until: float, now: float) -> None:
-        """A call waits for the rate from now until then."""
+        """Notes that a call waits for the rate from `now` until `until`."""
         rate = self.rate or 0.0
         waited_s = self._growth.count(until, now)
         if self._phase == "stopped":
@@ -137,7 +136,7 @@ class LearnedRate:
                 self._begin("steady", now)
 
     def take(self, now: float) -> None:
-        """A call goes."""
+        """Notes that a call goes."""
         self._epoch.take(now)
         if self.rate is None:
             return
@@ -146,12 +145,12 @@ class LearnedRate:
             self._probe_at = min(self._probe_at, now)
 
     def put_back(self, entered_at: float) -> None:
-        """The call that `take` let go at `entered_at` did not go after all."""
+        """Notes that the call that `take` let go at `entered_at` did not go after all."""
         self._epoch.put_back(entered_at)
         self._probe_at = inf
 
     def note_rate_limited(self, entered_at: float, now: float) -> None:
-        """The call that went at `entered_at` came back with a 429."""
+        """Notes a 429 for the call that went at `entered_at`."""
         self._epoch.note_rate_limited(entered_at, self._accepted_in_a_row, now)
         self._accepted_in_a_row = 0
         self._accepted.note_rate_limited(now)
@@ -171,7 +170,7 @@ class LearnedRate:
             self._cut_if_too_fast(entered_at, now)
 
     def note_accepted(self, entered_at: float, now: float) -> Opening | None:
-        """The call that went at `entered_at` came back with anything but a 429. Returns the slow start that this
+        """Notes any other response than a 429 to the call that went at `entered_at`. Returns the slow start that this
         begins, or None."""
         self._accepted.note(now)
         self._accepted_in_a_row += 1
@@ -192,9 +191,9 @@ class LearnedRate:
         return None
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
-        """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,
-        then, after so many calls, the usual growth. Does nothing if a rate was learned already, unless that is
-        opening."""
+        """Begins a slow start for calls that have waited for something else and would all go at once: up to `ceiling`
+        calls a second, then, after so many calls, the usual growth. Does nothing if a rate is already learned, unless
+        it is in a slow start."""
         if self.rate is None:
             self.since = now
             self._open(now, PROBE_RATE)
@@ -223,7 +222,7 @@ class LearnedRate:
         self._answers = 0
 
     def _accepted_in_phase(self) -> int:
-        """Calls of this phase that met no 429 so far."""
+        """Returns the number of calls of this phase that got no 429 so far."""
         return self._epoch.recent.accepted - self._accepted_at_begin
 
     def _stop(self, now: float) -> None:
@@ -235,7 +234,7 @@ class LearnedRate:
         self._begin("stopped", now)
 
     def _open(self, now: float, rate: float) -> None:
-        """Slow start from that rate on."""
+        """Begins a slow start from that rate."""
         self.rate = rate
         self._bucket.shorten(rate, now)
         self._growth.begin_slow_start(now)
@@ -245,8 +244,8 @@ class LearnedRate:
     # Small quotas
 
     def _back_off(self, now: float) -> None:
-        """A small quota is spent: cuts the rate towards what was accepted, and pauses. The pause doubles with each 429
-        in a row. A guess is cut without a pause, as it may be a storm."""
+        """Cuts the rate of a spent quota towards what was accepted, and pauses. The pause doubles with each 429 in a
+        row. A guessed rate is cut without a pause, as it may be a storm."""
         rate = self.rate or LOWEST_RATE
         if self._is_unconfirmed:
             self._growth.recover_to(rate)
@@ -273,7 +272,7 @@ class LearnedRate:
         self._open(now, PROBE_RATE if self._is_unconfirmed else min(PROBE_RATE, 2 * rate))
 
     def _return_to_quota(self, now: float) -> bool:
-        """The probe of a small quota met a 429. Returns whether the quota is still small."""
+        """Ends the probe of a small quota after a 429. Returns whether the quota is still small."""
         accepted = self.accepted
         rate = self._quota_probes.end(accepted, self.rate or 0.0, self._accepted.rate(now))
         if rate is None:
@@ -289,7 +288,7 @@ class LearnedRate:
     # Cuts
 
     def _cut_if_too_fast(self, entered_at: float, now: float) -> None:
-        """The call that went at `entered_at` met a 429, which may be one too many."""
+        """Cuts the rate if the 429 for the call that went at `entered_at` completes the evidence."""
         epoch, rate = self._epoch, self.rate
         if rate is None:
             if epoch.needs_first_cut(now):
@@ -303,7 +302,7 @@ class LearnedRate:
                 self._cut(min(rate, max(rate / 2, epoch.accepted_rate(now))), now)
 
     def _cut(self, accepted: float, now: float) -> None:
-        """Sets the rate where so many calls a second were accepted."""
+        """Cuts the rate, at which `accepted` calls a second were accepted."""
         if self.rate is None:
             self.since = now
         self.rate = self._enter_phase_for(self._epoch.limit(accepted, now) * CUT, now)

@@ -1,8 +1,7 @@
-"""Which calls wait at a gate, and in which order they are served: by priority, and within one fairly by caller.
+"""Wait queue of a gate: the order in which calls are served, by priority and fairly by caller within one priority.
 
-Owns the order among priorities, the share that is left to the lower ones, which call is evicted, and how many slots
-each caller holds. Does not own the order within one priority (`policy.fair_queue`), nor when a call may pass
-(`policy.gate`).
+Decides the order among priorities, the share that lower ones keep, which call is evicted, and counts the slots held by
+each caller. The order within one priority is `policy.fair_queue`'s; `policy.gate` decides when a call may pass.
 """
 
 from __future__ import annotations
@@ -16,31 +15,31 @@ from llm_guard.policy.slot_time import SlotTime
 __all__ = ["ANONYMOUS", "Caller", "Holder", "Line", "Only", "Slot", "Ticket"]
 
 MOST_PASSED = 3
-"""After so many turns of other priorities in a row the next is of a priority that waits. So each gets a quarter of the
-turns at least, which leaves some of the promised fifth for the gaps between a caller's calls."""
-# Of fewer slots no priority has a quarter for itself: the time for which they are used is shared.
+"""After so many turns of other priorities in a row the next is of a priority that waits. So each gets at least a
+quarter of the turns, which leaves a margin over the promised fifth for the gaps between a caller's calls."""
+# With fewer slots than this no priority can have a quarter of them to itself: their time of use is shared instead.
 _FEWEST_SLOTS = MOST_PASSED + 1
-# Sums of instants are rounded: between calls that take hardly any time the turns decide.
+# Sums of instants are rounded: between calls that take hardly any time, turns decide.
 _PRECISION_S = 0.001
-# Of a line's places each priority may take so many from the others. A line of one or two has none to share out.
+# Each priority may take this fraction of a queue's places from the others. A queue of one or two has none to share.
 _PLACES_SHARE = 5
 _SHORTEST_SHARED = 3
 
 
 class Line:
-    """Tickets by priority, lower numbers first."""
+    """Waiting tickets by priority, lower numbers first."""
 
     __slots__ = ("_held", "_passed", "_queues", "_slot_time", "length")
 
     def __init__(self) -> None:
         self._queues: dict[int, FairQueue] = {}
-        """Only those in which calls wait."""
+        """Queues by priority; only those in which calls wait."""
         self._passed: dict[int, int] = {}
-        """How many turns of others came since the last one of a priority; it need not have waited all the time."""
+        """Turns of other priorities since the last one of each priority; it need not have waited all the time."""
         self._held: dict[int, dict[str, float]] = {}
-        """Slots by priority and caller, of those that came of the line."""
+        """Slots held, by priority and caller, by calls that came through the wait queue."""
         self._slot_time = SlotTime()
-        """Of those slots, for the time that they are used."""
+        """Time for which those slots were used."""
         self.length = 0
 
     def add(self, ticket: Ticket) -> None:
@@ -52,7 +51,7 @@ class Line:
         self.length += 1
 
     def remove(self, ticket: Ticket) -> bool:
-        """Takes out a call that waits no longer. False: it was not in the line."""
+        """Removes a call that no longer waits. False: it was not in the queue."""
         queue = self._queues.get(ticket.priority)
         if queue is None or not queue.remove(ticket):
             return False
@@ -60,7 +59,7 @@ class Line:
         return True
 
     def take(self, slots: int | None = None, *, newest_first: bool = False, now: float = 0.0) -> Ticket:
-        """Removes and returns the next call; `newest_first`: the latest of the caller whose turn it is. Raises
+        """Removes and returns the next call; `newest_first`: the latest one of the next caller. Raises
         ValueError if none waits. `slots`: see `FairQueue.take`."""
         priority = self._next_priority(self._queues, slots, now)
         queue = self._queues[priority]
@@ -84,24 +83,24 @@ class Line:
         return ticket
 
     def has_selected(self, only: Only, *, newest_first: bool = False) -> bool:
-        """Whether a call that is selected may be taken."""
+        """Returns whether a selected call may be taken."""
         return any(queue.has_selected(only, newest_first=newest_first) for queue in self._queues.values())
 
     def may_pass(self, priority: int, slots: int | None = None, now: float = 0.0) -> bool:
-        """Whether a newcomer has the next turn, although it has not waited."""
+        """Returns whether a new call has the next turn, although it has not waited."""
         if not self.length:
             return True
         return priority < min(self._queues) and self._overdue(self._queues, slots, now) is None
 
     def hold(self, priority: int, caller: str = "", now: float = 0.0) -> Holder:
-        """A call has been let in while others waited; `release` what is returned when it gives its slot back."""
+        """Notes that a call was let in while others waited; pass the result to `release` when its slot is returned."""
         held = self._held.setdefault(priority, {})
         held[caller] = held.get(caller, 0) + 1
         self._slot_time.begin(priority, caller, now)
         return Holder(priority, caller, now)
 
     def release(self, holder: Holder, now: float = 0.0) -> None:
-        """A slot is given back."""
+        """Notes that a slot is returned."""
         self._slot_time.end(holder.priority, holder.caller, holder.since, now)
         held = self._held[holder.priority]
         held[holder.caller] -= 1
@@ -109,7 +108,7 @@ class Line:
             held.pop(holder.caller)
 
     def note_turn(self, priority: int) -> None:
-        """A call of this priority is served."""
+        """Notes that a call of this priority is served."""
         passed = self._passed
         for other in passed:
             passed[other] += 1
@@ -118,7 +117,7 @@ class Line:
     def count_ahead(
         self, priority: int, caller: Caller = ANONYMOUS, only: Only | None = None, *, newest_first: bool = False
     ) -> int:  # fmt: skip
-        """How many calls of those that wait, and are selected, are served before a newcomer."""
+        """Returns the number of selected waiting calls that are served before a new one."""
         if not self.length:
             return 0
         own = self._queues.get(priority)
@@ -136,11 +135,11 @@ class Line:
     def displaced_by(
         self, priority: int, caller: Caller, places: int, *, newest_first: bool = False
     ) -> Ticket | None:  # fmt: skip
-        """The call that gives up its place in a full line of so many places to a newcomer; None: none does.
+        """Returns the call that gives up its place to a new one in a full queue of so many places; None: none does.
 
-        It is the call that would be served last of the caller that waits with most calls per weight, of the lowest
-        priority that can be displaced. Each priority keeps a fifth of the places. A caller displaces its equals only if
-        it would be served before them.
+        It is the call served last of the caller that waits with the most calls per weight, in the lowest priority that
+        can be displaced. Each priority keeps a fifth of the places. A caller displaces its equals only if it would be
+        served before them.
         """
         kept = max(1, places // _PLACES_SHARE) if places >= _SHORTEST_SHARED else 0
         displaceable = [other for other, queue in self._queues.items() if len(queue) > kept]
@@ -154,16 +153,16 @@ class Line:
         return None if has_its_share or not displaceable else self._queues[lowest].last(newest_first=newest_first)
 
     def counts(self) -> Mapping[int, int]:
-        """How many wait, by priority."""
+        """Returns the number of waiting calls by priority."""
         return MappingProxyType({of: len(queue) for of, queue in sorted(self._queues.items())})
 
     def _next_priority(self, ready: Collection[int], slots: int | None, now: float) -> int:
-        """Raises ValueError if no priority is ready."""
+        """Returns the priority of the next turn. Raises ValueError if none is ready."""
         overdue = self._overdue(ready, slots, now) if len(ready) > 1 else None
         return min(ready) if overdue is None else overdue
 
     def _overdue(self, ready: Collection[int], slots: int | None, now: float) -> int | None:
-        """Returns the priority that has the next turn before the higher ones, if any. If calls wait for a rate, that is
+        """Returns the priority that has the next turn before the higher ones, if any. If calls wait for a rate, it is
         the one with the most turns of others since its last one. If they wait for one of four slots or more, it is the
         one that holds the fewest; for one of fewer slots, see `_is_behind`."""
         if slots is not None and slots >= _FEWEST_SLOTS:
@@ -176,8 +175,8 @@ class Line:
         return priority if slots is not None or self._passed[priority] >= MOST_PASSED else None
 
     def _is_behind(self, priority: int, now: float) -> bool:
-        """Whether a priority has used the slots for less than a quarter of the time: clearly, so that with one more
-        call it would not exceed the quarter, or while others had three turns."""
+        """Returns whether a priority has used the slots for less than a quarter of the time: clearly, so that with one
+        more call it would not exceed the quarter, or while others had three turns."""
         time = self._slot_time
         spare_s = time.total(now) - (MOST_PASSED + 1) * time.of_priority(priority, now)
         typical_s = time.typical_s(priority)
@@ -187,8 +186,8 @@ class Line:
     def _shares(
         self, priority: int, queue: FairQueue, slots: int | None, now: float
     ) -> tuple[float | None, Mapping[str, float]]:
-        """What the callers of a priority share, if slots are what is short, and how much of it each has: slots, or for
-        one to three the time that they were used."""
+        """Returns what the callers of a priority share, if slots are scarce, and how much of it each has: slots, or the
+        time of their use if there are one to three."""
         if slots is None or slots >= _FEWEST_SLOTS:
             return slots, {} if slots is None else self._held.get(priority, {})
         used_s = self._slot_time.of_callers(priority, queue.callers(), now)

@@ -1,7 +1,6 @@
-"""JSON that is not quite JSON: cut off, written by Python's repr, or wrapped in a sentence.
+"""Parses JSON that is not quite JSON: truncated, written by Python's repr, or wrapped in a sentence.
 
-Owns how such text becomes a value, in time linear to its length. Does not own what the value means
-(`policy.envelope`).
+Takes time linear in the length of the text. What the value means is `policy.envelope`'s concern.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from itertools import islice
 from typing import Any
 
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\],:]', re.DOTALL)
-# An end that is missing is no reason to look again from the next quote: that is how a scan becomes quadratic.
+# A string without an end matches to the end: searching again from the next quote would be quadratic.
 _REPR = re.compile(r"""'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?|\b(?:True|False|None)\b|[()]""", re.DOTALL)
 _BARE_QUOTE = re.compile(r'\\.|"')
-# The halves of an escape that a cut leaves; before it, backslashes in pairs.
+# The part of an escape that a cut leaves, after any pairs of backslashes.
 _CUT_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "(": "[", ")": "]"}
 _MAX_TOKENS = 2000
-"""No error has more brackets, commas, colons and strings in MAX_BODY_BYTES; hostile text has."""
+"""No real error has more brackets, commas, colons and strings in MAX_BODY_BYTES; hostile text does."""
 _EMBEDDED = re.compile(r"""(?:\{\s*|\[\s*\{\s*)["']""")
 _INTRODUCED = re.compile(r"(?:[:\-=(\s]|body|received)\s*$")
 _EXCEPTION = re.compile(r"error|exception|failed|status code|\bcode\b|http", re.IGNORECASE)
 
 
 def loads(text: str) -> Any:
-    """The value of `text`, as JSON, as JSON that was cut, or as a Python repr; raises ValueError when it is none."""
+    """Parses `text` as JSON, as truncated JSON, or as a Python repr; raises ValueError if it is none of these."""
     try:
         return json.loads(text)
     except ValueError:
@@ -42,7 +41,7 @@ def loads(text: str) -> Any:
 
 
 def embedded(sentence: str) -> tuple[str, Any] | None:
-    """What an exception's text quotes as the answer behind it, and the words before: `Error code: 429 - {...}`."""
+    """Returns the response that an exception's text quotes, after the words before it: `Error code: 429 - {...}`."""
     found = _EMBEDDED.search(sentence)
     if found is None or found.start() == 0:
         return None
@@ -64,7 +63,7 @@ def embedded(sentence: str) -> tuple[str, Any] | None:
 
 
 def _closed(text: str) -> str:
-    """Ends what a cut has left open; an unfinished member is dropped."""
+    """Closes what a cut has left open; an unfinished member is dropped."""
     text = _CUT_ESCAPE.sub(r"\1", text)
     open_ones: list[str] = []
     safe_end, safe_depth, expects_value = 0, 0, False
@@ -90,7 +89,7 @@ def _closed(text: str) -> str:
             if expects_value or (open_ones and open_ones[-1] == "["):
                 safe_end, safe_depth, expects_value = token.end(), len(open_ones), False
         elif token.end() == len(text) and expects_value:
-            # The cut went through a value: what is there of it is the beginning of the message.
+            # The cut went through a value: the rest is the beginning of the message.
             return text + '"' + _closers(open_ones)
     if not open_ones:
         return text[:end]
@@ -122,5 +121,5 @@ def _as_json(match: re.Match[str]) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """A double quote that Python left bare inside single quotes gets its backslash."""
+    """Adds the backslash to a double quote that Python left bare inside single quotes."""
     return match[0] if match[0] != '"' else '\\"'

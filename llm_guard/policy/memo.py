@@ -1,4 +1,4 @@
-"""A function of short texts that remembers its results."""
+"""Memoizes a function of short texts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _Result = TypeVar("_Result")
 
 
 class Memo(dict[_Text, _Result]):
-    """`memo[text]` is `find(text)`, computed once for each text of the traffic.
+    """`memo[text]` is `find(text)`, computed once for each text.
 
-    Bounded, because clients choose the texts: 1,024 results, of texts of up to 64 characters. A full memo begins again.
-    Raises what `find` raises, and remembers nothing then.
+    Bounded, because clients choose the texts: 1,024 results, of texts of up to 64 characters. A full memo is cleared.
+    Raises what `find` raises, and stores nothing then.
     """
 
     __slots__ = ("_find",)

@@ -1,7 +1,7 @@
-"""What follows a failed attempt: the same deployment again, another one, or the end.
+"""Decision after a failed attempt: a retry on the same deployment, another deployment, or the end of the call.
 
-Owns the decision alone. Does not own its inputs: what failed (`policy.classify`), the length of a wait
-(`policy.backoff`), tokens (`policy.retry_budget`), who is left to be asked (`policy.itinerary`).
+Decides only; the inputs come from `policy.classify` (what failed), `policy.backoff` (length of a wait),
+`policy.retry_budget` (tokens) and `policy.itinerary` (deployments left).
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ _SLOW = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECT_TIMEOUT})
 _BUSY = frozenset({FailureKind.RATE_LIMIT, FailureKind.OVERLOADED})
 """After these, deployments that have room are tried first, however short the wait."""
 _MOMENT_S = 0.05
-"""After a longer wait than this, a retry is slower than an attempt on another deployment of the same model."""
+"""If a retry's wait is longer than this, an attempt on another deployment of the same model is quicker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Ask the same deployment again, after a wait in seconds, >= 0."""
+    """Try the same deployment again, after a wait in seconds, >= 0."""
 
     after_s: float
     is_hint: bool = False
-    """The upstream asked for the wait."""
+    """True if the upstream requested the wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class FallBack:
-    """Ask another deployment, now."""
+    """Try another deployment, now."""
 
     to_other_model: bool = False
-    """One of another model: for this one, every deployment would say the same."""
+    """True if it must be one of another model: every deployment of this model would give the same response."""
     back_after_s: float | None = None
-    """After this wait the same one may be asked again, if no other has served the call; None: it may not."""
+    """After this wait the same deployment may be tried again, if no other has served the call; None: it may not."""
     is_hint: bool = False
-    """The upstream asked for that wait."""
+    """True if the upstream requested that wait."""
     is_last: bool = False
-    """The same one comes after deployments of other models too, not only after those of its own."""
+    """True if the same deployment comes after those of other models too, not only after those of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeKey:
-    """Ask the same deployment at once, with another of its upstream's keys."""
+    """Try the same deployment at once, with another of its upstream's keys."""
 
     is_paid: bool = False
-    """It takes a token of each retry budget."""
+    """True if it takes a token of each retry budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The failure is the call's answer; `why` is a phrase for the log line."""
+    """End the call with this failure as its response; `why` is a phrase for the log line."""
 
     why: str
 
@@ -81,9 +81,9 @@ def next_step(
     deadline_at: float,
     u: float,
 ) -> Step:
-    """Decides after `failure`, with `retries_done` retries of this deployment behind it.
+    """Decides what to do after `failure`, with `retries_done` retries of this deployment so far.
 
-    `has_next`: another deployment can be asked, now or later; `has_peer`: one that may be preferred at once, as a rule
+    `has_next`: another deployment can be tried, now or later; `has_peer`: one that may be preferred at once, as a rule
     one of the same model; `has_free_peer`: one of those has room now; `has_free_same_model`: one of the same model has
     room now; `has_other_model`: one of another model, which is preferred to a wait that ends after `fallback_at`.
     `is_repeatable`: the call may be sent again although it may have been executed. `has_timed_out_again`: providers
@@ -104,7 +104,7 @@ def next_step(
     if is_for_other_model and not kind.can_fall_back:
         return FallBack(to_other_model=True)
     if kind is FailureKind.RETIRED and retries_done == 0:
-        return Retry(0.0)  # on another connection, whatever the rules: the request was never read (gRPC A6)
+        return Retry(0.0)  # on another connection, regardless of settings: the request was never read (gRPC A6)
     retry = retries_done + 1
     asked_s = failure.retry_after_s
     own_s, wait_s = (
@@ -136,7 +136,7 @@ def next_step(
 def _obstacle(
     failure: Failure, retry: int, settings: RetrySettings, can_spend: bool, ends_too_late: bool
 ) -> str | None:
-    """Why this deployment is not asked again, or None."""
+    """Returns why this deployment is not tried again, or None."""
     if not failure.kind.is_retriable:
         return "not retriable"
     if retry >= settings.max_attempts:

@@ -1,10 +1,10 @@
-"""Objects that a provider keeps, as they stand in requests and answers: files, batches, responses, vector stores, ...
+"""Objects that a provider stores, in requests and responses: files, batches, responses, vector stores and so on.
 
-Owns which paths are about which object, which ids a request refers to, and which ids an answer makes known. Does not
-own whose they are (`policy.owners`), nor how a body is read (`gateway.isolation`).
+Decides which object a path refers to, which ids a request refers to, and which ids a response reveals. Owners are in
+`policy.owners`; bodies are read by `gateway.isolation`.
 
-What is not known here is no way around: a path of another kind is refused, and an id under a name that is not known
-refers to nothing that any provider documents.
+Unknown paths and fields do not bypass this: a path of another kind is refused, and an id in an unknown field refers to
+nothing that any provider documents.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ Action = Literal["create", "list", "use", "copy"]
 
 
 class Pairs(NamedTuple):
-    """A JSON object whose fields are all there, doubles included: readers differ on which of them counts. Names are
+    """A JSON object with all its fields, repeated ones included: parsers differ on which of them counts. Names are
     folded (`fold`)."""
 
     pairs: tuple[tuple[str, Any], ...]
 
 
 def fold(name: str) -> str:
-    """The name of a field as servers may take it: Go and .NET match names in any case, and Go a long s with an s."""
+    """Folds a field name as servers may: Go and .NET match names in any case, and Go a long s with an s."""
     return name.casefold()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a path is about."""
+    """The object or collection that a path refers to."""
 
     collection: str
     action: Action
     object_id: str = ""
-    """Of the object that is used or copied."""
+    """Id of the object that is used or copied."""
     is_told: bool = True
-    """The answer is the object itself, and not a file or a list that its owner may have written."""
+    """True if the response is the object itself, and not a file or a list that its owner may have written."""
 
     @property
     def is_answer(self) -> bool:
-        """Responses are many, and each is used for a short time: they have a bound of their own."""
+        """True if it is a response object: these are many, each used for a short time, with a bound of their own."""
         return self.collection == RESPONSES
 
 
@@ -57,7 +57,7 @@ _LISTED = frozenset({
 _UNLISTED = frozenset({RESPONSES, "/v1/conversations", _THREADS})
 _COLLECTIONS = sorted(_LISTED | _UNLISTED, key=len, reverse=True)
 _TELLING: tuple[list[str], ...] = ([], ["complete"], ["cancel"])
-"""What may stand behind an id so that the answer is the object itself."""
+"""Path segments that may follow an id if the response is the object itself."""
 _COPIES = {"/v1/videos": "remix"}
 _ID = re.compile(r"(?!\.+$)[A-Za-z0-9._:~-]{1,256}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
@@ -68,21 +68,21 @@ _REFERENCE = re.compile(
 )
 _CURSORS = frozenset({"after", "before", "after_id", "before_id"})
 _OPAQUE = frozenset({"metadata", "attributes", "input_schema", "parameters", "schema", "json_schema"})
-"""Callers' own data and schemas: no provider looks for an id of its own there."""
+"""Fields of callers' own data and schemas: no provider looks for its own ids there."""
 _OPAQUE_OF_TOOL_USE = _OPAQUE | {"input"}
 _OPAQUE_OF_SHARED = _OPAQUE | {"skill_id"}
 _ITEMS = frozenset({"input", "items", "additional_items"})
 _CONTENT_OF = {"reasoning": "encrypted_content", "image_generation_call": "result"}
-"""Items of an earlier answer that mean what the provider has kept, unless they bring it along."""
+"""Items of an earlier response that refer to what the provider has stored, unless they bring it along."""
 _FIELDS_OF_LISTS = frozenset({"object", "data", "has_more", "first_id", "last_id"})
-"""Some servers send the same entries again under another name."""
+"""Fields of a list object. Some servers send the same entries again under another name."""
 _LEARNED = ("output_file_id", "error_file_id", "result_files", "thread_id", "container_id", "conversation")
-"""Fields by which an object names others that the provider has made with it."""
+"""Fields in which an object names others that the provider created with it."""
 
 _DISGUISES = (b"\\u00", b"\\u017f", "\u017f".encode())
 """A letter of a name may be written as an escape, and an s as a long one."""
 _NAMES = (b"_id", b"_file", b"conversation", b"container", *_DISGUISES)
-"""One of them stands in every reference."""
+"""Every reference contains one of these."""
 _FIELDS = (b'_id"', b'_ids"', b'_file"', b'conversation"', b'container"', *_DISGUISES)
 _BY_ITEM = (*_FIELDS, b'"id"')
 _MOST_NAMES = 10_000
@@ -90,8 +90,8 @@ _NAME_BYTES = 100
 
 
 def may_refer(kind: Literal["json", "form", "other"], path: str, block: bytes) -> bool:
-    """Whether a part of a body may refer to an object; parts have to overlap by `OVERLAP_BYTES`. Plain searches: a
-    regular expression takes 37 ms a MiB."""
+    """Returns whether a part of a body may refer to an object; parts must overlap by `OVERLAP_BYTES`. Plain searches,
+    because a regular expression takes 37 ms a MiB."""
     block = block.lower()
     if kind == "form":
         return _may_refer_in_form(block)
@@ -101,11 +101,11 @@ def may_refer(kind: Literal["json", "form", "other"], path: str, block: bytes) -
 
 
 OVERLAP_BYTES = 256
-"""Longer than what `may_refer` looks for."""
+"""Longer than anything that `may_refer` looks for."""
 
 
 def _may_refer_in_form(block: bytes) -> bool:
-    """Whether a field has such a name; so many names that it would take long count as one."""
+    """Returns whether a field has such a name; so many names that the search would take long count as one."""
     if block.count(b"name=") > _MOST_NAMES:
         return True
     at = block.find(b"name=")
@@ -118,7 +118,7 @@ def _may_refer_in_form(block: bytes) -> bool:
 
 
 def place_of(method: str, path: str) -> Place | None:
-    """None: a path or a method that is about no kind of object that is known here."""
+    """Returns the object or collection that a path refers to; None: no kind of object that is known here."""
     collection = next((each for each in _COLLECTIONS if path == each or path.startswith(f"{each}/")), None)
     if collection is None or method not in _METHODS:
         return None
@@ -137,7 +137,8 @@ def place_of(method: str, path: str) -> Place | None:
 
 
 def references_in_query(query: str, *, is_list: bool) -> Iterator[str]:
-    """Ids that a query refers to; `is_list`: of a list of objects, whose cursors are ids."""
+    """Yields the ids that a query refers to; `is_list`: the query is that of a list of objects, where cursors
+    are ids."""
     for name, value in parse_qsl(query.replace(";", "&"), keep_blank_values=True):
         plain = name.lower().removesuffix("[]")
         if value and ((is_list and plain in _CURSORS) or _REFERENCE.fullmatch(plain)):
@@ -145,7 +146,7 @@ def references_in_query(query: str, *, is_list: bool) -> Iterator[str]:
 
 
 def references(body: Any) -> Iterator[str]:
-    """Ids that a JSON body refers to, whose objects are `Pairs`."""
+    """Yields the ids that a JSON body refers to; its objects are `Pairs`."""
     waiting: list[tuple[str, Any]] = [("", body)]
     while waiting:
         name, value = waiting.pop()
@@ -160,7 +161,8 @@ def references(body: Any) -> Iterator[str]:
 
 
 def _own_reference(name: str, value: Pairs) -> Iterator[str]:
-    """An object that stands for another by its `id`: a conversation, a container, an item of an earlier answer."""
+    """Yields the ids of objects that stand for another by their `id`: a conversation, a container, an item of an
+    earlier response."""
     ids = [each for key, each in value.pairs if key == "id" and isinstance(each, str)]
     if not ids:
         return
@@ -179,8 +181,8 @@ def _stands_for(kind: object, fields: set[str]) -> bool:
 
 
 def _opaque_in(value: Pairs) -> frozenset[str]:
-    """The names whose values refer to no object: also the `input` that a model has written for a client's own tool, and
-    the `skill_id` of a skill that Anthropic has made for all."""
+    """Returns the names of fields that refer to no object. They include the `input` that a model has written for a
+    client's own tool, and the `skill_id` of a skill that Anthropic provides to all."""
     kinds = [each for key, each in value.pairs if key == "type"]
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
         return _OPAQUE
@@ -190,9 +192,9 @@ def _opaque_in(value: Pairs) -> frozenset[str]:
 
 
 def known_by(place: Place, answer: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Ids that a good answer makes known as the caller's, each with whether it is of a response.
+    """Yields the ids that a successful response reveals as the caller's, each with whether it is of a response.
 
-    Only fields that a provider fills itself: what it merely repeats, such as `metadata`, is the caller's to choose.
+    Only fields that a provider fills itself: those that it repeats, such as `metadata`, are chosen by the caller.
     """
     if not place.is_told:
         return
@@ -214,7 +216,7 @@ def known_by(place: Place, answer: Mapping[str, Any]) -> Iterator[tuple[str, boo
 
 
 def known_by_event(event: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """The same of one event of a streamed response."""
+    """Like `known_by`, for one event of a streamed response."""
     response = event.get("response")
     if isinstance(response, dict):
         yield from known_by(Place(RESPONSES, "create"), response)
@@ -222,7 +224,8 @@ def known_by_event(event: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def known_by_item(item: object) -> Iterator[tuple[str, bool]]:
-    """A response's own item, which a later request may refer to, and the container that it has run in."""
+    """Yields the ids of a response's own item, which a later request may refer to, and of the container that it ran
+    in."""
     if isinstance(item, dict):
         for name in ("id", "container_id"):
             if isinstance(item.get(name), str):
@@ -230,7 +233,7 @@ def known_by_item(item: object) -> Iterator[tuple[str, bool]]:
 
 
 def filtered(answer: Mapping[str, Any], kept: Sequence[Any]) -> dict[str, Any]:
-    """A provider's list with these entries alone, as if there were no others."""
+    """Returns a provider's list with only these entries, as if there were no others."""
     ids = [each["id"] for each in kept]
     ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
     known = {name: value for name, value in answer.items() if name in _FIELDS_OF_LISTS}
@@ -238,7 +241,7 @@ def filtered(answer: Mapping[str, Any], kept: Sequence[Any]) -> dict[str, Any]:
 
 
 def _is_run(place: Place, answer: Mapping[str, Any]) -> bool:
-    """The answer to `/v1/threads/runs` is a run; its thread is the object."""
+    """Returns whether the response is a run, as from `/v1/threads/runs`; its thread is the object."""
     return place.collection == _THREADS and isinstance(answer.get("thread_id"), str)
 
 

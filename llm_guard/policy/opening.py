@@ -1,38 +1,39 @@
 """How long a breaker refuses calls before it lets the next probe through.
 
-Owns the lengths of an outage's openings and of its probes' leases. Does not own when an opening begins or what ends the
-outage (`policy.breaker`).
+Computes the lengths of an outage's open periods and of its probes' leases. `policy.breaker` decides when an open period
+begins and what ends the outage.
 """
 
 from __future__ import annotations
 
 from math import inf, sqrt
 
-# With early probes an opening lasts this long, plus a share of the outage so far, up to a longest one. A recovery after
-# D seconds is noticed within 0.8 s + D / 20, and within 3.5 s however long the outage was, so that slow start fits into
-# the 10 s after which 95 % of the calls are served again. An outage of 8 s costs 8 probes, one of 10 minutes 190.
+# With early probes an open period lasts this long plus a share of the outage so far, up to a longest one. A recovery
+# after D seconds is noticed within 0.8 s + D / 20, and within 3.5 s however long the outage was, so that slow start
+# fits into the 10 s after which 95 % of the calls are served again. An outage of 8 s costs 8 probes, one of 10 minutes
+# 190.
 _EARLY_S = 0.8
 _EARLY_SHARE = 1 / 20
-# Where many calls are refused a probe is one of 250 of them, and a recovery is noticed within 0.33 s + D / 20: clients
-# that wait for the end of an outage are served later by as much as it goes unnoticed. 1,000 of them, served at 200/s
-# after an outage of 4 s, must not take longer than 1.1 times the 9 s that they need.
+# Where many calls are refused, one of 250 of them becomes a probe, and a recovery is noticed within 0.33 s + D / 20:
+# clients that wait for the end of an outage are served later by the time that it goes unnoticed. 1,000 of them, served
+# at 200/s after an outage of 4 s, must not take longer than 1.1 times the 9 s that they need.
 _CALLS_PER_PROBE = 250
 _BUSY_S = 0.33
-# The first is for blips. In a brownout each probe may be one that is answered.
+# The first open period is for blips. In a brownout any probe may succeed.
 _FIRST_S = 0.25
 _LONGEST_EARLY_S = 3.5
 # A shorter lease would send a second probe to a provider that answers in a second.
 _SHORTEST_LEASE_S = 1.0
-# Without early probes an opening is this share of the outage so far.
+# Without early probes an open period is this share of the outage so far.
 _SHARE_OF_OUTAGE = 1 / 8
 # Multiples of it, modulo 1, spread more evenly than random draws (Knuth, vol. 3, 6.4).
 _GOLDEN = (sqrt(5) - 1) / 2
 
 
 class Opening:
-    """The openings of one breaker, on monotonic time. An outage is a sequence of openings; `end` ends it.
+    """The open periods of one breaker, on monotonic time. An outage is a sequence of them; `end` ends it.
 
-    Each opening is followed by a probe; a probe that fails begins the next opening.
+    Each open period is followed by a probe; a probe that fails begins the next one.
     """
 
     __slots__ = ("_count", "_phase", "began_at", "is_brownout", "length_s", "outage_at", "refused")
@@ -40,25 +41,25 @@ class Opening:
     def __init__(self, phase: float) -> None:
         """`phase`, 0 <= phase < 1: where the jitter's sequence begins."""
         self.outage_at: float | None = None
-        """When the first opening of the present outage began; None outside one."""
+        """When the first open period of the present outage began; None outside one."""
         self.is_brownout = False
-        """A share of the calls opened it, not a run of failures: some calls are answered even now."""
+        """True if a share of the calls opened it, not a run of failures: some calls still succeed."""
         self.began_at = 0.0
         self.length_s = 0.0
         self.refused = 0
-        """Calls that were refused since the outage began; the breaker counts them."""
+        """Calls refused since the outage began; the breaker counts them."""
         self._phase = phase
         self._count = 0
 
     def begin(
         self, now: float, open_s: float, max_open_s: float, jitter: float, *, has_early_probes: bool, is_brownout: bool
     ) -> None:
-        """Opens for a time that grows with the outage, shortened by up to the share `jitter` of itself.
+        """Begins an open period. Its length grows with the outage and is cut by up to the share `jitter` of itself.
 
-        With early probes: 800 ms (the first and in a brownout 250 ms) and a twentieth of the outage so far, or as long
-        as 250 calls take to come, if that is shorter, but not below 330 ms and a twentieth of the outage;
-        at most 3.5 s, at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
-        `max_open_s` (a longer `open_s` wins). `is_brownout` counts when the outage begins.
+        With early probes: 800 ms (the first, and all in a brownout: 250 ms) plus a twentieth of the outage so far; or
+        the time in which 250 calls come, if that is shorter, but not below 330 ms plus a twentieth of the outage; at
+        most 3.5 s and at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
+        `max_open_s` (a longer `open_s` wins). `is_brownout` is read when the outage begins.
         """
         at_least_s = _EARLY_S
         if self.outage_at is None:
@@ -82,12 +83,12 @@ class Opening:
         self.is_brownout = False
 
     def probe_at(self) -> float:
-        """The instant from which a probe may pass."""
+        """Returns the instant from which a probe may pass."""
         return self.began_at + self.length_s
 
     def lease_s(self, now: float) -> float:
-        """How long a probe that is sent now keeps the next one back, if it does not return: 1 s to 3.5 s, growing with
-        the outage. It does not depend on the settings: a call that hangs must not delay the recovery."""
+        """Returns how long a probe sent now keeps the next one back if it does not return: 1 s to 3.5 s, growing with
+        the outage. Independent of the settings: a call that hangs must not delay the recovery."""
         return max(_SHORTEST_LEASE_S, self._early_s(_EARLY_S, now))
 
     def _early_s(self, at_least_s: float, now: float) -> float:
@@ -95,7 +96,7 @@ class Opening:
         return min(at_least_s + outage_s * _EARLY_SHARE, _LONGEST_EARLY_S)
 
     def _busy_s(self, now: float) -> float:
-        """Interval of probes that the number of refused calls allows; inf if none was refused."""
+        """Returns the interval of probes that follows from the number of refused calls; inf if none was refused."""
         if self.outage_at is None or not self.refused:
             return inf
         return max(self._early_s(_BUSY_S, now), _CALLS_PER_PROBE * (now - self.outage_at) / self.refused)

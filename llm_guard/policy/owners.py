@@ -1,7 +1,6 @@
-"""Which client key has made which of a provider's objects: bounded for each key, so that none can push out another's.
+"""Index of the client keys that created a provider's objects: bounded per key, so that none can evict another's.
 
-Owns the index, and what is new in it. Does not own what an object is (`policy.objects`), nor where the index outlives
-the process (`store.owners`).
+Which objects there are is defined in `policy.objects`; `store.owners` persists the index.
 """
 
 from __future__ import annotations
@@ -10,20 +9,20 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 MOST_OBJECTS = 20_000
-"""Of each key: files, batches, vector stores, jobs and the like. Those used the longest ago are forgotten first."""
+"""Per key: files, batches, vector stores, jobs and the like. The least recently used are dropped first."""
 MOST_ANSWERS = 50_000
-"""Of each key: responses and their items."""
+"""Per key: responses and their items."""
 
 
 class ObjectKey(NamedTuple):
-    """Ids are a provider's own: two upstreams may give the same one."""
+    """Key of an object. Ids are a provider's own: two upstreams may use the same one."""
 
     upstream: str
     id: str
 
 
 class Ownership(NamedTuple):
-    """One entry."""
+    """One entry of the index."""
 
     key: ObjectKey
     owner: str
@@ -31,7 +30,7 @@ class Ownership(NamedTuple):
 
 
 class Owners:
-    """Of one gateway. An object has one owner, for good: the first that is noted."""
+    """Index of one gateway. An object has one owner for good: the first that is noted."""
 
     def __init__(self, most_objects: int = MOST_OBJECTS, most_answers: int = MOST_ANSWERS) -> None:
         self._most = {False: most_objects, True: most_answers}
@@ -42,7 +41,7 @@ class Owners:
         return len(self._owners)
 
     def note(self, entry: Ownership) -> bool:
-        """Returns whether it is new. What has an owner keeps it."""
+        """Adds an entry; returns whether it is new. An object that has an owner keeps it."""
         if entry.key in self._owners:
             return False
         recent = self._recent.setdefault((entry.owner, entry.is_answer), OrderedDict())
@@ -54,7 +53,7 @@ class Owners:
         return True
 
     def is_own(self, key: ObjectKey, owner: str) -> bool:
-        """Whether `owner` has made it; that it is used is noted."""
+        """Returns whether `owner` created the object; marks it as used."""
         if self._owners.get(key) != owner:
             return False
         for is_answer in (False, True):
@@ -64,5 +63,5 @@ class Owners:
         return True
 
     def has_other(self, key: ObjectKey, owner: str) -> bool:
-        """Whether another has made it."""
+        """Returns whether another client key created the object."""
         return self._owners.get(key, owner) != owner

@@ -1,7 +1,7 @@
-"""How fast calls may go because of a provider's 429s and rate-limit headers, and holds for its Retry-After.
+"""Pace of calls to a deployment: the rate set by a provider's 429s and rate-limit headers, and holds for Retry-After.
 
-Joins the rate (`policy.pacer`) and the hold (`policy.hold`), and decides how calls that have waited for either return.
-Does not own which callers the pace is for (`policy.apart`), nor which call goes next (`policy.line`).
+Combines the rate (`policy.pacer`) and the hold (`policy.hold`), and lets calls that have waited for either return
+slowly. `policy.apart` decides which callers the pace applies to, `policy.line` which call goes next.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from llm_guard.policy.hold import Hold, RetryAfterEvidence
 from llm_guard.policy.pacer import Pacer, PacerSnapshot
 from llm_guard.policy.rate_hints import RateHint
 
-# After a hold so many that wait are let go at once.
+# Up to this many waiting calls may all go at once after a hold.
 _FEW = 4
-# After a hold calls go so much faster than they came: the last of them still goes within `queue_wait`.
+# After a hold calls go this much faster than they came: the last of them still goes within `queue_wait`.
 _CATCH_UP = 1.25
-# So many calls go at that rate before it may double; after a stop nothing but the answers shows what is taken.
+# So many calls go at that rate before it may double; after a stop only the responses show what is accepted.
 _CALLS_AFTER_HOLD = 15
 _CALLS_AFTER_STOP = 60
 
@@ -28,15 +28,15 @@ _CALLS_AFTER_STOP = 60
 class PaceSnapshot:
     pacer: PacerSnapshot
     held_until: float | None
-    """Nothing passes before this instant; None: not held."""
+    """No call passes before this instant; None: not held."""
     held_since: float | None
-    """When the hold began, or the first of a row of holds; None: neither held nor looking."""
+    """When the hold began, or the first of several in a row; None: neither held nor probing."""
     is_probing: bool
-    """Single calls look whether the provider takes calls again."""
+    """True if single calls probe whether the provider takes calls again."""
 
 
 class Pace:
-    """The rate and the hold that calls keep to. Methods take the line's length as `waiting` where it matters."""
+    """The rate and the hold that calls keep to. Methods take the wait queue's length as `waiting` where needed."""
 
     __slots__ = ("_denied", "_hold", "_pacer", "_retry_after")
 
@@ -48,52 +48,52 @@ class Pace:
 
     @property
     def is_limited(self) -> bool:
-        """Whether 429s limit it: by a rate learned from them, or by a hold."""
+        """True if 429s limit the pace: by a rate learned from them, or by a hold."""
         return self._hold.since is not None or self._pacer.is_learning
 
     @property
     def is_accepting(self) -> bool:
-        """Whether there is a rate learned from 429s at which calls are accepted."""
+        """True if there is a rate learned from 429s at which calls are accepted."""
         return self._hold.since is None and self._pacer.is_learning and not self._pacer.is_stopped
 
     def hold_opens_at(self) -> float:
-        """When the hold lets the next call pass; -inf: there is no hold."""
+        """Returns when the hold lets the next call pass; -inf: there is no hold."""
         return -inf if self._hold.since is None else self._hold.opens_at()
 
     def rate_opens_at(self, now: float) -> float:
-        """When the rate lets the next call pass; an instant in the past: now. Counts as demand, which may have the rate
-        grow."""
+        """Returns when the rate lets the next call pass; in the past: now. Counts as demand, which could raise the
+        rate."""
         return self._pacer.opens_at(now)
 
     def forecast_at(self, now: float) -> float:
-        """From when on the next may pass. Read-only."""
+        """Returns the instant from which the next call may pass. Read-only."""
         return max(self._hold.opens_at(), self._pacer.snapshot(now).next_at)
 
     def wait_s(self, ahead: int, now: float) -> float:
-        """Estimated seconds until `ahead` calls have gone, and one more may."""
+        """Returns the estimated seconds until `ahead` calls have gone, and one more may."""
         return max(self._hold.opens_at() - now, self._pacer.wait_s(ahead, now))
 
     def note_denied(self, now: float) -> None:
-        """A call could not enter at once."""
+        """Notes that a call could not enter at once."""
         self._denied.note(now)
 
     def take(self, settings: CapacitySettings, waiting: int, now: float) -> None:
-        """A call goes. If the hold is over with it, those that wait return slowly."""
+        """Notes that a call goes. If that ends the hold, waiting calls return slowly."""
         if (held_since := self._hold.since) is not None and self._hold.take(now):
             self._open_after_hold(now - held_since, settings, waiting, now)
         self._pacer.take(now)
 
     def put_back(self, entered_at: float, now: float) -> None:
-        """The call that entered then did not go after all."""
+        """Notes that the call that entered at `entered_at` did not go after all."""
         self._pacer.put_back(entered_at, now)
         self._hold.note_unused(entered_at)
 
     def note_unused(self, entered_at: float) -> None:
-        """The client of the call that entered then left: it shows nothing."""
+        """Notes that the client of that call disconnected: the call is not evidence of anything."""
         self._hold.note_unused(entered_at)
 
     def note_rate_limited(self, entered_at: float, settings: CapacitySettings, now: float) -> None:
-        """The call that entered then came back with a 429."""
+        """Notes a 429 for the call that entered at `entered_at`."""
         self._denied.take_back()
         self._retry_after.note_rate_limited()
         self._hold.note_rate_limited(entered_at, now)
@@ -103,8 +103,8 @@ class Pace:
     def note_accepted(
         self, entered_at: float, settings: CapacitySettings, waiting: int, now: float, *, is_ok: bool
     ) -> None:  # fmt: skip
-        """The call that entered then came back with anything but a 429: it may end a hold, a stop or both. `is_ok`: it
-        was answered well."""
+        """Notes any other response than a 429 to that call: it may end a hold, a stop or both. `is_ok`: the call
+        succeeded."""
         if is_ok:
             self._retry_after.note_accepted(entered_at, now)
         held_since = self._hold.since
@@ -113,17 +113,17 @@ class Pace:
         opening = self._pacer.note_accepted(entered_at, now) if settings.pacing else None
         is_held_no_more = held_since is not None and self._hold.note_answer(entered_at)
         if opening is not None and (opening == "after_stop" or not is_held_no_more):
-            # All calls could not enter at once, and most may have been refused without waiting.
+            # None of the calls could enter at once, and most may have been refused without waiting.
             self._open_slowly(self._denied.per_s(now), _CALLS_AFTER_STOP, settings, waiting, now)
         elif is_held_no_more and held_since is not None:
             self._open_after_hold(now - held_since, settings, waiting, now)
 
     def note_hint(self, hint: RateHint, waiting: int, in_flight: int, sent_at: float, now: float) -> None:
-        """The answer to a request that went at `sent_at` had these rate-limit headers."""
+        """Notes rate-limit headers of the response to a request that was sent at `sent_at`."""
         self._pacer.note_hint(hint, waiting, in_flight, sent_at, now)
 
     def note_retry_after(self, until: float, since: float, now: float) -> None:
-        """The call that came back last was refused with a hint: a hold from `since` on, if that is about all calls."""
+        """Notes a Retry-After on the call that ended last: it begins a hold at `since`, if it applies to all calls."""
         if self._retry_after.note_hint(until, now):
             self._hold.begin(until, since)
 
@@ -138,13 +138,13 @@ class Pace:
         self._pacer.release(now)
 
     def reset(self, now: float) -> None:
-        """Forgets the rate, a hold, and the look after it."""
+        """Forgets the rate, a hold, and the probe after it."""
         self._pacer.release(now)
         self._hold.lift()
         self._retry_after = RetryAfterEvidence()
 
     def open_for_backlog(self, settings: CapacitySettings, waiting: int, now: float) -> None:
-        """Calls that have waited at another pace keep to this one from now on."""
+        """Lets calls that have waited at another pace return slowly at this one."""
         self._open_after_hold(settings.queue_wait, settings, waiting, now)
 
     def snapshot(self, now: float) -> PaceSnapshot:
@@ -157,8 +157,8 @@ class Pace:
         )
 
     def _open_after_hold(self, held_s: float, settings: CapacitySettings, waiting: int, now: float) -> None:
-        """Many calls that waited for the same instant must not all go at once, nor much faster than they came before
-        half of them have gone."""
+        """Begins a slow start: many calls that waited for the same instant must not all go at once, nor much faster
+        than they came until half of them have gone."""
         queued_per_s = waiting / max(1.0, min(held_s, settings.queue_wait))
         self._open_slowly(queued_per_s, max(_CALLS_AFTER_HOLD, waiting // 2), settings, waiting, now)
 

@@ -1,6 +1,6 @@
-"""What 429s are evidence of: how many of the recent calls met one, and how many meet one however slowly they go.
+"""Statistics of 429s: how many of the recent calls get one, and how many get one however slowly calls go.
 
-Owns the counts and the tests of chance. Does not own what is made of them (`policy.pacer`).
+Counts and tests only; `policy.pacer` acts on them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 _DEVIATIONS = 3.0
-# A share of some eight calls is told from another, or two 429s at once; over a second at least.
+# About eight calls, or two 429s at once, distinguish one share from another; over at least a second.
 _TELLING_CALLS = 8
 _TELLING_429S = 2
 _STRETCH_S = 1.0
@@ -28,20 +28,21 @@ _TOO_FAST_SHARE = 0.6
 _REFINED_OVER = 50
 _KNOWN_S = 60.0
 _MOST_KNOWN_S = 960.0
-# Where so many 429s were due and none came (chance: e^-9), the background is gone.
+# If so many 429s were due and none came (chance: e^-9), the background is gone.
 _DUE_429S = 9
 
 
 def most_by_chance(calls: float, share: float) -> float:
-    """429s, when `share` of the calls meets one: the mean and three standard deviations of Poisson's law."""
+    """Returns the most 429s to expect by chance if `share` of the calls gets one: mean and three Poisson standard
+    deviations."""
     expected = share * calls
     return expected + _DEVIATIONS * sqrt(expected)
 
 
 class Recent:
-    """The calls of the last one or two stretches, each of a second and eight calls, or of a minute.
+    """Counts of the calls of the last one or two stretches, each of a second and eight calls, or of a minute.
 
-    A 429 counts when its call went, not when it came back: good answers may take a minute longer.
+    A 429 counts at the time its call went, not when it came back: successes may take a minute longer.
     """
 
     __slots__ = ("_first", "_last", "_previous", "calls", "due_at", "limited")
@@ -54,17 +55,17 @@ class Recent:
 
     @property
     def accepted(self) -> int:
-        """Calls that went and met no 429 so far, ever."""
+        """All calls ever that went and got no 429 so far."""
         return self.calls - self.limited
 
     def restart(self, now: float) -> None:
-        """What was before is not recent any more."""
+        """Begins the recent past now: earlier calls no longer count."""
         self._previous = self._last = _Mark(now, self.calls, self.limited)
         self._first: _Mark | None = None
         self.due_at = now + _STRETCH_S
 
     def turn(self, now: float) -> None:
-        """A stretch may be over: from `due_at` on."""
+        """Ends a stretch if it is long enough; to be called from `due_at` on."""
         passed_s = now - self._last.at
         if self.calls - self._last.calls < _TELLING_CALLS and passed_s < _STALE_S:
             return
@@ -80,42 +81,42 @@ class Recent:
             self._first = _Mark(now, self.calls, self.limited)
 
     def uncount(self, entered_at: float) -> None:
-        """The call did not go after all."""
+        """Removes a call that did not go after all."""
         self._shift(entered_at, -1, 0)
-        # A mark of the instant at which the call entered may have counted it.
+        # A mark set at the instant at which the call entered may have counted it.
         for mark in (self._previous, self._last, self._first):
             if mark is not None:
                 mark.calls = min(mark.calls, self.calls)
 
     def is_more_than(self, share: float) -> bool:
-        """Whether more calls met a 429 than chance makes of that share."""
+        """Returns whether more calls got a 429 than chance explains at that share."""
         return self._is_more_since(self._previous, share)
 
     def is_spent(self, share: float) -> bool:
-        """Whether hardly a call was without a 429 since the first one, and that is not chance: those before it say
-        nothing of a quota that was spent then."""
+        """Returns whether nearly every call since the first 429 got one too, by more than chance: earlier calls say
+        nothing about a quota that was spent then."""
         first = self._first
         return first is not None and self._is_stopped_since(first) and self._is_more_since(first, share)
 
     def is_telling(self) -> bool:
-        """Whether there are calls or 429s enough to tell one share from another."""
+        """Returns whether there are enough calls or 429s to distinguish one share from another."""
         previous = self._previous
         return self.calls - previous.calls >= _TELLING_CALLS or self.limited - previous.limited >= _TELLING_429S
 
     def is_stopped(self) -> bool:
-        """Whether hardly a call is without a 429."""
+        """Returns whether nearly every call gets a 429."""
         return self._is_stopped_since(self._previous)
 
     def has_lasted(self, least_s: float, now: float) -> bool:
-        """Whether the first 429 is so long ago."""
+        """Returns whether the first 429 is at least so long ago."""
         return self._first is not None and now - self._first.at >= least_s
 
     def accepted_rate(self, now: float, least_s: float) -> float:
-        """Calls a second that met no 429, one for luck among them."""
+        """Returns the rate of calls that got no 429, plus one call as a margin, in calls a second."""
         return self._rate_since(self._previous, now, least_s)
 
     def accepted_rate_at_most(self, now: float, least_s: float) -> float:
-        """The same, or since the first 429 if that is more: there may have been silence before."""
+        """Returns the same, or the rate since the first 429 if that is more: there may have been no calls before."""
         since_first = 0.0 if self._first is None else self._rate_since(self._first, now, least_s)
         return max(since_first, self.accepted_rate(now, least_s))
 
@@ -138,7 +139,7 @@ class Recent:
 
 
 class Accepted:
-    """The latest answers that were no 429, up to the 60 that make one a second over a minute."""
+    """The latest responses that were no 429: up to 60, which make one a second over a minute."""
 
     __slots__ = ("_at", "_limited_at", "_limited_since")
 
@@ -148,17 +149,17 @@ class Accepted:
         """The latest 429, and the first one after a minute without any."""
 
     def note(self, now: float) -> None:
-        """A call came back with anything but a 429."""
+        """Notes any other response than a 429."""
         self._at.append(now)
 
     def note_rate_limited(self, now: float) -> None:
-        """A call came back with a 429."""
+        """Notes a 429."""
         if now - self._limited_at >= _MINUTE_S:
             self._limited_since = now
         self._limited_at = now
 
     def rate(self, now: float) -> float:
-        """Answers a second over the last minute; 1: as many or more."""
+        """Returns the rate over the last minute, in responses a second; 1: one or more."""
         at = self._at
         while at and at[0] <= now - _MINUTE_S:
             at.popleft()
@@ -173,15 +174,15 @@ class Accepted:
 
 
 class Background:
-    """The share of calls that meets a 429 whatever the rate, learned from the early calls of epochs.
+    """The share of calls that get a 429 at any rate, learned from the early calls of epochs.
 
-    An epoch lies between two cuts; its calls are early while the rate is below where the last 429 came. A provider
-    that limits the rate has hardly a 429 for those, one that answers 429 by chance as many as ever: three epochs in
-    a row were in vain, and their share is the background, if they have more than 3 % of them, more than the known
-    background, and not clearly fewer than the epoch before. An epoch in which most meet one says nothing: the rate
-    is still far too high.
+    An epoch lies between two cuts; its calls are early while the rate is below that at the last 429. A provider that
+    limits the rate hardly refuses those, one that answers 429 at random refuses as many as ever. If three epochs in a
+    row were in vain, their share is the background: each had more than 3 % of 429s, more than the known background,
+    and not clearly fewer than the epoch before. An epoch in which most calls get one says nothing: the rate is still
+    far too high.
 
-    It is known for a minute, for longer when it proves right again, and as long as epochs confirm it.
+    The background is known for a minute, for longer if it proves right again, and as long as epochs confirm it.
     """
 
     __slots__ = (
@@ -199,31 +200,31 @@ class Background:
         self._known_until = -inf
 
     def share(self, now: float) -> float:
-        """From 0 to 1; 0: none is known."""
+        """Returns the background share from 0 to 1; 0: none is known."""
         return self._share if now < self._known_until else 0.0
 
     def note_row(self, answers: int) -> None:
-        """So many answers in a row were no 429."""
+        """Notes so many responses in a row without a 429."""
         if self._share * answers >= _DUE_429S:
             self._share, self._known_until = 0.0, -inf
 
     def begin(self) -> None:
-        """The first cut after a time without a pace: what was found before has no part in the next finding."""
+        """Begins with the first cut after a time without a pace: earlier epochs do not count."""
         self._calls = self._limited = 0
         self._share_before = 0.0
         self._begin_row()
 
     def note_call(self, count: int = 1) -> None:
-        """An early call went; -1: it did not."""
+        """Counts an early call that goes; -1: one that did not go after all."""
         self._calls += count
 
     def note_limited(self) -> None:
-        """An early call came back with a 429."""
+        """Counts a 429 for an early call."""
         self._limited += 1
 
     def is_in_vain(self, answered: float, now: float) -> bool:
-        """An epoch ends, and that part (0 to 1) of its early calls has had time for a 429. True: three were in vain,
-        and the background is known anew."""
+        """Ends an epoch. `answered`: share (0 to 1) of its early calls that have had time to get a 429. True: three
+        epochs were in vain, and the background is updated."""
         calls, limited = max(self._limited, self._calls * answered), self._limited
         as_before = self._share_before * calls
         self._calls = self._limited = 0

@@ -1,7 +1,7 @@
-"""How fast calls may follow one another, so that a provider has no reason to answer 429.
+"""Pacing: how fast calls may follow one another, so that a provider has no reason to answer 429.
 
-Joins the rate learned from 429s (`policy.learned_rate`) and the rate that headers allow (`policy.header_rate`). Does
-not own which call goes next (`policy.gate`).
+Combines the rate learned from 429s (`policy.learned_rate`) and the rate that headers allow (`policy.header_rate`).
+`policy.gate` decides which call goes next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PacerSnapshot:
     since: float | None
     """When calls began to be paced for that cause; None: there is no rate."""
     is_probing: bool
-    """Nothing is accepted: single calls probe whether that has changed."""
+    """True if nothing is accepted: single calls probe whether that has changed."""
 
 
 class Pacer:
@@ -44,17 +44,17 @@ class Pacer:
 
     @property
     def is_learning(self) -> bool:
-        """Whether there is a rate that was learned from 429s."""
+        """True if there is a rate that was learned from 429s."""
         return self._learned.rate is not None
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nothing is accepted: single calls probe whether that has changed."""
+        """True if nothing is accepted: single calls probe whether that has changed."""
         return self._learned.rate is not None and self._learned.is_stopped
 
     def opens_at(self, now: float) -> float:
-        """Earliest instant of the next call; one in the past means now. Counts as demand: the learned rate grows
-        while calls wait for it."""
+        """Returns the earliest instant of the next call; one in the past means now. Counts as demand: the learned rate
+        grows while calls wait for it."""
         learned = self._learned
         if learned.rate is None and self._header.rate is None:
             return -inf
@@ -68,7 +68,7 @@ class Pacer:
         return at
 
     def take(self, now: float) -> None:
-        """A call goes."""
+        """Notes that a call goes."""
         learned = self._learned
         learned.take(now)
         if learned.rate is None and self._header.rate is None:
@@ -78,30 +78,30 @@ class Pacer:
             self._bucket.take(rate, now)
 
     def put_back(self, entered_at: float, now: float) -> None:
-        """The call that `take` let go at `entered_at` did not go after all."""
+        """Notes that the call that `take` let go at `entered_at` did not go after all."""
         self._learned.put_back(entered_at)
         rate = self._rate()
         if rate is not None:
             self._bucket.put_back(rate, now)
 
     def note_rate_limited(self, entered_at: float, now: float) -> None:
-        """The call that went at `entered_at` came back with a 429."""
+        """Notes a 429 for the call that went at `entered_at`."""
         self._learned.note_rate_limited(entered_at, now)
 
     def note_accepted(self, entered_at: float, now: float) -> Opening | None:
-        """The call that went at `entered_at` came back with anything but a 429. Returns the slow start that this
+        """Notes any other response than a 429 to the call that went at `entered_at`. Returns the slow start that this
         begins, or None."""
         return self._learned.note_accepted(entered_at, now)
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
-        """Calls have waited for something else, and would all go at once: slow start up to `ceiling` calls a second,
-        then, after so many calls, the usual growth. Does nothing if a rate was learned already, unless that is
-        opening."""
+        """Begins a slow start for calls that have waited for something else and would all go at once: up to `ceiling`
+        calls a second, then, after so many calls, the usual growth. Does nothing if a rate is already learned, unless
+        it is in a slow start."""
         self._learned.open_slowly(now, ceiling, calls)
 
     def note_hint(self, hint: RateHint, waiting: int, in_flight: int, sent_at: float, now: float) -> None:
-        """The answer to a request that went at `sent_at` had these rate-limit headers. So many calls wait, and are in
-        flight."""
+        """Notes rate-limit headers of the response to a request sent at `sent_at`, with the numbers of calls that wait
+        and are in flight."""
         self._header.note(hint, waiting + in_flight, in_flight, self._learned.accepted, sent_at, now)
         self._shorten_wait(now)
         self._bucket.pause(self._header.closed_until)
@@ -126,7 +126,7 @@ class Pacer:
         )
 
     def wait_s(self, ahead: int, now: float) -> float:
-        """Estimated seconds until `ahead` calls have gone, and one more may."""
+        """Returns the estimated seconds until `ahead` calls have gone, and one more may."""
         self._expire(now)
         rate = self._rate()
         if rate is None:
@@ -135,14 +135,14 @@ class Pacer:
         return begin_s + (self._learned.drain_s(ahead, rate) if self._is_learned() else ahead / rate)
 
     def _rate(self) -> float | None:
-        """The lower of both rates."""
+        """Returns the lower of both rates."""
         learned, header = self._learned.rate, self._header.rate
         if learned is None or header is None:
             return header if learned is None else learned
         return min(learned, header)
 
     def _is_learned(self) -> bool:
-        """Whether the lower rate is the learned one."""
+        """Returns whether the lower rate is the learned one."""
         learned, header = self._learned.rate, self._header.rate
         return learned is not None and (header is None or learned <= header)
 
@@ -152,7 +152,7 @@ class Pacer:
             self._shorten_wait(now)
 
     def _shorten_wait(self, now: float) -> None:
-        """The rate of headers has changed: the next call need not wait as long as at a lower rate."""
+        """Shortens the next call's wait to that at the present rate, after the rate of headers has changed."""
         rate = self._rate()
         if rate is not None:
             self._bucket.shorten(rate, now)

@@ -1,12 +1,12 @@
-"""The pace that each caller of a gate keeps to: that of all, or that of the callers which a provider limits.
+"""Paces of a gate: which callers share the general pace, and which the pace of those that a provider limits.
 
-Owns when callers part and when they keep to one pace again. Does not own a pace (`policy.pace`), nor the evidence that
-one of the limited callers does not belong to the others (`policy.apart`).
+Decides when callers are separated and when they share one pace again. A pace is a `policy.pace.Pace`; `policy.apart`
+has the evidence that a limited caller does not belong to the others.
 
-A limit that one caller's 429s have begun binds this caller alone until others are refused too. When another one calls,
-the callers that were refused take the limited pace with them, and the other one begins with a fresh pace. If its own
-429s limit that pace, it joins them: the limit is that of the whole account, and they share it. If many calls of other
-callers are refused, all callers join, also those that call too seldom to learn a pace.
+A limit that one caller's 429s have begun applies to this caller alone until others are refused too. When another one
+calls, the refused callers keep the limited pace, and the other one begins with a fresh pace. If its own 429s limit that
+pace, it joins them: the limit is that of the whole account, and they share it. If many calls of other callers are
+refused, all callers join, including those that call too seldom to learn a pace.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ class Paces:
 
     def __init__(self, now: float) -> None:
         self.free = Pace(now)
-        """For all callers that are not apart."""
+        """The pace of all callers that are not apart."""
         self.apart: Apart | None = None
         self._refused: OrderedDict[str, None] = OrderedDict()
-        """Callers at `free` that were refused and not accepted since; from the beginning of a limit on all that were
-        refused."""
+        """Callers at `free` that were refused and not accepted since; once a limit has begun, all that were refused."""
 
     def of(self, caller: str, now: float) -> Pace:
-        """The pace of a call that comes now. A caller that was not refused parts from those that were."""
+        """Returns the pace of a new call. Separates a caller that was not refused from those that were."""
         apart = self.apart
         if apart is not None and apart.has(caller):
             return apart.pace
@@ -42,18 +41,18 @@ class Paces:
         return self.free
 
     def of_known(self, caller: str) -> Pace:
-        """The pace of a call that waits or has gone."""
+        """Returns the pace of a call that waits or has gone."""
         apart = self.apart
         return apart.pace if apart is not None and apart.has(caller) else self.free
 
     def forecast_of(self, caller: str) -> Pace | None:
-        """The pace that `of` would find; None: a fresh one. Read-only."""
+        """Returns the pace that `of` would find; None: a fresh one. Read-only."""
         pace = self.of_known(caller)
         parts = pace is self.free and self._refused and caller not in self._refused and pace.is_limited
         return None if parts else pace
 
     def note_rate_limited(self, caller: str, entered_at: float, settings: CapacitySettings, now: float) -> None:
-        """A caller's call that entered then came back with a 429."""
+        """Notes a 429 for a caller's call that entered at `entered_at`."""
         pace, apart = self.of_known(caller), self.apart
         pace.note_rate_limited(entered_at, settings, now)
         if apart is not None and pace is apart.pace:
@@ -73,7 +72,7 @@ class Paces:
     def note_accepted(
         self, caller: str, entered_at: float, settings: CapacitySettings, waiting: int, now: float, *, is_ok: bool
     ) -> None:
-        """A caller's call that entered then came back with anything but a 429; `is_ok`: it was answered well."""
+        """Notes any other response than a 429 to a caller's call; `is_ok`: the call succeeded."""
         apart = self.apart
         if apart is None or not apart.has(caller):
             self.free.note_accepted(entered_at, settings, waiting, now, is_ok=is_ok)
@@ -91,7 +90,7 @@ class Paces:
             self.apart = None
 
     def join_if_limited(self, now: float) -> None:
-        """Callers apart are joined by those whose 429s limit the other pace too."""
+        """Adds the callers of the other pace to those apart once 429s limit that pace too."""
         apart = self.apart
         if apart is not None and self._refused and self.free.is_limited:
             apart.join(list(self._refused))
@@ -99,13 +98,13 @@ class Paces:
             self.free = Pace(now)
 
     def reset(self, now: float) -> None:
-        """Forgets what 429s have shown: an operator's reset."""
+        """Forgets what was learned from 429s: an operator's reset."""
         self.apart = None
         self._refused.clear()
         self.free.reset(now)
 
     def release(self, now: float) -> None:
-        """Forgets rates, and keeps holds: calls are not paced any more."""
+        """Forgets rates but keeps holds: pacing is off."""
         self.free.release(now)
         if self.apart is not None:
             self.apart.pace.release(now)
@@ -116,7 +115,7 @@ class Paces:
             self.apart.pace.end_hold(now)
 
     def shown(self) -> tuple[Pace, tuple[str, ...] | None]:
-        """The pace that is limited, and the callers that keep to it; None: all."""
+        """Returns the pace that is limited, and the callers that keep to it; None: all do."""
         if self.apart is None or self.free.is_limited:
             return self.free, None
         return self.apart.pace, None if self.apart.has_all else self.apart.callers
@@ -129,7 +128,7 @@ class Paces:
         return Only(() if apart is None else apart.callers, is_among=is_apart)
 
     def beside(self, caller: str) -> Only | None:
-        """Selects the waiting calls that keep to the pace of this caller; None: all do."""
+        """Selects the waiting calls that keep to the same pace as this caller's; None: all do."""
         apart = self.apart
         return None if apart is None else self.only(is_apart=apart.has(caller))
 

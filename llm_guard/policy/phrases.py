@@ -1,7 +1,6 @@
-"""Whether a provider's sentence says a known thing.
+"""Compares a provider's sentence with known phrases, in time linear in the sentence.
 
-Owns how a sentence and a phrase are made comparable, and their comparison, in time linear to the sentence. Does not own
-the phrases. A phrase is words and `*`, never a regular expression: nobody's rule can make the gateway hang.
+A phrase is words and `*`, never a regular expression: no rule can make the gateway hang.
 """
 
 from __future__ import annotations
@@ -9,17 +8,17 @@ from __future__ import annotations
 import re
 
 MAX_MESSAGE_CHARS = 2000
-"""No more of a sentence is compared: what a provider means it says first, what a caller wrote is echoed last."""
+"""Only this much of a sentence is compared: providers put their point first, and echo the caller's text last."""
 
 _WORD = re.compile(r"\w+")
 _QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*"|`[^`]*`)(?!\w)""")
 
 
 def words_of(sentence: str, *, without_quotes: bool = False) -> str:
-    """The sentence in lower case, its words one space apart, a space at either end; "" where there is no word.
+    """Returns the sentence in lower case, with single spaces between its words and at both ends; "" without words.
 
-    `without_quotes` leaves out what stands in quotes and has more than one word: in the answer to a bad request
-    that is mostly the caller's own text.
+    `without_quotes` removes quotations of more than one word: in the response to a bad request they are mostly the
+    caller's own text.
     """
     sentence = sentence[:MAX_MESSAGE_CHARS]
     if without_quotes:
@@ -34,10 +33,10 @@ def _unquoted(match: re.Match[str]) -> str:
 
 
 class Phrase:
-    """Words with `*` for any text, also none; case, punctuation and the number of spaces do not matter.
+    """Words with `*` for any text or none; case, punctuation and the number of spaces do not matter.
 
-    Without a `*` at its ends a phrase is the whole sentence. A `*` that touches a word stands for the rest of it too:
-    `*limit*` finds "limits", `* limit *` does not.
+    Without a `*` at its ends a phrase must be the whole sentence. A `*` that touches a word also stands for the rest of
+    that word: `*limit*` finds "limits", `* limit *` does not.
     """
 
     __slots__ = ("_ends_open", "_pieces", "_starts_open", "pattern")
@@ -51,7 +50,7 @@ class Phrase:
         self._pieces = tuple(piece for piece in pieces if piece)
 
     def matches(self, words: str) -> bool:
-        """Whether a sentence, as `words_of` gives it, says this."""
+        """Returns whether a sentence, as returned by `words_of`, matches this phrase."""
         at = 0
         last = len(self._pieces) - 1
         for index, piece in enumerate(self._pieces):
@@ -70,7 +69,7 @@ class Phrase:
 
     @property
     def anchors(self) -> tuple[str, ...]:
-        """Words that every matching sentence has, whole; empty where none is sure."""
+        """Whole words that every matching sentence must have; empty if there is none."""
         found = []
         for piece in self._pieces:
             # A script without spaces has no whole words to look up.

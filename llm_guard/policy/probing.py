@@ -1,14 +1,13 @@
-"""Looks at an upstream beside its calls: what an answer to one means, when it counts as down, when the next is due.
+"""Health probes of an upstream beside its calls: what a result means, when it counts as down, when the next is due.
 
-Owns this judgement. Does not own the looking (`health.looks`, `health.prober`), nor what follows for calls
-(`gateway.way`, `policy.breaker`).
+Probes are sent by `health.looks` and `health.prober`; `gateway.way` and `policy.breaker` act on the results.
 
-What there is to ask, by the engines' own documentation and source: vLLM `GET /health`, 200 without a body, 503 once its
-engine is dead (vllm/entrypoints/serve/instrumentator/health.py); SGLang `GET /health`, which makes one token where
-nothing else runs, 503 while it starts or shuts down (sglang/srt/entrypoints/http_server.py); both refuse HEAD with 405,
-as FastAPI does for a route of GET. llama.cpp `GET /health`: 503 while a model is loaded, then `{"status": "ok"}`
-(tools/server/README.md). TGI `GET /health`, 200 or 503. Ollama has none, and answers `/` (its FAQ). OpenAI, Anthropic
-and whoever is compatible list their models under `/v1/models`.
+Endpoints, by the engines' own documentation and source: vLLM `GET /health`, 200 without a body, 503 once its engine is
+dead (vllm/entrypoints/serve/instrumentator/health.py); SGLang `GET /health`, which generates one token if nothing else
+runs, 503 while it starts or shuts down (sglang/srt/entrypoints/http_server.py); both refuse HEAD with 405, as FastAPI
+does for a GET route. llama.cpp `GET /health`: 503 while a model is loaded, then `{"status": "ok"}`
+(tools/server/README.md). TGI `GET /health`, 200 or 503. Ollama has none, and responds to `/` (its FAQ). OpenAI,
+Anthropic and compatible providers list their models under `/v1/models`.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from typing import Annotated, Literal
 from llm_guard.policy.units import Count, Ratio, Seconds, Unit
 
 Finding = Literal["ok", "answered", "failed", "unclear"]
-"""ok        it serves, as far as this kind of look can show
-answered  it is there, but what was asked for is not to be had: a path that it does not know, a key that it refuses.
-          That is the look's fault as likely as its own, and no reason to ask others instead
-failed    it does not answer, or says itself that it is not well
-unclear   the look came to nothing for a reason of ours
+"""ok        it serves, as far as this kind of probe can show
+answered  it responds, but not to this probe: an unknown path, a refused key. The probe may be at fault, so it is no
+          reason to prefer other deployments
+failed    it does not respond, or reports that it is not well
+unclear   the probe failed for a reason of the gateway's own
 """
 ProbeState = Literal["unknown", "up", "down"]
-"""unknown: nothing was found yet."""
+"""unknown: there is no result yet."""
 ProbeKind = Literal["health", "models", "completion"]
 
 _WELL = frozenset({"ok", "pass", "up", "healthy", "ready", "running", "alive"})
-"""What health pages call it: `ok` (llama.cpp), `pass` and `up` (draft-inadarei-api-health-check-06, section 3.1)."""
+"""Status words of health pages: `ok` (llama.cpp), `pass` and `up` (draft-inadarei-api-health-check-06, section 3.1)."""
 _LATEST = ":latest"
 """The tag that Ollama adds to a name without one."""
 _NAMED = 3
 
 
 def parse_path(value: object) -> str:
-    """A path from the root, without a fragment; raises ValueError."""
+    """Checks a path from the root, without a fragment; raises ValueError."""
     if not isinstance(value, str) or not re.fullmatch(r"/[!-\"$-~]*", value):
         raise ValueError(f"not a path: {value!r:.60}; write one that begins with /, such as /health")
     return value
@@ -51,25 +50,25 @@ def _optional_path(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
-    """Looks at an upstream as a whole. Durations in seconds."""
+    """Probes of an upstream as a whole. Durations in seconds."""
 
     kind: Literal["health", "models"] = "health"
     """health: a page that says whether it is well. models: its list of models, with its own key."""
     path: Annotated[str | None, Unit(_optional_path)] = None
-    """Of the health page, from the root of the host; None: `/` for Ollama, else `/health`."""
+    """Path of the health page, from the root of the host; None: `/` for Ollama, else `/health`."""
     interval: Seconds = 10.0
-    """From the end of one look to the next."""
+    """From the end of one probe to the next."""
     timeout: Seconds = 5.0
-    """Of a whole look."""
+    """Limit of a whole probe."""
     max_failures: Count = 3
-    """In a row: then it is down."""
+    """Failures in a row after which it is down."""
     jitter: Ratio = 0.1
-    """By up to this share of itself an interval is shorter or longer, so that gateways that began together part."""
+    """Intervals vary by up to this share either way, so that gateways that began together do not probe together."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionProbeSettings:
-    """Looks at one deployment, each a call for one token, which its provider may bill. Durations in seconds."""
+    """Probes of one deployment, each a call for one token, which its provider may bill. Durations in seconds."""
 
     interval: Seconds = 300.0
     timeout: Seconds = 30.0
@@ -79,15 +78,15 @@ class CompletionProbeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look has found."""
+    """Result of one probe."""
 
     finding: Finding
     why: str = ""
-    """A phrase, where it is not all well."""
+    """A phrase, if something is wrong."""
 
 
 def judge_health(status: int, said: object) -> Sight:
-    """A health page. `said`: its JSON's `status`; None: it has none, and the HTTP status is all there is."""
+    """Evaluates a health page. `said`: the `status` in its JSON; None: there is none, and the HTTP status decides."""
     sight = _by_status(status, "to the health page")
     if sight.finding != "ok" or said is None:
         return sight
@@ -97,11 +96,11 @@ def judge_health(status: int, said: object) -> Sight:
 
 
 def judge_models(status: int, listed: Collection[str] | None, wanted: Collection[str]) -> Sight:
-    """A list of models. `listed`: their ids, None where it cannot be read; `wanted`: those that calls ask it for.
+    """Evaluates a list of models. `listed`: their ids, None if it cannot be read; `wanted`: those that calls request.
 
-    A model that is not listed makes nobody down: Azure lists what its deployments are made of, not these, and aliases
-    (Anthropic's `-latest`, OpenRouter's variants) are in no list. It is said; and where none is listed, the list shows
-    no more than that somebody answers.
+    A model that is not listed does not make an upstream down: Azure lists base models instead of deployments, and
+    aliases (Anthropic's `-latest`, OpenRouter's variants) are in no list. It is reported; and if none of them is
+    listed, the list only shows that the upstream responds.
     """
     sight = _by_status(status, "to the list of models")
     if sight.finding != "ok" or not wanted:
@@ -116,7 +115,7 @@ def judge_models(status: int, listed: Collection[str] | None, wanted: Collection
 
 
 def judge_completion(status: int, is_completion: bool) -> Sight:
-    """A call for one token. `is_completion`: the body is an object, and no error."""
+    """Evaluates a call for one token. `is_completion`: the body is an object, and not an error."""
     sight = _by_status(status, "to a call for one token")
     if sight.finding == "ok" and not is_completion:
         return Sight("failed", f"what it answered {status} with is no completion")
@@ -133,12 +132,12 @@ def _by_status(status: int, to_what: str) -> Sight:
 class RecordSnapshot:
     state: ProbeState
     failures: int
-    """In a row."""
+    """Failures in a row."""
     why: str
 
 
 class Record:
-    """What the looks at one upstream or one deployment have come to."""
+    """State of the probes of one upstream or one deployment."""
 
     __slots__ = ("_failures", "_state", "_why")
 
@@ -148,10 +147,10 @@ class Record:
         self._why = ""
 
     def note(self, sight: Sight, max_failures: int, *, have_calls_succeeded: bool) -> bool:
-        """Takes a look; whether it is another state now, and worth telling: that it is up was expected at first.
+        """Takes a result; returns whether the state has changed in a way worth reporting: up as the first state is not.
 
-        `have_calls_succeeded`: since the look before. A call is better evidence than a look: where calls are answered,
-        it is the look that is wrong.
+        `have_calls_succeeded`: since the previous probe. Calls are better evidence than probes: if calls succeed, the
+        probe is wrong.
         """
         before = self._state
         if sight.finding == "unclear":
@@ -172,19 +171,19 @@ class Record:
 
 
 def may_end_opening(kind: ProbeKind, sight: Sight, failures_before: int) -> bool:
-    """Whether a look is reason enough to let a call through an open breaker before its time; the call then decides.
+    """Returns whether a probe's result is enough to let a call through an open breaker early; the call then decides.
 
-    A call for one token is. A health page may say `ok` all through an outage that it knows nothing of: it counts where
-    the looks before it had failed, for then it has seen both the outage and its end.
+    A call for one token is. A health page may say `ok` throughout an outage that it does not detect: it counts only if
+    the probes before it failed, because then it has seen both the outage and its end.
     """
     return sight.finding == "ok" and (kind == "completion" or failures_before > 0)
 
 
 def first_delay_s(interval_s: float, u: float) -> float:
-    """Before the first look, so that those at many upstreams spread; `u`, 0 <= u < 1, is drawn."""
+    """Returns the seconds before the first probe, so that those of many upstreams spread; `u`, 0 <= u < 1, is drawn."""
     return interval_s * u
 
 
 def delay_s(interval_s: float, jitter: float, u: float) -> float:
-    """From the end of a look to the next; `u`, 0 <= u < 1, is drawn."""
+    """Returns the seconds from the end of a probe to the next; `u`, 0 <= u < 1, is drawn."""
     return interval_s * (1 + jitter * (2 * u - 1))

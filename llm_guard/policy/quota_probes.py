@@ -1,7 +1,6 @@
-"""Probes of a small quota: whether it has grown.
+"""Probes of a small quota, to find out whether it has grown.
 
-Owns when the next probe is due, and which rate follows a probe that met a 429. Does not own how a probe goes
-(`policy.learned_rate`).
+Decides when the next probe is due, and which rate follows a probe that got a 429. `policy.learned_rate` runs the probe.
 """
 
 from __future__ import annotations
@@ -9,27 +8,27 @@ from __future__ import annotations
 from llm_guard.policy.rate_growth import CUT
 
 ACCEPTED_AFTER_S = 5.0
-"""A 429 is fast, any other answer may take a minute: a call without a 429 for this long counts as accepted."""
+"""A 429 is fast, any other response may take a minute: a call without a 429 for this long counts as accepted."""
 
 # The first probe comes after so many accepted calls, each further one after sixteen times as many: in a fixed window
-# each takes calls that the rest of the window then lacks.
+# each uses calls that the rest of the window then lacks.
 _FIRST_AFTER = 4
 _BACKOFF = 16
 _MOST_AFTER = 256
-# Where so many 429s were due and none came, what refused the calls of a quota is gone: it was a storm, or has grown.
+# If so many 429s were due and none came, the cause of the quota's 429s is gone: it was a storm, or the quota has grown.
 _DUE_429S = 4.0
 # A probe in which so many calls were accepted has found that the quota is not small.
 _NOT_SMALL = 24
 _MOST_RISE = 1.2
-# Nearly a call a second: the next answers show whether that is too much.
+# Nearly a call a second: the next responses show whether that is too much.
 _RATE_AFTER_GUESS = 0.95
 
 
 class QuotaProbes:
-    """The schedule of the probes, and the rate to return to.
+    """Schedule of the probes, and the rate to return to.
 
-    Nearly all calls are accepted at the rate of a small quota, so only a higher rate shows whether the quota has
-    grown. A quota whose own calls were refused may be a storm that refuses a part of all calls: its next probe does
+    Nearly all calls are accepted at the rate of a small quota, so only a higher rate shows whether it has grown. If
+    calls within the quota were refused, there may be a storm that refuses a part of all calls: then the next probe does
     not wait for the schedule.
     """
 
@@ -39,10 +38,10 @@ class QuotaProbes:
         self._accepted_before = 0
         self._after = _FIRST_AFTER
         self._rate_before: float | None = None
-        """Of the quota; None: no probe is running."""
+        """Rate of the quota before the probe; None: no probe is running."""
         self._is_guess = False
         self._limited = 0
-        """Calls of the quota that met a 429 since the latest probe."""
+        """429s within the quota since the latest probe."""
         self._limited_share = 0.0
         """Their share of the calls until the latest 429."""
 
@@ -51,35 +50,35 @@ class QuotaProbes:
         return self._rate_before is not None
 
     def note_rate_limited(self, answers: int) -> None:
-        """A call of the quota met a 429. `answers`: those without a 429 since the quota began."""
+        """Notes a 429 within the quota. `answers`: calls without a 429 since the quota began."""
         self._limited += 1
         self._limited_share = self._limited / (self._limited + answers + 1)
 
     def is_due(self, answers: int, in_a_row: int) -> bool:
-        """Whether enough calls came back without a 429: since the quota began, or since the latest 429."""
+        """Returns whether enough calls came back without a 429: since the quota began, or since the latest 429."""
         return answers >= self._after or self._limited_share * in_a_row >= _DUE_429S
 
     def is_due_without_answers(self, accepted: int, rate: float) -> bool:
-        """Whether enough of the calls that met no 429 are old enough to count as accepted."""
+        """Returns whether enough of the calls that got no 429 are old enough to count as accepted."""
         return accepted - rate * ACCEPTED_AFTER_S >= self._after
 
     def begin(self, rate: float, accepted: int, *, is_guess: bool) -> None:
-        """A probe begins, of a quota with that rate. `accepted` counts all calls so far that met no 429. `is_guess`: no
-        call has been accepted at that rate yet."""
+        """Begins a probe of a quota with that rate. `accepted`: all calls so far that got no 429. `is_guess`: no call
+        has been accepted at that rate yet."""
         self._rate_before = rate
         self._accepted_before = accepted
         self._is_guess = is_guess
         self._forget_429s()
 
     def taken(self, accepted: int) -> int:
-        """Calls of the latest probe that met no 429; `accepted` counts all so far."""
+        """Returns the number of calls of the latest probe that got no 429; `accepted` counts all so far."""
         return accepted - self._accepted_before
 
     def end(self, accepted: int, rate: float, quota: float) -> float | None:
-        """The running probe met a 429. Returns the rate to go on with; None: the quota is not small any more.
+        """Ends the probe after a 429. Returns the rate to continue with; None: the quota is not small any more.
 
-        `accepted` counts all calls so far that met no 429. The probe has reached `rate`, and the last minute accepted
-        `quota` calls a second.
+        `accepted`: all calls so far that got no 429. The probe has reached `rate`, and the last minute accepted `quota`
+        calls a second.
         """
         before, self._rate_before = self._rate_before, None
         if before is None or self.taken(accepted) >= _NOT_SMALL:

@@ -1,7 +1,7 @@
-"""How fast a learned rate grows while calls wait for it.
+"""Growth of a learned rate while calls wait for it.
 
-Owns the recovery after a cut, slow start, and the doubling of a rate whose limit is gone. Does not own the cuts and
-the phases (`policy.learned_rate`).
+Contains the recovery after a cut, slow start, and the doubling after a limit is gone. The cuts and the phases are in
+`policy.learned_rate`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _MOST_RATE = 1e6
 _SLOW_START_DOUBLE_S = 0.5
 _LN2 = log(2)
 
-# The rate is back at what it was before a cut after two seconds of waiting calls, or after 28 calls if it is below
-# 14 a second: a provider that is at its limit answers fewer than 5 % of them with 429.
+# The rate is back at its value before a cut after two seconds of waiting calls, or after 28 calls if it is below
+# 14 a second: a provider at its limit then answers fewer than 5 % of them with 429.
 _RECOVER_S = 2.0
 _CUBIC = (1 - CUT) / _RECOVER_S**3
 _FULL_SPEED_RATE = 14.0
 _FULL_SPEED_RATE_BELOW_PROBE = 30.0
 _EARLY_S = 1.0
-# At the ceiling of a slow start the rate stays for a while: it already is above the rate at which calls come.
+# At the ceiling of a slow start the rate stays for a while: it is already above the rate at which calls come.
 _RECOVERED_AT_CEILING_S = 1.25
 
 # Calls that wait this long without any 429 show that the limit is gone: the rate begins to double, and has doubled
@@ -54,19 +54,19 @@ class RateGrowth:
 
     def __init__(self) -> None:
         self.counted_until = -inf
-        """The time up to this instant has been counted."""
+        """The instant up to which waiting has been counted."""
         self.ceiling = _MOST_RATE
         """The rate at which a slow start ends."""
         self._calls_at_ceiling = 0
         self._target = 0.0
         self._recovered_s = 0.0
-        """Since the rate was cut; grows more slowly than time at low rates."""
+        """Seconds since the rate was cut; grows more slowly than time at low rates."""
         self._without_429_s = 0.0
         self._double_after_s = _DOUBLE_AFTER_S
 
     @property
     def is_early(self) -> bool:
-        """Whether the rate is still clearly below its target."""
+        """True if the rate is still clearly below its target."""
         return self._recovered_s < _EARLY_S
 
     def begin_slow_start(self, now: float) -> None:
@@ -74,17 +74,17 @@ class RateGrowth:
         self.ceiling = _MOST_RATE
 
     def begin_recovery(self, target: float, now: float) -> None:
-        """The rate was cut: it recovers to `target`."""
+        """Begins the recovery to `target` after a cut."""
         self.counted_until = now
         self.recover_to(target)
 
     def recover_to(self, target: float) -> None:
-        """Like `begin_recovery`, but the waiting that was counted ahead stays counted."""
+        """Like `begin_recovery`, but waiting that was counted ahead stays counted."""
         self._target = target
         self._recovered_s = 0.0
 
     def limit_slow_start(self, ceiling: float, calls: int) -> None:
-        """At the ceiling, at least so many calls go before the rate may double."""
+        """Sets the ceiling of a slow start; at the ceiling, at least so many calls go before the rate may double."""
         self.ceiling = min(_MOST_RATE, max(PROBE_RATE, ceiling))
         self._calls_at_ceiling = calls
 
@@ -96,7 +96,7 @@ class RateGrowth:
         self._double_after_s = max(_MOST_DOUBLE_AFTER_S, self._calls_at_ceiling / rate)
 
     def note_rate_limited(self) -> None:
-        """A call came back with a 429."""
+        """Notes a 429."""
         if self._without_429_s > self._double_after_s:
             self._double_after_s = min(_MOST_DOUBLE_AFTER_S, _BACKOFF * self._double_after_s)
         self._without_429_s = 0.0
@@ -105,7 +105,7 @@ class RateGrowth:
         self._double_after_s = _DOUBLE_AFTER_S
 
     def count(self, until: float, now: float) -> float:
-        """A call waits from now until then. Returns the seconds of it that were not counted for another call."""
+        """Counts the wait of a call from `now` until `until`. Returns the seconds not counted for another call."""
         waited_s = max(0.0, until - max(now, self.counted_until))
         self.counted_until = max(self.counted_until, until)
         return waited_s
@@ -114,7 +114,7 @@ class RateGrowth:
         return min(self.ceiling, rate * 2 ** (waited_s / _SLOW_START_DOUBLE_S))
 
     def recover(self, rate: float, waited_s: float, *, can_double: bool) -> float:
-        """The rate after so many more seconds in which calls waited for `rate`."""
+        """Returns the rate after so many more seconds in which calls waited for `rate`."""
         full_speed_rate = _FULL_SPEED_RATE if rate >= PROBE_RATE else _FULL_SPEED_RATE_BELOW_PROBE
         self._recovered_s += waited_s * min(1.0, rate / full_speed_rate)
         self._without_429_s += waited_s
@@ -125,5 +125,5 @@ class RateGrowth:
 
 
 def slow_start_s(calls: int, rate: float) -> float:
-    """Seconds until so many calls have gone in a slow start that is at `rate` now."""
+    """Returns the seconds until so many calls have gone in a slow start that is at `rate` now."""
     return _SLOW_START_DOUBLE_S * log2(1 + calls * _LN2 / (rate * _SLOW_START_DOUBLE_S))

@@ -1,7 +1,6 @@
-"""What the headers of an answer say about a provider's rate: limit, what remains, how fast it comes back.
+"""Reads a provider's rate-limit headers: limit, remaining amount, and how fast it is refilled.
 
-Owns the forms of these headers. Does not own how a wait is written (`policy.waits`), nor what is made of the rate
-(`policy.pacer`).
+Knows the formats of these headers. Those of a wait are in `policy.waits`; `policy.pacer` acts on the rate.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from llm_guard.policy.waits import plain_number, reset_s, sender_now
 
 _MOST_WINDOWS = 8
 _TOKENS = ("token", "bysize")
-# Mistral says no reset: the name of the window is its length.
+# Mistral sends no reset: the name of the window is its length.
 _SPANS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "month": 30 * 86400.0}
 _PARAMETER = re.compile(r"\b(limit|remaining|reset|q|r|t)=(\d{1,15})\b")
 
@@ -24,15 +23,15 @@ class Window:
     """One limit of a provider, in calls or in tokens."""
 
     name: str
-    """Of the header that says what remains."""
+    """Name of the header with the remaining amount."""
     is_tokens: bool
     limit: float
     remaining: float
     """From 0 to `limit`."""
     refill_per_s: float
-    """If it is refilled steadily; 0: it is full."""
+    """Refill rate, if it is refilled steadily; 0: the window is full."""
     reset_s: float | None = None
-    """Seconds until it is full again; None: it is full, or nothing says when."""
+    """Seconds until it is full again; None: it is full, or no header says when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +40,13 @@ class RateHint:
 
 
 def rate_hint(headers: Mapping[str, str], wall: float) -> RateHint | None:
-    """What the headers (lower-case names) say; `wall` in epoch seconds, used where the answer has no `date`.
+    """Reads the headers (lower-case names); `wall` in epoch seconds, used if the response has no `date`.
 
     Knows `[x-]ratelimit-{limit,remaining,reset}[-WHAT]` and `anthropic-ratelimit-WHAT-{limit,remaining,reset}` with
     resets in every form of `policy.waits` (OpenAI `6m0s`, Azure and Kong seconds, Anthropic RFC 3339, OpenRouter
     epochs), windows named by their length instead (Mistral `-minute`), and `ratelimit` of
-    draft-ietf-httpapi-ratelimit-headers-07 (`limit=`) and -08 (`r=`, `t=`, with `q=` in `ratelimit-policy`). A
-    window that says less than these three, or nonsense (Azure's -1: openai-dotnet issue 838), is none.
+    draft-ietf-httpapi-ratelimit-headers-07 (`limit=`) and -08 (`r=`, `t=`, with `q=` in `ratelimit-policy`). A window
+    that lacks one of these three, or has nonsense (Azure's -1: openai-dotnet issue 838), is ignored.
     """
     names = [name for name in headers if "remaining" in name and "limit" in name]
     if names:
@@ -72,7 +71,7 @@ def _window(headers: Mapping[str, str], name: str, now: float) -> Window | None:
 
 
 def _checked(name: str, limit: float, remaining: float, wait_s: float | None) -> Window | None:
-    """Both OpenAI and Anthropic define the reset as the instant at which the window is full again."""
+    """Returns a valid window or None. OpenAI and Anthropic define the reset as the time when it is full again."""
     if not 0 <= remaining <= limit or limit == 0:
         return None
     if wait_s is not None:
@@ -87,7 +86,7 @@ def _checked(name: str, limit: float, remaining: float, wait_s: float | None) ->
 
 
 def _draft(headers: Mapping[str, str]) -> Window | None:
-    """Of several policies the first: a sender lists the one that matters first."""
+    """Reads the first of several policies: senders list the most important one first."""
     said: dict[str, float] = {}
     for text in (headers["ratelimit"], headers.get("ratelimit-policy", "")):
         for key, value in _PARAMETER.findall(text):

@@ -1,7 +1,7 @@
-"""How large a share of the recent attempts failed.
+"""Recent share of failed attempts, of a deployment or of a route.
 
-Owns that one number, of a deployment or of a route. Does not own which outcomes are noted (the loop notes those that
-tell of the upstream, and rate limits), nor what follows from it (`policy.backoff`, `policy.retry_budget`).
+The attempt loop decides which outcomes are noted: those that are evidence about the upstream, and rate limits.
+`policy.backoff` and `policy.retry_budget` use the share.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import math
 from dataclasses import dataclass
 
 MEMORY = 40
-"""The newest of so many attempts decide; older ones weigh less and less."""
+"""About this many of the newest attempts decide; older ones weigh less and less."""
 FADE_S = 15.0
-"""Time constant with which attempts lose their weight: after a minute of silence little is left of any share."""
+"""Time constant with which attempts lose their weight: a minute without attempts leaves little of any share."""
 
-# Fewer attempts than this say little: the missing ones are taken for successes.
+# Fewer attempts than this mean little: the missing ones are assumed to be successes.
 _FEW = 10
 _KEPT = 1 - 1 / MEMORY
-# Attempts so close to one another are taken for simultaneous: `exp` costs as much as all the rest.
+# Attempts within this time are treated as simultaneous: `exp` costs as much as everything else.
 _FADE_EACH_S = 0.1
 
 
@@ -26,14 +26,14 @@ class RecentSnapshot:
     failure_share: float
     """0 to 1."""
     attempts: float
-    """The weight that it rests on, in attempts; `MEMORY` at most."""
+    """Weight of the evidence, in attempts; at most `MEMORY`."""
 
 
 class Recent:
     """An exponentially weighted mean over attempts and over time.
 
-    It begins with no failure, gains a tenth at most with each, and fades to 0 in silence, so that a deployment is
-    not held to what it did a minute ago.
+    It begins at 0, rises by at most a tenth with each failure, and decays to 0 without attempts, so that a deployment
+    is not judged by failures of a minute ago.
     """
 
     __slots__ = ("_attempts", "_failures", "_noted_at")
@@ -44,7 +44,7 @@ class Recent:
         self._noted_at = now
 
     def note(self, is_failure: bool, now: float) -> None:
-        """An attempt ended, or its answer began."""
+        """Notes the end of an attempt, or the beginning of its response."""
         kept = _KEPT
         if now - self._noted_at > _FADE_EACH_S:
             kept *= self._faded(now)
@@ -54,14 +54,14 @@ class Recent:
             self._failures = self._failures * kept + is_failure
 
     def take_back(self, now: float) -> None:
-        """An attempt that was noted as a success has failed after all."""
+        """Turns a success into a failure."""
         faded = self._faded(now)
         self._attempts *= faded
         self._failures = min(self._attempts, self._failures * faded + 1.0)
         self._noted_at = now
 
     def failure_share(self, now: float) -> float:
-        """The share of failures, 0 to 1; 0 where nothing is known."""
+        """Returns the share of failures, 0 to 1; 0 if nothing is known."""
         if not self._failures:
             return 0.0
         faded = self._faded(now)

@@ -1,10 +1,10 @@
-"""What may be sent again once it may have been executed.
+"""Idempotency: which calls may be sent again after they may have been executed.
 
-Owns which calls change something at the provider, and which failures leave it open whether they did. Does not own
-whether a failure is worth repeating (`policy.next_step`).
+Decides which calls change something at the provider, and which failures leave it open whether they did. Whether a
+retry is worthwhile is decided in `policy.next_step`.
 
 A model call is safe to repeat: its only double effect is its cost (Google's rule for generateContent). Creating files,
-batches or fine-tuning jobs is not, nor is a call that a provider keeps the state of.
+batches or fine-tuning jobs is not, nor is a call that leaves state at the provider.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _STATELESS = {
     "/v1/complete": True,
     "*": False,
 }
-"""POST, PUT, PATCH and DELETE, by path; a DELETE that was executed answers 404 to its repeat."""
+"""Repeatability of POST, PUT, PATCH and DELETE, by path; a repeated DELETE that was executed gets a 404."""
 
 _AT_THE_DOOR = frozenset({
     "rate_limit", "overloaded", "quota_exhausted", "model_loading", "auth", "permission", "model_not_found",
     "not_found", "payload_too_large", "invalid_request", "context_length", "content_policy",
 })  # fmt: skip
-"""Categories of errors that are answered in place of an execution."""
+"""Categories of errors that mean that the request was not executed."""
 
 
 class Repeatable:
-    """Which calls may be repeated, by method and path."""
+    """Decides by method and path which calls may be repeated."""
 
     def __init__(self, overrides: Mapping[str, bool]) -> None:
-        """`overrides`: paths, or their beginnings followed by `*`; they go before the built-in ones."""
+        """`overrides`: paths, or their beginnings followed by `*`; they take precedence over the built-in ones."""
         self._overrides = overrides
 
     def allows(self, method: str, path: str, *, is_stateful: bool) -> bool:
-        """Whether a call may be sent again although it may have been executed.
+        """Returns whether a call may be sent again although it may have been executed.
 
-        `is_stateful`: its body asks the provider to keep it, or to go on from what is kept.
+        `is_stateful`: its body makes the provider store it, or continues from stored state.
         """
         if self._overrides and (said := _longest_match(self._overrides, path)) is not None:
             return said
@@ -60,7 +60,7 @@ class Repeatable:
 
 
 def may_have_executed(failure: Failure) -> bool:
-    """Whether the provider may have done what it was asked, although the call failed."""
+    """Returns whether the provider may have executed the request although the call failed."""
     if failure.is_before_sending or failure.is_incomplete:
         return False
     if failure.is_after_head:

@@ -1,7 +1,7 @@
-"""When an engine that is down is started again, and for how long it is tried.
+"""Restart policy: when an engine that is down is started again, and for how long it is tried.
 
-Owns the waits between attempts, how many there may be, in a row and within an hour, and what that comes to in time.
-Does not own what became of an attempt (`policy.engine`).
+Sets the waits between attempts, the most attempts in a row and within an hour, and computes the total time.
+`policy.engine` tracks the attempts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class RestartSettings:
     """Durations in seconds."""
 
     base_delay: Seconds = 5.0
-    """Before the first attempt; before each further one twice as long."""
+    """Before the first attempt; doubled before each further one."""
     max_delay: Seconds = 300.0
     jitter: Ratio = 0.2
-    """Spreads each wait by this share either way."""
+    """Each wait varies by this share either way."""
     max_attempts: Count = 6
-    """In a row, then it is given up."""
+    """Attempts in a row after which it is given up."""
     max_per_hour: Count = 12
     steady: Seconds = 120.0
-    """So long it must be well for its attempts to be forgotten."""
+    """How long it must be well for its attempts to be forgotten."""
 
 
 PRESETS: Mapping[Preset, RestartSettings] = MappingProxyType({
@@ -44,7 +44,7 @@ PRESETS: Mapping[Preset, RestartSettings] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class GivingUp:
-    """Seconds from when it is found down to when it is given up, by how the jitter falls."""
+    """Seconds from when an engine is found down to when it is given up, depending on the jitter."""
 
     soonest_s: float
     expected_s: float
@@ -52,7 +52,7 @@ class GivingUp:
 
 
 def delay_s(settings: RestartSettings, attempt: int, u: float) -> float:
-    """Seconds to wait before this attempt (1 is the first), from a uniform draw `u` in [0, 1)."""
+    """Returns the seconds to wait before this attempt (1 is the first), from a uniform draw `u` in [0, 1)."""
     waits = backoff.RetrySettings(
         base_delay=settings.base_delay,
         max_delay=settings.max_delay,
@@ -64,16 +64,16 @@ def delay_s(settings: RestartSettings, attempt: int, u: float) -> float:
 
 
 def opens_at(settings: RestartSettings, begun: Sequence[float], now: float) -> float:
-    """The instant, `now` or later, from which the hourly limit allows one more; `begun`: the instants of those before,
-    the latest last."""
+    """Returns the instant, `now` or later, from which the hourly limit allows one more attempt; `begun`: the instants
+    of earlier attempts, the latest last."""
     if len(begun) < settings.max_per_hour:
         return now
     return max(now, begun[-settings.max_per_hour] + HOUR_S)
 
 
 def giving_up(settings: RestartSettings, attempt_s: float) -> GivingUp:
-    """How long an engine is tried that never comes up, where each attempt takes so many seconds to fail: 0 for one that
-    dies at once, the boot deadline for one that hangs."""
+    """Returns how long an engine that never comes up is tried, if each attempt takes `attempt_s` to fail: 0 for one
+    that dies at once, the boot deadline for one that hangs."""
     return GivingUp(*(_given_up_after_s(settings, attempt_s, u) for u in (0.0, 0.5, 1.0)))
 
 

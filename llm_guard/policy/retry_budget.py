@@ -1,6 +1,6 @@
-"""How many retries a stream of calls may cost, so that an outage is not multiplied by retrying.
+"""Retry budget: how many retries a stream of calls may cost, so that retries do not multiply the load of an outage.
 
-Owns the tokens. Does not own who retries, nor when (`policy.next_step`, `policy.backoff`).
+Whether and when to retry is decided in `policy.next_step` and `policy.backoff`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from llm_guard.policy.retry_yield import RetryYield
 from llm_guard.policy.units import Rate, Ratio
 
 MEMORY_S = 10.0
-"""How long saved-up tokens last, as in finagle's `RetryBudget` (ttl 10 s)."""
+"""How long saved tokens last, as in finagle's `RetryBudget` (ttl 10 s)."""
 
 _RATIO_S = 0.5
 _FADE_EACH_S = 0.005
-# A refill computed in floats may end a hair below the whole token that it is.
+# A refill computed in floats may end slightly below a whole token.
 _ONE = 1.0 - 1e-9
 
-# How often retries succeed, as a share of how often first attempts do. From the first on a failure is random, and each
+# Success rate of retries, relative to that of first attempts. From the first value on failures are random, and each
 # retry has its chance; below the second requests fail by their content, and retries are wasted.
 _RANDOM = 0.5
 _WASTED = 0.1
-# Where fewer attempts than this succeed at all, retries mostly add load to an outage.
+# If fewer attempts than this succeed at all, retries mostly add load to an outage.
 _LEAST_SUCCESS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetSettings:
-    """`ratio`: retries per call, 0 to 1. `min_per_second`: retries a second that are free even so, >= 0.
+    """`ratio`: retries per call, 0 to 1. `min_per_second`: retries a second that are always allowed, >= 0.
 
-    With `adaptive` the ratio follows what retries achieve: `max_ratio` (>= 0) where they succeed at least half as often
-    as first attempts, `ratio` where they succeed less than a tenth as often, and less than that where nearly nothing
+    With `adaptive` the ratio follows what retries achieve: `max_ratio` (>= 0) if they succeed at least half as often
+    as first attempts, `ratio` if they succeed less than a tenth as often, and less than that if nearly nothing
     succeeds. A `ratio` of 0 stays 0.
     """
 
@@ -44,8 +44,8 @@ class BudgetSettings:
     max_ratio: Rate = 3.0
 
     def effective_ratio(self, relative_yield: float, success_share: float) -> float:
-        """Retries that a call brings. `relative_yield`: how often retries succeed, as a share of how often first
-        attempts do; `success_share`: of all attempts. Both from 0 to 1."""
+        """Tokens that a call adds. `relative_yield`: success rate of retries, relative to that of first attempts;
+        `success_share`: success rate of all attempts. Both from 0 to 1."""
         if not self.adaptive or self.ratio == 0:
             return self.ratio
         least = min(self.ratio, self.max_ratio)
@@ -59,20 +59,20 @@ class RetryBudgetSnapshot:
     """Retries that could be made at once."""
     calls: int
     spent: int
-    """Counts since the start."""
+    """Both counted since the start."""
     ratio: float
-    """Retries that a call brings now."""
+    """Tokens that a call adds now."""
 
 
 class RetryBudget:
-    """A token bucket after finagle's `RetryBudget`: a call brings `ratio` tokens, a retry or a hedge takes one.
+    """A token bucket after finagle's `RetryBudget`: a call adds `ratio` tokens, a retry or a hedge takes one.
 
-    `min_per_second` is a floor, not a surcharge: it flows when calls bring less than that, so 10,000 failing
-    calls cost 2,000 retries at most and the reserve, however long they take. The floor fills up to a reserve of
-    ten seconds of itself; what calls bring beyond the reserve fades with a time constant of ten seconds. Finagle
-    keeps ten slots and drops the oldest; the fading needs one number and refills evenly. A call that brings more
-    than `ratio` brings what fades faster by as much, so that no more is saved up for the moment when a healthy
-    deployment dies. Its user calls `note` with each attempt; `settings` may be replaced at any moment.
+    `min_per_second` is a floor, not a surcharge: it flows while calls add less than that, so 10,000 failing calls cost
+    at most 2,000 retries plus the reserve, however long they take. The floor fills up to a reserve of ten seconds'
+    worth; tokens beyond the reserve decay with a time constant of ten seconds. Finagle keeps ten slots and drops the
+    oldest; the decay needs one number and refills evenly. If calls add more than `ratio`, savings decay faster in
+    proportion, so that no more is saved for the moment when a healthy deployment dies. `note` must be called with each
+    attempt; `settings` may be replaced at any moment.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class RetryBudget:
         self.recent = Recent(now)
         self._yield = RetryYield(now)
         self._first_ok = 0
-        """First attempts that succeeded since the last other attempt, and are not in `_yield` yet."""
+        """First attempts that have succeeded since the last other attempt, and are not in `_yield` yet."""
         self._brought = 0.0
         self._ratio_until = now
         self.settings = settings
@@ -108,7 +108,7 @@ class RetryBudget:
         self._ratio_until = -inf
 
     def note(self, is_failure: bool, now: float, *, is_retry: bool) -> None:
-        """An attempt ended, or its answer began."""
+        """Notes the end of an attempt, or the beginning of its response."""
         self.recent.note(is_failure, now)
         if is_failure or is_retry:
             self._note_first_ok(now)
@@ -118,8 +118,8 @@ class RetryBudget:
             self._first_ok += 1
 
     def deposit(self, now: float) -> None:
-        """A call began."""
-        # Savings fade slowly: above the reserve, which healthy traffic is, it is enough to look now and then.
+        """Adds a call's tokens, when it begins."""
+        # Savings decay slowly: above the reserve, where healthy traffic is, an occasional update is enough.
         if self._tokens <= self._reserve or now - self._updated_at > _FADE_EACH_S:
             self._update(now)
         if now >= self._ratio_until:
@@ -131,7 +131,7 @@ class RetryBudget:
         self._calls += 1
 
     def can_spend(self, now: float) -> bool:
-        """Whether `try_spend` would succeed."""
+        """Returns whether `try_spend` would succeed."""
         self._update(now)
         return self._tokens >= _ONE
 
@@ -153,7 +153,7 @@ class RetryBudget:
         return RetryBudgetSnapshot(self._tokens, self._calls, self._spent, self._ratio(now))
 
     def _renew_ratio(self, now: float) -> None:
-        """Where every call succeeds at once, the ratio hardly changes: it is looked at twice a second."""
+        """Updates the ratio, at most twice a second: while every call succeeds at once, it hardly changes."""
         self._ratio_until = now + _RATIO_S
         ratio = self._ratio(now)
         if ratio != self._brought:
@@ -183,7 +183,7 @@ class RetryBudget:
             self._floor_since_call += refill
 
     def _new_haste(self) -> float:
-        """How many times as fast as usual savings fade."""
+        """Returns the factor by which savings decay faster than usual."""
         ratio = self._settings.ratio
         return max(1.0, self._brought / ratio) if ratio > 0 else 1.0
 

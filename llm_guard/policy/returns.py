@@ -1,7 +1,7 @@
-"""Spreads the calls that come back after a provider's Retry-After.
+"""Spreads the calls that return after a provider's Retry-After.
 
-Owns when such a call may be sent again. Does not own how long the hint is obeyed (`policy.backoff`), nor the rate of a
-provider that answers 429 (`policy.pacer`).
+Decides when such a call may be sent again. `policy.backoff` sets how long the hint is obeyed, `policy.pacer` the rate
+for a provider that answers 429.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import exp, inf
 WORTH_SPREADING_S = 2.0
 """Calls that wait for a shorter hint are too few to make a surge."""
 
-# Like the opening of a gate after a hold: the provider gets a quarter more calls than arrive.
+# The same as at the opening of a gate after a hold: the provider gets a quarter more calls than arrive.
 _CATCH_UP = 0.25
 _LEAST_PER_S = 0.5
 # Time constant of the rate of refusals.
@@ -22,12 +22,12 @@ _STALE_S = 120.0
 
 
 class Returns:
-    """A queue without a line: each returning call is assigned the instant at which it may go.
+    """Schedule of returning calls: each is assigned the instant at which it may go, without a queue.
 
-    A provider that refuses some of its requests with a Retry-After builds up a backlog: each refused call comes back
-    when its hint is over, at the rate at which calls were refused then. If the provider is well by then, the backlog
-    comes on top of all new calls, exceeds the limit and meets 429s, each of which sends one more call back. So calls
-    return at the rate at which calls are refused now, and a little faster than that.
+    A provider that refuses some of its requests with a Retry-After builds up a backlog: each refused call returns when
+    its hint ends, at the rate at which calls were refused then. If the provider has recovered by then, the backlog
+    comes on top of all new calls, exceeds the limit and gets 429s, each of which sends one more call back. So calls
+    return at the rate at which calls are refused now, and slightly faster.
     """
 
     __slots__ = (
@@ -39,18 +39,18 @@ class Returns:
         """When the next call may return."""
         self._refused_at = -inf
         self._refused_per_s = 0.0
-        """As of `_refused_at`."""
+        """Refusals a second, as of `_refused_at`."""
         self._last_at = self._previous_at = -inf
         self._last_calls = self._previous_calls = 0
 
     def note_refusal(self, calls: int, now: float) -> None:
-        """A call was refused with a hint. `calls`: all that have arrived so far."""
+        """Notes that a call was refused with a hint. `calls`: all that have arrived so far."""
         self._count_arrivals(calls, now)
         self._refused_per_s = self._refused_per_s * exp((self._refused_at - now) / _MEMORY_S) + 1 / _MEMORY_S
         self._refused_at = now
 
     def take(self, calls: int, now: float) -> float:
-        """Returns the seconds until a call may go whose hint is over. `calls`: all that have arrived so far."""
+        """Returns the seconds until a call may go after its hint has ended. `calls`: all that have arrived so far."""
         self._count_arrivals(calls, now)
         at = max(now, self._next_at)
         self._next_at = at + 1 / self._per_s(calls, now)

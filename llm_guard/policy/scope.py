@@ -1,10 +1,10 @@
-"""What one client key may call: which paths, and which models by the names that its client asks for.
+"""Scope of a client key: which paths it may call, and which models by the names in its requests.
 
-Owns the decision for one request. Does not own how a refusal is worded (`gateway.scoping`), nor which objects of a
-provider belong to a key (`policy.objects`).
+Decides for one request. `gateway.clients` writes the refusal; the owners of a provider's objects are in
+`policy.owners`.
 
-A path is judged as it is written and forwarded: what is not literally allowed is refused, so that no other spelling of
-a path (escapes, case, path parameters, a slash at its end) reaches more than the plain one.
+A path is judged as it is written and forwarded: only what is literally allowed passes, so that no other spelling of
+a path (escapes, case, path parameters, a trailing slash) reaches more than the plain one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MODEL_CALLS = frozenset({
     )),
     ("GET", "/v1/realtime"),
 })  # fmt: skip
-"""Each asks for one model, by its body or, for `/v1/realtime`, by its query."""
+"""Calls that request one model, by their body or, for `/v1/realtime`, by their query."""
 
 OWN_CALLS = "/v1/llm-guard/"
-"""Deferred calls: their owner is checked where they are shown."""
+"""Deferred calls: their owner is checked where they are served."""
 _MODELS = "/v1/models"
 _MODERATIONS = "/v1/moderations"
 _READS = frozenset({"GET", "HEAD"})
@@ -37,25 +37,25 @@ _AMBIGUOUS = ("%", ";", "\\")
 """A server may decode these, or cut a segment at a semicolon: `/v1/models/..;/files` is `/v1/files` to Tomcat."""
 
 Sent = Literal["here", "elsewhere", "nowhere"]
-"""Where the config sends a model: to the upstream that the path names, only to others, or it has no route for it."""
+"""Where the config routes a model: to the upstream that the path names, only to others, or nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`allow` of one client key."""
+    """The `allow` setting of one client key."""
 
     models: tuple[str, ...] | None = None
     """Names, or their beginnings followed by `*`. None: every model of the config."""
     paths: tuple[str, ...] = (INFERENCE,)
     """Paths, or their beginnings followed by `*`; `inference` stands for the calls above."""
     allows_all_models: bool = field(init=False)
-    """Whether any name may be asked for, also one that the config does not have."""
+    """True if any model name is allowed, even one that the config does not have."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "allows_all_models", self.models is not None and ALL in self.models)
 
     def allows_path(self, method: str, path: str) -> bool:
-        """Whether a request may be sent to `path`, which is without `/upstreams/NAME`."""
+        """Returns whether a request may be sent to `path`, which is without `/upstreams/NAME`."""
         if INFERENCE in self.paths and is_inference(method, path):
             return True
         if any(mark in path for mark in _AMBIGUOUS) and model_in_path(path) is None:
@@ -63,10 +63,10 @@ class Scope:
         return path.startswith(OWN_CALLS) or matches(self.paths, path)
 
     def allows_model(self, model: str, sent: Sent | None) -> bool:
-        """`sent`: where the config sends the model, for a call to `/upstreams/NAME`; None for any other call, which has
-        a route only if the config does.
+        """Returns whether a call may name this model. `sent`: where the config routes it, for a call to
+        `/upstreams/NAME`; None for any other call, which has a route only if the config does.
 
-        A name that the config sends elsewhere may mean another model to the upstream of the path, so it needs `*`.
+        A name that the config routes elsewhere may mean another model to the upstream of the path, so it needs `*`.
         """
         if self.allows_all_models:
             return True
@@ -75,22 +75,22 @@ class Scope:
         return sent != "nowhere" if self.models is None else matches(self.models, model)
 
     def needs_model(self, method: str, path: str, *, is_upstream_named: bool) -> bool:
-        """Whether a call must name its model: the provider's own default may be one that is not allowed, and a body
-        that the gateway does not read as JSON may name one all the same. Moderation calls usually name none."""
+        """Returns whether a call must name its model: the provider's default may be one that is not allowed, and a body
+        that the gateway does not read as JSON may name one nevertheless. Moderation calls usually name none."""
         if self.allows_all_models or (method, path) not in MODEL_CALLS:
             return False
         return self.models is not None or is_upstream_named or path != _MODERATIONS
 
 
 def is_inference(method: str, path: str) -> bool:
-    """Whether this is a model call, a token count, the list of models or one of its entries."""
+    """Returns whether this is a model call, a token count, the list of models or one of its entries."""
     if (method, path) in MODEL_CALLS:
         return True
     return method in _READS and (path == _MODELS or model_in_path(path) is not None)
 
 
 def model_in_path(path: str) -> str | None:
-    """The model that `/v1/models/NAME` names; None for any other path. A slash in a name may be escaped or plain."""
+    """Returns the model that `/v1/models/NAME` names; None for any other path. A slash in a name may be escaped."""
     if not path.startswith(f"{_MODELS}/"):
         return None
     name = unquote(path[len(_MODELS) + 1 :])
@@ -100,7 +100,7 @@ def model_in_path(path: str) -> str | None:
 
 
 def matches(patterns: Collection[str], text: str) -> bool:
-    """Whether `text` is one of the patterns, or begins as one that ends in `*` does."""
+    """Returns whether `text` equals a pattern, or begins with one that ends in `*`."""
     if text in patterns:
         return True
     return any(each.endswith("*") and text.startswith(each[:-1]) for each in patterns)

@@ -1,24 +1,21 @@
-"""How often something is sent at most.
-
-Owns the instants. Does not own what waits meanwhile. A generic cell rate algorithm (ITU-T I.371): one number.
-"""
+"""Rate limit for sending webhooks: a generic cell rate algorithm (ITU-T I.371), which needs one number."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 BURST = 5
-"""So many go at once after a rest."""
+"""Number that may go at once after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRateSnapshot:
     wait_s: float
-    """Until the next may go; 0 when it may now."""
+    """Seconds until the next may go; 0 if it may now."""
 
 
 class SendRate:
-    """`per_second`, > 0, on average."""
+    """Allows `per_second`, > 0, on average."""
 
     __slots__ = ("_full_at", "_step_s")
 
@@ -28,11 +25,11 @@ class SendRate:
         """When a whole burst may go again."""
 
     def take(self, now: float) -> None:
-        """One goes, whether it may or not."""
+        """Counts one that goes, whether it may or not."""
         self._full_at = max(self._full_at, now) + self._step_s
 
     def wait_s(self, now: float) -> float:
-        """Seconds until the next may go, >= 0."""
+        """Returns the seconds until the next may go, >= 0."""
         return max(0.0, self._full_at - (BURST - 1) * self._step_s - now)
 
     def snapshot(self, now: float) -> SendRateSnapshot:

@@ -1,7 +1,7 @@
-"""What a sentence is about, when no known phrase is in it: words of several groups, in any order.
+"""Recognizes what a sentence is about without a known phrase: words of several groups, in any order.
 
-Owns how a sentence and a codeword become words and pairs of words, and when a sense holds. Does not own which words
-mean what (`policy.vocabulary.senses`). Bounded: the first words of a sentence are looked at, by set operations only.
+Splits sentences and codewords into words and pairs of words, and tests senses against them. Which words mean what is in
+`policy.vocabulary.senses`. Bounded: only the first words of a sentence are compared, by set operations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 MAX_WORDS = 48
-"""What a provider means it says first; further on a message quotes the caller."""
+"""Providers put their point first; further on a message quotes the caller."""
 _MAX_LABEL_CHARS = 80
 _SUBJECT_WORDS = 4
 _LABEL_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -20,7 +20,7 @@ _LABEL_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Words and pairs of neighbours, and the words that a sentence begins with."""
+    """Words and pairs of neighbouring words of a sentence, and the words that it begins with."""
 
     words: frozenset[str]
     subject: frozenset[str] = frozenset()
@@ -28,12 +28,12 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Sense:
-    """A word or a pair of words of each group, none of `absent`."""
+    """Matches a wording with a word or pair of words of each group, and none of `absent`."""
 
     groups: tuple[frozenset[str], ...]
     absent: frozenset[str] = frozenset()
     subject: frozenset[str] = frozenset()
-    """One of these is among the first words; empty: the sentence may begin with any."""
+    """One of these must be among the first words; empty: no condition."""
 
     def holds(self, wording: Wording) -> bool:
         words = wording.words
@@ -45,12 +45,12 @@ class Sense:
 
 
 def sense(groups: Iterable[str], absent: str = "", subject: str = "") -> Sense:
-    """Each group a list, `a word | two words | another`."""
+    """Returns a sense; each group is a list, `a word | two words | another`."""
     return Sense(tuple(_listed(group) for group in groups), _listed(absent), _listed(subject))
 
 
 def wordings(words: str, labels: Iterable[str]) -> Iterator[Wording]:
-    """Yields the wording of a sentence, as `words_of` gives it, and of each codeword by itself."""
+    """Yields the wording of a sentence, as returned by `words_of`, and of each codeword by itself."""
     spoken = words.split()[:MAX_WORDS]
     if len(spoken) == 1 and "_" in spoken[0]:
         labels = (*labels, spoken[0])

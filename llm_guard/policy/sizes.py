@@ -1,7 +1,4 @@
-"""Whether a limit is smaller than the one request that it refused, so that no wait helps.
-
-Owns the two numbers in a sentence. Does not own what follows (`policy.classify`).
-"""
+"""Recognizes a limit that is smaller than the single request that it refused, so that no wait helps."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _MAX_CHARS = 600
 
 
 def is_over_limit(sentence: str) -> bool:
-    """Whether it names a limit and a request that is larger: "Limit 30000, Requested 30601"."""
+    """Returns whether a sentence names a limit and a larger request: "Limit 30000, Requested 30601"."""
     text = sentence[:_MAX_CHARS]
     if "request" not in text.lower():
         return False

@@ -1,6 +1,6 @@
-"""How long callers have used slots lately, by priority and caller.
+"""Time for which callers have used slots recently, by priority and caller.
 
-Owns these sums, in which use loses its weight with time. Does not own what follows from them (`policy.line`).
+Sums in which use decays with time; `policy.line` decides by them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _LATEST_WEIGHT = 0.1
 
 @dataclass(slots=True)
 class _Use:
-    """Seconds of ended uses, and the uses that go on."""
+    """Seconds of ended uses, and the uses in progress."""
 
     seconds: float
     faded_at: float
     count: int = 0
     began_at: float = 0.0
-    """The sum of the instants at which the uses that go on began."""
+    """Sum of the instants at which the uses in progress began."""
 
     def used_s(self, now: float) -> float:
         faded_s = self.seconds * exp((self.faded_at - now) / _FADE_S)
@@ -41,7 +41,7 @@ class _Use:
 
 
 class SlotTime:
-    """Slot-seconds of callers. Keeps the callers that use slots now, and 1,024 others at most."""
+    """Slot-seconds of callers. Keeps the callers that use slots now, and at most 1,024 others."""
 
     __slots__ = ("_sums", "_typical_s", "_uses")
 
@@ -69,7 +69,7 @@ class SlotTime:
         self._typical_s[priority] = typical_s + _LATEST_WEIGHT * (now - began_at - typical_s)
 
     def of_priority(self, priority: int, now: float) -> float:
-        """Seconds for which calls of a priority have used slots."""
+        """Returns the seconds for which calls of a priority have used slots."""
         use = self._sums.get(priority)
         return 0.0 if use is None else use.used_s(now)
 
@@ -77,11 +77,12 @@ class SlotTime:
         return sum(use.used_s(now) for use in self._sums.values())
 
     def typical_s(self, priority: int) -> float | None:
-        """Moving average of the seconds for which a call of a priority uses a slot; None: none has ended yet."""
+        """Returns the moving average of the seconds for which a call of a priority uses a slot; None: none has ended
+        yet."""
         return self._typical_s.get(priority)
 
     def of_callers(self, priority: int, callers: Collection[str], now: float) -> dict[str, float]:
-        """Seconds for which calls of some callers have used slots at this priority."""
+        """Returns the seconds for which calls of some callers have used slots at this priority."""
         uses = self._uses.get(priority, {})
         return {caller: uses[caller].used_s(now) for caller in callers if caller in uses}
 

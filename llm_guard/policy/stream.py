@@ -1,7 +1,7 @@
-"""How a route treats its streams: what is done when one dies, how much is held back, and who is told to wait.
+"""Stream settings of a route: recovery after a cut, buffering at the beginning, and keep-alives.
 
-Owns the settings, and which failure lets a stream go on elsewhere. Does not own how two streams are joined
-(`dialect.continuation`), nor who is asked (`policy.next_step`).
+Also decides after which failures a stream may continue elsewhere. Streams are joined in `dialect.continuation`;
+`policy.next_step` picks the deployment.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ body. OpenRouter and vLLM send theirs at once; connections that are never closed
 
 
 def parse_recover(value: object) -> str:
-    """`off`, `auto`, `continue` or `restart`; raises ValueError."""
-    if value is False:  # what YAML makes of a bare `off`
+    """Parses `off`, `auto`, `continue` or `restart`; raises ValueError."""
+    if value is False:  # YAML parses a bare `off` as False
         return "off"
     if value in ("off", "auto", "continue", "restart"):
         return str(value)
@@ -27,17 +27,17 @@ def parse_recover(value: object) -> str:
 
 
 StreamEnd = Literal["strict", "lenient"]
-"""What ends an upstream's chat streams. strict: a finish_reason; lenient: `[DONE]` alone as well."""
+"""Accepted ends of an upstream's chat streams. strict: a finish_reason; lenient: also `[DONE]` alone."""
 Recover = Annotated[Literal["off", "auto", "continue", "restart"], Unit(parse_recover)]
 
 JOIN_S = 10.0
-"""Seconds, from the first text of a stream that is to go on with another: so long its text is held while it has not
-repeated the end of what was sent. Models that do so at all begin with it."""
+"""Seconds, from the first text of a stream that continues another one, for which its text is held while it has not
+repeated the end of what was sent. Models that repeat it at all do so at the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldBackSettings:
-    """Whichever comes first ends it."""
+    """Holding back ends with the first of these limits."""
 
     tokens: Count = 20
     """Events with content."""
@@ -48,11 +48,11 @@ class HoldBackSettings:
 @dataclass(frozen=True, slots=True)
 class WaitingSettings:
     after: Seconds = 15.0
-    """Seconds of silence before the client is told that it is not forgotten, then between two such words."""
+    """Seconds of silence before the client is sent a keep-alive, and between keep-alives."""
     before_head: bool = False
-    """Also while no upstream has begun to answer: a failure after that is an error event under status 200."""
+    """True if keep-alives may precede any upstream's response: a later failure is an error event under status 200."""
     unary: bool = False
-    """Calls that are not streamed, too: blank lines before the JSON."""
+    """True if calls that are not streamed get keep-alives too: blank lines before the JSON."""
 
     def applies_to(self, *, is_stream: bool) -> bool:
         return is_stream or self.unary
@@ -61,17 +61,18 @@ class WaitingSettings:
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
     recover: Recover = "auto"
-    """When a stream dies after its first token: off, an error event; auto, another attempt goes on where it ended, at
-    deployments that take the text so far as the beginning of their answer; continue, at any, by an instruction where
-    they do not; restart, one that begins anew and repeats what was sent word for word."""
+    """When a stream dies after its first token: off, an error event; auto, another attempt continues where it ended, at
+    deployments that accept the text so far as the beginning of their response; continue, at any, by an instruction
+    where they do not; restart, one that begins again and repeats word for word what was sent."""
     hold_back: HoldBackSettings | None = None
-    """None: nothing is held once the first token is there."""
+    """None: nothing is held back after the first token."""
     waiting: WaitingSettings | None = WaitingSettings()
-    """None: the client waits in silence."""
+    """None: no keep-alives are sent."""
 
 
 def why_cut(upstream: str, *, lacks_finish: bool) -> str:
-    """Why a stream that ended by itself is no whole answer; `lacks_finish`: `stream_end: lenient` would let it pass."""
+    """Returns why a stream that ended by itself is incomplete; `lacks_finish`: `stream_end: lenient` would accept
+    it."""
     why = "the stream ended without its terminal event"
     if not lacks_finish:
         return why
@@ -79,10 +80,10 @@ def why_cut(upstream: str, *, lacks_finish: bool) -> str:
 
 
 def may_recover(failure: Failure) -> bool:
-    """Whether another attempt may go on with a stream that this failure has ended."""
+    """Returns whether another attempt may continue a stream that this failure has ended."""
     return failure.kind.source is Source.UPSTREAM and not failure.kind.is_final and failure.limit != "total"
 
 
 def effective_recover(recover: Recover, *, takes_prefill: bool) -> Recover:
-    """What a route does whose deployments take an answer's beginning, at least one of them, or do not."""
+    """Resolves `auto`: off if none of a route's deployments accepts the beginning of a response (`takes_prefill`)."""
     return "off" if recover == "auto" and not takes_prefill else recover

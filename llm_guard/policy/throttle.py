@@ -1,7 +1,7 @@
-"""Finds out whether sending less makes fewer requests fail, and keeps to a lower rate only where it does.
+"""Throttle: finds out whether sending less makes fewer requests fail, and keeps a lower rate only if it does.
 
-Owns that rate. Does not own the statistics of a trial (`policy.trial`), the rate of a provider that answers 429
-(`policy.pacer`), nor when a deployment is left alone altogether (`policy.breaker`).
+The statistics of a trial are in `policy.trial`. The rate for a provider that answers 429 is in `policy.pacer`;
+`policy.breaker` decides when a deployment gets no calls at all.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from llm_guard.policy.trial import at_least, differs, judge
 
 Phase = Literal["watching", "trying", "throttling", "releasing"]
 """watching    no rate; failures are counted
-trying      for a moment calls go no faster than calls were answered well: do fewer of them fail?
-throttling  they do, so the rate stays, and grows while nothing fails
-releasing   they do not; the calls that have waited meanwhile go, but not all at once
+trying      for a short time calls go no faster than they succeeded, to see if fewer of them fail
+throttling  fewer do, so the rate stays, and grows while nothing fails
+releasing   no fewer do; the calls that have waited meanwhile go, but not all at once
 """
 
-# While watching failures are counted over at least and at most so many seconds, and until they prove something.
+# While watching, failures are counted over at least and at most so many seconds, and until they prove something.
 _EPOCH_S = 0.5
 _LONGEST_EPOCH_S = 4.0
 _LEAST_CALLS = 20
 _LEAST_FAILURES = 5
 _LEAST_SHARE = 0.04
 _LEAST_OK_PER_S = 0.5
-# Fewer good answers do not tell at which rate a trial has to go; half the longest time has to do then.
+# Fewer successes do not show the rate for a trial; then half of the longest time has to pass.
 _ENOUGH_OK = 5
-# A trial goes a little slower than calls were answered well, so that an overloaded provider fails none of them.
+# A trial goes a little slower than calls succeeded, so that an overloaded provider fails none of them.
 _TRIAL = 0.95
-# Divided by the share of failures: the smaller it is, the less a trial holds back, and the more calls it takes.
+# Longest trial at a share of failures of 1, and longest of all. The time is divided by the share of failures: the
+# smaller it is, the less a trial holds back, and the more calls it takes.
 _LONGEST_TRIAL_S = 1.5
 _LONGEST_OF_ALL_S = 15.0
-# One that begins from throttling only looks for a rate a little lower.
+# Longest trial that begins while throttling, which only looks for a slightly lower rate.
 _LONGEST_AGAIN_S = 4.0
-# After a trial that did not help the next one begins after twenty times as long as it took, within these bounds, or as
-# soon as the share of failures has changed: a busy deployment finds out about a change within seconds, and a quiet one,
-# whose trials take long, is not held back by them.
+# After a trial that did not help the next one begins after twenty times its duration, within these bounds, or as soon
+# as the share of failures has changed: a busy deployment notices a change within seconds, and a quiet one, where trials
+# take long, is not held back by them.
 _PAUSE_TRIALS = 20
 _SHORTEST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 30.0
@@ -48,18 +49,18 @@ _LONGEST_PAUSE_S = 30.0
 _LEAST_SENT = 10
 _CLEAN_EPOCH_S = 1.0
 _TOLERATED = 0.03
-# A rate at which so many fewer calls are answered well than without one does harm.
+# A rate at which fewer than this share of the former successes are left does harm.
 _LEAST_LEFT_OK = 0.5
-# A rate is in use where so large a part of it is sent.
+# A rate is in use if at least this share of it is sent.
 _IN_USE = 0.8
-# The rate grows by 2 % an epoch near what it was when calls went too fast last, elsewhere faster and faster.
+# The rate grows by 2 % an epoch near the rate that was last too fast, elsewhere by ever more.
 _FIRST_STEP = 0.02
 _LONGEST_STEP = 0.25
 _NEAR = 0.1
-# A rate that no call has waited for in so long is not needed any more.
+# A rate that no call has waited for in this long is no longer needed.
 _UNUSED_S = 30.0
-# After a trial calls go so much faster than before it, until none has waited for a moment: of many that go at once
-# those that fail come back first, and look like an outage.
+# After a trial calls go this much faster than before it, until none has waited for a moment: if many went at once, the
+# failures would return first, and look like an outage.
 _CATCH_UP = 2.0
 _RELEASED_S = 0.2
 
@@ -72,18 +73,18 @@ class ThrottleSnapshot:
     rate: float | None
     """Calls a second; None: unlimited."""
     since: float | None
-    """When the rate was limited first; None: it is not."""
+    """When the rate was first limited; None: it is not."""
     next_at: float
     """Earliest instant of the next call; one in the past means now."""
 
 
 class Throttle:
-    """Asks by experiment whether failures grow with the load.
+    """Finds out by experiment whether failures grow with the load.
 
-    An overloaded provider answers well what it has capacity for, and fails the rest: at the rate of its good answers
-    nearly nothing fails, and no good answer is lost. Where requests fail at random or by their content the share of
-    failures stays as it was, the trial ends after a few calls, and nothing is throttled. Calls above the rate wait in
-    the line, as for any other limit. Nothing is tried where nothing is answered well: that is the breaker's.
+    An overloaded provider serves what it has capacity for and fails the rest: at the rate of its successes nearly
+    nothing fails, and no success is lost. If requests fail at random or by their content, the share of failures stays
+    the same, the trial ends after a few calls, and nothing is throttled. Calls above the rate wait in the wait queue,
+    as for any other limit. There is no trial if nothing succeeds: that is left to the breaker.
     """
 
     __slots__ = (
@@ -95,44 +96,44 @@ class Throttle:
         self.rate: float | None = None
         """Calls a second; None: unlimited."""
         self.since = now
-        """When the rate was limited first."""
+        """When the rate was first limited."""
         self._phase: Phase = "watching"
         self._bucket = Bucket()
         self._epoch = Epoch(-inf)
         self._failures_take_s = 0.0
-        """How long a call takes to fail, on average."""
+        """Average time that a call takes to fail."""
         self._next_trial_at = -inf
         self._before = Before(0.0, 0.0)
         self._share = 0.0
-        """Share of failures that a trial has to make smaller."""
+        """Share of failures that a trial has to reduce."""
         self._usual = FailureShare()
-        """The share of failures that a trial has to beat. The epoch that begins the trial is no measure: by chance its
-        share is the highest of many, and the next ones are smaller."""
+        """The share of failures that a trial is compared with. The epoch that begins the trial is no measure: its share
+        is by chance the highest of many, and the next ones are smaller."""
         self._has_helped = False
         """A trial has shown that failures grow with the load."""
         self._is_second = False
-        """The trial before this one, from throttling too, did not help."""
+        """True if the previous trial, which began while throttling too, did not help."""
         self._too_fast = 0.0
-        """Calls a second that were answered well when calls went too fast last; 0: not known."""
+        """Successes a second when calls last went too fast; 0: unknown."""
         self._step = _FIRST_STEP
         self._waited_at = now
         self._reset_at = -inf
-        """Calls that went before show nothing: after an outage those that have hung time out while others succeed."""
+        """Calls sent before this are no evidence: after an outage, calls that hang time out while others succeed."""
 
     @property
     def is_throttling(self) -> bool:
-        """More calls come than are answered well, and sending less has helped. Then the newest that waits goes first:
-        in the order of their arrival all would wait as long as they can afford to, and when the load falls those that
-        come then would wait behind those of before (B. Maurer, "Fail at Scale", ACM Queue 13(8), 2015)."""
+        """True if more calls come than succeed, and sending less has helped. Then the newest waiting call goes first:
+        in the order of arrival all would wait as long as they can afford to, and when the load falls, new calls would
+        wait behind the old ones (B. Maurer, "Fail at Scale", ACM Queue 13(8), 2015)."""
         return self._has_helped
 
     def opens_at(self, now: float) -> float:
-        """Earliest instant of the next call; one in the past means now. Counts as demand: the rate grows only where
-        calls wait for it."""
+        """Returns the earliest instant of the next call; one in the past means now. Counts as demand: the rate grows
+        only while calls wait for it."""
         if self.rate is None:
             return -inf
         if self._phase != "releasing":
-            self._conclude(now)  # answers may take a minute: what did not fail by now is known before they end
+            self._conclude(now)  # responses may take a minute: calls that have not failed by now count before they end
         at = self._bucket.opens_at()
         if at > now:
             self._epoch.has_waited = True
@@ -146,19 +147,19 @@ class Throttle:
         return at
 
     def take(self, now: float) -> None:
-        """A call goes."""
+        """Notes that a call goes."""
         self._epoch.sent += 1
         if self.rate is not None:
             self._bucket.take(self.rate, now)
 
     def put_back(self, entered_at: float, now: float) -> None:
-        """The call that `take` let go at `entered_at` did not go after all."""
+        """Notes that the call that `take` let go at `entered_at` did not go after all."""
         self._epoch.sent -= entered_at >= self._epoch.began_at
         if self.rate is not None:
             self._bucket.put_back(self.rate, now)
 
     def note_ok(self, entered_at: float, now: float) -> None:
-        """The call that went at `entered_at` was answered well."""
+        """Notes a success of the call that went at `entered_at`."""
         if entered_at < self._reset_at:
             return
         epoch, phase = self._epoch, self._phase
@@ -169,7 +170,7 @@ class Throttle:
             self._conclude(now)
 
     def note_failure(self, entered_at: float, now: float) -> None:
-        """The call that went at `entered_at` failed in a way that tells of its deployment."""
+        """Notes a failure, evidence about the deployment, of the call that went at `entered_at`."""
         if entered_at < self._reset_at:
             return
         self._failures_take_s += _SMOOTHING * (now - entered_at - self._failures_take_s)
@@ -180,13 +181,13 @@ class Throttle:
             self._conclude(now)
 
     def reset(self, now: float) -> None:
-        """Forgets the rate, and whatever was found out."""
+        """Forgets the rate and everything that was learned."""
         self._end()
         self._next_trial_at, self._usual = -inf, FailureShare()
         self._reset_at = now
 
     def wait_s(self, ahead: int, now: float) -> float:
-        """Estimated seconds until `ahead` calls have gone, and one more may."""
+        """Returns the estimated seconds until `ahead` calls have gone, and one more may."""
         if self.rate is None:
             return 0.0
         return max(0.0, self._bucket.opens_at() - now) + ahead / self.rate
@@ -199,8 +200,8 @@ class Throttle:
     # Watching
 
     def _watch(self, now: float) -> None:
-        """A call has failed: begins a trial where that is worth one. The first failure begins an epoch, and does not
-        count in it: slow failures come long after the good answers to calls that were sent with them."""
+        """Counts a failure, and begins a trial if it is worthwhile. The first failure begins an epoch, and does not
+        count in it: slow failures come long after the successes of calls that were sent with them."""
         epoch = self._epoch
         if now - epoch.began_at > _LONGEST_EPOCH_S:
             self._usual.add(epoch.failures, epoch.calls)
@@ -229,13 +230,13 @@ class Throttle:
     # Trying
 
     def _try(self, share: float, ok_per_s: float, now: float) -> None:
-        """`share`: of the failures that are to become fewer."""
+        """Begins a trial. `share`: the share of failures that it is to reduce."""
         self._phase, self._share = "trying", share
         self._set_rate(max(_LEAST_OK_PER_S, ok_per_s * _TRIAL), now)
         self._epoch = Epoch(now)
 
     def _conclude(self, now: float) -> None:
-        """Whether what became of the calls so far is enough to go on."""
+        """Ends the trial or the epoch, if the results so far are enough."""
         if self._phase == "trying":
             self._judge(now)
         elif self._is_epoch_over(now):
@@ -243,7 +244,7 @@ class Throttle:
 
     def _judge(self, now: float) -> None:
         epoch, failures_s = self._epoch, 2 * self._failures_take_s
-        # What has not failed by now is going to be answered; answers may take much longer than failures.
+        # A call that has not failed by now is going to succeed; successes may take much longer than failures.
         decided = max(epoch.ok + epoch.failures, epoch.sent - (self.rate or 0.0) * failures_s)
         verdict = judge(self._share, decided, epoch.failures, has_helped=self._has_helped)
         longest_s = min(_LONGEST_AGAIN_S if self._has_helped else _LONGEST_OF_ALL_S, _LONGEST_TRIAL_S / self._share)
@@ -254,7 +255,7 @@ class Throttle:
             self._doubt(decided, now, is_certain=verdict == "helps_not")
 
     def _keep(self, now: float) -> None:
-        """Sending less helps."""
+        """Keeps the lower rate: sending less helps."""
         self._phase = "throttling"
         self._has_helped = True
         self._is_second = False
@@ -262,23 +263,23 @@ class Throttle:
         self._epoch = Epoch(now)
 
     def _doubt(self, decided: float, now: float, *, is_certain: bool) -> None:
-        """The trial did not make fewer of its `decided` calls fail."""
+        """Decides what follows a trial that did not make fewer of its `decided` calls fail."""
         decided = max(1.0, decided)
         share = self._epoch.failures / decided
         if self._has_helped and not self._is_second:
-            # More likely than another reason to fail: the rate is still a little too high.
+            # Another reason to fail is less likely than a rate that is still slightly too high.
             self._is_second = True
             self._try(at_least(share, decided), _TRIAL * (self.rate or 0.0), now)
             return
         if is_certain:
-            # After throttling what failed before that is long past; should as many fail again, that is a change.
+            # Failures before the throttling are long past; if as many fail again, that is a change.
             if self._has_helped:
                 self._usual = FailureShare()
             self._usual.add(self._epoch.failures, decided)
         self._pause(now)
 
     def _pause(self, now: float) -> None:
-        """Nothing shows that sending less helps: no other trial for a while."""
+        """Ends the throttling, and allows no other trial for a while: nothing shows that sending less helps."""
         pause_s = _PAUSE_TRIALS * (now - self._epoch.began_at)
         self._next_trial_at = now + min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, pause_s))
         self._has_helped = False
@@ -293,8 +294,8 @@ class Throttle:
         return passed_s >= _CLEAN_EPOCH_S and self._epoch.failures <= _TOLERATED * self._epoch.sent
 
     def _follow(self, now: float) -> None:
-        """An epoch is over: a higher rate, or another trial where calls fail again. A single failure shows nothing, and
-        the epoch goes on."""
+        """Raises the rate after an epoch, or begins another trial if calls fail again. A single failure shows nothing,
+        and the epoch goes on."""
         epoch = self._epoch
         sent = max(1, epoch.sent, epoch.failures)
         share = epoch.failures / sent
@@ -309,8 +310,8 @@ class Throttle:
                 self._try(at_least(share, sent), self._too_fast, now)
 
     def _answered_well_per_s(self, now: float) -> float:
-        """Where fewer calls came than the rate allows, a burst has failed, and the good answers are no measure of what
-        the provider takes: that is what was known before."""
+        """Successes a second. If fewer calls came than the rate allows, a burst has failed, and the successes are no
+        measure of the provider's capacity: the rate that was known before is used."""
         epoch, rate = self._epoch, self.rate or 0.0
         passed_s = now - epoch.began_at
         ok_per_s = epoch.ok / passed_s

@@ -1,7 +1,7 @@
-"""Whose trace a call is part of, and what is said of it to an upstream: the header `traceparent`.
+"""Trace context of a call: the header `traceparent` of callers and to upstreams.
 
-Owns its reading and writing (W3C Trace Context, section 3.2), and which traces are kept where nobody has decided yet.
-Does not own what is told of a call (`ops.spans`).
+Reads and writes it (W3C Trace Context, section 3.2), and decides which new traces are kept. Spans are exported by
+`ops.spans`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# A version that is not known yet may have more behind a dash; the first one has not.
+# An unknown version may have more fields after a dash; version 00 has none.
 _FORM = re.compile("(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
 _RATED_BITS = 64
@@ -20,23 +20,23 @@ class TraceContext:
     """A call's place in a trace that is kept."""
 
     trace_id: int
-    """128 bits, not 0; the ids of spans have 64."""
+    """128 bits, not 0; span ids have 64."""
     span_id: int
-    """The call's own."""
+    """Id of the call's own span."""
     parent_id: int | None
-    """The caller's; None: the trace begins here."""
+    """Id of the caller's span; None: the trace begins here."""
     spans: int = 0
-    """Below the call's own, so far."""
+    """Number of spans below the call's own so far."""
 
     def next_span_id(self) -> int:
-        """One after the other from a random one: in one trace that is as good as drawing each."""
+        """Returns consecutive ids from a random first one: within one trace that is as good as drawing each."""
         self.spans += 1
         return (self.span_id + self.spans) % (1 << 64) or 1
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What a caller says."""
+    """The content of a caller's `traceparent`."""
 
     trace_id: int
     span_id: int
@@ -44,7 +44,7 @@ class Parent:
 
 
 def parse_traceparent(value: str) -> Parent | None:
-    """None: it is none, and a new trace begins."""
+    """Parses `traceparent`; None: it is invalid, and a new trace begins."""
     match = _FORM.fullmatch(value)
     if match is None or (match[1] == "00" and match[5]):
         return None
@@ -55,11 +55,11 @@ def parse_traceparent(value: str) -> Parent | None:
 
 
 def traceparent(trace_id: int, span_id: int) -> str:
-    """For an upstream: it is called by the span `span_id`, of a trace that is kept."""
+    """Formats `traceparent` for an upstream that the span `span_id` calls, in a trace that is kept."""
     return f"00-{trace_id:032x}-{span_id:016x}-01"
 
 
 def is_kept(trace_id: int, share: float) -> bool:
-    """Whether a new trace is among the share, 0 to 1, that is kept. By its last 64 bits, as others who are asked for
-    the same share do it (OpenTelemetry, `TraceIdRatioBased`)."""
+    """Returns whether a new trace is in the share, 0 to 1, that is kept. Decided by its last 64 bits, as in other
+    services that keep the same share (OpenTelemetry, `TraceIdRatioBased`)."""
     return trace_id % (1 << _RATED_BITS) < share * (1 << _RATED_BITS)

@@ -1,6 +1,6 @@
-"""The states of a breaker, and what is kept of how it went from one to the other.
+"""The states of a breaker, and the history of its changes between them.
 
-Owns the names of the states and the memory of changes. Does not own when a state changes (`policy.breaker`).
+`policy.breaker` decides when a state changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Transition:
 
 
 class History:
-    """How often each state was entered, and the last sixteen transitions."""
+    """Counts how often each state was entered, and keeps the last sixteen transitions."""
 
     __slots__ = ("_entered", "_latest", "changes")
 
@@ -35,10 +35,10 @@ class History:
         self._entered: dict[BreakerState, int] = dict.fromkeys(get_args(BreakerState), 0)
         self._latest: deque[Transition] = deque(maxlen=KEPT)
         self.changes = 0
-        """Transitions since the start: who has seen so many has seen the latest."""
+        """Transitions since the start: a reader compares it with the last number seen to know of new ones."""
 
     def note_entry(self, state: BreakerState) -> None:
-        """Also where a config that was read anew says so, which is no transition."""
+        """Counts an entry, also one by a reloaded config, which is not a transition."""
         self._entered[state] += 1
 
     def note(self, transition: Transition) -> None:
@@ -49,7 +49,7 @@ class History:
         return MappingProxyType(dict(self._entered))
 
     def latest(self) -> tuple[Transition, ...]:
-        """The newest last."""
+        """Returns the last transitions, the newest last."""
         return tuple(self._latest)
 
 
@@ -57,25 +57,25 @@ class History:
 class BreakerSnapshot:
     state: BreakerState
     is_forced: bool
-    """The state is an operator's word."""
+    """The state was set by an operator."""
     consecutive_failures: int
     calls: int
     failures: int
     slow_calls: int
     """All three within the window."""
     failure_share: float
-    """Of the window's calls, 0 to 1; 0 when there are none."""
+    """Share of failures among the window's calls, 0 to 1; 0 if there are none."""
     outage_at: float | None
-    """When it opened first since it was last closed; None while it is not open or half-open."""
+    """When it first opened since it was last closed; None unless it is open or half-open."""
     opened_at: float | None
-    """When it opened last; None likewise."""
+    """When it last opened; None likewise."""
     why: str | None
-    """What opened or forced it, e.g. `5 failures in a row`; None while it is closed, or as the config sets it."""
+    """Reason for the state, e.g. `5 failures in a row`; None while it is closed, or in the config's state."""
     probe_at: float | None
-    """From when on the next call is let through, a light probe apart; None likewise."""
+    """When the next call is let through as a probe, unless a light probe succeeds earlier; None likewise."""
     generation: int
     leases: int
     transitions: Mapping[BreakerState, int]
     """How often each state was entered since the start."""
     latest: tuple[Transition, ...]
-    """The last sixteen, the newest last."""
+    """The last sixteen transitions, the newest last."""

@@ -1,6 +1,6 @@
-"""Whether fewer calls fail at a lower rate: the statistics of a trial.
+"""Statistics of a trial: whether fewer calls fail at a lower rate.
 
-Owns the test. Does not own when a trial begins, nor what follows from it (`policy.throttle`).
+`policy.throttle` decides when a trial begins and what follows from it.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from math import log, sqrt
 from typing import Literal
 
 Verdict = Literal["helps", "helps_not", "likely", "unlikely"]
-"""The last two: undecided, and which of both is more likely."""
+"""The last two are undecided, and say which of the others is more likely."""
 
-# Where sending less helps, so much of the share of failures is left, at most.
+# Where sending less helps, at most this fraction of the share of failures is left.
 _LEFT = 0.25
 # Log likelihood ratios that decide: wrong in 0.3 % and in 5 % of the trials.
 _HELPS = 6.0
 _HELPS_NOT = -3.0
-# An undecided first trial has to be so far on the way; one of a throttle that has helped before needs less.
+# Evidence with which an undecided first trial is likely to help; after a trial that has helped less is needed.
 _LIKELY = 5.0
 
-# So large a part of the standard deviation of a single call is another share: 15 % around 50 %, 11 % around 85 %.
+# A share differs if it is off by this fraction of a single call's standard deviation: 15 % around 50 %, 11 % around
+# 85 %.
 _MATTERS = 0.3
 
 _LEAST_SHARE = 0.02
@@ -28,10 +29,10 @@ _LARGEST_SHARE = 0.95
 
 
 def judge(share: float, decided: float, failures: int, *, has_helped: bool) -> Verdict:
-    """A sequential test (Wald 1945) of the share of failures from before the trial against a quarter of it.
+    """Runs a sequential test (Wald 1945) of the share of failures before the trial against a quarter of it.
 
-    `share`: before the trial, as `at_least` gives it; `decided`: calls of the trial that were answered or have failed,
-    of these `failures`; `has_helped`: an earlier trial of the same throttle has.
+    `share`: before the trial, as returned by `at_least`; `decided`: calls of the trial that have succeeded or failed,
+    `failures` of them failed; `has_helped`: an earlier trial of the same throttle has helped.
     """
     old, new = min(share, _LARGEST_SHARE), share * _LEFT
     evidence = max(0.0, decided - failures) * log((1 - new) / (1 - old)) + failures * log(_LEFT)
@@ -43,17 +44,16 @@ def judge(share: float, decided: float, failures: int, *, has_helped: bool) -> V
 
 
 def at_least(share: float, calls: float) -> float:
-    """A share that was seen in so many calls, less one standard deviation: a trial begins where it is high by
-    chance."""
+    """Returns a share seen in so many calls, less one standard deviation: trials begin where it is high by chance."""
     return max(_LEAST_SHARE, share - _spread(share) / sqrt(calls))
 
 
 def differs(share: float, calls: int, known: float) -> bool:
-    """Whether a share that was seen in so many calls is another one than the known, by more than chance and by enough
-    to matter."""
+    """Returns whether a share seen in so many calls differs from the known one, by more than chance and by enough to
+    matter."""
     return abs(share - known) > max(_MATTERS * _spread(share), 3 * _spread(known) / sqrt(calls))
 
 
 def _spread(share: float) -> float:
-    """Standard deviation of a single call."""
+    """Returns the standard deviation of a single call."""
     return sqrt(share * (1 - share))

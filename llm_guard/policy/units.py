@@ -1,8 +1,8 @@
-"""The units settings are written in: durations, sizes, ratios, counts, spreads, factors, rates.
+"""Units that settings are written in: durations, sizes, ratios, counts, spreads, factors, rates.
 
-Owns how `200ms`, `64MiB` or `0.2` in a config file become numbers, and their ranges. Knows no setting.
-A settings dataclass annotates its fields with these; pydantic finds the parser through
-`__get_pydantic_core_schema__`, which needs no import of pydantic here.
+Parses `200ms`, `64MiB` or `0.2` in a config file into numbers, and checks their ranges. A settings dataclass annotates
+its fields with these; pydantic finds the parser through `__get_pydantic_core_schema__`, which needs no import of
+pydantic here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BYTES = {
 
 
 def parse_duration(value: object) -> float:
-    """Seconds, > 0, from `200ms`, `1.5s`, `2m`, `1h`; raises ValueError."""
+    """Parses `200ms`, `1.5s`, `2m` or `1h` into seconds, > 0; raises ValueError."""
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"not a duration: {_show(value)}; write 200ms, 5s, 2m or 1h")
@@ -32,17 +32,17 @@ def parse_duration(value: object) -> float:
 
 
 def parse_pause(value: object) -> float:
-    """Seconds, >= 0: a duration, or `0s`; raises ValueError."""
+    """Parses a duration or `0s` into seconds, >= 0; raises ValueError."""
     return 0.0 if value in ("0ms", "0s", "0m", "0h") else parse_duration(value)
 
 
 def or_none(parse: Callable[[object], Any]) -> Callable[[object], Any]:
-    """A parser that takes null for None, and leaves all else to `parse`."""
+    """Returns a parser that turns null into None, and passes everything else to `parse`."""
     return lambda value: None if value is None else parse(value)
 
 
 def parse_size(value: object) -> int:
-    """Bytes, > 0, from `64MiB`, `512KiB`, `1000`; raises ValueError."""
+    """Parses `64MiB`, `512KiB` or `1000` into bytes, > 0; raises ValueError."""
     match = _SIZE.fullmatch(str(value).strip()) if _is_whole(value) or isinstance(value, str) else None
     if match is None or int(match[1]) == 0:
         raise ValueError(f"not a size: {_show(value)}; write 64MiB, 512KiB or a number of bytes > 0")
@@ -50,21 +50,21 @@ def parse_size(value: object) -> int:
 
 
 def parse_ratio(value: object) -> float:
-    """A share from 0 to 1; raises ValueError."""
+    """Parses a share from 0 to 1; raises ValueError."""
     if not _is_number(value) or not 0 <= value <= 1:
         raise ValueError(f"not a share: {_show(value)}; write a number from 0 to 1")
     return float(value)
 
 
 def parse_count(value: object) -> int:
-    """A whole number of at least 1; raises ValueError."""
+    """Parses a whole number of at least 1; raises ValueError."""
     if not _is_whole(value) or value < 1:
         raise ValueError(f"not a count: {_show(value)}; write a whole number of at least 1")
     return value
 
 
 def parse_concurrency(value: object) -> int | str | None:
-    """A whole number of at least 1, `adaptive`, or None for no limit; raises ValueError."""
+    """Parses a whole number of at least 1, `adaptive`, or None for no limit; raises ValueError."""
     if value is None or value == "adaptive":
         return value
     if not _is_whole(value) or value < 1:
@@ -73,7 +73,7 @@ def parse_concurrency(value: object) -> int | str | None:
 
 
 def parse_spread(value: object) -> float | str:
-    """A share from 0 to 1 either way, or the name of a way to spread; raises ValueError."""
+    """Parses a share from 0 to 1 either way, or the name of a jitter; raises ValueError."""
     if value in ("full", "equal", "decorrelated"):
         return str(value)
     if _is_number(value) and 0 <= value <= 1:
@@ -82,7 +82,7 @@ def parse_spread(value: object) -> float | str:
 
 
 def at_least(lowest: float) -> Callable[[object], float]:
-    """A parser of finite numbers >= `lowest`; it raises ValueError."""
+    """Returns a parser of finite numbers >= `lowest`; it raises ValueError."""
 
     def parse(value: object) -> float:
         if not _is_number(value) or not lowest <= value < math.inf:
@@ -106,9 +106,9 @@ def _show(value: object) -> str:
 
 
 class Unit:
-    """Annotation that tells pydantic to run `parse` on a value from the config, before the type itself.
+    """Annotation that makes pydantic run `parse` on a value from the config, before the type itself.
 
-    A value that is already of the target type by way of a default is not parsed.
+    A default that already has the target type is not parsed.
     """
 
     def __init__(self, parse: Callable[[object], Any]) -> None:

@@ -1,10 +1,10 @@
-"""How long a provider asks to wait.
+"""Reads how long a provider requests to wait.
 
-Owns every form that a wait has: `retry-after` and its relatives, the reset headers of rate limits, fields of a body,
-and sentences. Does not own what is done with it (`policy.next_step`). Nonsense is no hint: zero, the past, NaN, -1.
+Knows every form of a wait: `retry-after` and its variants, rate-limit reset headers, body fields, and sentences.
+`policy.next_step` decides what follows. Nonsense is ignored: zero, the past, NaN, -1.
 
-Order, as the official SDKs have it: a header that says when to come back; the windows that are used up, the longest of
-them; a field of the body; a sentence.
+Order, as in the official SDKs: a header with the time to return; the longest of the exhausted windows; a body field; a
+sentence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import islice
 from llm_guard.policy.envelope import Said
 
 _EPOCH_S = 1e9
-"""A number above this is an instant, not a duration; a thousand times more, one in milliseconds."""
+"""A number above this is an instant, not a duration; above a thousand times this, one in milliseconds."""
 _LONGEST_S = 400 * 86400.0
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?", re.IGNORECASE)
 _UNITS = {
@@ -43,16 +43,16 @@ _SENTENCE = re.compile(
 )
 _DRAFT = re.compile(r"\br=(\d{1,9})\b.{0,40}?\bt=(\d{1,9})\b")
 _MOST_RESETS = 16
+"""No provider has more windows. Each is compared with all headers, so thousands of them would take seconds."""
 _LONGEST_DURATION = 200
-"""No provider has more windows. Where each is looked for among all, thousands of them take seconds."""
 _DIMENSIONS = ("input-tokens", "output-tokens", "tokens", "requests")
 
 
 def hint_s(headers: Mapping[str, str], said: Said, wall: float, *, is_limit: bool) -> float | None:
-    """Seconds to wait, > 0, or None without a hint.
+    """Returns the seconds to wait, > 0, or None without a hint.
 
-    `headers` with lower-case names; `wall` in epoch seconds, used where the answer has no `date`. `is_limit`: the error
-    is about a window, so the headers that describe windows are evidence, and what the sentence says as well.
+    `headers` with lower-case names; `wall` in epoch seconds, used if the response has no `date`. `is_limit`: the error
+    is about a window, so headers that describe windows are evidence too.
     """
     asked = retry_after(headers, wall)
     now = sender_now(headers, wall)
@@ -66,8 +66,8 @@ def hint_s(headers: Mapping[str, str], said: Said, wall: float, *, is_limit: boo
 
 
 def retry_after(headers: Mapping[str, str], wall: float) -> float | None:
-    """Seconds to wait by `retry-after-ms`, `x-ms-retry-after-ms` or `retry-after` (RFC 9110, section 10.2.3, and
-    the fractions, epochs and durations that providers send); None without a usable hint."""
+    """Returns the seconds to wait by `retry-after-ms`, `x-ms-retry-after-ms` or `retry-after` (RFC 9110, section
+    10.2.3, and the fractions, epochs and durations that providers send); None without a usable hint."""
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
         milliseconds = plain_number(headers.get(name, ""))
         if milliseconds is not None and (found := _usable(milliseconds / 1000)):
@@ -79,7 +79,7 @@ def retry_after(headers: Mapping[str, str], wall: float) -> float | None:
 
 
 def duration_s(text: str) -> float | None:
-    """Seconds in `7m12s`, `2m59.56s`, `818ms`, `26 seconds`, `2.12 days`, `00:30:02`, `14.07:13:56`; else None."""
+    """Parses `7m12s`, `2m59.56s`, `818ms`, `26 seconds`, `2.12 days`, `00:30:02` or `14.07:13:56` into seconds."""
     if len(text) > _LONGEST_DURATION:  # 30 kB of digits take 40 ms
         return None
     clock = _CLOCK.fullmatch(text.strip())
@@ -97,7 +97,8 @@ def duration_s(text: str) -> float | None:
 
 
 def _window_s(headers: Mapping[str, str], said: Said, now: float) -> float | None:
-    """The longest window that is used up. A header without its `remaining` counts when it is the only one."""
+    """Returns the seconds until the longest exhausted window resets. A header without a `remaining` counts if it is the
+    only one."""
     used_up: list[float] = []
     unknown: list[float] = []
     named = _named_dimension(said)
@@ -121,7 +122,8 @@ def _window_s(headers: Mapping[str, str], said: Said, now: float) -> float | Non
 
 
 def _remaining(headers: Mapping[str, str], reset_name: str) -> float | None:
-    """What is left of the window, None where nothing usable is said (Azure's -1: openai-dotnet issue 838)."""
+    """Returns the remaining amount of the window; None if there is no usable value (Azure's -1: openai-dotnet issue
+    838)."""
     partner = reset_name.replace("reset", "remaining")
     value = headers.get(partner)
     if value is None and reset_name.endswith("reset") and (stem := partner.partition("-remaining")[0]):
@@ -133,7 +135,8 @@ def _remaining(headers: Mapping[str, str], reset_name: str) -> float | None:
 
 
 def _named_dimension(said: Said) -> str | None:
-    """`type: tokens` beside a rate limit: this window is the one, though something is left of it."""
+    """Returns the dimension of the exceeded window, from `type: tokens` beside a rate limit, even if some of it is
+    left."""
     for layer in said.layers:
         plain = layer.type.lower().replace("_", "-")
         if plain in _DIMENSIONS:
@@ -142,7 +145,7 @@ def _named_dimension(said: Said) -> str | None:
 
 
 def _subscription_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Anthropic's subscriptions: the reset of a rejected window, which retry-after may fall short of by hours."""
+    """Anthropic's subscriptions: the reset of a rejected window, which can be hours after retry-after."""
     waits = [
         reset_s(headers.get(name.removesuffix("status") + "reset", ""), now)
         for name, value in headers.items()
@@ -152,7 +155,8 @@ def _subscription_s(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def reset_s(value: str, now: float) -> float | None:
-    """Seconds until what a header names: seconds, an epoch in seconds or milliseconds, a duration, a date."""
+    """Returns the seconds until the instant in a header: seconds, an epoch in seconds or milliseconds, a duration, a
+    date."""
     value = value.strip()
     number = plain_number(value)
     if number is not None:
@@ -166,7 +170,7 @@ def reset_s(value: str, now: float) -> float | None:
 
 
 def sender_now(headers: Mapping[str, str], wall: float) -> float:
-    """The clock of whoever wrote the headers."""
+    """Returns the sender's clock, in epoch seconds: the `date` header, or `wall` without one."""
     date = headers.get("date")
     return (_instant(date) if date else None) or wall
 
@@ -187,7 +191,7 @@ def _instant(value: str) -> float | None:
 
 
 def _field_s(said: Said, now: float) -> float | None:
-    """The longest of the fields that name a wait: google.rpc.RetryInfo, `estimated_time`, `retry_after`."""
+    """Returns the longest of the fields that name a wait: google.rpc.RetryInfo, `estimated_time`, `retry_after`."""
     waits = []
     for value in said.waits:
         if isinstance(value, str):

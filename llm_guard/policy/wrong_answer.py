@@ -1,7 +1,7 @@
-"""What an answer with a success status is that is not what the endpoint returns: its failure, in words for the log.
+"""Failures of responses that have a success status but are not what the endpoint returns, with words for the log.
 
-Owns the kinds and the words. Does not own when an answer is wrong (`gateway.unary`). No words of a body are repeated,
-but for the title of an HTML page, which names the login page or the proxy that a wrong `base_url` leads to.
+`gateway.unary` decides when a response is wrong. No words of a body are repeated, except the title of an HTML page,
+which names the login page or the proxy that a wrong `base_url` leads to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 from llm_guard.outcome import Failure, FailureKind
 
 Fault = Literal["cut", "empty", "encoding", "shape", "stream", "text", "unary"]
-"""`stream`: an event stream that was not requested. `unary`: none, where one was requested."""
+"""`stream`: an event stream that was not requested. `unary`: no event stream although one was requested."""
 
 _HEAD_BYTES = 4096
 _BOM = b"\xef\xbb\xbf"
@@ -38,21 +38,21 @@ _WORDS: dict[Fault, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An answer, as far as it is reported."""
+    """The reported parts of a response."""
 
     status: int
     content_type: str
-    """As it came."""
+    """The header as received."""
     size: int
-    """Bytes that have arrived of the body."""
+    """Bytes of the body that have arrived."""
     head: bytes
     """The beginning of the body, decoded."""
 
 
 def wrong_answer(seen: Seen, expected: str, fault: Fault) -> Failure:
-    """The failure of an attempt that got this instead of `expected` (`a chat completion`).
+    """Returns the failure of an attempt that got this instead of `expected` (`a chat completion`).
 
-    A wrong shape is no evidence about the health of a deployment; JSON that was cut is.
+    A wrong shape is not evidence about the health of a deployment; truncated JSON is.
     """
     page = page_in(seen.head, seen.content_type) if fault in ("text", "unary") else None
     words = _WORDS[fault] if page is None else page
@@ -66,7 +66,7 @@ def wrong_answer(seen: Seen, expected: str, fault: Fault) -> Failure:
 
 
 def page_in(head: bytes, content_type: str) -> str | None:
-    """Names the HTML page that a body begins with, with its title; None: it is none."""
+    """Describes the HTML page that a body begins with, with its title; None if it is not one."""
     head = head[:_HEAD_BYTES]
     is_page = _HTML.match(head) is not None
     if not is_page and not (media_type(content_type) == "text/html" and head.removeprefix(_BOM).lstrip()[:1] == b"<"):
@@ -78,6 +78,6 @@ def page_in(head: bytes, content_type: str) -> str | None:
 
 
 def media_type(content_type: str) -> str:
-    """Type and subtype in lower case, without parameters, and without what no media type has; "" without any."""
+    """Returns type and subtype in lower case, without parameters; "" if it is not a media type."""
     media = content_type.partition(";")[0].strip().lower()
     return media[:_MAX_TYPE_CHARS] if media.isascii() and media.isprintable() and " " not in media else ""

@@ -1,9 +1,9 @@
-"""What providers' words mean: one table per family, each row with its source. Data, no decisions.
+"""Meaning of providers' error words: one table per family, each row with its source. Data, no decisions.
 
-codes      machine-readable words that many share
-common     sentences that many share
-senses     what sentences are about, in words of plain English, where none of the others holds
-server_senses  the same, of servers
+codes      machine-readable words that many providers share
+common     sentences that many providers share
+senses     subjects of sentences, in plain English words, if no other table matches
+server_senses  the same for sentences about servers
 openai     OpenAI and Azure OpenAI
 anthropic
 google     Gemini and Vertex AI
@@ -12,11 +12,11 @@ hosts      Groq, Mistral, Cohere, Cerebras, Together, Fireworks, xAI, Perplexity
 china      DashScope, Moonshot, Zhipu, MiniMax, Volcengine, SiliconFlow
 engines    vLLM, SGLang, TGI, llama.cpp, Ollama, LM Studio
 gateways   OpenRouter, LiteLLM, Portkey, Kong, API Management, Databricks, Snowflake
-edges      Cloudflare, nginx, Envoy, Kubernetes and other things in between
-transport  errors of connections, as HTTP clients word them
-finishes   reasons for which a model stops that are not an end
-statuses   what an HTTP status means alone
-families   whose words an upstream speaks
+edges      Cloudflare, nginx, Envoy, Kubernetes and other intermediaries
+transport  connection errors, in the words of HTTP clients
+finishes   finish reasons that are not a proper end
+statuses   meaning of an HTTP status alone
+families   finds the family of an upstream
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Providers of China; their sentences come in Chinese or English, their codes as numbers."""
+"""Providers in China; their sentences are in Chinese or English, their codes are numbers."""
 
 from __future__ import annotations
 

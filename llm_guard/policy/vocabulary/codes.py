@@ -1,4 +1,4 @@
-"""Machine-readable words that many providers share, in OpenAI's and Anthropic's fashion."""
+"""Machine-readable words that many providers share, in the style of OpenAI and Anthropic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between a client and a provider: CDNs, proxies, ingresses, load balancers, platforms."""
+"""Intermediaries between a client and a provider: CDNs, proxies, ingresses, load balancers, platforms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that people run themselves. Their context window is a setting: another may take what one refuses."""
+"""Self-hosted servers. Their context window is a setting: another server may accept what one refuses."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ RULES = (
 )
 
 SELF_HOSTED = frozenset({"vllm", "sglang", "tgi", "llamacpp", "ollama", "lmstudio", "local"})
-"""Families whose context window is a setting of the server."""
+"""Families with a context window that is a setting of the server."""
 
 MARKS = {"markvllm": "vllm", "marktgi": "tgi", "markllamacpp": "llamacpp"}
-"""Shapes of a body that give the engine away."""
+"""Codewords for the shapes of a body that identify the engine."""

@@ -1,6 +1,6 @@
-"""Whose words an upstream speaks, found from where it is and what it sends; nobody has to configure it.
+"""Finds the family of an upstream's error words, from its address and its headers, without configuration.
 
-A family only matters where the same word means two things: a number as a code, a context window that is a setting.
+A family only matters if the same word has two meanings: a number as a code, a context window that is a setting.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _BY_DOMAIN = {
 }
 
 _BY_PORT = {11434: "ollama", 1234: "lmstudio"}
-"""The ports on which two engines listen unless they are told otherwise."""
+"""Default ports of two engines."""
 
 _ALIASES = {
     "azureopenai": "azure",
@@ -84,7 +84,7 @@ _ALIASES = {
 }
 
 _BETWEEN = frozenset({"edge", "othergateway", "network", "unknown", ""})
-"""Names that say nothing of who is behind."""
+"""Names that do not identify the provider."""
 
 _BY_HEADER = {
     "anthropic-organization-id": "anthropic",
@@ -99,7 +99,8 @@ _BY_HEADER = {
 
 
 def family_of_url(base_url: str) -> str:
-    """The family of an upstream; "local" for an address that no provider has, "" for a host that is not known."""
+    """Returns the family of an upstream by its URL; "local" for an address that no provider has, "" for an unknown
+    host."""
     try:
         parts = urllib.parse.urlsplit(base_url)
         host, port = (parts.hostname or "").lower(), parts.port
@@ -116,13 +117,13 @@ def family_of_url(base_url: str) -> str:
 
 
 def family_of_name(provider: str) -> str:
-    """The family that a person means by a name."""
+    """Returns the family by a provider's name as a person writes it."""
     plain = "".join(filter(str.isalnum, provider.lower()))
     return "" if plain in _BETWEEN else _ALIASES.get(plain, plain)
 
 
 def family_of_headers(headers: Mapping[str, str]) -> str:
-    """The family that an answer's own headers (names in lower case) give away, or ""."""
+    """Returns the family identified by a response's own headers (lower-case names), or ""."""
     return next((family for name, family in _BY_HEADER.items() if name in headers), "")
 
 

@@ -1,7 +1,7 @@
-"""Reasons for which a model stops that are no proper end.
+"""Finish reasons that are not a proper end.
 
 OpenAI `finish_reason`, Anthropic `stop_reason`, Gemini `finishReason`, Bedrock `stopReason`, Cohere and DeepSeek; the
-words as `envelope.plain_code` makes them.
+words are normalized by `codewords.plain_code`.
 """
 
 from __future__ import annotations
@@ -27,4 +27,4 @@ _WORDS = {
 }  # fmt: skip
 
 KIND_OF_FINISH = {plain_code(word): kind for kind, words in _WORDS.items() for word in words} | {"": Kind.SERVER_ERROR}
-"""`""` is what is left of "error"."""
+"""`""` is what `plain_code` leaves of "error"."""

@@ -1,4 +1,4 @@
-"""Providers of hosted models that speak OpenAI's dialect, more or less."""
+"""Providers of hosted models with more or less OpenAI's dialect."""
 
 from __future__ import annotations
 

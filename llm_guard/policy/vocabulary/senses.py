@@ -1,7 +1,7 @@
-"""What sentences are about: subjects and statements about them, as sets of plain English words.
+"""Senses: subjects of sentences and statements about them, as sets of plain English words.
 
-Decides where no known phrase does. Words come from the subject matter and from a thesaurus, not from one provider;
-`benchmarks/left_out.py` measures what they are worth for a provider that is not known.
+They decide if no known phrase matches. The words come from the subject matter and from a thesaurus, not from one
+provider; `benchmarks/left_out.py` measures how well they classify the errors of an unknown provider.
 """
 
 from __future__ import annotations

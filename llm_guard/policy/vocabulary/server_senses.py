@@ -1,4 +1,4 @@
-"""Senses of servers: full, starting, broken, out of reach. The other half of `senses`."""
+"""Senses about servers: full, starting, broken, unreachable. Complements `senses`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SERVING = """
     provider | gateway | inference | we | our | sorry | cluster | instance | worker | workers | temporarily | platform |
     function | capacity | gpu | gpus
     """
-"""Under a status that blames the request, a claim about the serving side is believed where it is the subject: words of
-a caller come later in the sentence."""
+"""Under a status that blames the request, a statement about the server is believed only if it is the sentence's
+subject: words of a caller come later in the sentence."""
 _OF_A_REQUEST = """
     invalid | value | values | expected | field | parameter | argument | content | text | messages | prompt |
     max_tokens | must be | should be | unknown | unsupported | schema

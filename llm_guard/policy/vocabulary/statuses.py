@@ -1,4 +1,4 @@
-"""What an HTTP status means when nothing else says more.
+"""Meaning of an HTTP status if there is no other evidence.
 
 RFC 9110; RFC 6585; nginx (444, 494 to 499); Cloudflare (520 to 530); AWS load balancers (460, 561); Groq (498);
 Anthropic (529).
@@ -79,4 +79,4 @@ STATUS_OF = {
     Kind.TIMEOUT: 504,
     Kind.CONNECT_TIMEOUT: 504,
 }
-"""What an error inside a stream should have had as its status; 500 for a kind that is not here."""
+"""Status that an error inside a stream should have had; 500 for a kind that is not listed."""

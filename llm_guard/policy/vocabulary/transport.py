@@ -1,4 +1,4 @@
-"""Errors of connections: the names that Python and Node give them, and what HTTP clients make of them."""
+"""Connection errors: their names in Python and Node, and the messages of HTTP clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OF_KIND = {
     "cancelled": Kind.CLIENT_CANCELLED,
     "local_resource": Kind.OWN_RESOURCES,
 }
-"""What the phase of a connection that failed says; a sentence below may say more."""
+"""Kind by the phase in which a connection failed; a sentence below may be more specific."""
 
 RULES = RuleBook(
     (

@@ -1,5 +1,5 @@
-"""The one place where real time is the subject; limits that shall fire are a few milliseconds, those that shall not
-are minutes."""
+"""The clock of production code, the only one tested in real time. Limits that must fire are a few milliseconds long,
+limits that must not fire are minutes long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def hang() -> None:
 
 
 async def within_scope(body: Callable[[TimeLimit, float], Awaitable[None]]) -> str:
-    """Runs `body` in a scope, with the present instant; returns the name under which the scope timed out, or ""."""
+    """Runs `body` in a scope with the current instant; returns the name of the limit that timed out, or ""."""
     clock = SystemClock()
     limit = clock.limit()
     try:
@@ -36,7 +36,7 @@ async def within_scope(body: Callable[[TimeLimit, float], Awaitable[None]]) -> s
 
 
 def timers() -> int:
-    """Timers of the running loop that have not been cancelled."""
+    """Counts the running loop's timers that are not cancelled."""
     scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
     return sum(not timer.cancelled() for timer in scheduled)
 
@@ -144,9 +144,9 @@ async def test_new_limit_replaces_idle() -> None:
 @pytest.mark.parametrize(
     ("now", "touched_at", "left_s"),
     [
-        (10.0, 4.0, 4.0),  # silent since 4: idle at 14
+        (10.0, 4.0, 4.0),  # no activity since 4: idle at 14
         (20.0, 19.5, 9.5),
-        (26.0, 25.0, 4.0),  # idle would be at 35, the end of the call is at 30
+        (26.0, 25.0, 4.0),  # idle at 35, but total at 30
     ],
 )
 async def test_touch_puts_off_idle_but_not_the_end_of_the_call(now: float, touched_at: float, left_s: float) -> None:
@@ -156,7 +156,7 @@ async def test_touch_puts_off_idle_but_not_the_end_of_the_call(now: float, touch
         limit.set_idle(10.0, 30.0, "total")
         limit.touch()
         clock.advance(now - touched_at)
-        limit._check()  # the timer of the first silence fires
+        limit._check()  # the timer of the first idle period fires
         assert clock.alarms[-1].at == now + left_s
     assert limit.name == "total"
 
@@ -184,7 +184,7 @@ async def test_cancellation_from_outside_goes_before_a_limit_that_passes_at_the_
     task = asyncio.ensure_future(within_scope(body))
     await asyncio.sleep(0)
     limits[0].set(0.0, "total")
-    await asyncio.sleep(0)  # the timer is due in the loop's next turn, and so is whoever leaves
+    await asyncio.sleep(0)  # in the loop's next iteration the timer fires, and the task is cancelled
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -223,7 +223,7 @@ async def test_body_that_ends_by_itself_is_not_ended_by_an_instant_that_has_pass
     before = timers()
     assert await within_scope(body) == ""
     assert timers() == before
-    await asyncio.sleep(0.002)  # nothing cancels the task later on
+    await asyncio.sleep(0.002)  # the timer does not cancel the task later
 
 
 async def test_later_limit_moves_no_timer_and_holds() -> None:
@@ -288,7 +288,7 @@ async def test_alarms_of_one_far_second_share_a_timer_of_the_loop() -> None:
     alarms[1].cancel()
     alarms[1].cancel()
     assert list(clock._seconds) == [second]
-    clock._begin(second)  # as the timer does
+    clock._begin(second)  # as the timer would
     assert timers() == before + 3
     assert not clock._seconds
     alarms[2].cancel()
@@ -321,7 +321,7 @@ async def test_alarm_rings_at_its_instant_whether_it_is_near_or_far() -> None:
 
 
 async def test_cancelled_far_alarm_holds_its_owner_no_more() -> None:
-    """An owner mostly holds its alarm: both would wait for the collector."""
+    """An owner usually references its alarm: the cycle would keep both until the garbage collector runs."""
 
     class Owner:
         def ring(self) -> None: ...

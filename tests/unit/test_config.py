@@ -16,7 +16,7 @@ BASE = """\
 upstreams:
   openai: {dialect: openai, base_url: "https://api.openai.com/v1"}
   anthropic: {dialect: anthropic, base_url: "https://api.anthropic.com"}
-"""  # 3 lines: what a test adds begins on line 4
+"""  # three lines: text that a test appends begins on line 4
 SECRET = "sk-" + "5ecret" * 20
 RULES = (
     "timeout, retry, breaker, capacity, balance, hedge, stream, max_buffered_answer, cache, dead_letter, "
@@ -30,7 +30,7 @@ def parse(text: str, **env: str) -> Config:
 
 
 def problems(text: str, env: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of the error, `f.yaml:` taken off."""
+    """Returns the lines of the error without the prefix `f.yaml:`."""
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "f.yaml", env or {})
     return [line.removeprefix("f.yaml:") for line in str(caught.value).split("\n")]
@@ -42,12 +42,12 @@ def problem(text: str, **env: str) -> str:
     return found[0]
 
 
-# what a file says
+# contents of a file
 
 
 def test_annotated_file_lists_every_default() -> None:
     config = load_config(CONFIG_FOLDER / "llm_guard.yaml", {})
-    ops = config.ops.model_copy(update={"hosts": ()})  # an example stands there
+    ops = config.ops.model_copy(update={"hosts": ()})  # the file shows an example here
     assert (config.server, ops, config.defaults) == (Server(), Ops(), Rules())
 
 
@@ -116,7 +116,7 @@ def test_slash_at_the_end_of_a_base_url_is_dropped() -> None:
     assert parse_config(text, env={}).upstreams["a"].base_url == "http://h:1/x"
 
 
-# each key
+# single keys
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_file_without_upstreams_and_models_says_so() -> None:
     ]
 
 
-# between keys
+# relations between keys
 
 
 def model(rest: str) -> str:
@@ -389,7 +389,7 @@ def test_config_never_shows_its_secrets() -> None:
     assert "5ecret" not in repr(config) + str(config) + repr(config.server.client_keys) + repr(config.ops.tokens)
 
 
-# errors of an upstream
+# error rules of an upstream
 
 
 def with_errors(rule: str) -> str:

@@ -155,7 +155,7 @@ def test_name_of_an_engine_can_stand_in_a_label() -> None:
     assert problems(text) == ["engines.a b: a name has 1 to 64 letters, digits, dots and dashes"]
 
 
-# what the reference and the command line say
+# engines in the reference and on the command line
 
 
 def test_annotated_file_names_every_key_of_an_engine() -> None:

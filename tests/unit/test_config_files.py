@@ -1,4 +1,4 @@
-"""Files that a config names: what `llm-guard check` says of them."""
+"""Files named in a config, and what `llm-guard check` reports about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be seen of a config, and what one changes to another."""
+"""Redaction of a shown config, and the differences between two configs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_config_is_shown_whole_and_without_its_secrets() -> None:
 
 
 def fields(model: type[BaseModel]) -> Iterator[tuple[str, Any, bool]]:
-    """Of a model and of all in it: the name, the annotation, whether its value is shown."""
+    """Yields the name, annotation and visibility of each field of a model and the models in it."""
     hints = typing.get_type_hints(model, include_extras=True)
     for name, field in model.model_fields.items():
         yield f"{model.__name__}.{name}", hints[name], field.repr

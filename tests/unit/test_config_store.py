@@ -1,4 +1,4 @@
-"""The key in the config's `store`: the rest is read like any other section."""
+"""The encryption key in the config's `store`. The other keys of the section have no special parsing."""
 
 from __future__ import annotations
 

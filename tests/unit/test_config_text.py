@@ -12,7 +12,7 @@ BASE = """\
 upstreams:
   openai: {dialect: openai, base_url: "https://api.openai.com/v1"}
   anthropic: {dialect: anthropic, base_url: "https://api.anthropic.com"}
-"""  # 3 lines: what a test adds begins on line 4
+"""  # three lines: text that a test appends begins on line 4
 SECRET = "sk-" + "5ecret" * 20
 MODELS = "models: {gpt-4: {deployments: [{upstream: openai}]}}\n"
 
@@ -22,7 +22,7 @@ def parse(text: str, **env: str) -> Config:
 
 
 def problems(text: str, env: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of the error, `f.yaml:` taken off."""
+    """Returns the lines of the error without the prefix `f.yaml:`."""
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "f.yaml", env or {})
     return [line.removeprefix("f.yaml:") for line in str(caught.value).split("\n")]
@@ -150,7 +150,7 @@ def test_names_with_blanks_are_names() -> None:
 
 
 def test_file_without_end_is_one_problem(tmp_path: Path) -> None:
-    """Read whole, it would fill the memory of a gateway that serves."""
+    """Reading it to the end would exhaust the memory of a running gateway."""
     with pytest.raises(ConfigError, match="/dev/zero: is larger than 1 MiB"):
         load_config("/dev/zero", {})
     file = tmp_path / "f.yaml"

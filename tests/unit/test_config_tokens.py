@@ -1,4 +1,4 @@
-"""`ops.tokens`: whose each is, and what it may be."""
+"""`ops.tokens`: names, roles and permitted values."""
 
 from __future__ import annotations
 

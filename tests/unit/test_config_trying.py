@@ -1,4 +1,4 @@
-"""A text is tried as a config, and nothing of the environment can be learnt by it."""
+"""Dry check of a submitted config text, which must not reveal the values of environment variables."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_variable_that_is_not_set_is_a_problem() -> None:
 @pytest.mark.parametrize(
     ("section", "right"),
     [
-        # Each would be accepted or refused by what the variable holds.
+        # In each section, the value of the variable would decide whether the config is accepted.
         (lambda value: {"server": {"port": value}}, "8080"),
         (lambda value: {"server": {"head_timeout": value}}, "5s"),
         (lambda value: {"defaults": {"retry": {"jitter": value}}}, "0.5"),
@@ -84,7 +84,7 @@ def test_no_value_of_the_environment_is_said() -> None:
 
 
 def test_what_is_said_of_a_list_hangs_on_the_variables_in_it() -> None:
-    """The name that stands in for the value of KEY must not be found by a pattern."""
+    """The placeholder for the value of KEY must not match a pattern."""
     a = [{"upstream": "a"}]
     models = {"one": {"deployments": a, "fallbacks": ["${KEY}"]}, "k*": {"deployments": a, "fallbacks": ["one"]}}
     tried = try_text(text(models=models), "text", ENV)

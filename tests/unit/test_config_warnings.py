@@ -1,4 +1,4 @@
-"""What `llm-guard check` warns of."""
+"""Warnings of `llm-guard check`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = "0123456789abcdef-of-this-test"
 
 
 def check(tmp_path: Path, text: str = "", mode: int = 0o600, store: Path | None = None) -> list[str]:
-    """The warnings, each without its first word."""
+    """Returns the warnings without the prefix `warning: `."""
     path = tmp_path / "guard.yaml"
     ops = text if "ops:" in text else f"{text}\nops: {{store: '{store or tmp_path / 'state'}'}}\n"
     path.write_text(f"{ops}\nupstreams: {{paid: {UPSTREAM}}}\n{MODELS}")
@@ -30,7 +30,7 @@ def check(tmp_path: Path, text: str = "", mode: int = 0o600, store: Path | None 
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Path:
-    """In nobody else's reach."""
+    """Makes the directory inaccessible to other users."""
     tmp_path.chmod(0o700)
     return tmp_path
 
@@ -47,7 +47,7 @@ def test_index_of_objects_in_a_folder_that_no_other_gateway_shares(tmp_path: Pat
     assert check(tmp_path, server) == []
 
 
-# a gateway that anybody can spend a key with
+# provider keys without client authentication
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
@@ -97,7 +97,7 @@ def test_short_token(tmp_path: Path) -> None:
     assert "hunter2" not in warning
 
 
-# the folder of the state
+# the state directory
 
 
 def test_store_that_others_may_write_in(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The demo: where it keeps what it keeps, and what it tells people to type."""
+"""The demo: where it stores files, and which commands it prints for people to type."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_people_are_told_to_type_what_there_is(tmp_path: Path, monkeypatch: pyte
 
 def test_invitation_names_the_tokens_file_and_shows_no_token(tmp_path: Path) -> None:
     token = Generated("t" * 43, tmp_path / "ops-token", is_new=True)
-    said = cli._invitation("http://127.0.0.1:8080", "llm-guard", token)  # standard output is no terminal here
+    said = cli._invitation("http://127.0.0.1:8080", "llm-guard", token)  # standard output is not a terminal here
     assert (
         f'LLM_GUARD_OPS_TOKEN="$(cat {tmp_path / "ops-token"})" llm-guard explain --url http://127.0.0.1:8080' in said
     )
@@ -78,8 +78,8 @@ def test_no_call_of_a_scene_that_can_be_recovered_is_struck_by_chance_at_every_a
     struck = strikes(scene)
     first = sum(attempts[0] for attempts in struck) / scene.calls
     share = parse_plan(scene.model, scene.faults).faults[0].share
-    assert abs(first - share) < 0.04  # the scene shows what its title says
-    enough = 2 if "silence" in scene.faults else 3  # a client has no patience for two silent attempts
+    assert abs(first - share) < 0.04  # the scene matches its title
+    enough = 2 if "silence" in scene.faults else 3  # a client's timeout does not cover two silent attempts
     if share < 1:
         assert not [attempts for attempts in struck if all(attempts[:enough])]
 
@@ -94,7 +94,7 @@ async def test_scene_shows_the_same_in_each_run() -> None:
 
 
 def strikes(scene: demo.Scene) -> list[list[bool]]:
-    """For each call, which of its first attempts fail."""
+    """Returns, for each call, which of its first four attempts fail."""
     plan, number = parse_plan(scene.model, scene.faults), demo.SCENES.index(scene)
     return [
         [bool(plan.draw_for(demo._SEED, f"{number}-{call}", attempt).faults) for attempt in (1, 2, 3, 4)]
@@ -103,7 +103,7 @@ def strikes(scene: demo.Scene) -> list[list[bool]]:
 
 
 async def play_once(scene: demo.Scene) -> tuple[float, float, int]:
-    """The shares of successes without and with the gateway, and the requests that it made."""
+    """Returns the success shares without and with the gateway, and the number of requests that the gateway made."""
     shown: list[demo.Seen] = []
     with TemporaryDirectory() as store, pytest.MonkeyPatch.context() as patched:
         patched.setattr(demo, "SCENES", (scene,))

@@ -15,7 +15,7 @@ FLAGS_OF_CATEGORY = {
     "invalid_request": (False, False, False), "payload_too_large": (False, False, False),
     "client_cancelled": (False, False, False), "conflict": (True, False, False),
 }  # fmt: skip
-"""Retry, breaker, elsewhere: what a category means when its kind has no reason to differ."""
+"""Retry, breaker, fallback: the defaults of a category, for kinds without a reason to differ."""
 
 
 @pytest.mark.parametrize("kind", FailureKind)
@@ -47,6 +47,6 @@ def test_what_concerns_more_than_the_call_can_be_cured_elsewhere(kind: FailureKi
 
 
 def test_what_a_caller_can_provoke_does_not_concern_the_credential() -> None:
-    """Else one call with a forbidden feature would bench the key for all others."""
+    """Otherwise one call that uses a forbidden feature would put the key into cooldown for all callers."""
     concerned = {kind for kind in FailureKind if kind.scope is Scope.CREDENTIAL}
     assert concerned == {FailureKind.AUTH, FailureKind.QUOTA_EXHAUSTED, FailureKind.ACCOUNT_BLOCKED}

@@ -1,4 +1,4 @@
-"""The log writer: a reader that is stuck or gone costs lines, never a call."""
+"""The log writer: a blocked or closed reader costs log lines, never a call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A_HANG_S = 30.0
 
 
 class Sink:
-    """Remembers what was written; waits for `gate` before each block."""
+    """Records what was written, and waits for `gate` before each block."""
 
     def __init__(self, *, is_open: bool = True, error: Exception | None = None) -> None:
         self.blocks: list[bytes] = []
@@ -53,7 +53,7 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 
 @pytest.fixture
 def never_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written before the writer is closed."""
+    """Prevents writing before the writer is closed."""
     monkeypatch.setattr("llm_guard.log.writer._GATHER_S", A_HANG_S)
 
 
@@ -161,7 +161,7 @@ def test_reader_that_is_gone_is_no_error() -> None:
         assert sink.blocks == []
 
 
-# what a line may hold
+# contents of a line
 
 
 @pytest.mark.parametrize(

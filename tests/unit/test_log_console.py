@@ -1,4 +1,4 @@
-"""What people see of a log line."""
+"""Log lines as shown on a terminal."""
 
 from __future__ import annotations
 

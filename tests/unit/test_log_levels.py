@@ -1,4 +1,4 @@
-"""From which level on lines are written, by the logger's name."""
+"""The minimum level of log lines, by logger name."""
 
 from __future__ import annotations
 

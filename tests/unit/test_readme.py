@@ -1,4 +1,4 @@
-"""What the README shows can be copied."""
+"""Examples in the README work when they are copied."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UPSTREAMS: dict[str, Any] = {
     "azure": {"dialect": "openai", "base_url": "https://name.openai.azure.com/openai/v1"},
     "local": {"dialect": "openai", "base_url": "http://127.0.0.1:8000/v1"},
 }
-KEY = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="  # of this test
+KEY = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="  # for these tests only
 
 
 def test_there_are_examples() -> None:

@@ -1,4 +1,4 @@
-"""The order of configs: read, refused, rolled back."""
+"""Config reloads: accepted, rejected and rolled back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def text(idle_s: int, **server: object) -> str:
 
 
 class World:
-    """A file, and what was adopted and refused of it."""
+    """A config file, and which of its versions were adopted or rejected."""
 
     def __init__(self, path: Path, clock: ManualClock | None = None) -> None:
         self.path, self.adopted, self.refused = path, list[Adopted](), list[tuple[str, ...]]()
@@ -99,7 +99,7 @@ async def test_without_a_file_there_is_nothing_to_read(world: World) -> None:
         await reloads.reload("ann")
 
 
-# back
+# roll back
 
 
 async def test_each_roll_back_goes_one_config_further_back(world: World) -> None:
@@ -157,7 +157,7 @@ async def test_two_at_once_follow_each_other(world: World) -> None:
     assert [(each.by, bool(each.changes)) for each in world.adopted] == [("ann", True), ("bob", False)]
 
 
-# the watch
+# file watching
 
 
 @asynccontextmanager
@@ -172,7 +172,7 @@ async def watching(tmp_path: Path) -> AsyncIterator[tuple[World, SteppedClock]]:
 
 
 async def settled(world: World, count: int) -> None:
-    """A file is read in a thread."""
+    """Waits for `count` results. The file is read in a thread."""
     await eventually(lambda: len(world.adopted) + len(world.refused) >= count and not world.reloads._turn.locked())
 
 

@@ -16,7 +16,7 @@ upstreams:
 
 
 def table(models: str, previous: RouteTable | None = None, upstreams: str = UPSTREAMS) -> RouteTable:
-    """Routes of `models`, one entry a line."""
+    """Returns the route table of `models`, which has one entry per line."""
     lines = "".join(f"  {line.strip()}\n" for line in models.strip().split("\n"))
     built = compile_routes(parse_config(f"{upstreams}models:\n{lines}", env={}), 100.0, previous)
     built.take_over()
@@ -38,7 +38,7 @@ def way(routes: RouteTable, model: str) -> list[tuple[str, str, str | None]]:
 
 
 def open_breaker(of: Deployment) -> None:
-    """Fails it until it refuses."""
+    """Fails the deployment's breaker until it opens."""
     while (permit := of.breaker.try_acquire(100.0)) is not None:
         of.breaker.settle(permit, Signal.UNHEALTHY, 100.0)
     assert is_open(of)
@@ -48,7 +48,7 @@ def is_open(of: Deployment) -> bool:
     return of.breaker.snapshot(100.0).state == "open"
 
 
-# finding
+# lookup
 
 
 def test_exact_name_wins_over_patterns_and_the_longest_pattern_over_shorter_ones() -> None:
@@ -98,7 +98,7 @@ def test_near_names_are_those_of_the_config() -> None:
     assert routes.near("zzz") == ()
 
 
-# the way
+# targets of a route
 
 
 def test_model_to_send_is_that_of_the_deployment_or_the_name_asked_for() -> None:
@@ -182,7 +182,7 @@ def test_unknown_upstream_and_absent_dialect_have_no_route() -> None:
     assert list(routes.upstreams) == ["x"]
 
 
-# who shares a breaker
+# shared breakers
 
 
 def test_models_that_name_the_same_deployment_share_it() -> None:
@@ -428,7 +428,7 @@ def settings_of(routes: RouteTable) -> list[object]:
 
 
 def no_phase() -> float:
-    """Of a new breaker."""
+    """Fails in place of drawing the phase of a new breaker."""
     raise KeyError("a bug")
 
 

@@ -12,7 +12,7 @@ from tests import tools
 
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No program is there."""
+    """Makes every program appear to be missing."""
     monkeypatch.setattr(shutil, "which", lambda program, **_: "/usr/bin/apt-get" if program == "apt-get" else None)
     monkeypatch.delenv("LLM_GUARD_TEST_TOOLS", raising=False)
     return monkeypatch

@@ -1,4 +1,4 @@
-"""What a gateway says that it is."""
+"""The version that a gateway reports."""
 
 from __future__ import annotations
 

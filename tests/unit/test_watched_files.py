@@ -35,7 +35,7 @@ def write(file: Path, text: str) -> None:
 
 
 def problem_of(files: WatchedFiles[str]) -> str | None:
-    """By a function, because a type checker does not expect an attribute to change between two assertions."""
+    """Wraps an attribute, because a type checker does not expect it to change between two assertions."""
     return files.problem
 
 

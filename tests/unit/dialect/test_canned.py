@@ -1,4 +1,4 @@
-"""The forms themselves are read by the official SDKs in e2e/test_lesser_answers.py."""
+"""Static fallback responses. e2e/test_lesser_answers.py reads their formats with the official SDKs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_every_choice_says_the_same_up_to_a_bound(path: str) -> None:
     assert ended == [0, 1, 2]
 
 
-# what is wanted of an answer's form
+# requested response format
 
 
 @pytest.mark.parametrize(("path", "request_"), FREE)

@@ -59,7 +59,7 @@ END = chunk({}, finish="stop", number=2)
 
 
 def mocked(request: Body, number: int = 1, tokens: int = TOKENS) -> list[bytes]:
-    """The events that the mock provider answers."""
+    """Returns the events that the mock provider sends."""
     path = "/chat/completions" if "messages" in request else "/completions"
     asked = Asked("openai", number, "POST", path, {}, {}, request, 10, "gpt", wants_stream=True)
     script = answer_openai(asked, tokens)
@@ -84,7 +84,7 @@ def bodies(stream: bytes) -> list[Body]:
 
 
 def read_by_sdk(stream: bytes) -> Any:
-    """The completion, as the official SDK puts it together."""
+    """Returns the completion as the official SDK assembles it."""
     state: Any = ChatCompletionStreamState()
     for body in bodies(stream):
         state.handle_chunk(ChatCompletionChunk.model_validate(body))
@@ -190,7 +190,7 @@ def test_several_choices_run_again_side_by_side() -> None:
         assert [choice.message.content for choice in completion.choices] == [WHOLE, WHOLE], cut
 
 
-# whether it can be gone on with
+# can the stream be resumed?
 
 
 def test_best_way_comes_first() -> None:
@@ -280,7 +280,7 @@ def test_completion_that_is_no_plain_text_is_not_gone_on_with(wish: Body) -> Non
     assert transcript.manners({**LEGACY, **wish}, "none") == ()
 
 
-# what is asked for
+# the resume request
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_answer_without_text_is_asked_for_as_at_first(before: bytes) -> None:
     assert b"again" not in rest
 
 
-# what the client is told
+# what the client receives
 
 
 def test_client_sees_one_stream() -> None:
@@ -541,7 +541,7 @@ def test_chunks_that_say_nothing_are_not_held_for_ever() -> None:
     assert splice.has_diverged
 
 
-# what it costs
+# usage and cost
 
 
 def test_usage_is_the_sum_of_all_streams() -> None:
@@ -549,7 +549,7 @@ def test_usage_is_the_sum_of_all_streams() -> None:
     rest = [*said(" three", " four", number=2), END]
     _, passed = spliced(transcript, "prefill", *rest, counted(12, 3, prompt_tokens_details={"cached_tokens": 4}), DONE)
     usage = bodies(passed)[-1]["usage"]
-    # The first stream: ten of the prompt, two pieces. The second was given those two besides.
+    # The first stream has a prompt of ten and two pieces, which are part of the second stream's prompt.
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (22, 5, 27)
     assert usage["prompt_tokens_details"] == {"cached_tokens": 4}
     assert transcript.usage == Usage(22, 5)

@@ -66,7 +66,7 @@ def closing(output: int = 5, reason: str = "end_turn", **usage: int) -> list[byt
 
 
 def mocked(request: Body, number: int = 1) -> list[bytes]:
-    """The events that the mock provider answers."""
+    """Returns the events that the mock provider sends."""
     asked = Asked("anthropic", number, "POST", "/messages", {}, {}, request, 10, "claude", wants_stream=True)
     script = answer_anthropic(asked, TOKENS)
     assert isinstance(script, Script)
@@ -94,7 +94,7 @@ def kinds(stream: bytes) -> list[str]:
 
 
 def read_by_sdk(stream: bytes) -> Message:
-    """The message, as the official SDK puts it together."""
+    """Returns the message as the official SDK assembles it."""
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
     begun = 0
@@ -323,7 +323,7 @@ def test_usage_of_all_streams_is_summed() -> None:
     assert transcript.usage == Usage(10, 2)
     _, told = spliced(transcript, "prefill", *second, closing()[1])
     usage = read_by_sdk(b"".join(first) + told).usage
-    # What the provider has counted is believed, though three pieces came.
+    # The provider's count is used, although three pieces arrived.
     assert (usage.input_tokens, usage.output_tokens, usage.cache_read_input_tokens) == (22, 4, 4)
     assert bodies(told)[-2]["usage"]["cache_creation"] == {"ephemeral_1h": 8}
     assert transcript.usage == Usage(22, 4)

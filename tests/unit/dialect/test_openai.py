@@ -229,7 +229,7 @@ def test_done_alone_proves_nothing() -> None:
 
 
 def ended(*events: Event, choices: int = 1, is_lenient: bool = True) -> Mark:
-    """What `[DONE]` means behind these events."""
+    """Returns the mark of `[DONE]` after these events."""
     reader = stream_reader("/v1/chat/completions", choices, is_lenient=is_lenient)
     for each in events:
         reader.read(each)
@@ -356,7 +356,7 @@ def test_usage_of_a_responses_object_is_counted_too() -> None:
     ],
 )
 def test_error_in_a_chat_is_marked_as_it_was_written(data: Event) -> None:
-    # What the official SDKs raise on is a field of that name.
+    # The official SDKs raise an exception for a field of that name.
     is_heard = data.data.startswith(b"{") and bool(json.loads(data.data).get("error"))
     assert chat(data) == Mark(error=data.data, is_heard=is_heard)
 
@@ -483,7 +483,7 @@ def test_completed_response_too_long_to_read_is_an_end() -> None:
     assert ResponsesReader().read(data).is_end
 
 
-# our own words
+# the gateway's own events
 
 
 def test_refusal_reads_like_an_error_of_openai() -> None:

@@ -1,4 +1,4 @@
-"""Streams of speech, transcripts, images and runs: what in them is useful, and when they are whole."""
+"""Streams of speech, transcripts, images and runs: which events are progress, and when the streams are complete."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_other_streams_have_errors() -> None:
 
 @pytest.mark.parametrize("name", ["", "error"])
 def test_error_of_an_agent_session_is_an_event_of_its_log(name: str) -> None:
-    """The log goes on after it; as an error of the stream it would never get through to a client."""
+    """The log continues after it; as an error of the stream it would never reach a client."""
     logged = {"type": "error", "event_id": "evt_1", "session_id": "sess_1", "error": {"code": "x", "message": "m"}}
     mark = OtherReader().read(event(logged, name))
     assert mark.is_token

@@ -1,4 +1,4 @@
-"""Each event that the official SDKs know is either progress or one of the few that say nothing."""
+"""Each event type in the official SDKs is either progress or one of the few without content."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from llm_guard.dialect.sse import Event, Mark
 from tests.unit.dialect.test_openai import event
 
 OPENING = {"response.created", "response.queued", "response.in_progress", "message_start"}
-"""They open a stream, and say only that the request was taken."""
+"""Event types that open a stream, and show only that the request was accepted."""
 FAILED = {"error", "response.failed"}
 
 
 def types_in(union: Any) -> Iterator[str]:
-    """The `type` of each event of an SDK's union."""
+    """Yields the `type` of each event in an SDK's union."""
     if isinstance(union, type) and issubclass(union, BaseModel):
         annotation = union.model_fields["type"].annotation
         assert get_origin(annotation) is Literal

@@ -37,7 +37,7 @@ def item(kind: str, number: int, **fields: Any) -> Body:
 
 
 def message(at: int, number: int, *pieces: str) -> list[bytes]:
-    """A message that is not finished."""
+    """Returns the events of an unfinished message."""
     place = {"item_id": f"message_{number}", "output_index": at, "content_index": 0}
     part = {"type": "output_text", "text": "", "annotations": []}
     said = (event("output_text.delta", **place, delta=piece, logprobs=[]) for piece in pieces)
@@ -104,7 +104,7 @@ def numbered(events: Iterable[bytes]) -> list[bytes]:
 
 
 def mocked(request: Body, number: int = 1) -> list[bytes]:
-    """The events that the mock provider answers."""
+    """Returns the events that the mock provider sends."""
     asked = Asked("openai", number, "POST", "/responses", {}, {}, request, 10, "gpt", wants_stream=True)
     script = respond(asked, TOKENS)
     assert isinstance(script, Script)
@@ -124,7 +124,7 @@ def spliced(transcript: ResponsesTranscript, manner: Manner, *events: bytes) -> 
 
 
 def joined(manner: Manner, first: list[bytes], second: list[bytes]) -> Response:
-    """What the SDK makes of a stream and of what the second one adds to it."""
+    """Returns what the SDK makes of a stream and the part that the second one adds."""
     first = numbered(first)
     return read_by_sdk(b"".join(first) + spliced(sent(*first), manner, *numbered(second))[1])
 
@@ -138,7 +138,7 @@ def kinds(stream: bytes) -> list[str]:
 
 
 def read_by_sdk(stream: bytes) -> Response:
-    """The response, as the official SDK puts it together; the deltas have to say the same as what is done."""
+    """Returns the response as the official SDK assembles it, and checks that the deltas agree with the final items."""
     state = ResponseStreamState[Any](input_tools=omit, text_format=omit)
     deltas: dict[tuple[str, str], str] = {}
     for number, body in enumerate(bodies(stream)):
@@ -354,7 +354,7 @@ def test_end_without_a_further_word_ends_the_message_and_begins_none() -> None:
 
 @pytest.mark.parametrize("second", [[], [*message(0, 2), *finished(0, 2, "")], call(0, 2, "{}", is_done=True)])
 def test_second_stream_that_repeats_no_word_has_diverged(second: list[bytes]) -> None:
-    """Whether the text that was cut had come to its end cannot be known."""
+    """It is unknown whether the text that was cut had been complete."""
     transcript = sent(*opening(), *message(0, 1, "beginning "))
     splice, told = spliced(transcript, "instruction", *opening(2), *second, closing(2))
     assert (splice.has_diverged, told) == (True, b"")
@@ -416,7 +416,7 @@ def test_usage_of_all_streams_is_summed() -> None:
     second = [*opening(2), *message(0, 2, "beginning two three"), *finished(0, 2, "beginning two three"), closing(2, 7)]
     usage = joined("instruction", first, second).usage
     assert usage is not None
-    # The second prompt held two pieces more than the first, of which nothing else is known.
+    # The first prompt is unknown, and estimated as the second one minus the two pieces.
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (18, 9, 27)
     assert usage.output_tokens_details.reasoning_tokens == 2
     transcript = sent(*first)
@@ -432,7 +432,7 @@ def test_prompt_of_a_stream_that_died_is_estimated_by_that_of_another() -> None:
     spliced(transcript, "instruction", *opening(3))
     whole = "beginning two three four five"
     spliced(transcript, "instruction", *opening(4), *message(0, 4, whole), *finished(0, 4, whole), closing(4, 3))
-    # 6 and nothing, 6 and two pieces, nothing of one that did not begin, 6 and four pieces.
+    # Prompts: 6, 6 plus two pieces, none for the stream that did not begin, and 6 plus four pieces.
     assert transcript.usage == Usage(6 + 8 + 10, 2 + 2 + 3)
 
 

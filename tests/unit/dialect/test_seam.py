@@ -163,7 +163,7 @@ def test_text_without_a_safe_seam_is_not_joined(new: str) -> None:
 
 @pytest.mark.parametrize("behind", ["", ".", "...", "\n\nPlease try again.", ". \nShall I begin anew?"])
 def test_words_at_the_end_of_a_remark_are_no_repetition(behind: str) -> None:
-    """Joined, the text would end there, in the middle, like a whole one."""
+    """If they were joined, the text would end there, in the middle, as if it were complete."""
     words = anchor(SENT)
     assert diverges(SENT, f"I can't continue that. The last words were: {words}{behind}")
     assert joined("instruction", SENT, f"Sure, here it is: {words}ibly patient.") == SENT + "ibly patient."
@@ -268,7 +268,7 @@ def test_text_is_held_no_longer_than_its_head() -> None:
     assert not joint.is_searching
 
 
-# what a model puts around its text
+# wrappings around the text
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_mark_that_may_be_the_wrappings_or_the_texts_ends_it(begin: str, rest: s
     ],
 )
 def test_last_mark_that_may_end_a_quotation_of_the_text_is_not_passed(begin: str, rest: str, passed: str) -> None:
-    """Either the model has closed its own quotation inside an open one of the text, or the text's alone."""
+    """The mark closes either the model's own quotation inside an open one of the text, or the text's."""
     joint = seam("instruction", SENT)
     assert joint.feed(begin + anchor(SENT) + rest) + joint.end() == passed
     assert joint.has_diverged
@@ -338,7 +338,7 @@ def test_last_mark_that_may_end_a_quotation_of_the_text_is_not_passed(begin: str
 
 @pytest.mark.parametrize("mark", ["\u201d", '"'])
 def test_mark_behind_a_quotation_that_is_repeated_from_its_beginning_may_be_the_models(mark: str) -> None:
-    """The text may end inside its own quotation, and the model may have put all that it wrote in quotation marks."""
+    """The text may end inside its own quotation, and the model may have quoted all of its output."""
     sent = "It began at noon. \u201cThe breaker opens when a provider fails, and calls go elsewhere until it is"
     joint = seam("instruction", sent)
     assert joint.feed(sent[sent.index("\u201c") :] + " well." + mark) + joint.end() == " well."
@@ -348,30 +348,30 @@ def test_mark_behind_a_quotation_that_is_repeated_from_its_beginning_may_be_the_
 @pytest.mark.parametrize(
     ("sent", "new"),
     [
-        # the text goes on without a repetition, with a row that ends like the last one
+        # the text continues without a repetition, with a row that ends like the last one
         ("4,failed,035,orchard,stone,garden\nok,00", "5,orchard,stone,garden\nok,006,orchard,stone,garden"),
-        # the last mark is repeated, and the row that follows is the same again
+        # the last mark is repeated, and the following row is identical
         (
             "| orchard whisper | yes | 9 |\n| lantern whisper harbour | yes | 10 |\n| lantern whisper harbour |",
             "| yes | 10 |\n| lantern whisper harbour | yes | 10 |\n| orchard wh",
         ),
-        # a clause is said twice in a row
+        # a clause occurs twice in a row
         (
             "\u65e5\u5317\u6708\u77f3\u79cb\u82b1\u82b1\u590f\u3002\u91d1\u5c71\u91d1\u65e5\u87f2\u6625\u6cb3\u9ce5\u9b5a",
             "\u3002\u91d1\u5c71\u91d1\u65e5\u87f2\u6625\u6cb3\u9ce5\u9b5a\uff1b\u706b\u65e5\u706b\u91d1",
         ),
-        # a text of a few characters comes again behind others
+        # a text of a few characters is repeated after others
         (
             "\u6cb3\u51ac\u897f\u706b\u96e8",
             "\u6cb3\u51ac\u96e8\u6cb3\u3001\u98a8\u571f\u3002\u6cb3\u51ac\u897f\u706b\u96e8\u6cb3\u51ac\u96e8\u6cb3\u3002"
             * 12,
         ),
-        # three words are repeated; the row that follows them contains the whole anchor
+        # three words are repeated; the following row contains the whole anchor
         (
             "a | b\n|---:|\n| lantern meadow marble | 10 |\n| lantern m",
             "| lantern meadow marble | 10 |\n| lantern meadow",
         ),
-        # a row behind a preamble
+        # a row after a preamble
         (
             "| garden canyon harbour velvet | yes | 1 |\n| signal timber harvest co",
             "Once more.pper | 14 |\n| garden canyon harbour velvet | yes | 1 |\n| signal timber harvest copper",
@@ -386,7 +386,7 @@ def test_row_that_is_like_the_last_one_is_not_taken_for_a_repetition(sent: str, 
     assert joint.has_diverged
 
 
-# words
+# anchors
 
 
 def test_what_is_given_back_ends_in_no_whitespace() -> None:

@@ -20,7 +20,7 @@ from llm_guard.dialect.sse import (
 
 
 class Notes:
-    """A reader that keeps its events and says of each what the test has planned for its data."""
+    """A reader that records its events and marks them as the test has planned for their data."""
 
     expects_json = False
     expects_progress = True
@@ -46,7 +46,7 @@ class Notes:
 
 
 def seen(*chunks: bytes) -> list[tuple[str, bytes]]:
-    """Name and data of each event."""
+    """Returns the name and data of each event."""
     notes = Notes()
     watch = StreamWatch(notes)
     passed = b"".join(map(watch.feed, chunks))
@@ -93,7 +93,7 @@ def test_field_names_are_matched_whole() -> None:
     assert seen(b"database: x\ndata : y\nDATA: z\n\n") == []
 
 
-# passing on
+# forwarding
 
 
 def test_cut_event_is_held_until_its_end() -> None:

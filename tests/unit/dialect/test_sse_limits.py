@@ -1,4 +1,4 @@
-"""Streams that no provider should send: what is held stays bounded, marks are right, and every byte passes."""
+"""Malformed and hostile streams: held bytes stay bounded, marks are correct, and every byte is forwarded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pieces(stream: bytes, size: int) -> list[bytes]:
 
 
 def watched(chunks: Iterable[bytes], reader: Reader | None = None) -> StreamWatch:
-    """The watch that has seen these; what passed and what is held are all of it, and little is held."""
+    """Returns a watch that was fed these chunks; checks that no byte is lost and few are held."""
     watch = StreamWatch(reader or ChatReader(1))
     came, passed = bytearray(), bytearray()
     for chunk in chunks:
@@ -110,7 +110,7 @@ def test_comments_without_an_end_are_passed_on_line_by_line() -> None:
     assert watch.has_token
 
 
-# cuts
+# chunk boundaries
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -164,7 +164,7 @@ def test_byte_order_marks_between_events_are_the_same_under_any_cut(end: bytes) 
         assert (watch.has_ended, watch.missing_end, watch.garbled) == (True, b"", 0)
 
 
-# behind the end
+# bytes after the end
 
 
 @pytest.mark.parametrize("size", [1, 10, 1000])

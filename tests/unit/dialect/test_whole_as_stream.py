@@ -1,4 +1,4 @@
-"""What the official SDKs do not show of whole answers that are written as streams (e2e/test_whole_for_stream.py)."""
+"""Whole responses written as streams: the cases that the SDK tests in e2e/test_whole_for_stream.py do not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials of callers: in memory only, a bounded number of them, and none of the gateway's own."""
+"""Credentials of callers: held in memory only, bounded in number, and never the gateway's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that is to be kept is on the disk, or its loss is counted; and nobody waits long."""
+"""Intake of deferred calls and dead letters: each is on disk or counted as lost, and no caller waits long."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_credentials_of_a_call_that_could_not_be_kept_do_not_stay_in_memor
 async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True
-        shelf = it.errands.shelf  # its thread is in the middle of it
+        shelf = it.errands.shelf  # the store's thread is processing it
         monkeypatch.setattr(shelf, "add", lambda call: shelf.ask(lambda store: store.add(call)))
         promising = asyncio.ensure_future(it.keeper.promise(it.call(), is_at_once=True))
         await it.pass_s(1)

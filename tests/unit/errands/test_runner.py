@@ -1,4 +1,4 @@
-"""What is due is asked for, a few at a time; whatever comes of it is written down, and nothing begun is lost."""
+"""Execution of stored calls: a few at a time, with every result recorded and no started call lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.errands.world import BUSY, CUT, NO_KEY, OK, WRONG, World, world
 
 
 def kind_of(it: World, kept: KeptCall) -> str | None:
-    """How it has failed the last time."""
+    """Returns the kind of the call's last failure."""
     ended = it.now(kept).ended
     return None if ended is None else ended.kind
 
@@ -197,7 +197,7 @@ async def test_errands_go_behind_clients_and_are_not_counted_as_theirs() -> None
         await it.promised()
         await it.pass_s(3)
         assert {call.priority for call in it.provider.asked} == {2}
-        assert it.provider.asked[1].client_retries == 1  # its first brought the retry budget something
+        assert it.provider.asked[1].client_retries == 1  # the first attempt has made the retry budget's deposit
         counts = it.counters.models["gpt"]
         assert (dict(counts.calls), counts.judged, list(it.counters.recent)) == ({}, 0, [])
         assert dict(it.counters.deployments["one/gpt"].attempts) == {"overloaded": 1, "ok": 1}
@@ -306,7 +306,7 @@ async def test_key_that_is_gone_with_its_process_is_named_with_the_remedy() -> N
         assert done.ended is not None
         assert "give the upstream an api_key" in done.ended.detail
         assert it.provider.headers("Authorization") == []
-        # Else what the provider says of no key would bench the caller's.
+        # Otherwise a provider's answer to the missing key would put the caller's key into cooldown.
         assert it.provider.asked[0].key_digest == sha256(b"").hexdigest()
 
 
@@ -347,7 +347,7 @@ async def test_call_that_is_being_begun_when_the_gateway_leaves_is_put_back_unas
         promising = asyncio.ensure_future(it.promised())
         await let_run()
         it.errands.runner.wake()
-        await let_run()  # its looking waits behind the promise
+        await let_run()  # its query waits behind the deferred call
         stopping = asyncio.ensure_future(it.errands.stop())
         await let_run()
         it.disk.go_on()

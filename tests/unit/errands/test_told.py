@@ -1,4 +1,4 @@
-"""Whoever wants to hear that a promised call is over hears it, until it was taken."""
+"""Completion webhooks of deferred calls, which are retried until they are delivered."""
 
 from __future__ import annotations
 

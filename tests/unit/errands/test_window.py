@@ -1,4 +1,4 @@
-"""What a client is answered who asks for a call that is kept: its owner all, anybody else nothing."""
+"""The status API of stored calls: everything for the owner, nothing for other callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errands without sockets, disk or real time: a gateway whose provider answers by script, and a store in memory."""
+"""Deferred calls without sockets, disk or real time: the provider answers by script, and the store is in memory."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ NO_KEY = Failure(FailureKind.AUTH, "answered 401")
 
 
 class Provider:
-    """Answers each exchange with the next outcome, the last one for ever; in the middle of one it stays while
-    `is_silent`."""
+    """Answers each exchange with the next outcome, and repeats the last one. Does not answer while `is_silent`."""
 
     def __init__(self, clock: SteppedClock) -> None:
         self.outcomes: list[Opened | Failure | Exception] = [OK]
@@ -55,12 +54,12 @@ class Provider:
         return outcome
 
     def headers(self, name: str) -> list[str]:
-        """Of all requests so far."""
+        """Returns the values of this header in all requests so far."""
         return [value for call in self.asked for key, value in call.headers if key == name]
 
 
 class AtOnce(Executor):
-    """In place of the store's thread. While it `hangs`, the first act is being done, and all others wait behind it."""
+    """A stand-in for the store's thread. While it `hangs`, one action is in progress and all others wait behind it."""
 
     def __init__(self) -> None:
         self.hangs = False
@@ -76,7 +75,7 @@ class AtOnce(Executor):
         return future
 
     def go_on(self) -> None:
-        """Does what waits, but for what was cancelled before its turn."""
+        """Performs the waiting actions, except those that were cancelled while they waited."""
         self.hangs = False
         while self._waiting:
             future, act = self._waiting.pop(0)
@@ -84,12 +83,12 @@ class AtOnce(Executor):
                 continue
             try:
                 future.set_result(act())
-            except Exception as error:  # noqa: BLE001  # whoever asked hears of it
+            except Exception as error:  # noqa: BLE001  # raised at the caller
                 future.set_exception(error)
 
 
 class Hook:
-    """A webhook's other end."""
+    """A stand-in for a webhook's receiver."""
 
     def __init__(self) -> None:
         self.sent = Sent(True)
@@ -105,7 +104,7 @@ class Hook:
 
 
 class World:
-    """Everything that there is."""
+    """A gateway with deferred calls, its provider and its store."""
 
     def __init__(self, kept: KeptInMemory, **sections: Any) -> None:
         self.config = parse_config(self._text(sections), "test", {})
@@ -133,7 +132,7 @@ class World:
         return json.dumps(text)
 
     def call(self, path: str = "/v1/chat/completions", model: str = "gpt", **facts: Any) -> Call:
-        """As the gateway has received and identified it."""
+        """Returns a call as the gateway has received and identified it."""
         headers: Headers = facts.pop("headers", (("content-type", "application/json"),))
         call = Call(
             "lg-1", "openai", facts.pop("method", "POST"), path, facts.pop("query", ""), headers, self.clock.now()
@@ -147,7 +146,7 @@ class World:
         return call
 
     async def promised(self, **facts: Any) -> KeptCall:
-        """A call that was promised an answer at once."""
+        """Stores a call that is deferred at once."""
         kept_id = await self.keeper.promise(self.call(**facts), is_at_once=True)
         assert isinstance(kept_id, str), kept_id
         return self.store.rows[kept_id]
@@ -158,7 +157,7 @@ class World:
         return self.store.rows[kept_id]
 
     def now(self, kept: KeptCall) -> KeptCall:
-        """As it is now."""
+        """Returns the call's current row."""
         return self.store.rows[kept.id]
 
     async def pass_s(self, seconds: float) -> None:
@@ -168,7 +167,7 @@ class World:
     async def shown(
         self, kept_id: str, method: str = "GET", path: str = "/v1/llm-guard/calls/", **facts: Any
     ) -> Recording:
-        """What a client is answered who asks for it."""
+        """Returns the status API's response to a client."""
         recording = Recording()
         call = self.call(path + kept_id, method=method, body=b"", route=None, **facts)
         reply = recording.reply(method)
@@ -184,7 +183,7 @@ async def world(
     late_s: float = 0.0,
     **sections: Any,
 ) -> AsyncIterator[World]:
-    """One that works; it is stopped in the end. `late_s`: it begins so much later."""
+    """Runs a world and stops it at the end. `late_s` advances the clock before the start."""
     it = World(kept or KeptInMemory(), **sections)
     with capture_logs():
         it.provider.outcomes = list(outcomes)

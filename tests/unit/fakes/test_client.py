@@ -11,7 +11,7 @@ from tests.fakes.provider import Close, Hold, Respond, ScriptedProvider
 
 
 async def ending(how: Literal["reset", "close"]) -> Exception | None:
-    """How a server sees the client's end: the argument of `connection_lost`."""
+    """Returns the argument of `connection_lost` that the server gets when the client disconnects."""
     ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     class Watcher(asyncio.Protocol):

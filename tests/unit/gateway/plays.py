@@ -1,4 +1,4 @@
-"""A call over scripted upstreams, played through the attempt loop, and what breakers have counted of it."""
+"""Helpers that play calls through the attempt loop over scripted upstreams, and read what the breakers have counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def limited(asked_s: float) -> Failure:
 
 @dataclass
 class Play:
-    """One call over these targets, its upstreams answering by script; draws are 0."""
+    """One call to these targets. The upstreams answer by script, and every random draw is 0."""
 
     targets: tuple[Target, ...]
     script: Script
@@ -32,7 +32,7 @@ class Play:
     deadline_at: float = float("inf")
     bench: Bench = field(default_factory=Bench)
     facts: dict[str, Any] = field(default_factory=dict)
-    """Other fields of the call."""
+    """Further fields of the call."""
 
     def __post_init__(self) -> None:
         self.call = new_call(*self.targets, deadline_at=self.deadline_at, **self.facts)
@@ -64,7 +64,7 @@ def play(
 
 
 class Stage:
-    """Calls of one route that run at the same time, their upstreams answering by a timed script; draws are 0."""
+    """Concurrent calls of one route. The upstreams answer by a timed script, and every random draw is 0."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Stage:
         route: Route | None = None,
         **outcomes: list[Outcome],
     ) -> None:
-        """`outcomes` as in `TimedScript`."""
+        """Takes `outcomes` as `TimedScript` does."""
         self.targets = targets
         self.route = route or new_route(*targets)
         self.script = TimedScript(**outcomes)
@@ -83,7 +83,7 @@ class Stage:
         self._running: dict[str, asyncio.Task[Served | GaveUp]] = {}
 
     async def start(self, **facts: Any) -> Call:
-        """A call that begins now, and runs until it waits for something."""
+        """Starts a call now and runs it until it waits for something."""
         call = new_call(**facts)
         call.id, call.route, call.started_at = f"lg-{len(self._running)}", self.route, self.clock.now()
         self._running[call.id] = asyncio.ensure_future(self.loop.run(call, self.route))
@@ -94,7 +94,7 @@ class Stage:
         await self.clock.pass_s(seconds)
 
     def cancel(self, call: Call) -> None:
-        """Its client leaves; it hears of it when it runs next."""
+        """Cancels the call as a disconnecting client does. The call notices when it runs next."""
         self._running[call.id].cancel()
 
     def is_running(self, call: Call) -> bool:
@@ -114,14 +114,14 @@ class Stage:
         return result
 
     def end_streams(self) -> None:
-        """The relays of all that was served are over."""
+        """Ends the relays of all responses that were served."""
         for task in self._running.values():
             result = task.result() if task.done() and not task.cancelled() else None
             if isinstance(result, Served):
                 settle(result.attempt, result.leave, Signal.HEALTHY, self.clock)
 
     def assert_nothing_is_held(self) -> None:
-        """No slot, no place in a line, no lease of a breaker, no alarm."""
+        """Checks that no slot, queue place, breaker lease or alarm is held."""
         now = self.clock.now()
         for target in self.targets:
             deployment = target.deployment
@@ -134,7 +134,7 @@ class Stage:
 
 
 def learn(latency: Latency, seconds: float, now: float = 1000.0, count: int = ENOUGH) -> None:
-    """So many exchanges that took this long."""
+    """Notes `count` exchanges that took this long."""
     for _ in range(count):
         latency.note(seconds, now)
 
@@ -144,7 +144,7 @@ def two(breaker: BreakerSettings | None = None) -> tuple[Target, Target]:
 
 
 def open_breaker(target: Target, now: float = 1000.0) -> None:
-    """Fails its breaker until it refuses."""
+    """Fails the target's breaker until it opens."""
     open_this(target.deployment.breaker, now)
 
 
@@ -154,11 +154,11 @@ def open_this(breaker: Breaker, now: float = 1000.0) -> None:
 
 
 def skipped(this: Play) -> list[str]:
-    """Who was not asked."""
+    """Returns the deployments that were skipped."""
     return [each.deployment for each in this.call.skipped]
 
 
 def evidence(target: Target, now: float = 1000.0) -> tuple[int, int]:
-    """(calls, failures) that the breaker has counted."""
+    """Returns (calls, failures) as counted by the breaker."""
     seen = target.deployment.breaker.snapshot(now)
     return seen.calls, seen.failures

@@ -1,4 +1,4 @@
-"""Unary answers are read once: what is whole, what has its shape, and what reports an error."""
+"""Inspection of unary responses: which are complete, which have the endpoint's shape, and which report an error."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_other_endpoints(reader: Reader, body: bytes, expected: str) -> None:
 
 
 def recorded_errors() -> list[dict[str, object]]:
-    """Every recorded error that is a JSON object with a member `error`, whatever its status was."""
+    """Returns every recorded error that is a JSON object with a member `error`, regardless of its status."""
     folder = Path(__file__).parents[2] / "data"
     lines = [line for name in ("corpus.jsonl", "errors.jsonl") for line in (folder / name).read_text().splitlines()]
     found: list[dict[str, object]] = []
@@ -143,7 +143,7 @@ def test_recorded_errors_are_errors_at_any_endpoint(reader: Reader) -> None:
 
 
 def vectors(*indexes: object) -> bytes:
-    """Embeddings with these indexes; ... stands for none."""
+    """Returns embeddings with these indexes; `...` stands for an absent one."""
     items = [{"embedding": [0.5]} | ({} if index is ... else {"index": index}) for index in indexes]
     return json.dumps({"data": items}).encode()
 
@@ -153,12 +153,12 @@ def vectors(*indexes: object) -> bytes:
     [
         ([0, 1, 2], 3, "good"),
         ([2, 0, 1], 3, "good"),
-        ([0, 1, 2], 0, "good"),  # the request was not understood
-        ([0, 0, 0], 3, "good"),  # a server that does not number
+        ([0, 1, 2], 0, "good"),  # the number of inputs is unknown
+        ([0, 0, 0], 3, "good"),  # a server that does not number its vectors
         ([..., ..., ...], 3, "good"),
-        ([..., 1, 2], 3, "good"),  # Gemini leaves out the 0
+        ([..., 1, 2], 3, "good"),  # Gemini omits an index of 0
         ([None, None], 2, "good"),
-        ([1], 1, "good"),  # nothing else that it could belong to
+        ([1], 1, "good"),  # the only input
         ([1], 0, "shape"),
         ([-1], 1, "shape"),
         ([0, 1], 3, "shape"),

@@ -85,7 +85,7 @@ async def test_failure_that_concerns_the_credential_moves_on_without_a_retry() -
     assert this.script.transcript == ["asked a/x", "asked b/y"]
 
 
-# budget
+# retry budget
 
 
 async def test_empty_budget_ends_the_retries() -> None:
@@ -104,7 +104,7 @@ async def test_a_retry_costs_a_token_and_a_call_brings_its_share_once() -> None:
     assert (seen.calls, seen.spent) == (1, 1)
 
 
-# breakers that are open
+# open breakers
 
 
 async def test_open_breaker_is_skipped_without_a_sleep() -> None:
@@ -174,7 +174,7 @@ async def test_only_failures_of_the_deployment_are_counted_against_it(
     assert evidence(this.targets[0]) == counted
 
 
-# Retry-After, deadline
+# Retry-After and deadline
 
 
 async def test_long_retry_after_is_waited_out_only_where_nobody_else_can_be_asked() -> None:
@@ -199,7 +199,7 @@ async def test_deadline_that_passed_in_an_attempt_ends_the_call_even_with_a_fall
     assert this.call.attempts[0].ended_at == 1005.0
 
 
-# what the client is told
+# which failure the client sees
 
 
 async def test_last_answer_of_an_upstream_is_kept_over_a_later_silence() -> None:
@@ -214,11 +214,11 @@ async def test_newest_of_two_answers_and_newest_of_two_silences_is_told() -> Non
     assert (await play(NETWORK_ERROR, NETWORK_ERROR, silence).gives_up()).failure is silence
 
 
-# permits come back
+# return of permits
 
 
 async def probing(*outcomes: Outcome, is_cancelled_asleep: bool = False) -> Play:
-    """A call that finds its only breaker half-open: a permit that is lost would refuse the next call."""
+    """Returns a call to a single half-open breaker: a leaked permit would refuse the next call."""
     this = Play((new_target("a/x"),), Script(*outcomes, is_cancelled_asleep=is_cancelled_asleep))
     open_breaker(this.targets[0])
     this.script.clock.advance(30.0)
@@ -226,7 +226,7 @@ async def probing(*outcomes: Outcome, is_cancelled_asleep: bool = False) -> Play
 
 
 def assert_nothing_happened(this: Play) -> None:
-    """The breaker is half-open as before, and its only probe is free."""
+    """Checks that the breaker is still half-open and its only probe is available."""
     now = this.script.clock.now()
     breaker = this.targets[0].deployment.breaker
     seen = breaker.snapshot(now)

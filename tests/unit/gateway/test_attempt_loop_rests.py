@@ -1,4 +1,4 @@
-"""Who is left alone, for how long, and who is not: credentials, deployments, hosts."""
+"""Cooldowns as calls meet them, and what causes none: credentials, deployments and hosts."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)
 
 
 def later(this: Play, seconds: float) -> Play:
-    """The call, received this much after the beginning."""
+    """Advances the clock before the call is received."""
     this.script.clock.advance(seconds)
     return this
 
 
 async def fail(bench: Bench, target: Target, *outcomes: Outcome, **facts: Any) -> None:
-    """One call of one target that gives up after these outcomes."""
+    """Plays one call to one target, which fails with these outcomes."""
     this = play(*outcomes, targets=(target,), bench=bench, **facts)
     await this.gives_up()
     assert len(this.call.attempts) == len(outcomes)
 
 
 async def fail_at(after_s: float, bench: Bench, target: Target, outcome: Outcome) -> None:
-    """The same, so long after the beginning."""
+    """Plays a call that fails this long after the beginning."""
     this = later(play(outcome, targets=(target,), bench=bench), after_s)
     await this.gives_up()
     assert len(this.call.attempts) == 1
@@ -110,7 +110,7 @@ async def test_upstreams_own_key_is_the_same_for_all_callers() -> None:
 
 
 async def test_account_that_a_caller_chooses_is_benched_alone() -> None:
-    """An organization that does not exist is answered 401: it says nothing of the key that others use too."""
+    """A nonexistent organization is answered with 401, which proves nothing about the key that others share."""
     bench = Bench()
     target = new_target("a/x", api_key="k")
     for _ in range(2):
@@ -135,7 +135,7 @@ async def test_missing_permission_burns_an_attempt_of_its_own_call_only() -> Non
 
 
 async def test_calls_that_name_no_model_bench_nobody_and_are_never_benched() -> None:
-    """A key for models is refused where an administrator's is wanted, and lists files with no balance left."""
+    """A model key is refused where an administrator's key is required, and lists files even without balance."""
     bench = Bench()
     files, model = new_target("a", api_key="k"), new_target("a/x", api_key="k")
     for _ in range(5):
@@ -148,7 +148,7 @@ async def test_calls_that_name_no_model_bench_nobody_and_are_never_benched() -> 
     assert (await play(targets=(model,), bench=bench).gives_up()).why == "benched"
 
 
-# deployments that asked for a wait
+# deployments with a Retry-After
 
 
 async def test_deployment_that_asked_for_a_minute_is_left_alone_for_that_long() -> None:
@@ -167,7 +167,7 @@ async def test_other_deployments_of_the_same_credential_are_not_left_alone_with_
 
 
 async def test_caller_with_a_key_of_its_own_is_limited_alone() -> None:
-    """Else whoever is out of quota at the provider would take the model from everybody."""
+    """Otherwise a caller without quota at the provider would block the model for all callers."""
     bench = Bench()
     target = new_target("a/x")
     await fail(bench, target, limited(3600.0), key_digest="mallory")
@@ -250,7 +250,7 @@ async def test_deployment_that_was_left_for_its_fallback_is_skipped_until_it_sai
 
 
 async def test_short_rest_does_not_cost_a_call_that_has_nobody_else_its_answer() -> None:
-    """Without the bench it would have been told to wait 5 s, and have waited."""
+    """Without the cooldown the call would have received Retry-After: 5 and waited."""
     bench = Bench()
     shared = new_target("a/x", api_key="k")
     await play(limited(5.0), OK, targets=(shared, new_target("b/y", api_key="k")), bench=bench).serves()
@@ -265,7 +265,7 @@ async def test_wait_that_is_slept_out_benches_nobody() -> None:
     assert bench.snapshot(1000.0) == {}
 
 
-# nobody can be asked
+# no deployment available
 
 
 async def test_of_a_rest_and_an_open_breaker_the_one_that_ends_sooner_is_told() -> None:
@@ -376,7 +376,7 @@ async def test_half_open_host_that_still_refuses_is_left_alone_again() -> None:
 
 
 def assert_probe_is_free(target: Target, now: float) -> None:
-    """The host is half-open as before."""
+    """Checks that the host is still half-open and its probe available."""
     seen = host_of(target).snapshot(now)
     assert (seen.state, seen.leases) == ("half_open", 0)
     assert host_of(target).try_acquire(now) is not None
@@ -423,7 +423,7 @@ async def test_deployment_whose_breaker_refuses_gives_the_hosts_probe_back() -> 
     assert_probe_is_free(y, 1060.0)
 
 
-# the client's patience, its own retries, and what binds it
+# the client's deadline, retries by the client, and calls that only one provider can serve
 
 
 async def test_impatient_caller_opens_no_breaker() -> None:
@@ -492,7 +492,7 @@ async def test_bound_call_is_refused_when_its_provider_cannot_be_asked() -> None
     assert (await play(targets=benched, bench=bench, is_bound=True).gives_up()).why == "benched"
 
 
-# another model
+# fallback to another model
 
 
 async def test_context_too_long_skips_the_other_deployments_of_its_model() -> None:

@@ -1,4 +1,4 @@
-"""Who is asked next, when, and what it costs: timeouts, rate limits, budgets, deadlines, balance."""
+"""The order, time and cost of attempts: timeouts, rate limits, budgets, deadlines and load balancing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def timed_out(**facts: Any) -> Failure:
 
 
 def ask_no_more_than(this: Play, budget: BudgetSettings) -> RetryBudget:
-    """Gives the call's route this budget."""
+    """Replaces the retry budget of the call's route."""
     assert this.call.route is not None
     route_budget = RetryBudget(budget, 1000.0)
     this.call.route = replace(this.call.route, budget=route_budget)
@@ -37,7 +37,7 @@ def ask_no_more_than(this: Play, budget: BudgetSettings) -> RetryBudget:
 
 
 def spent(this: Play) -> tuple[int, ...]:
-    """Tokens that retries took from the budgets of the route and of each deployment."""
+    """Returns the tokens that retries took from the budgets of the route and of each deployment."""
     assert this.call.route is not None
     budgets = (this.call.route.budget, *(target.deployment.budget for target in this.targets))
     return tuple(budget.snapshot(this.script.clock.now()).spent for budget in budgets)
@@ -347,11 +347,11 @@ async def test_bound_call_is_retried_where_it_is_bound_to() -> None:
     assert [target.deployment.label for target in this.script.asked] == ["a/x", "a/x"]
 
 
-# balance
+# load balancing
 
 
 async def asked_first(targets: tuple[Target, ...], balance: Balance, *draws: float) -> list[str]:
-    """Everybody refuses the call: in which order were they asked?"""
+    """Returns the order in which the deployments are tried when all of them fail."""
     refusals: dict[str, list[Outcome]] = {target.deployment.label.partition("/")[0]: [AUTH] for target in targets}
     route, draw = new_route(*targets, balance=balance), iter((*draws, *[0.0] * 9)).__next__
     stage = Stage(*targets, draw=draw, route=route, **refusals)
@@ -409,7 +409,7 @@ async def test_first_by_lot_is_no_fallback() -> None:
     assert (served.attempt.is_fallback, this.call.skipped) == (False, [])
 
 
-# the timeline
+# call records
 
 
 def told(attempt: Attempt) -> tuple[object, ...]:
@@ -470,7 +470,7 @@ async def test_one_of_two_that_is_on_probation_is_refused_to_a_second_call() -> 
     assert [each.why for each in second.skipped] == ["breaker half_open"]
 
 
-# waits that come to nothing
+# waits without a following attempt
 
 
 async def test_wait_in_which_the_breaker_opens_is_no_time_of_the_gateways() -> None:

@@ -33,7 +33,7 @@ LARGE_FORM = (
 
 
 class Incoming:
-    """A request's body, piece by piece."""
+    """A request body that arrives in pieces."""
 
     def __init__(self, body: bytes, piece_bytes: int = 65_536, error: BaseException | None = None) -> None:
         self._pieces = [body[at : at + piece_bytes] for at in range(0, len(body), piece_bytes)]
@@ -89,7 +89,7 @@ def whole(body: FileBody) -> bytes:
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every file that was made."""
+    """Collects every temporary file that is created."""
     made: list[Any] = []
     make: Callable[..., Any] = tempfile.TemporaryFile
 
@@ -165,7 +165,7 @@ async def test_what_a_large_body_asks_for_is_found() -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip"])
 @pytest.mark.parametrize(("body", "kind"), [(LARGE, JSON), (LARGE_FORM, FORM)], ids=["json", "form"])
 async def test_compressed_body_is_compressed_again(body: bytes, kind: str, encoding: str, files: list[Any]) -> None:
-    """It is small, but would have to be inflated as a whole in memory."""
+    """The body is small, but reading it would require inflating all of it in memory."""
     packed = zlib.compress(body) if encoding == "deflate" else gzip.compress(body)
     found = await stored(packed, kind, encoding)
     assert whole(found) == packed
@@ -211,7 +211,7 @@ async def test_closed_body_cannot_be_read() -> None:
         next(blocks)
 
 
-# of another kind
+# other content types
 
 
 @pytest.mark.parametrize("body", [b"\x00\xff" * 1_000_000, b"{ not JSON" * 200_000, b" " * 2_000_000])
@@ -236,7 +236,7 @@ async def test_compressed_body_of_another_kind_is_not_inflated() -> None:
     assert await received(packed, "audio/wav", "br") == (packed, Asked())
 
 
-# refused
+# refusals
 
 
 async def test_body_beyond_the_bound_is_refused_before_all_of_it_has_come(files: list[Any]) -> None:
@@ -283,11 +283,11 @@ async def test_nothing_is_left_open_when_the_rest_does_not_come(error: BaseExcep
     assert [file.closed for file in files] == [True]
 
 
-# no room
+# no space left
 
 
 class FullDisk(io.BytesIO):
-    """Takes some, in parts, and then no more."""
+    """Accepts some bytes, in parts, and then fails with ENOSPC."""
 
     def write(self, data: Any) -> int:
         if self.tell() > 1_200_000:
@@ -331,12 +331,12 @@ async def test_file_that_takes_less_than_it_is_given_is_written_to_the_end(monke
     found.close()
 
 
-# the loop's turn
+# event loop
 
 
 async def test_loop_gets_a_turn_whenever_a_millisecond_has_passed() -> None:
     class Busy(ManualClock):
-        """Every look at it takes 0.4 ms."""
+        """A clock that advances by 0.4 ms at each reading."""
 
         def now(self) -> float:
             self.advance(0.0004)
@@ -368,7 +368,7 @@ def test_patch_may_lie_over_several_blocks(block_bytes: int) -> None:
         assert b"".join(patched(blocks, patches)) == after
 
 
-# the spool
+# the bound on spooled bytes
 
 
 async def test_spool_counts_a_body_and_its_renamed_copies_until_it_is_closed() -> None:

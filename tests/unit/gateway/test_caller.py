@@ -29,7 +29,7 @@ def test_own_key_is_a_caller_once_the_provider_has_accepted_it() -> None:
 
 @pytest.mark.parametrize("key", [", api_key: sk-1", ", api_keys: [{name: a, key: sk-1}, {name: b, key: sk-2}]"])
 def test_key_that_the_provider_never_sees_is_no_caller(key: str) -> None:
-    """Whoever calls invents as many as he likes."""
+    """A caller could invent any number of such keys."""
     call, target = new_call(), deployment(key)
     call.key_digest = DIGEST
     target.callers.accept(DIGEST, 1.0)

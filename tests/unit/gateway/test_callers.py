@@ -1,4 +1,4 @@
-"""One caller whose calls fail does not take the service from the others: on a virtual clock."""
+"""A caller with failing calls does not block a deployment for others. Simulated on a virtual clock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LITERAL = f"{BY_CLIENT_KEY}\ndefaults: {{breaker: {{sensitivity: literal}}}}\n"
 
 
 class Poisoned:
-    """Answers well but for a share of one caller's calls, and for a share of everybody's."""
+    """Answers, but for a share of one caller's calls and a share of all calls, which fail."""
 
     def __init__(self, share: float, share_of_all: float = 0.0) -> None:
         self._share = share
@@ -52,7 +52,7 @@ class Poisoned:
 
 
 class Crowd:
-    """Fails every caller of a crowd, and serves the victim."""
+    """Fails every caller of a crowd and answers the victim."""
 
     def answer(self, request: Request) -> Answer:
         if request.user == "victim":
@@ -61,7 +61,7 @@ class Crowd:
 
 
 class Down:
-    """Answers nobody for a time."""
+    """Fails all calls during an outage."""
 
     def __init__(self, begins_at: float, ends_at: float) -> None:
         self._times = begins_at, ends_at
@@ -74,7 +74,7 @@ class Down:
 
 
 class Overloaded:
-    """Serves so many requests a second, and fails all others."""
+    """Serves `per_s` requests a second and fails the rest."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
@@ -111,7 +111,7 @@ def test_poisoner_does_not_take_the_service_from_a_victim(config: str, share: fl
     ("config", "begins_at"), [(BY_MANY_CLIENT_KEYS, 0.0), (BY_MANY_CLIENT_KEYS, 5.0), (BY_OWN_KEY, 0.0)]
 )
 def test_crowd_of_poisoners_does_not_take_the_service_from_a_victim(config: str, begins_at: float) -> None:
-    """Where a provider accepts every key, one poisoner can be a crowd."""
+    """Where a provider accepts any key, one client can pose as many callers."""
     loads = [Load("m", 5.0, 60.0, begins_at, caller="victim")]
     loads += [Load("m", 25.0 / CROWD, 60.0, caller=f"poisoner-{number}") for number in range(CROWD)]
     assert served(play(config, Crowd(), loads), "victim") >= 0.95

@@ -1,4 +1,4 @@
-"""One client's connection over a transport that only notes what is done with it, on a clock of the test's own."""
+"""A client connection over a transport that records its calls, on a manual clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def post(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
 
 
 class Transport:
-    """Notes what is written, and how the connection ends."""
+    """Records what is written and how the connection ends."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -75,7 +75,7 @@ Serve = Callable[[Request, Reply], Awaitable[None]]
 
 
 class Stand:
-    """A listener, and the requests that it has served."""
+    """A listener and the requests that it has served."""
 
     def __init__(self, serve: Serve | None = None, **settings: Any) -> None:
         self.clock = ManualClock()
@@ -92,7 +92,7 @@ class Stand:
         return connection, transport
 
     def pass_s(self, seconds: float) -> None:
-        """In steps, as the sweeps come."""
+        """Advances the clock in steps, so that each sweep runs on time."""
         for _ in range(round(seconds * 2)):
             self.clock.advance(0.5)
             self.clock.ring_due()
@@ -370,7 +370,7 @@ async def test_connection_that_says_nothing_is_closed(stand: Stand) -> None:
 
 @pytest.mark.parametrize("sent", [b"", GET[:28], post(b"", length=1000), GET], ids=["nothing", "head", "body", "idle"])
 async def test_time_in_which_the_event_loop_stood_still_counts_against_no_client(stand: Stand, sent: bytes) -> None:
-    """The connection is accepted, and the bytes that wait in its socket are read, only after the sweep that is late."""
+    """The connection is accepted, and its waiting bytes are read, only after the late sweep."""
     stand.connect()[0].data_received(GET)
     await settle()
     stand.clock.advance(100)
@@ -519,7 +519,7 @@ async def test_connection_is_read_again_after_a_body_that_nobody_has_taken() -> 
 
     stand = Stand(refuse)
     connection, transport = stand.connect()
-    connection.data_received(post(b"x" * 300_000))  # the call begins when all of it is here
+    connection.data_received(post(b"x" * 300_000))  # the call begins once the whole body has arrived
     assert [transport.is_paused] == [True]
     await settle()
     assert transport.statuses == [400]

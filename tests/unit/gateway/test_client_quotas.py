@@ -1,4 +1,4 @@
-"""Limits of client keys: what is reserved, corrected, counted, and kept over a reload."""
+"""Limits of client keys: reservation, correction, counting, and persistence over a reload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The priority of a call: the lower one of what the client requests and what its key may have."""
+"""The priority of a call: the lower of the one that the client requests and the one that its key allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an upstream's bytes is an answer: llhttp's strictness, and what is stricter than that."""
+"""Which bytes from an upstream are accepted as a response: llhttp's strictness, and additional checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHOLE = OK + b"X-Id: 1\r\n" + LENGTH_1 + b"x"
 
 
 def read(*segments: bytes, is_head: bool = False, is_upgrade: bool = False) -> tuple[AnswerReader, bool]:
-    """The reader after these bytes, and whether it took all of them."""
+    """Returns the reader after it was fed these bytes, and whether it accepted all of them."""
     reader = AnswerReader()
     reader.expect(is_head=is_head, is_upgrade=is_upgrade)
     return reader, feed(reader, *segments)

@@ -1,4 +1,4 @@
-"""What goes out to an upstream, and where: heads, origins, proxies."""
+"""Requests to upstreams: heads, origins and forward proxies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_length_is_stated_where_there_is_a_body_or_could_be_one(
     ],
 )  # fmt: skip
 def test_header_that_would_be_more_than_one_is_never_sent(headers: list[tuple[str, str]]) -> None:
-    for _ in range(2):  # nor when its name has been seen
+    for _ in range(2):  # also when the name is in the cache
         with pytest.raises(UpstreamError) as raised:
             head(headers=headers)
         assert raised.value.kind is FailureKind.INTERNAL

@@ -24,7 +24,7 @@ def config(**rules: Any) -> Config:
 
 
 class World:
-    """Three models with lesser answers, one without."""
+    """Three models with fallback responses, and one without."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -41,7 +41,7 @@ class World:
         self.reasons.append(why)
 
     def calls(self, alias: str, *, ok: int = 0, failed: int = 0, unasked: int = 0, cut_short: int = 0) -> None:
-        """As the recorder counts them."""
+        """Counts calls as the recorder does."""
         counts = self.counts[alias]
         counts.begun += ok + failed + unasked + cut_short
         counts.judged += ok + failed + unasked + cut_short
@@ -51,7 +51,7 @@ class World:
         counts.cut_short += cut_short
 
     def look(self, after_s: float = 0.25) -> list[tuple[str | None, bool]]:
-        """What has turned since."""
+        """Returns the changes since the previous evaluation."""
         self.clock.advance(after_s)
         told = len(self.turns)
         self.degraded.look(self.clock.now())
@@ -77,7 +77,7 @@ class World:
         )
 
     def patience_s(self, call: Call, *, has_stale: bool = False) -> float | None:
-        """For how long it is waited for a real answer; None: as long as it takes."""
+        """Returns the seconds that a call may wait for a real answer, or None if it is not shortened."""
         self.degraded.hurry(call, has_stale=has_stale)
         return None if call.beyond is None else call.beyond.hurried_by - self.clock.now()
 
@@ -86,7 +86,7 @@ class World:
         return self.degraded.snapshot().degraded_routes()
 
 
-# by the rule
+# automatic
 
 
 def test_route_whose_calls_fail_is_degraded_and_told_of_once() -> None:
@@ -118,7 +118,7 @@ def test_route_without_the_rules_is_never_degraded() -> None:
     assert world.patience_s(world.call("plain"), has_stale=True) is None
 
 
-# for the whole gateway
+# whole gateway
 
 
 def test_half_of_the_routes_in_use_make_it_the_gateways() -> None:
@@ -150,7 +150,7 @@ def test_one_routes_trouble_is_its_own() -> None:
     assert world.in_effect == ["one"]
 
 
-# an operator's word
+# operator overrides
 
 
 def test_word_outweighs_the_rule_until_it_is_taken_back() -> None:
@@ -180,7 +180,7 @@ def test_word_that_the_gateway_is_well_leaves_routes_to_themselves() -> None:
     assert world.in_effect == ["one", "two"]
 
 
-# a call
+# calls
 
 
 def test_call_of_a_degraded_route_waits_less() -> None:
@@ -235,7 +235,7 @@ def test_by_an_operators_word_all_are_hurried() -> None:
     assert {world.patience_s(world.call()) for _ in range(30)} == {10.0}
 
 
-# a reload
+# reload
 
 
 def test_reload_keeps_what_is_known_and_takes_new_rules() -> None:

@@ -1,4 +1,4 @@
-"""Waiting for one's turn at a deployment that takes one call at a time, and everything that can become of it."""
+"""The wait queue of a deployment that takes one call at a time, and every way in which a wait can end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)
 
 
 def narrow(label: str = "a/x", *, retry: RetrySettings | None = None, **capacity: Any) -> Target:
-    """Takes one call at a time."""
+    """Returns a target that takes one call at a time."""
     return new_target(label, retry=retry, capacity=CapacitySettings(pacing=False, **{"concurrency": 1, **capacity}))
 
 
@@ -37,14 +37,14 @@ def gate_of(target: Target, now: float = 1000.0) -> Gate:
 
 
 def refused(stage: Stage, call: Call) -> tuple[int, str | None, float | None]:
-    """Status, by whom, and when to come back."""
+    """Returns the status, the reason (`by`) and the Retry-After of the refusal."""
     result = stage.gave_up(call)
     assert result.failure is None
     assert result.refusal is not None
     return result.refusal.status, result.refusal.by, result.refusal.retry_after_s
 
 
-# turns
+# order
 
 
 async def test_call_waits_until_the_one_before_it_has_ended() -> None:
@@ -154,7 +154,7 @@ async def test_gate_that_was_forgotten_meanwhile_still_lets_its_callers_in() -> 
     stage.assert_nothing_is_held()
 
 
-# too full
+# limits
 
 
 async def test_full_line_refuses_at_once_and_says_when_to_come_back() -> None:
@@ -202,7 +202,7 @@ async def test_wait_ends_with_the_call() -> None:
 
 
 async def test_wait_in_vain_tells_how_long_it_would_be_now() -> None:
-    """Not how long it was expected to be when it began."""
+    """The Retry-After is estimated when the wait ends, not when it began."""
     stage = Stage(narrow(queue_wait=3.0), a=[Hang()])
     await stage.start()
     second = await stage.start()
@@ -226,7 +226,7 @@ async def test_one_that_can_wait_leaves_its_place_to_one_in_a_hurry() -> None:
     stage.assert_nothing_is_held()
 
 
-# others that have room
+# other deployments with room
 
 
 async def test_one_that_has_room_is_asked_rather_than_waited_for_another() -> None:
@@ -269,7 +269,7 @@ async def test_attempt_that_cannot_finish_any_more_when_its_turn_comes_is_not_st
     stage.assert_nothing_is_held()
 
 
-# slots come back
+# return of slots
 
 
 @pytest.mark.parametrize("outcome", [OK, AUTH, RuntimeError("a bug")], ids=["ok", "failure", "bug"])
@@ -329,7 +329,7 @@ async def test_turn_that_comes_when_the_breaker_has_opened_is_given_back() -> No
 
 
 async def test_turns_that_are_given_back_use_up_nothing_of_the_pace() -> None:
-    """Else all who wait would learn one after the other, at the pace, that the breaker is open."""
+    """Otherwise waiting calls would be refused one by one, at the pace, after the breaker has opened."""
     target = new_target("a/x", capacity=CapacitySettings())
     stage = Stage(target)
     gate = target.deployment.gates.of(" ", 1000.0)
@@ -357,7 +357,7 @@ async def test_client_that_leaves_the_line_frees_its_place() -> None:
 
 
 class Waiting:
-    """One call in the line of a gate whose only slot is taken."""
+    """One call in the queue of a gate with a single slot, which is taken."""
 
     def __init__(self) -> None:
         self.clock = SteppedClock()

@@ -1,4 +1,4 @@
-"""When a fallback to another model answers, and when its own model is waited for."""
+"""When a fallback to another model is used, and when a call waits for its own model instead."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BAD_REQUEST = Failure(FailureKind.INVALID_REQUEST, "answered 400")
 
 
 def own(label: str = "a/big", **settings: Any) -> Target:
-    """A deployment of the model that is asked for."""
+    """Returns a deployment of the requested model."""
     retry = RetrySettings(**{"max_attempts": 3, "jitter": 0.0, "adaptive": False, **settings})
     return new_target(label, retry=retry, alias="big", api_key=label)
 
 
 def cheap(label: str = "z/cheap") -> Target:
-    """One of a fallback to another model."""
+    """Returns a deployment of the fallback model."""
     return new_target(label, alias="cheap", api_key=label, group=9)
 
 
@@ -112,11 +112,11 @@ async def test_calls_of_a_model_whose_deployments_all_sent_short_hints_wait_for_
 
 
 def again(this: Play, *outcomes: Outcome) -> Play:
-    """Another call at the beginning, after what `this` has left behind."""
+    """Plays another call with the state that `this` left behind."""
     return play(*outcomes, targets=this.targets, bench=this.bench, deadline_at=1600.0)
 
 
-# a queue before the model
+# wait queue of the requested model
 
 
 def full(**capacity: Any) -> Target:
@@ -148,7 +148,7 @@ async def test_call_waits_on_for_its_model_where_the_fallback_has_no_room_either
     stage = Stage(full(), busy, a=[Slow(8.0, OK), OK], z=[Slow(60.0, OK)])
     await stage.start(deadline_at=1600.0)
     stage.targets[0].deployment.breaker.force("forced_open", stage.clock.now())
-    await stage.start(deadline_at=1600.0)  # it occupies the fallback
+    await stage.start(deadline_at=1600.0)  # this call occupies the fallback
     stage.targets[0].deployment.breaker.force("auto", stage.clock.now())
     third = await stage.start(deadline_at=1600.0)
     await stage.pass_s(8.0)

@@ -1,4 +1,4 @@
-"""One request for several calls: how long it goes on, how long it waits, and whom its cost stands with."""
+"""Single flight: how long a shared request runs and waits, and which call's record has its cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def call(*, decide_by: float = 10.0, deadline_at: float = 100.0) -> Call:
 
 
 class World:
-    """A flight, what it is to come to, and how often its end was heard of."""
+    """A single flight, its result, and how often its end was reported."""
 
     def __init__(self, own: Call | None = None, *, is_errand: bool = False) -> None:
         self.flight = Flight(own or call(), 1000, is_errand=is_errand)
@@ -167,7 +167,7 @@ async def test_urgent_call_does_not_join_a_request_that_still_waits_in_a_lower_p
     urgent.route = own.route
     world = World(own)
     assert not world.flight.is_fit_for(urgent)
-    own.attempts = [Attempt(new_target(), 1000.0)]  # it is being answered: there is nothing to wait for
+    own.attempts = [Attempt(new_target(), 1000.0)]  # the attempt has begun, so the call would not wait in the queue
     assert world.flight.is_fit_for(urgent)
     await world.flight.leave(world.flight.follow(urgent, is_own=True))
 

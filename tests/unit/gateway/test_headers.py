@@ -77,7 +77,7 @@ def test_headers_that_several_connection_headers_name_all_stay() -> None:
 
 def test_connection_takes_away_nothing_that_the_gateway_adds() -> None:
     this = call(("Connection", "authorization, upgrade, accept-encoding"), *CREDENTIALS, is_upgrade=True)
-    this.sent_status = 200  # so that the answer must be plain
+    this.sent_status = 200  # so that the answer must be uncompressed
     assert to_upstream(this, replace(UPSTREAM, api_key="ours")) == [
         ("Authorization", "Bearer ours"), ("Connection", "Upgrade"), ("Upgrade", "websocket"),
         ("Accept-Encoding", "identity"),
@@ -140,7 +140,7 @@ def test_key_that_opens_the_gateway_goes_no_further() -> None:
 
 
 def test_cookie_goes_no_further_than_the_key_beside_it() -> None:
-    """Where the gateway lets clients in, a cookie is of whoever guards its door, not of the provider."""
+    """Where clients authenticate to the gateway, a cookie belongs to a proxy in front of it, not to the provider."""
     cookie = ("Cookie", "session=1")
     assert to_upstream(call(cookie), UPSTREAM) == [cookie]
     assert to_upstream(call(cookie, client_key="app-1"), UPSTREAM) == []
@@ -195,7 +195,7 @@ def test_keys_are_found_in_every_form_that_sdks_use() -> None:
 
 
 def test_keys_come_in_one_order_whatever_the_order_of_headers() -> None:
-    """They identify the caller: a proxy that sorts or doubles headers makes no other caller of it."""
+    """The keys identify the caller: a proxy that reorders or repeats headers does not make it another one."""
     key, bearer, other = ("X-API-Key", "k2"), ("Authorization", "Bearer k1"), ("Accept", "a")
     for sent in ((key, bearer), (bearer, key), (key, other, bearer, other), (other, other, bearer, key)):
         assert keys_of(sent) == ["k1", "k2"]
@@ -214,12 +214,12 @@ def test_two_headers_of_one_name_are_two_credentials() -> None:
 def test_header_of_a_credential_that_says_two_things_is_noticed() -> None:
     one, other = ("Authorization", "Bearer k1"), ("authorization", "Bearer k2")
     assert has_rival_keys((one, ("X-Custom", "1"), other))
-    # SDKs send both forms where both are set; a proxy may double a header.
+    # SDKs send both forms if both are configured, and a proxy may repeat a header.
     assert not has_rival_keys((one, one, ("X-Api-Key", "k2"), ("X-Custom", "1"), ("X-Custom", "2")))
 
 
 def test_what_is_kept_of_names_is_bounded_and_stays_right() -> None:
-    """Whoever connects can choose them."""
+    """Clients choose these names."""
     for number in range(3000):
         assert to_upstream(call((f"X-{number}", "1"), ("TE", "1")), UPSTREAM) == [(f"X-{number}", "1")]
         assert to_client((("Connection", f"X-{number}"), (f"x-{number}", "1"), ("Via", "1"))) == [("Via", "1")]

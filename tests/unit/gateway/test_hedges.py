@@ -1,4 +1,4 @@
-"""A second attempt beside a slow first one: when, where, and what becomes of both."""
+"""Hedged attempts: when and where they are sent, and how both attempts end."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def hedged(
 
 
 def spent(stage: Stage) -> tuple[int, int]:
-    """Tokens taken from the hedges' budget and from the route's."""
+    """Returns the tokens taken from the hedge budget and from the route's retry budget."""
     assert stage.route.hedging is not None
     return stage.route.hedging.budget.snapshot().spent, stage.route.budget.snapshot(stage.clock.now()).spent
 
 
-# when and where
+# time and place
 
 
 async def test_slow_first_is_overtaken_on_another_deployment_and_broken_off() -> None:
@@ -153,7 +153,7 @@ async def test_retry_may_be_hedged_too() -> None:
     assert stage.served(call).attempt is call.attempts[2]
 
 
-# what it costs
+# budgets
 
 
 async def test_no_token_no_hedge() -> None:
@@ -211,7 +211,7 @@ async def test_of_two_answers_at_one_instant_one_is_kept_and_the_other_broken_of
     assert [evidence(target, 1001.0) for target in stage.targets] == [(1, 0), (0, 0)]
 
 
-# failures in a race
+# failures
 
 
 async def test_first_that_fails_before_the_delay_is_retried_as_ever() -> None:
@@ -272,7 +272,7 @@ async def test_hedge_that_failed_is_asked_again_after_all_others_and_pays_for_it
 
 
 async def test_after_both_have_failed_the_first_is_decided_on() -> None:
-    """Its own failure asks for no wait; that of the hedge is about another deployment."""
+    """Its own failure has no Retry-After; that of the hedge concerns another deployment."""
     stage = hedged(
         *two(), a=[Slow(1.0, NETWORK_ERROR), OK], b=[Slow(0.2, replace(limited(20.0), answer=UNAVAILABLE.answer))]
     )
@@ -327,7 +327,7 @@ async def test_bug_in_one_of_the_two_ends_both() -> None:
     stage.assert_nothing_is_held()
 
 
-# the client leaves
+# client disconnects
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.2, 0.5, 0.9])

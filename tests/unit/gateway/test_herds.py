@@ -1,4 +1,4 @@
-"""Clients that wait for the end of an outage, on a virtual clock."""
+"""Clients that retry until the end of an outage, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from benchmarks.virtual.world import play
 
 @pytest.mark.parametrize("back_at", [4.0, 4.4])
 def test_herd_is_served_within_a_tenth_more_than_the_provider_needs(back_at: float) -> None:
-    """1,000 clients retry until they are answered. The provider comes back with 20 slots of 100 ms, right after a probe
-    or before the next."""
+    """1,000 clients retry until they are answered. The provider returns with 20 slots of 100 ms, right after a
+    probe or just before the next one."""
     provider = Returning(back_at, 20, 0.1)
     played = play(ALONE, provider, [Load(MODEL, 1000, 1.0, arrivals="even", asks_for_s=60.0)])
     assert all(is_served(call) for call in played.calls)

@@ -1,4 +1,4 @@
-"""Large JSON is whole where its outermost value ends, however it is cut into pieces."""
+"""Detection of the end of large JSON: complete at the end of the outermost value, however it is cut into pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = ("", 'a"b', "\\", 'x\\"}]{', "\\\\", "é中", "\ud83d", "{[", "]}")
 
 
 def value(dice: random.Random, depth: int = 0) -> Any:
-    """Any JSON, with texts that look like brackets and escapes."""
+    """Returns a random JSON value with strings that look like brackets and escapes."""
     drawn = dice.random()
     if depth and (depth > 4 or drawn < 0.3):
         return dice.choice((1, -2.5, None, True, *TEXTS))
@@ -84,7 +84,7 @@ def test_text_full_of_quotation_marks_that_does_not_end_is_read_once() -> None:
     end.feed(piece)
     end.feed(b'"]')
     assert end.is_whole
-    assert time.perf_counter() - began < 1  # each mark tried on its own: 20 s
+    assert time.perf_counter() - began < 1  # testing each quotation mark separately would take 20 s
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])

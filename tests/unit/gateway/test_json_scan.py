@@ -93,7 +93,7 @@ def test_what_a_provider_keeps_is_found_in_parts() -> None:
 
 @pytest.mark.parametrize("name", [b"model", b'"model'])
 def test_end_of_a_long_string_is_not_taken_for_a_name(name: bytes) -> None:
-    """Of what has been read of a string only a stand-in is left."""
+    """The scanner keeps only a placeholder of a long string."""
     long_name = LONG + name.replace(b'"', b'\\"')
     document = b'{"' + long_name + b'": "evil", "model": "a"}'
     assert (scanned(document)[0], span(document)) == (Asked("a"), b'"a"')

@@ -26,7 +26,7 @@ FULL = Refusal(503, "too_many_promises", "enough", by="limit")
 
 @dataclass
 class Desk:
-    """A keeper, and a cache, and what was asked of them in which order."""
+    """A store of deferred calls and a response cache, which record the order in which they were used."""
 
     promises: str | Refusal = "p-1"
     has_old: bool = False
@@ -57,7 +57,7 @@ class Desk:
 
 
 class Play:
-    """One call to a route with these rules, at its end."""
+    """One failed call to a route with these settings."""
 
     def __init__(
         self, *, headers: dict[str, str] | None = None, path: str = "/v1/chat/completions", **rules: Any
@@ -91,7 +91,7 @@ ON_FAILURE = {"when": "on_failure"}
 WANTED = {"x-llm-guard-dead-letter": "true"}
 
 
-# in which order
+# order
 
 
 async def test_call_without_any_rules_gets_its_failure() -> None:
@@ -138,7 +138,7 @@ async def test_nothing_is_kept_where_nobody_keeps_anything() -> None:
     assert await play.give() == (200, [])
 
 
-# who has failed, and why
+# failures and their causes
 
 
 @pytest.mark.parametrize("result", [DOWN, SHUT, HELD, LATE], ids=lambda result: result.why)
@@ -187,7 +187,7 @@ async def test_call_that_asks_for_a_list_is_neither_kept_nor_promised() -> None:
     assert await play.give() == (502, ["look"])
 
 
-# where there is no static answer
+# calls without a static response
 
 
 async def test_embedding_has_no_static_answer() -> None:
@@ -215,7 +215,7 @@ async def test_form_that_is_wanted_is_read_from_a_compressed_body() -> None:
     assert json.loads(play.recording.body)["choices"][0]["message"]["refusal"] == "later"
 
 
-# behind an early head
+# after an early response head
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
@@ -231,7 +231,7 @@ async def test_static_answer_stands_behind_an_early_head_and_a_promise_does_not(
     assert play.reply.is_over
 
 
-# who was hurried
+# shortened waits
 
 
 @pytest.mark.parametrize(

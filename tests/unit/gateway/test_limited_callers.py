@@ -1,5 +1,4 @@
-"""A caller whose calls alone are answered 429 waits by itself; a limit of the whole account is shared: on a virtual
-clock."""
+"""A caller that alone gets 429 waits alone; a limit of the whole account is shared. Simulated on a virtual clock."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ FEW_AT_ONCE = "\ndefaults: {capacity: {concurrency: 20}}\n"
 
 
 class OneUserLimited:
-    """Accepts so many calls a second of the poisoner, and all calls of others."""
+    """Accepts `per_s` calls a second from the poisoner, and all calls of others."""
 
     def __init__(self, error: ErrorName, retry_after: str | None, per_s: float = 0.0, *, answer_s: float = 0.2) -> None:
         self._error: ErrorName = error
@@ -34,7 +33,7 @@ class OneUserLimited:
 
 
 class AccountLimited:
-    """A token bucket for all callers; the poisoner's calls meet a 429 whatever is left in it."""
+    """A token bucket for all callers; the poisoner's calls get a 429 even when it has tokens."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = self._tokens = per_s
@@ -95,7 +94,7 @@ def test_limit_of_the_account_is_shared_by_the_callers_that_meet_it() -> None:
 def test_limit_of_the_account_binds_callers_of_few_calls_as_well(
     config: str, per_s: float, rates: dict[str, float]
 ) -> None:
-    """If it did not, no rate could be learned: their calls use a part of the limit that nothing knows of."""
+    """Otherwise no rate could be learned: their calls would use an unknown part of the limit."""
     played = play(
         config, AccountLimited(per_s), [Load("m", rate, 90.0, caller=caller) for caller, rate in rates.items()]
     )
@@ -105,7 +104,7 @@ def test_limit_of_the_account_binds_callers_of_few_calls_as_well(
 
 
 def test_poisoner_does_not_take_the_share_of_others_in_a_limit_of_the_account() -> None:
-    """All three are refused at first, so their limit seems to be one; then the poisoner alone is always refused."""
+    """All three are refused at first, so their limit seems shared; later the poisoner alone is always refused."""
     loads = [Load("m", 12.0, 120.0, caller=caller) for caller in ("other", "victim", "poisoner")]
     played = play(BY_CLIENT_KEY, AccountLimited(10.0), loads)
     later = [call for call in played.calls if call.arrived_at >= 60.0 and call.caller != "poisoner"]

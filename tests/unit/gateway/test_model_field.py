@@ -36,13 +36,13 @@ def refused(body: bytes | str, content_type: str = JSON, encoding: str = "") -> 
 
 
 def renamed(body: bytes | str, content_type: str = JSON) -> bytes:
-    """After what the gateway does before it: a body is renamed only once `inspect` has found a model in it."""
+    """Renames as the gateway does: only after `inspect` has found a model in the body."""
     body = body.encode() if isinstance(body, str) else body
     assert asked(body, content_type).model is not None
     return rename(body, content_type, "", "new")
 
 
-# what a JSON body asks for
+# fields of a JSON body
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_list_or_scalar_asks_for_nothing(body: str) -> None:
     assert asked(body) == Asked()
 
 
-# what a provider is to keep
+# calls that use or create objects at the provider
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_empty_body_asks_for_nothing_whatever_it_is_called() -> None:
             assert asked(b"", kind, encoding) == Asked()
 
 
-# what no upstream could read
+# malformed bodies
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_model_of_a_megabyte_is_refused() -> None:
     assert asked('{"model": "' + "x" * MAX_MODEL_CHARS + '"}').model == "x" * MAX_MODEL_CHARS
 
 
-# what is renamed in it
+# renaming
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A race that is broken off at any moment gives everything back, or hands it on with the answer."""
+"""A hedged pair that is cancelled at any moment releases everything, or passes it on with the answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fakes.script import OpenExchange, new_call, new_route, new_target
 from tests.fakes.waiting import eventually
 
 TURNS = 16
-"""Of the event loop: more than a race takes from its answer to its end."""
+"""Number of event loop iterations: more than a pair of attempts needs from its answer to its end."""
 
 
 class Exchange(OpenExchange):
@@ -32,7 +32,7 @@ class Exchange(OpenExchange):
 
 
 class Upstreams:
-    """Answers every exchange with a stream at its first token, as soon as it is told to."""
+    """Answers each exchange with a stream at its first token, once its event is set."""
 
     def __init__(self) -> None:
         self.asked = 0

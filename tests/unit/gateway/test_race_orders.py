@@ -1,4 +1,4 @@
-"""A race of two in which all happens at nearly one instant, in every order: who wins, and what is left behind."""
+"""A hedged pair in which all events happen almost at once, in every order: which attempt wins, and what is released."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ LAST_WORDS = ("answers", "fails for good", "breaks")
 LEAVES: Event = "the client leaves"
 SLOW: Event = "the first is slow"
 UNHEARD: list[dict[str, Any]] = []
-"""Errors that nobody has asked a task for, as the loop tells them."""
+"""Contexts passed to the loop's exception handler: errors of tasks that were never awaited."""
 LATER = 12
-"""Turns of the loop: everything has come to rest in between."""
+"""Number of loop iterations after which all tasks are idle."""
 TOKENS = 3
-"""Tokens of a stream that has begun."""
+"""Number of tokens of a stream that has begun."""
 GAPS = (0, 1, 2, 3, LATER)
 
 FINAL = Failure(FailureKind.INVALID_REQUEST, "answered 400 (status 400)")
@@ -46,7 +46,7 @@ OUT_OF_TIME = Failure(FailureKind.TIMEOUT, "no first token within 30 s", limit="
 
 
 class Host(Breaker):
-    """Counts the permits it has given, and those it got back."""
+    """Counts the permits it has granted and those it got back."""
 
     given = returned = 0
 
@@ -62,7 +62,7 @@ class Host(Breaker):
 
 @dataclass
 class Side:
-    """One exchange, which ends as it is told to."""
+    """One exchange, which ends when the test says so."""
 
     limit: ManualLimit
     told: asyncio.Future[Opened | Failure | Exception] = field(default_factory=asyncio.Future)
@@ -70,7 +70,7 @@ class Side:
     is_over: bool = False
 
     def hear(self, what: What) -> None:
-        """Nothing, where it is over or has heard before."""
+        """Delivers an outcome, unless the exchange is over or already has one."""
         if what == "is out of time":
             if not self.is_over:
                 self.limit.fire()
@@ -78,7 +78,7 @@ class Side:
             self.told.set_result(outcome_of(what))
 
     async def run(self) -> Opened | Failure:
-        """As `gateway.upstream` does it."""
+        """Waits for the outcome as `gateway.upstream` does."""
         try:
             with self.limit:
                 self.limit.set(2000.0, "first_token")
@@ -106,17 +106,17 @@ def outcome_of(what: What) -> Opened | Failure | Exception:
 
 
 def stream_of(tokens: int) -> Opened:
-    """A stream of which the upstream has sent this many tokens."""
+    """Returns a stream of which the upstream has sent this many tokens."""
     view = view_of(DIALECTS["openai"].stream_reader("/v1/chat/completions", 1), "")
     view.watch.tokens = tokens
     return replace(open_stream(), view=view)
 
 
 class Race:
-    """One call to one deployment, which may be hedged on it, and is not retried."""
+    """One call to one deployment, which may be hedged there and is not retried."""
 
     def __init__(self, *, is_stubborn: bool = False) -> None:
-        """`is_stubborn`: an exchange that is broken off has an answer all the same."""
+        """Creates a race. With `is_stubborn` a cancelled exchange returns its answer nevertheless."""
         asyncio.get_running_loop().set_exception_handler(lambda _, context: UNHEARD.append(context))
         self.clock = ManualClock()
         self._is_stubborn = is_stubborn
@@ -128,12 +128,12 @@ class Race:
         self.call = new_call(is_stream=True)
         self.call.route = self.route
         self.left = 0
-        """How often the client has left while the call ran."""
+        """Number of client disconnects while the call ran."""
         self.is_over = False
         self.cancelling = 0
-        """Of the call's task when the call was over."""
+        """Value of `Task.cancelling()` of the call's task at the end of the call."""
         self.unsettled: list[Attempt] = []
-        """Attempts that had not ended then."""
+        """Attempts that had not ended by then."""
         self.task: asyncio.Task[Served | GaveUp] = asyncio.ensure_future(self._run())
 
     async def open(self, _call: Call, _attempt: Attempt) -> Opened | Failure:
@@ -160,7 +160,7 @@ class Race:
             self.sides[event[0]].hear(event[1])
 
     async def play(self, events: Iterable[tuple[int, Event]]) -> Served | GaveUp | BaseException:
-        """Lets each happen so many turns after the one before it; returns what the call has come to."""
+        """Delivers each event the given number of iterations after the one before; returns the result of the call."""
         for turns, event in events:
             await let_run(turns)
             self.let(event)
@@ -184,14 +184,14 @@ class Race:
             self.is_over = True
             self.cancelling = task.cancelling()
             self.unsettled = [each for each in self.call.attempts if each.ended_at is None]
-            await let_run(3)  # a cancellation that comes too late would come here
+            await let_run(3)  # a late cancellation would arrive here
 
     def _check(self, result: Served | GaveUp | BaseException) -> None:
-        # What the client has cancelled stays cancelled, and nobody else has cancelled anything.
+        # A cancellation by the client persists, and there is no other one.
         assert isinstance(result, asyncio.CancelledError) == (self.left > 0)
         assert self.cancelling == self.left
         kept = result.opened if isinstance(result, Served) else None
-        if self.left < 2:  # nobody waits for the hedge's end when the client has left once more meanwhile
+        if self.left < 2:  # after a second disconnect the hedge's end is not awaited
             assert self.unsettled == ([result.attempt] if isinstance(result, Served) else [])
         closed = [
             attempt.outcome
@@ -221,7 +221,7 @@ class Race:
 
 
 def orders(events: Iterable[Event], gaps: Iterable[int] = GAPS) -> Iterator[list[tuple[int, Event]]]:
-    """All orders, and in each of them all distances; the first event comes when all is at rest."""
+    """Yields all orders with all gaps; the first event comes when all tasks are idle."""
     events, gaps = list(events), list(gaps)
     for order in permutations(events):
         for turns in product(gaps, repeat=len(events) - 1):
@@ -243,14 +243,14 @@ def _nothing_is_lost() -> Iterator[None]:
 
 
 def told(result: Served | GaveUp | BaseException, race: Race) -> int | Failure | None:
-    """The number of whom has answered, or the failure that the client is told; None: a bug."""
+    """Returns the index of the attempt that was served, or the failure that the client gets; None for a bug."""
     if isinstance(result, Served):
         return race.call.attempts.index(result.attempt)
     return result.failure if isinstance(result, GaveUp) else None
 
 
 def word_of(side: int, what: What) -> int | Failure | None:
-    """What is told when this side has the last word."""
+    """Returns the result if this side is the last to finish."""
     outcome = outcome_of(what)
     if isinstance(outcome, Opened):
         return side
@@ -287,7 +287,7 @@ async def test_client_that_leaves_at_any_moment_ends_both(first: What, second: W
 @pytest.mark.parametrize("second", ["answers", "fails", "fails for good"])
 @pytest.mark.parametrize("first", ["answers", "fails for good", "breaks"])
 async def test_limit_and_answer_at_one_instant_end_an_attempt_once(first: What, second: What) -> None:
-    """The attempt's limit, the hedge and the client cancel one task."""
+    """The attempt's limit, the hedge and the client all cancel the same task."""
     for events in orders([(0, first), (0, "is out of time"), (1, second)]):
         race, result = await hedged(events)
         assert told(result, race) in (word_of(0, first), word_of(1, second), OUT_OF_TIME)
@@ -304,7 +304,7 @@ async def test_total_deadline_of_both_at_one_instant() -> None:
 
 @pytest.mark.parametrize("second", ALL)
 async def test_client_that_leaves_twice(second: What) -> None:
-    """As when its connection breaks while a drain ends its call."""
+    """Happens when a connection breaks while a drain ends its call."""
     for events in orders([(0, "answers"), (1, second), LEAVES, LEAVES], (0, 1, 2)):
         await hedged(events)
 

@@ -31,7 +31,7 @@ SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was qu
 
 
 class Records:
-    """A recorder and what it has left behind."""
+    """A recorder and its output."""
 
     def __init__(self) -> None:
         self.log = LogCapture()
@@ -370,7 +370,7 @@ def test_log_line_holds_no_body_key_or_header(records: Records, plant: Callable[
     assert CANARY not in repr(line)
 
 
-# what is kept, and what is logged
+# call records and log lines
 
 
 def kept(records: Records) -> list[dict[str, Any]]:
@@ -475,7 +475,7 @@ def test_line_of_a_stream_says_when_each_attempt_was_answered(records: Records) 
     assert (second["started_s"], second["duration_s"], second["answered_s"]) == (4.0, 5.0, 1.5)
 
 
-# tokens and events that went nowhere
+# wasted tokens and malformed events
 
 
 def watched(tokens: int = 0, garbled: int = 0) -> StreamWatch:
@@ -532,7 +532,7 @@ def test_recoveries_are_counted_by_how_they_were_asked_and_how_they_ended(record
     assert [each.get("resumed_by") for each in line["attempts"]] == [None, "instruction", "prefill"]
 
 
-# hedges, turns, and the words of the log line
+# hedges, waits, and the fields of the log line
 
 
 def test_hedges_are_counted_by_whether_they_won_and_not_as_retries_or_fallbacks(records: Records) -> None:
@@ -604,11 +604,11 @@ def test_log_line_says_why_no_further_attempt_was_made(records: Records) -> None
     assert records.whole_call(call)["gave_up"] == "retry budget empty"
 
 
-# the line that goes straight to the writer
+# lines that bypass structlog
 
 
 class Lines:
-    """Has of `LogWriter` what the recorder asks of it."""
+    """A stand-in for `LogWriter`."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -619,7 +619,7 @@ class Lines:
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
-    """Where recorders made from now on write."""
+    """Collects the lines of recorders that are created from now on."""
     lines = Lines()
     monkeypatch.setattr("llm_guard.gateway.record.direct_writer", lambda: lines)
     return lines
@@ -646,7 +646,7 @@ def call_that_was_refused() -> Call:
 def test_refusal_counts_against_the_service_only_where_another_request_would_not_have_avoided_it(
     records: Records, by: RefusedBy
 ) -> None:
-    """A tenant that asks for what it may not have makes no alert, and no one else's model look broken."""
+    """A tenant that requests what its key does not allow must not cause an alert or make the model look broken."""
     call = new_call(new_target("a/x"))
     call.refusal = Refusal(503, "refused", "not now", by=by)
     records.whole_call(call)

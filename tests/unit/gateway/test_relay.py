@@ -1,4 +1,4 @@
-"""How long the relay waits for a stream that makes no progress, on a manual clock."""
+"""How long the relay waits for a stream without progress, on a manual clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 
 
 class TimedExchange(OpenExchange):
-    """Brings each part so many seconds after the one before was read, and is silent then."""
+    """Delivers each part the given seconds after the previous one was read, then stays silent."""
 
     def __init__(self, clock: SteppedClock, parts: Iterable[tuple[float, bytes]]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class TimedExchange(OpenExchange):
 
 
 class SlowConnection(FakeConnection):
-    """A client that takes so many seconds for each write after the head."""
+    """A client that takes `takes_s` seconds for each write after the head."""
 
     def __init__(self, clock: SteppedClock, takes_s: float) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ class SlowConnection(FakeConnection):
 async def relayed(
     form: Form, parts: Sequence[tuple[float, bytes]], *, for_s: float, takes_s: float = 0.0, stall_s: float = STALL_S
 ) -> tuple[Call, float | None, bytes]:
-    """A stream that has shown its first token and goes on with `parts`: the call, the seconds after which its exchange
-    was left (None: not within `for_s`), and all that the client got."""
+    """Relays a stream that has delivered its first token and continues with `parts`. Returns the call, the seconds
+    after which the exchange was closed (None: not within `for_s`), and the bytes that the client got."""
     clock = SteppedClock()
     target = new_target(timeouts=TimeoutSettings(stall=stall_s))
     call = new_call(target, deadline_at=clock.now() + 600.0)
@@ -173,7 +173,7 @@ async def test_large_comment_that_is_still_arriving_is_none() -> None:
 async def test_time_that_the_client_takes_is_not_the_providers_silence() -> None:
     takes_s = IDLE_S - 10.0
     call, left_s, _ = await relayed(CHAT, [(20.0, CHAT.token)] * 3, for_s=500.0, takes_s=takes_s, stall_s=600.0)
-    # Each event waits longer than the idle limit for the client and the provider together; neither exceeds it alone.
+    # Each event takes longer than the idle limit for client and provider together; neither exceeds it alone.
     assert call.failure is not None
     assert call.failure.limit == "idle"
     assert left_s == pytest.approx(4 * takes_s + 3 * 20.0 + IDLE_S)

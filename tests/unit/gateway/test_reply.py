@@ -1,4 +1,4 @@
-"""How an answer is framed."""
+"""Framing of responses to clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TYPE = ("Content-Type", "text/plain")
 
 
 class FakeConnection:
-    """Keeps what is written, each write for itself."""
+    """Records each write separately."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What a request's head must look like, and its body as it is read."""
+"""Parsing of request heads, and reading of bodies."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_long_target_is_refused() -> None:
     assert objection(request("/v1/" + "x" * 16_380)) is None
 
 
-# its body
+# bodies
 
 
 async def test_body_is_read_as_it_comes() -> None:
@@ -206,7 +206,7 @@ async def test_no_more_is_asked_for_until_what_came_is_taken() -> None:
 
 
 class Nobody:
-    """Takes requests, and does nothing with them."""
+    """A handler that ignores all requests."""
 
     def on_begun(self) -> None: ...
     def on_request(self, request: Request) -> None: ...
@@ -222,7 +222,7 @@ def feed_all(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"this is no request\r\n\r\n", b"GET /" + b"x" * 70_000])
 def test_error_is_not_raised_twice(data: bytes) -> None:
-    """It keeps the frames of whoever has raised it: one for all would keep those of every bad request ever sent."""
+    """An exception keeps the frames that raised it: a shared instance would keep those of every bad request."""
     errors = []
     for _ in range(2):
         with pytest.raises(BadRequest) as refused:

@@ -1,4 +1,4 @@
-"""Whom the loop asks to go on with a stream that has died after commit."""
+"""Which deployment the attempt loop chooses to resume a stream that died after commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400", answer=Answer(400, ""
 
 
 class FakeRecovery:
-    """Has the surface of `call.Recovery`: asks by prefill until that is refused."""
+    """A stand-in for `call.Recovery` that resumes by prefill unless a test sets another mode."""
 
     def __init__(self) -> None:
         self.manners: dict[str, Manner] = {}
@@ -39,7 +39,7 @@ class FakeRecovery:
 
 
 async def dead(*outcomes: Outcome, **facts: Any) -> tuple[Play, Served]:
-    """A call whose stream of the first deployment that answered has been cut."""
+    """Returns a call with a stream that was cut after its first token."""
     this = play(*outcomes, **facts)
     served = await this.serves()
     this.call.recovery = FakeRecovery()

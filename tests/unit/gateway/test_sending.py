@@ -1,4 +1,4 @@
-"""A body that is sent while it arrives: where its bytes are, how far it has got, and which time limit covers a wait."""
+"""A body that is forwarded while it arrives: where its bytes are, its progress, and its time limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANY = 2 * MEMORY_BYTES // len(PIECE)
 
 
 class Body:
-    """A store as a `FileBody`."""
+    """A store with the interface of `FileBody`."""
 
     def __init__(self, store: BodyStore, size: int | None) -> None:
         self.size = size
@@ -29,7 +29,7 @@ class Body:
 
 
 class Notes:
-    """Limits that only record how they are notified."""
+    """Limits that only record their notifications."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -42,7 +42,7 @@ class Notes:
 
 
 def follow(blocks: Iterator[Block], into: bytearray) -> asyncio.Future[None] | None:
-    """Takes what is there; returns what is to be awaited for more, None at the end."""
+    """Takes the available blocks; returns a future to await for more, or None at the end."""
     for block in blocks:
         if not isinstance(block, bytes):
             return block
@@ -51,7 +51,7 @@ def follow(blocks: Iterator[Block], into: bytearray) -> asyncio.Future[None] | N
 
 
 def take(blocks: Iterator[Block]) -> list[bytes]:
-    """The blocks that are there."""
+    """Returns the available blocks."""
     there: list[bytes] = []
     for block in blocks:
         if not isinstance(block, bytes):
@@ -126,7 +126,7 @@ async def test_request_counts_as_whole_before_its_last_byte_is_out(has_length: b
     states.append(sending.is_complete)
     assert next(blocks, None) is None
     states.append(sending.is_complete)
-    assert states == [False, has_length, True]  # in chunks the terminator comes last
+    assert states == [False, has_length, True]  # with chunked encoding the terminator is still to be sent
     assert sending.ended.done()
 
 

@@ -25,7 +25,7 @@ TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
-    """What was logged."""
+    """Captures the log."""
     log = LogCapture()
     monkeypatch.setattr("llm_guard.gateway.settle._log", structlog.wrap_logger(None, processors=[log]))
     return log
@@ -41,13 +41,13 @@ def begun(target: Target) -> Attempt:
 
 
 def leave_for(target: Target) -> Leave:
-    """As the entrance gives it."""
+    """Returns a lease, as admission grants it."""
     found = Entrance(Bench(), ManualClock()).try_enter(new_call(), target, hint_patience_s=30.0)
     assert isinstance(found, Leave)
     return found
 
 
-# permits
+# breaker permits
 
 
 def test_settled_permit_ends_its_attempt_and_counts_once(log: LogCapture, clock: ManualClock) -> None:
@@ -107,7 +107,7 @@ def test_only_a_healthy_end_is_a_last_success(clock: ManualClock, signal: Signal
         assert target.deployment.last_success_wall == seen
 
 
-# slots, and what an end tells of capacity and pace
+# slots, and the effect of an end on capacity and pace
 
 
 def settled(
@@ -117,7 +117,7 @@ def settled(
     clock: ManualClock | None = None,
     **facts: Any,
 ) -> Attempt:
-    """An attempt that took two seconds; by default its failure's kind is its signal."""
+    """Settles an attempt that took two seconds; the signal defaults to that of its failure's kind."""
     leave, clock = leave_for(target), clock or ManualClock()
     attempt = Attempt(target, clock.now(), budgets=(target.deployment.budget,), failure=failure, **facts)
     clock.advance(2.0)
@@ -278,7 +278,7 @@ def test_calls_that_name_no_model_are_measured_nowhere() -> None:
     assert target.deployment.cost.cost_s(1002.0) is None
 
 
-# a wait that everybody keeps
+# Retry-After for all calls
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_wait_that_rate_limits_ask_for_twice_in_a_row_holds_the_gate(
 
 
 def test_day_that_is_used_up_holds_nobody_after_two_rate_limits(clock: ManualClock) -> None:
-    """What it asks for may be a day: its deployment rests, and the others' turn comes."""
+    """The wait may be a day: the deployment gets a cooldown, and calls go to the other ones."""
     target = new_target()
     for kind, wait_s in ((FailureKind.RATE_LIMIT, 1.0), (FailureKind.RATE_LIMIT, 1.0), (FailureKind.SERVER_ERROR, 9e4)):
         attempt, leave = begun(target), leave_for(target)

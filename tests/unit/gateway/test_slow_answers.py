@@ -1,6 +1,6 @@
-"""Right answers that take minutes, with no timeout configured: none is lost, and none is sent for twice.
+"""Valid responses that take minutes, with no timeout configured: none is lost, and no request is sent twice.
 
-Two hundred calls in each case, on a virtual clock.
+Each case has two hundred calls, on a virtual clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""After a storm of errors calls are served again: the quick cells of the storm matrix, on a virtual clock.
+"""Recovery after a storm of errors: the quick cells of the storm matrix, on a virtual clock.
 
-`python -m benchmarks storm-matrix` measures all of them.
+`python -m benchmarks storm-matrix` runs all of them.
 """
 
 from __future__ import annotations

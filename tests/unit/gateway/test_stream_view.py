@@ -28,7 +28,7 @@ def failure_kind(view: StreamView) -> FailureKind | None:
 
 
 def flushed(*parts: bytes, wbits: int = 31) -> list[bytes]:
-    """Compressed as a server does that sends each part at once."""
+    """Compresses like a server that flushes each part."""
     packer = zlib.compressobj(wbits=wbits)
     chunks = [packer.compress(part) + packer.flush(zlib.Z_SYNC_FLUSH) for part in parts]
     return [*chunks, packer.flush()]
@@ -107,7 +107,7 @@ def test_encoding_that_cannot_be_inspected_is_named(encoding: str, packed: str) 
     assert unreadable(encoding) == packed
 
 
-# passed on inflated
+# streams that are passed on decompressed
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_each_event_may_be_compressed_on_its_own(is_plain_wanted: bool) -> None:
 
 
 def test_nothing_that_has_come_is_left_behind_in_the_inflater(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A piece may be full just when all input was taken, with more output to come.
+    # A piece may be full just when all input was consumed, with more output pending.
     monkeypatch.setattr(answer_coding, "_PIECE_BYTES", 64)
     view, whole = new_view("gzip", is_plain_wanted=True), zlib.decompressobj(wbits=31)
     passed, came = b"", b""

@@ -1,4 +1,5 @@
-"""What several read while it is written: each gets all of it, memory is bounded, nobody holds up who keeps pace."""
+"""A response buffer with several readers while it is written: each gets all of it, within bounded memory, and a slow
+reader does not delay one that keeps pace."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ async def test_reader_that_was_cancelled_can_read_on() -> None:
     assert await reader.next() == b"a"
 
 
-# more than can be held
+# responses larger than the buffer
 
 
 async def test_small_answer_is_held_as_a_whole_however_slow_its_readers_are() -> None:

@@ -1,4 +1,4 @@
-"""What is kept of the calls that are over, and who makes room for whom."""
+"""Which finished calls are kept in memory, and which ones are evicted first."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ TIMEOUTS = TimeoutSettings(connect=5.0, first_token=10.0, attempt=60.0)
 
 
 def limits_of(*, is_stream: bool = True, ends_by: float = inf, deadline_at: float = inf) -> tuple[_Limits, ManualClock]:
-    """An exchange that begins at 1000."""
+    """Returns the limits of an exchange that begins at 1000."""
     target, clock = new_target(timeouts=TIMEOUTS), ManualClock()
     call: Call = new_call(target, deadline_at=deadline_at)
     call.is_stream = is_stream

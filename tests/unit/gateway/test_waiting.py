@@ -1,4 +1,4 @@
-"""When a client that waits is told so, on a clock of the test's own."""
+"""Keep-alives to clients that wait for a response, on a manual clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOON = WaitingSettings(after=10.0)
 
 
 class FakeReply(Reply):
-    """Has what `Waiting` asks of a `Reply`, and no connection."""
+    """A `Reply` without a connection, with what `Waiting` needs."""
 
     def __init__(
         self, error: Exception | None = None, *, is_stuck: bool = False, has_arrived: bool = True
@@ -59,7 +59,7 @@ async def pass_s(clock: ManualClock, seconds: float) -> None:
 
 
 def alarms(clock: ManualClock) -> list[float]:
-    """When the next ones are due, from the clock's beginning."""
+    """Returns when the pending alarms are due, in seconds since the clock's beginning."""
     return [alarm.at - 1000.0 for alarm in clock.alarms if not alarm.is_cancelled and not alarm.has_rung]
 
 
@@ -135,7 +135,7 @@ async def test_it_is_looked_again_every_second_until_a_word_may_be_said() -> Non
 
 
 async def test_word_to_a_client_that_does_not_read_is_given_up_when_the_answer_comes() -> None:
-    """Without a place to be cancelled in: what the body has brought would be in nobody's hands."""
+    """The write is not awaited, which would add a cancellation point at which the body's result could leak."""
     clock, reply = ManualClock(), FakeReply(is_stuck=True)
     with waiting(reply, clock):
         await pass_s(clock, 10.0)

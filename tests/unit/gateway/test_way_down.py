@@ -1,4 +1,4 @@
-"""Deployments that looks beside the calls have found down, as calls meet them: asked after all others."""
+"""Deployments whose probes fail, as calls meet them: tried last."""
 
 from __future__ import annotations
 

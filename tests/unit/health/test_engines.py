@@ -1,4 +1,4 @@
-"""How engines are looked after, with an engine that does as it is told and on a clock of the test's own."""
+"""Supervision of engines, with a fake engine on a manual clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def config(**own: Any) -> EngineConfig:
 
 
 class World:
-    """One or more engines, each a fake."""
+    """A supervisor of one or more fake engines."""
 
     def __init__(self) -> None:
         self.clock = SteppedClock()
@@ -40,7 +40,7 @@ class World:
 
     @property
     def engine(self) -> FakeEngine:
-        """The latest."""
+        """Returns the latest engine."""
         return self.made[-1]
 
     def state(self, name: str = "e") -> str:
@@ -77,7 +77,7 @@ async def world(**engines: EngineConfig) -> AsyncIterator[World]:
         await found.engines.stop(found.hurry)
 
 
-# from the start to the end
+# lifecycle
 
 
 async def test_engine_is_started_with_the_gateway_and_runs_once_its_probe_is_good() -> None:
@@ -108,7 +108,7 @@ async def test_engine_that_died_is_back_after_its_wait() -> None:
         here.engine.die("it was ended by signal SIGKILL")
         await let_run()
         assert here.state() == "unhealthy"
-        assert here.probing.asked == ["local"]  # so that calls go elsewhere
+        assert here.probing.asked == ["local"]  # the probe makes calls go elsewhere
         await here.clock.pass_s(1.9)
         assert here.state() == "unhealthy"
         await here.clock.pass_s(0.1)
@@ -213,7 +213,7 @@ async def test_failure_of_another_kind_does_not_end_the_care() -> None:
         assert (here.state(), supervisor.seen().now.why) == ("restart_failed", "RuntimeError: a mistake")
 
 
-# somebody else has restarted it
+# restarts by another gateway
 
 
 async def test_engine_that_another_gateway_has_restarted_is_only_waited_for() -> None:
@@ -249,7 +249,7 @@ async def test_operators_restart_is_one_whatever_others_have_done() -> None:
         assert here.engine.done == ["start", "stop 20", "start"]
 
 
-# in the middle
+# stops during a restart
 
 
 async def test_stop_waits_for_what_is_being_done() -> None:
@@ -448,13 +448,13 @@ async def test_reload_that_removes_one_in_the_middle_of_a_restart_forgets_it() -
         await let_run()
         assert here.engine.is_closed
         assert here.engines.seen() == []
-        assert here.told[-1] == ("e", "stop", "stopped")  # an alert that it has raised is over
+        assert here.told[-1] == ("e", "stop", "stopped")  # this ends the alert of the removed engine
         here.engine.done.clear()
         await here.clock.pass_s(1000)
         assert here.engine.done == []
 
 
-# what there is
+# drivers
 
 
 @pytest.mark.parametrize(

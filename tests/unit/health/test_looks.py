@@ -1,4 +1,4 @@
-"""What one look asks of an upstream, and what it makes of the answer: over real connections, to a scripted provider."""
+"""The requests of a probe, and how it judges the responses: over real connections to a scripted provider."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def looks(
     api_key: str | None = None,
     family: str = "",
 ) -> tuple[list[Sight], list[bytes]]:
-    """What so many looks found, and what they asked."""
+    """Returns the results of `count` probes, and the requests that they sent."""
     connections = Connections()
     async with ScriptedProvider(*scripts) as provider:
         auth: Auth = "x-api-key" if dialect == "anthropic" else "bearer"
@@ -72,7 +72,7 @@ def lines(requests: list[bytes]) -> list[str]:
     return [request.split(b"\r\n", 1)[0].decode().removesuffix(" HTTP/1.1") for request in requests]
 
 
-# the health page
+# health page
 
 
 async def test_head_is_enough_where_there_is_nothing_to_read() -> None:
@@ -238,7 +238,7 @@ async def test_call_for_one_token_is_never_sent_twice() -> None:
     assert len(requests) == 2
 
 
-# cancelled
+# cancellation and local errors
 
 
 def _has_more_than(provider: ScriptedProvider, count: int) -> bool:

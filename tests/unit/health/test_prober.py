@@ -1,4 +1,4 @@
-"""When upstreams are looked at, and who hears of it; the looks are played by a script, on a clock of the test's own."""
+"""The schedule of probes and the effects of their results. Probes are scripted, on a manual clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ models:
 
 @dataclass
 class Slow:
-    """A sight that takes its time."""
+    """A probe result that arrives after a delay."""
 
     seconds: float
     sight: Sight = OK
@@ -41,11 +41,11 @@ class Slow:
 
 @dataclass
 class Stand:
-    """Plays looks, and notes when each was made, in seconds from the beginning."""
+    """Plays scripted probes, and records when each was made, in seconds since the beginning."""
 
     config: Config
     sights: dict[str, Sight | Slow | Exception] = field(default_factory=dict)
-    """By upstream, or `upstream/model`; ok for all others."""
+    """Results by upstream or `upstream/model`; OK for all others."""
     looked: list[tuple[float, str]] = field(default_factory=list)
     under_way: set[str] = field(default_factory=set)
     most_at_once: int = 0
@@ -53,7 +53,7 @@ class Stand:
     heard: list[ProbeView] = field(default_factory=list)
     draws: list[float] = field(default_factory=list)
     found_well: list[str] = field(default_factory=list)
-    """Deployments whose hints a probe has ended."""
+    """Deployments with cooldowns that a probe has ended."""
     clock: SteppedClock = field(default_factory=SteppedClock)
     table: RouteTable = field(init=False)
     prober: Prober = field(init=False)
@@ -87,7 +87,7 @@ class Stand:
         return set(self.table.pool.down.keys)
 
     def succeed(self, label: str) -> None:
-        """A call was answered by it just now."""
+        """Notes that a call was answered by this deployment just now."""
         for each in self.table.deployments():
             if each.label == label:
                 each.last_success_wall = self.clock.wall()
@@ -133,7 +133,7 @@ async def probing(text: str = TWO, draws: Iterable[float] = (), **sights: Any) -
         assert not [each for each in stand.clock.alarms if not each.is_cancelled and not each.has_rung]
 
 
-# when
+# schedule
 
 
 async def test_each_is_looked_at_again_and_again() -> None:
@@ -185,7 +185,7 @@ async def test_nobody_is_looked_at_after_the_end_and_a_look_under_way_is_broken_
         assert len(stand.looked) == 2
 
 
-# what is found
+# results
 
 
 async def test_what_was_found_is_shown() -> None:
@@ -242,7 +242,7 @@ async def test_looks_are_counted_by_what_they_found() -> None:
         assert {name: sum(each.counts) for name, each in stand.prober.durations.items()} == {"a": 2}
 
 
-# who hears of it
+# subscribers and calls
 
 
 async def test_change_is_told_once() -> None:
@@ -340,7 +340,7 @@ async def test_deployment_has_looks_of_its_own() -> None:
         assert [each.deployment for each in stand.news] == ["a/m"]
 
 
-# what breakers are told
+# effects on breakers
 
 
 def open_breaker(stand: Stand, label: str, *, of_host: bool = False) -> None:
@@ -403,7 +403,7 @@ async def test_failure_opens_no_breaker_and_no_way() -> None:
         assert states(stand, "b/m") == ("closed", "closed")
 
 
-# on request
+# probes on request
 
 
 async def test_looking_now_does_not_wait_for_the_interval() -> None:

@@ -1,4 +1,4 @@
-"""What is looked at, as the config says, and what a config may not say of it."""
+"""Which targets are probed according to the config, and which probe settings are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators act on, as far as the parts that act need it: deployments, and a list of what was written down."""
+"""A stand-in for what operator actions need: deployments, and a list of the recorded changes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.fakes.script import new_target
 
 
 class ActedOn:
-    """Has the surface that they use of `Gateway` and of `Changes`."""
+    """A stand-in for `Gateway` and `Changes`, with what operator actions use of them."""
 
     def __init__(self, *deployments: Deployment) -> None:
         self.all = list(deployments)
         self.let_in_count = 0
         self.notes: list[tuple[str, str, str, str]] = []
-        """Who, what, target, why."""
+        """Tuples of operator, action, target and reason."""
 
     def deployments(self) -> tuple[Deployment, ...]:
         return tuple(self.all)
@@ -46,7 +46,7 @@ def deployment(label: str, model: str | None = None, **settings: Any) -> Deploym
 
 
 def config(**models: Any) -> Config:
-    """With the upstreams `a` and `b`; a model is its deployments, or its whole entry."""
+    """Returns a config with the upstreams `a` and `b`; each model is given by its deployments or its whole entry."""
     upstreams = {name: {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1"} for name in "ab"}
     entries = {name: each if isinstance(each, dict) else {"deployments": each} for name, each in models.items()}
     return parse_config(json.dumps({"upstreams": upstreams, "models": entries}), "test.yaml", {})

@@ -1,4 +1,4 @@
-"""A gateway on a manual clock, without a socket: what its numbers say is written straight into them."""
+"""A gateway on a manual clock and without a socket. Tests write its counters directly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tests.fakes.clock import ManualClock
 
 
 def config_of(**ops: Any) -> Config:
-    """Three models, one of two deployments, one a pattern; `one` has a key of its own, `two` passes the callers' on."""
+    """Returns a config with three models, one with two deployments and one a pattern. Upstream `one` has a key, `two`
+    passes on the callers' keys."""
     config = {
         "ops": ops,
         "upstreams": {
@@ -40,13 +41,13 @@ def config_of(**ops: Any) -> Config:
 
 
 class Told:
-    """Webhooks that keep what they are told."""
+    """A stand-in for webhooks that keeps the notices it gets."""
 
     def __init__(self) -> None:
         self.notices: list[Notice] = []
         self.reminders: list[Notice] = []
         self.underway: set[str] = set()
-        """The ids of notices that nobody has taken yet."""
+        """Ids of notices that have not been delivered yet."""
 
     def tell(self, notice: Notice) -> None:
         self.notices.append(notice)
@@ -62,7 +63,7 @@ class Told:
 
 
 class World:
-    """`pass_s` lets time go by, a look each second."""
+    """A gateway with alerts; `pass_s` advances the clock and evaluates them each second."""
 
     def __init__(self, **alerts: Any) -> None:
         self.clock = ManualClock()
@@ -84,7 +85,7 @@ class World:
         self.look()
 
     def problems(self) -> dict[str, str | None]:
-        """With files that the config names."""
+        """Returns the problems of files named in the config."""
         return self.file_problems
 
     def look(self) -> None:
@@ -109,11 +110,11 @@ class World:
         counts.refusals[by] += count
 
     def pass_calls(self, model: str, count: int) -> None:
-        """Answered ones."""
+        """Counts successful calls."""
         self.counters.models[model].calls["ok"] += count
 
     def answer(self, model: str, count: int, each_s: float) -> None:
-        """Whole answers."""
+        """Counts complete responses and their duration."""
         counts = self.counters.models[model]
         counts.answered += count
         counts.answered_s += count * each_s
@@ -129,11 +130,11 @@ class World:
         return next(each for each in self.gateway.deployments() if each.label == label)
 
     def break_down(self, label: str) -> None:
-        """Its breaker opens."""
+        """Opens the deployment's breaker."""
         open_breaker(self.deployment(label).breaker, self.clock.now())
 
     def repair(self, label: str) -> None:
-        """Its breaker closes."""
+        """Closes the deployment's breaker."""
         now = self.clock.now()
         breaker = self.deployment(label).breaker
         breaker.force("forced_closed", now)
@@ -145,7 +146,7 @@ class World:
 
 
 def open_breaker(breaker: Breaker, now: float) -> None:
-    """By failures."""
+    """Opens the breaker by failures."""
     while breaker.state == "closed":
         permit = breaker.try_acquire(now)
         assert permit is not None

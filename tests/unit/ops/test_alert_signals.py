@@ -93,7 +93,7 @@ def test_calls_that_name_no_model_have_no_usual_latency() -> None:
 @pytest.mark.parametrize(("per_second", "passing"), [(1, 0), (1, 1), (5, 5), (200, 200), (200, 0)])
 def test_model_half_of_whose_calls_are_refused_is_an_alert_within_15_s(by: str, per_second: int, passing: int) -> None:
     world = World()
-    for _ in range(120):  # it was well
+    for _ in range(120):  # two minutes without refusals
         world.pass_calls("gpt", per_second + passing)
         world.pass_s(1)
     assert world.firing() == set()
@@ -228,7 +228,7 @@ def test_breaker_that_is_forced_open_is_no_alert() -> None:
     assert world.firing() == set()
 
 
-# budgets
+# retry budgets
 
 
 def spend_all(world: World, label: str) -> None:
@@ -291,7 +291,7 @@ def test_names_under_a_pattern_are_one_subject_as_badly_off_as_the_worst() -> No
     for deployment in (idle, broke):
         while deployment.budget.try_spend(now):
             pass
-    idle.budget.settings = BudgetSettings(min_per_second=0.0)  # it stays empty: nobody minds
+    idle.budget.settings = BudgetSettings(min_per_second=0.0)  # it stays empty, which does no harm
     broke.budget.settings = BudgetSettings(min_per_second=0.1)
     broke.budget.recent.note(True, now)
     open_breaker(broke.breaker, now)
@@ -301,7 +301,7 @@ def test_names_under_a_pattern_are_one_subject_as_badly_off_as_the_worst() -> No
     assert breaker.finding.summary == "two/x-*: 1 of its 2 breakers is open"
 
 
-# the rest
+# other signals
 
 
 def test_own_credential_that_is_benched_is_found_once_whatever_its_account() -> None:

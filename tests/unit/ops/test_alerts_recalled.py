@@ -1,4 +1,4 @@
-"""Alerts over a restart: two worlds, and what the first has written down for the second."""
+"""Alerts across a restart: the first world saves its state, and the second restores it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRING, RESOLVED = ("firing", *OPEN), ("resolved", *OPEN)
 
 
 def broken() -> World:
-    """An alert fires."""
+    """Returns a world with a firing alert."""
     world = World()
     world.break_down("one/gpt")
     world.pass_s(1)
@@ -22,7 +22,7 @@ def broken() -> World:
 
 
 def after(world: World, **alerts: Any) -> World:
-    """The process after it, an hour later."""
+    """Returns the world after a restart, an hour later."""
     next_ = World(**alerts)
     next_.clock.advance(3600)
     next_.alerts.recall(world.alerts.kept())

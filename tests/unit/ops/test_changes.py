@@ -18,7 +18,7 @@ ASKED = Asked("POST", "/admin/x", {}, body=Change(reason="an outage"), who="ann 
 
 
 class InMemory(Trail):
-    """A trail that is written at once, or not, with `problem`."""
+    """An audit trail that records entries at once, or fails with `problem`."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

@@ -1,4 +1,4 @@
-"""The dashboard's files: how they are served, what is in them, and what must not be."""
+"""The dashboard's files: how they are served, their contents, and what they must not contain."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def give(path: str, **headers: str) -> Answer:
     return await files(asked)
 
 
-# served
+# serving
 
 
 async def test_page_says_what_the_browser_may_do() -> None:
@@ -117,7 +117,7 @@ def test_files_are_in_the_wheel(tmp_path: Path) -> None:
     assert {str(path.relative_to(ROOT)) for path in wanted} <= packed
 
 
-# what is in them
+# contents
 
 
 @each
@@ -131,7 +131,7 @@ def test_no_text_can_become_markup_or_a_script(name: str) -> None:
 
 @each
 def test_nothing_is_asked_of_anybody_else(name: str) -> None:
-    names = {"http://www.w3.org/2000/svg"}  # is asked of nobody
+    names = {"http://www.w3.org/2000/svg"}  # an XML namespace, which is never requested
     assert set(re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^\s\"')]*", TEXT[name])) <= names
     assert not re.search(r"@import", TEXT[name])
     assert set(re.findall(r"url\(([^)]*)\)", TEXT[name])) <= {'"inter-latin.woff2"'}
@@ -152,7 +152,7 @@ def test_token_is_kept_by_no_script() -> None:
 
 
 def test_library_is_as_it_was_published_and_its_licence_is_beside_it() -> None:
-    """uPlot 1.6.32, as npm has it."""
+    """uPlot 1.6.32, as published on npm."""
     prints = {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in (FOLDER / "uplot").iterdir()}
     assert prints == UPLOT
     assert "uPlot (v1.6.32)" in (FOLDER / "uplot" / "uPlot.iife.min.js").read_text()[:80]
@@ -160,7 +160,7 @@ def test_library_is_as_it_was_published_and_its_licence_is_beside_it() -> None:
 
 
 def test_font_is_as_it_was_published_and_its_licence_is_beside_it() -> None:
-    """Inter 4.1, Latin, as npm's @fontsource-variable/inter 5.3.0 has it."""
+    """Inter 4.1, Latin, as published on npm in @fontsource-variable/inter 5.3.0."""
     prints = {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in (FOLDER / "inter").iterdir()}
     assert prints == {"LICENSE": "3b0a5fca3d17942c", "inter-latin.woff2": "3100e775e8616cd2"}
     assert "SIL Open Font License, Version 1.1" in (FOLDER / "inter" / "LICENSE").read_text()
@@ -184,13 +184,13 @@ def test_file_can_be_read_in_one_sitting(name: str) -> None:
 
 
 def variables(theme: str) -> dict[str, str]:
-    """The colours of style.css in one theme."""
+    """Returns the colours of style.css in one theme."""
     pairs = re.findall(r"--([a-z-]+): light-dark\((#[0-9a-f]+), (#[0-9a-f]+)\)", TEXT["style.css"])
     return {name: dark if theme == "dark" else light for name, light, dark in pairs}
 
 
 def luminance(colour: str) -> float:
-    """WCAG 2.2, relative luminance."""
+    """Returns the relative luminance as defined by WCAG 2.2."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -225,8 +225,8 @@ def test_every_colour_is_a_variable_with_both_themes() -> None:
     style = TEXT["style.css"]
     used = set(re.findall(r"var\(--([a-z-]+)\)", style)) - {"text", "code", "gap"}
     assert used <= variables("light").keys()
-    rules = style[style.index("}") :]  # behind the variables
-    assert re.findall(r"#[0-9a-f]{3,8}\b", rules) == ["#0c0f138c"]  # the backdrop of a dialog
+    rules = style[style.index("}") :]  # the part after the variables
+    assert re.findall(r"#[0-9a-f]{3,8}\b", rules) == ["#0c0f138c"]  # backdrop of a dialog
     assert "gradient" not in style
 
 

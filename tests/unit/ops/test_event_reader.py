@@ -90,7 +90,7 @@ async def test_reader_that_was_cancelled_while_it_waited_can_wait_again() -> Non
     assert await reader.take() == b"a"
 
 
-# forms
+# formats
 
 
 def test_event_is_one_block_of_lines() -> None:

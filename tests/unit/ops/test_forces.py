@@ -44,11 +44,11 @@ def open_(each: Deployment, now: float) -> None:
 
 
 def told(each: Deployment) -> list[tuple[str, str, str]]:
-    """Its breaker's changes of state, as events tell of them."""
+    """Returns the state changes of the deployment's breaker, as events report them."""
     return [(change.before, change.after, change.why) for change in each.breaker.history.latest()]
 
 
-# whose
+# scope of an override
 
 
 def test_force_on_a_label_reaches_every_name_under_it() -> None:
@@ -115,7 +115,7 @@ def test_reset_of_a_label_ends_what_was_said_of_its_names() -> None:
     assert forces.reset(LABEL) == []
 
 
-# how it ends
+# end of an override
 
 
 def test_force_ends_by_itself_and_calls_return_by_and_by() -> None:

@@ -12,7 +12,7 @@ from llm_guard.ops.pages import Caller, Refused
 WALL = 1_800_000_000.0
 HOST = {"host": "127.0.0.1:8080"}
 JSON = {"content-type": "application/json"}
-TOKEN = "s3cret"  # of this test
+TOKEN = "s3cret"  # for these tests only
 ANN = "anns-t0ken"
 VIC = "vics-t0ken"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -25,7 +25,7 @@ HERE = {**HOST, **BEARER}
 
 def guarding(**rules: object) -> Guard:
     ops = Ops.model_validate({**RULES, **rules})
-    return Guard(ops, credentials_of(ops, None), ("guard.example", "0.0.0.0"))  # a name to check
+    return Guard(ops, credentials_of(ops, None), ("guard.example", "0.0.0.0"))  # a name to check hosts against
 
 
 def code(headers: dict[str, str], method: str = "GET", **rules: object) -> str:
@@ -120,7 +120,7 @@ def test_cookie_ends_with_its_time_and_with_its_token() -> None:
     assert guard.check("GET", cookie, WALL + COOKIE_S - 1).name == "operator"
     with pytest.raises(WrongToken):
         guard.check("GET", cookie, WALL + COOKIE_S)
-    assert code(cookie, token="another") == "token_needed"  # not even its name is known any more
+    assert code(cookie, token="another") == "token_needed"  # the token's name is unknown now
 
 
 @pytest.mark.parametrize("change", [lambda value: value[:-1], lambda value: f"9{value}", lambda value: "", str.upper,

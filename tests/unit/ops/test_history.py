@@ -8,7 +8,7 @@ from tests.fakes.clock import ManualClock
 
 
 class Past:
-    """A history whose counters and clock the test moves."""
+    """A history with counters and a clock that the test controls."""
 
     def __init__(self) -> None:
         self.clock, self.counters = ManualClock(), CallCounters()

@@ -1,4 +1,4 @@
-"""When a gateway's memory is written and read: a disk that is slow, full, or does not answer."""
+"""Saving and restoring a gateway's state on a disk that is slow, full, or does not respond."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fakes.waiting import eventually
 
 
 class Disk(KeptFile):
-    """In memory; it fails with `problem`, and stalls until `goes_on` is set."""
+    """A file in memory that fails with `problem`, and blocks until `goes_on` is set."""
 
     def __init__(self, content: bytes | None = None) -> None:
         super().__init__(Path, "")
@@ -52,7 +52,7 @@ class Disk(KeptFile):
 
 @dataclass
 class World:
-    """`levels` stands for all that there is to know."""
+    """State saving with `levels` as the entire state."""
 
     disk: Disk
     levels: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class World:
         )  # fmt: skip
 
     async def look(self) -> None:
-        """What it begins has ended when this returns."""
+        """Evaluates once, and waits for the write that this may start."""
         self.keeping.look(self.clock.now())
         await eventually(lambda: self.keeping._writing is None)
 

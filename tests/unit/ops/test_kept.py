@@ -1,4 +1,4 @@
-"""Ends in the time of the epoch: they must not differ from look to look, and follow a clock that was set."""
+"""Saved end times in Unix time: they are stable from save to save, and follow the wall clock when it is set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.ops.alert_world import World
 
 
 def known(world: World) -> Known:
-    """Of its alerts; nothing else was said."""
+    """Returns the saved state of the world's alerts; all other parts are empty."""
     nothing = SimpleNamespace(all=tuple[object, ...])
     parts: Any = SimpleNamespace(
         forces=nothing, holds=nothing, words=dict[str, Any], is_rolled_back=False, current=None,

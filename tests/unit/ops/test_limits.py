@@ -16,7 +16,7 @@ from tests.unit.ops.test_changes import InMemory
 
 
 class World(ActedOn):
-    """Two names under a pattern, and a deployment beside them."""
+    """Two names under a pattern, and another deployment."""
 
     def __init__(self) -> None:
         super().__init__(deployment("a/m-*", "m-1"), deployment("a/m-*", "m-2"), deployment("b/x"))

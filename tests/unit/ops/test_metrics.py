@@ -42,7 +42,7 @@ CONFIG: dict[str, dict[str, object]] = {
 
 
 class Stand:
-    """A gateway that serves nobody, and its metrics."""
+    """A gateway without traffic, and its metrics."""
 
     def __init__(self, models: int = 0) -> None:
         self.clock = ManualClock()
@@ -75,7 +75,7 @@ class Stand:
         return next(each for each in self.gateway.deployments() if each.label == label)
 
     def named(self, model: str) -> Deployment:
-        """The deployment of a name under the pattern."""
+        """Returns the deployment of a name under the pattern."""
         route = self.gateway.table.find(model)
         assert route is not None
         return route.targets[0].deployment
@@ -96,7 +96,7 @@ def fail(deployment: Deployment, now: float = 1000.0) -> None:
 
 
 async def ones(stand: Stand, metric: str, **labels: str) -> set[str]:
-    """The states that are 1."""
+    """Returns the states with value 1."""
 
     def is_one(sample: Sample) -> bool:
         return sample.name == f"llm_guard_{metric}" and labels.items() <= sample.labels.items() and sample.value == 1
@@ -104,7 +104,7 @@ async def ones(stand: Stand, metric: str, **labels: str) -> set[str]:
     return {each.labels["state"] for each in (await stand.scraped()).samples if is_one(each)}
 
 
-# the breakers of deployments
+# circuit breakers
 
 
 async def test_breaker_is_in_one_state_at_a_time() -> None:
@@ -201,7 +201,7 @@ async def test_credentials_that_rest_are_counted_by_upstream_and_resting_deploym
     assert (await stand.scraped())("benched_credentials", upstream="a") == 0
 
 
-# the gateway itself
+# gateway
 
 
 async def test_refused_reload_is_shown() -> None:
@@ -245,7 +245,7 @@ async def test_build_says_what_runs() -> None:
     assert build.labels["compiled"] in ("true", "false")
 
 
-# the page
+# exposition
 
 
 async def test_page_is_openmetrics_only_for_who_asks() -> None:
@@ -314,7 +314,7 @@ async def test_scrapers_at_once_take_turns() -> None:
 
 
 class Laborious(SteppedClock):
-    """Each piece of a page takes 10 ms to write."""
+    """A clock by which each piece of a page takes 10 ms to write."""
 
     async def sleep(self, seconds: float) -> None:
         if seconds == 0:
@@ -322,7 +322,7 @@ class Laborious(SteppedClock):
         await super().sleep(seconds)
 
     def rendered(self) -> int:
-        """Pieces so far."""
+        """Returns the number of pieces written so far."""
         return self.slept.count(0)
 
 
@@ -358,7 +358,7 @@ async def test_each_form_of_the_page_has_its_own_that_is_shared() -> None:
     scrapes = [asyncio.create_task(stand.scrape(each)) for each in ("", "application/openmetrics-text") * 3]
     await clock.pass_s(5.0)
     assert [task.result().body.endswith(b"# EOF\n") for task in scrapes] == [False, True] * 3
-    # The first's, one in the other form for all who want that, and one for those who came while the first was written.
+    # Pages: the first, one in the other format, and one for scrapers that arrived while the first was written.
     assert clock.rendered() == 3 * await pieces_of_a_page()
 
 

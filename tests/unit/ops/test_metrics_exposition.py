@@ -19,7 +19,7 @@ FORMS: tuple[Format, ...] = ("text", "openmetrics")
 BOUNDS = (0.1, 0.5, 1, 30)
 in_each_form = pytest.mark.parametrize("form", FORMS)
 
-# As they ask, versions 2.42 and 3.0.
+# `Accept` headers of Prometheus 2.42 and 3.0.
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
@@ -33,7 +33,7 @@ names = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from
 
 
 def metrics(values: dict[str, list[float]]) -> list[Family | OurHistogram]:
-    """A counter, a gauge and a histogram of these values by label."""
+    """Returns a counter, a gauge and a histogram of these values by label."""
     seen: dict[str, Distribution] = {}
     for label, each in values.items():
         seen[label] = Distribution(BOUNDS)
@@ -51,7 +51,7 @@ def metrics(values: dict[str, list[float]]) -> list[Family | OurHistogram]:
 
 
 def theirs(values: dict[str, list[float]]) -> CollectorRegistry:
-    """The same, by prometheus_client."""
+    """Returns the same metrics as built by prometheus_client."""
     registry = CollectorRegistry()
     counter = Counter("odd", 'a "quoted" \\ text\nof two lines', ["model", "by"], registry=registry)
     Gauge("plain", "Without labels.", registry=registry).set(2.5e-7)

@@ -1,4 +1,4 @@
-"""Which token a gateway goes by whose config has none."""
+"""Which token a gateway uses when its config has none."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ async def test_disk_that_does_not_answer_does_not_hold_up_the_start(monkeypatch:
         await token.prepare_within(0.02, Ops(), SystemClock())
     answers.set()
     assert token.generated is not None
-    assert token.generated.file is None  # also when the disk answers after all: what is shown at the start holds
+    assert token.generated.file is None  # even if the disk responds later: the token shown at the start stays valid
     assert "has not answered in 0.02 s" in log[0]["problem"]

@@ -1,4 +1,4 @@
-"""How the operator's side reads a body."""
+"""Reading of request bodies by the operator API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llm_guard.ops.site import _MAX_BODY_BYTES, _body
 
 
 class Endless:
-    """A request whose body goes on after its bound."""
+    """A request with a body that continues beyond the bound."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}

@@ -94,7 +94,7 @@ def test_nothing_has_no_rate() -> None:
     assert tally.share(0, 0) is None
 
 
-# what the gateway itself refused
+# calls that the gateway itself refused
 
 
 def test_refusals_are_told_by_what_refused() -> None:

@@ -1,4 +1,4 @@
-"""Changes on their way to the disk: a slow one, a full one, and one that does not answer."""
+"""Writing of audit entries to a disk that is slow, full, or does not respond."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fakes.waiting import eventually
 
 
 class Disk(AuditFile):
-    """In memory; it fails with `problem`, and stalls until `goes_on` is set."""
+    """A file in memory that fails with `problem`, and blocks until `goes_on` is set."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -186,7 +186,7 @@ async def test_end_waits_for_what_is_on_its_way() -> None:
 
 
 async def read_in_vain(trail: Trail, clock: SteppedClock) -> None:
-    """By as many as may read at once, who all leave."""
+    """Starts as many readers as are allowed at once, all of which time out or are cancelled."""
     readers = [asyncio.create_task(trail.latest(10, None)) for _ in range(MOST_READING)]
     await clock.pass_s(PATIENCE_S - 0.01)
     for reader in readers[::2]:

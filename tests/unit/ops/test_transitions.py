@@ -16,7 +16,7 @@ QUICK = BreakerSettings(early_probes=False, consecutive_failures=1, open_for=30.
 
 
 class Scene:
-    """Deployments that are looked at, and what was told of them."""
+    """Watched deployments, and the events about them."""
 
     def __init__(self, *deployments: Deployment) -> None:
         self.deployments = list(deployments)
@@ -25,7 +25,7 @@ class Scene:
         self._last_id = 0
 
     def look(self) -> list[dict[str, Any]]:
-        """What is told now."""
+        """Returns the new events."""
         self._transitions.look(0.0)
         events, _ = self.journal.since(self._last_id)
         self._last_id = self.journal.last_id

@@ -1,4 +1,4 @@
-"""A call as a person sees it in a terminal."""
+"""The terminal view of a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def call(*attempts: AttemptLine, duration_s: float = 4.0, **facts: Any) -> CallL
 
 
 def drawn(*attempts: AttemptLine, **facts: Any) -> list[str]:
-    """The bars, forty cells wide."""
+    """Returns the bars, forty cells wide."""
     one = call(*attempts, **facts)
     lines = waterfall(one, PLAIN, len("1. a/x  ok  ") + 40 + len(" 999 ms")).splitlines()
     return [line[len("1. a/x  ok  ") :] for line in lines if line[:3] in ("1. ", "2. ", "3. ")]

@@ -30,7 +30,7 @@ def notice(number: int = 1, state: Any = "firing", severity: Any = "critical") -
 
 
 class Receiver:
-    """Answers as it is told, at last with the last answer; keeps what it got."""
+    """Gives the scripted answers, then repeats the last one; records what it received."""
 
     def __init__(self, *answers: Sent) -> None:
         self.answers = [*answers] or [DELIVERED]
@@ -285,7 +285,7 @@ async def test_one_that_was_never_started_can_be_stopped() -> None:
     await Webhook(config(), Receiver().post, "host-1", SteppedClock(), lambda: 0.5).stop(1.0)
 
 
-# all together
+# several webhooks
 
 
 def receivers(webhooks: Webhooks) -> dict[str, int]:

@@ -35,7 +35,7 @@ UPGRADE = {
 
 
 def sent(opcode: int, payload: bytes = b"", *, first: int = 0x80, mask: bytes = MASK) -> bytes:
-    """A frame as a client masks it; `first`: its FIN and reserved bits."""
+    """Returns a masked client frame; `first` sets its FIN and reserved bits."""
     size = len(payload)
     length = bytes((0x80 | size,)) if size < 126 else b"\xfe" + size.to_bytes(2, "big")
     masked = bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
@@ -53,7 +53,7 @@ def code(data: bytes) -> int:
     return caught.value.code
 
 
-# the handshake
+# handshake
 
 
 def asking(**changed: str | None) -> Request:
@@ -92,7 +92,7 @@ def test_request_that_is_no_handshake_is_refused(changed: dict[str, str | None],
     assert (caught.value.status, caught.value.code) == (400, expected)
 
 
-# frames of ours
+# server frames
 
 
 @pytest.mark.parametrize(("size", "head"), [(0, 2), (125, 2), (126, 4), (65_535, 4), (65_536, 10)])
@@ -107,7 +107,7 @@ def test_close_frame_has_code_and_reason() -> None:
     assert close_frame(1001, "bye") == b"\x88\x05\x03\xe9bye"
 
 
-# frames of clients
+# client frames
 
 
 def test_message_is_unmasked() -> None:
@@ -168,7 +168,7 @@ def test_what_is_too_large_is_refused_before_it_has_come() -> None:
     assert code(b"\x81\xfe\xff\xff") == TOO_BIG
 
 
-# the end
+# closing
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x03\xe8", b"\x03\xe9bye", b"\x0f\xa0"])

@@ -1,4 +1,4 @@
-"""A world of virtual time around one gate: calls arrive, a provider with a token bucket answers or says 429."""
+"""A simulation of one gate on a virtual clock: calls arrive at a provider that has a token bucket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ATTEMPTS = 4
 
 @dataclass
 class Provider:
-    """A token bucket; `rate` may change while the world runs. A share `moody` of calls meets a 429 for nothing."""
+    """A token bucket; `rate` may change during a run. A share `moody` of the calls gets a 429 regardless of it."""
 
     rate: float
     capacity: float = 40.0
@@ -45,7 +45,7 @@ class Call:
 
 
 class World:
-    """Runs calls through a gate as the gateway does: enter or wait in line, be sent, and after a 429 again."""
+    """Runs calls through a gate as the gateway does: they enter or queue, are sent, and retry after a 429."""
 
     def __init__(self, provider: Provider, retry_after_s: float | None = None, seed: int = 7) -> None:
         self.now = 0.0
@@ -121,7 +121,7 @@ class World:
             self._timer_at = again_at
             self.at(again_at, self.advance)
 
-    # What came of it
+    # results
 
     def served_within(self, seconds: float) -> float:
         good = sum(c.answered_at is not None and c.answered_at - c.arrived_at <= seconds for c in self.calls)
@@ -131,7 +131,7 @@ class World:
         return sum(call.attempts for call in self.calls) / len(self.calls)
 
     def longest_wait(self, begin: float) -> float:
-        """Of those who came to the gate after `begin`."""
+        """Returns the longest wait among the calls that joined the queue at `begin` or later."""
         return max((waited_s for joined_at, waited_s in self.waits if joined_at >= begin), default=0.0)
 
     def mean_wait(self) -> float:

@@ -1,4 +1,4 @@
-"""A learned limit before a provider that refuses more than it can hold."""
+"""The learned concurrency limit, against a provider that refuses calls beyond its capacity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llm_guard.policy.adaptive_limit import AdaptiveLimit
 
 
 class World:
-    """As many calls as the limit lets in, before a provider that holds `most`; answers take longer beyond `knee`."""
+    """Sends as many calls as the limit allows to a provider that holds `most` and slows down beyond `knee`."""
 
     def __init__(self, knee: int, most: int, answer_s: float = 0.2, failing: float = 0.0) -> None:
         self.limit = AdaptiveLimit()

@@ -124,7 +124,7 @@ def test_failures_spike_at_three_times_the_usual_and_twenty_a_minute(failures: i
 
 
 def test_short_past_does_not_make_failures_usual() -> None:
-    few_minutes = Mean(60, 60)  # one a second, for a minute
+    few_minutes = Mean(60, 60)  # one call per second for a minute
     assert judge_failures("a/x", Mean(60, 60), few_minutes, FailureSpikeSettings()).verdict == "bad"
 
 

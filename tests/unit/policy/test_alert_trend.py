@@ -8,7 +8,7 @@ from llm_guard.policy.alert_trend import Gains, Trend
 
 
 def fed(trend: Trend, mean: float, begin: float, end: float, sums: tuple[float, float] = (0, 0)) -> tuple[float, float]:
-    """One answer a second of `mean` seconds each, noted as it comes; returns the sums at the end."""
+    """Notes one answer per second that took `mean` seconds; returns the sums at the end."""
     total, weight = sums
     now = begin
     while now < end:
@@ -98,7 +98,7 @@ def test_window_may_be_replaced() -> None:
     assert trend.recent.weight == pytest.approx(60, abs=10)
 
 
-# gains
+# increments within a window
 
 
 def test_gains_are_those_of_the_window_and_of_no_more_than_a_note_before_it() -> None:

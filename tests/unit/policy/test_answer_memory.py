@@ -1,4 +1,4 @@
-"""How much of unary answers may be in memory."""
+"""The bound on the memory that buffered unary responses use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast calls come, of those that could not enter at once."""
+"""The estimate of the arrival rate, from calls that could not enter at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def deny(denied: DeniedCalls, begin: float, end: float, per_s: float) -> None:
 
 
 def test_time_in_which_all_calls_could_enter_does_not_count() -> None:
-    """A storm after 20 s without one was taken for less than half of the calls that came."""
+    """A storm after 20 s without one was once estimated at less than half of its calls."""
     denied = DeniedCalls(0.0)
     deny(denied, 20.0, 36.0, 5.0)
     assert denied.per_s(36.0) == pytest.approx(5.0, rel=0.05)

@@ -12,7 +12,7 @@ from llm_guard.policy.recent import Recent
 
 PLAIN = RetrySettings(jitter=0.0, adaptive=False)
 LAST = 1 - 2**-53
-"""The largest draw."""
+"""The largest value that a random draw can have."""
 
 FLAPS = (
     FailureKind.NETWORK,
@@ -169,7 +169,7 @@ def test_retry_of_something_that_is_no_call_waits_the_base() -> None:
 
 
 def test_four_attempts_in_a_brownout_wait_less_than_2300_ms_in_99_of_100_calls() -> None:
-    """40 % of attempts fail with 503; the waits of a call are summed up, and calls that lose are counted too."""
+    """40 % of attempts fail with 503. The waits of each call are summed, including calls that fail in the end."""
     dice = random.Random(7)
     recent = Recent(0.0)
     sums = []

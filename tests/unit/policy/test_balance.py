@@ -14,12 +14,12 @@ each_how = pytest.mark.parametrize("how", HOWS)
 
 
 def lots(*draws: float) -> Callable[[], float]:
-    """The lower the draw, the earlier the place among equals."""
+    """Draws for candidates of equal weight: the one with the lowest draw comes first."""
     return iter(draws).__next__
 
 
 def firsts(candidates: list[Candidate], how: Balance, times: int = 20_000) -> list[float]:
-    """How often each comes first, as a share."""
+    """Returns the share of arrangements in which each candidate comes first."""
     dice = random.Random(5)
     counted = Counter(arranged(candidates, how, dice.random)[0] for _ in range(times))
     return [counted[index] / times for index in range(len(candidates))]
@@ -38,7 +38,7 @@ def test_order_is_as_written() -> None:
 
 @each_how
 def test_groups_are_never_mixed(how: Balance) -> None:
-    """The worst of group 0 comes before the best of group 1."""
+    """The worst candidate of group 0 comes before the best one of group 1."""
     bad, good = (0.001, 1000, 600.0), (1000.0, 0, 0.001)
     candidates = [Candidate(1, *good), Candidate(0, *bad), Candidate(2, *good), Candidate(0, *bad), Candidate(1, *good)]
     dice = random.Random(1)
@@ -54,7 +54,7 @@ def test_weights_are_shares_of_the_first_place() -> None:
 
 
 def test_weights_hold_among_the_rest_too() -> None:
-    """Once the first has failed, the others come by their weights."""
+    """When the first choice has failed, the remaining candidates are ordered by their weights."""
     dice = random.Random(5)
     candidates = [Candidate(0, weight) for weight in (6.0, 3.0, 1.0)]
     orders = [arranged(candidates, "weighted", dice.random) for _ in range(20_000)]
@@ -79,14 +79,14 @@ def test_equally_loaded_ones_come_by_lot() -> None:
 
 
 def test_latency_takes_the_better_of_two_and_then_the_best() -> None:
-    """The lots choose 0 and 2; 1 is the best, but only of the rest."""
+    """The draws pick candidates 0 and 2. Candidate 1 is the best, but only among the remaining ones."""
     candidates = [Candidate(0, cost_s=cost_s) for cost_s in (3.0, 1.0, 2.0, 4.0)]
     assert arranged(candidates, "latency", lots(0.1, 0.8, 0.2, 0.9)) == (2, 1, 0, 3)
     assert arranged(candidates, "latency", lots(0.2, 0.8, 0.1, 0.9)) == (2, 1, 0, 3)
 
 
 def test_best_of_all_does_not_get_all() -> None:
-    """With two choices of three it is chosen from in two of three cases, the worst in none."""
+    """Two of three candidates are drawn: the best is among them in two of three cases, and the worst never wins."""
     shares = firsts([Candidate(0, cost_s=cost_s) for cost_s in (1.0, 2.0, 3.0)], "latency")
     assert shares == pytest.approx([2 / 3, 1 / 3, 0.0], abs=0.015)
 
@@ -112,7 +112,7 @@ def test_where_nothing_is_known_the_load_decides() -> None:
 
 
 def test_best_of_another_group_is_not_taken_for_the_own() -> None:
-    """An unknown one in a group of slow ones is as slow as the best of these."""
+    """A candidate without measurements, in a group of slow ones, counts as being as slow as the best of its group."""
     candidates = [Candidate(0, cost_s=0.01), Candidate(1, cost_s=9.0), Candidate(1, in_flight=1)]
     assert arranged(candidates, "latency", lots(0.1, 0.2)) == (0, 1, 2)
 
@@ -142,5 +142,5 @@ def test_other_priorities_are_refused(value: object) -> None:
 def test_those_that_fail_much_more_than_the_best_of_their_group_come_last_in_it(
     shares: tuple[float, ...], order: tuple[int, ...]
 ) -> None:
-    """The third is alone in its group."""
+    """The third candidate is alone in its group."""
     assert failing_last((0, 1, 2), (0, 0, 1), shares) == order

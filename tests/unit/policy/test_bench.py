@@ -30,7 +30,7 @@ def limited(asked_s: float | None, detail: str = "answered 429") -> Failure:
 
 
 def left_s(bench: Bench, now: float = 0.0, *, model: str = "gpt-4", credential: Key = KEY) -> float | None:
-    """Seconds left of the longest cooldown of a credential for a model."""
+    """Returns the seconds left of the longest cooldown of a credential for a model, or None."""
     stop = bench.find(credential, model, now)
     return stop.until - now if stop is not None else None
 
@@ -46,7 +46,7 @@ def refuse(bench: Bench, failure: Failure, *instants: float, model: str = "gpt-4
 
 
 def serve(bench: Bench, now: float, *, model: str = "gpt-4", credential: Key = KEY) -> None:
-    """A call that was sent then, and answered at once."""
+    """Notes a call that was sent and answered at `now`."""
     bench.note_success(credential, model, now, now)
 
 
@@ -96,21 +96,21 @@ def test_success_of_another_credential_does_not_help() -> None:
 
 
 def test_quota_that_names_a_time_does_not_stop_the_credential_for_it() -> None:
-    """It may be one model's window for the day: another model of the same credential must be asked soon."""
+    """The quota may be one model's for the day: another model of the same credential must be tried soon."""
     bench = Bench()
     refuse(bench, Failure(FailureKind.QUOTA_EXHAUSTED, "per day", 39_043.0), 0.0, 0.0)
     assert left_s(bench) == CREDENTIAL_S
 
 
 def test_missing_permission_is_about_the_request_and_stops_no_credential() -> None:
-    """A caller can provoke it: it must not take a shared credential from all others."""
+    """A caller can provoke this failure: it must not block a credential that others share."""
     bench = Bench()
     refuse(bench, Failure(FailureKind.PERMISSION, "answered 403"), *[0.0] * 10)
     assert bench.snapshot(0.0) == {}
 
 
 def test_key_that_was_accepted_a_moment_ago_is_not_taken_for_a_wrong_one() -> None:
-    """A caller that can provoke two 401 in a row must not stop a key with which others are served."""
+    """A caller that can provoke two 401 in a row must not block a key that works for others."""
     bench = Bench()
     serve(bench, 0.0)
     refuse(bench, WRONG_KEY, *[ACCEPTED_S - 1] * 10)
@@ -126,7 +126,7 @@ def test_balance_may_be_spent_a_moment_after_a_success() -> None:
     assert left_s(bench) is not None
 
 
-# quotas of one model
+# quota of one model
 
 
 def test_spent_quota_of_one_model_stops_no_other_model() -> None:
@@ -161,7 +161,7 @@ def test_refused_key_stops_all_models() -> None:
 
 
 def test_model_that_has_not_reported_a_spent_quota_may_try_the_credential_now_and_then() -> None:
-    """Two models without quota must not keep a third, which has its own, from ever being asked."""
+    """Two models without quota must not block a third one that has its own."""
     bench = Bench()
     refuse(bench, SPENT, 0.0, 0.0)
     refuse(bench, SPENT, 0.0, model="gpt-5")
@@ -225,7 +225,7 @@ def test_of_several_cooldowns_the_longest_is_found() -> None:
     assert left_s(bench, 2.0, model="gpt-5") == CREDENTIAL_S
 
 
-# how a cooldown ends
+# end of a cooldown
 
 
 def resting(hint_s: float = 50.0) -> Bench:
@@ -305,7 +305,7 @@ def test_hints_of_an_upstream_are_found_for_one_model_or_for_all() -> None:
     assert bench.hints("azure", None) == [other]
 
 
-# what is told
+# error responses during a cooldown
 
 
 def test_wait_that_is_told_is_the_one_that_is_left() -> None:
@@ -336,7 +336,7 @@ def test_long_answer_is_not_kept(size: int, is_kept: bool) -> None:
     assert rest.failure.answer == (answer if is_kept else None)
 
 
-# how many
+# bounds
 
 
 def fill(bench: Bench, count: int, now: float = 0.0) -> None:
@@ -380,12 +380,12 @@ def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:
     assert bench.quiet_from <= 80.0
 
 
-# a pool of keys
+# key pools
 
 
 def test_key_that_was_refused_where_another_one_was_not_is_left_alone_at_once() -> None:
     bench = Bench()
-    serve(bench, 0.0)  # so that two refusals in a row would not be enough
+    serve(bench, 0.0)  # two refusals in a row would not be enough after this
     bench.note_refused_alone(KEY, "gpt-4", WRONG_KEY, 1.0)
     assert left_s(bench, 1.0) == CREDENTIAL_S
     assert left_s(bench, 1.0, model="gpt-5") == CREDENTIAL_S

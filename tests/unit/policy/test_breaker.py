@@ -1,16 +1,16 @@
-"""The breaker's evidence and states, by the promises that the tests protect (benchmarks/results/frontier.md):
+"""Failure evidence and states of the breaker: each guarantee (benchmarks/results/frontier.md), and its tests.
 
-an outage costs at most 20 requests and those in flight    runs: `test_quiet_deployment_...`, `test_outage_after_...`,
-                                                           `test_outage_that_ends_a_brownout_...`
+an outage costs at most 20 requests plus those in flight   runs of failures: `test_quiet_deployment_...`,
+                                                           `test_outage_after_...`, `test_outage_that_ends_a_...`
 no opening by chance at 10 to 60 % random failures         `test_random_failures_...`, `test_brownout_...`,
                                                            `test_share_of_failures_alone_...`
-an outage that ends as a brown-out is over with the first  `test_outage_may_end_...`, `test_outage_is_forgotten_...`,
-probe that succeeds                                        `test_call_of_the_outage_...`
-one probe at a time, and the next in bounded time          `test_open_refuses_...`, leases, stragglers, permits;
-                                                           the intervals are in test_opening.py
-a slow deployment counts as a failing one where asked for  `test_slow_...`
-an operator's word holds, a reload changes what it says    `test_forced_...`, `test_operators_...`, reloads
-`literal` opens by its numbers alone, at 60 % failures     `test_literal_...`
+an outage that turns into a brownout ends with the first   `test_outage_may_end_...`, `test_outage_is_forgotten_...`,
+successful probe                                           `test_call_of_the_outage_...`
+one probe at a time, the next one in bounded time          `test_open_refuses_...`, leases, stragglers, permits;
+                                                           test_opening.py has the intervals
+a slow deployment counts as failing, if configured         `test_slow_...`
+operator overrides persist, reloads apply settings         `test_forced_...`, `test_operators_...`, reloads
+`literal` opens at its configured numbers, at 60 %         `test_literal_...`
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def call(breaker: Breaker, signal: Signal, now: float) -> Transition | None:
 
 
 def calls(breaker: Breaker, pattern: str, now: float = 0.0) -> Transition | None:
-    """One call for each letter, H(ealthy) or U(nhealthy); the last transition."""
+    """Makes one call per letter, H(ealthy) or U(nhealthy); returns the last transition."""
     transition = None
     for letter in pattern:
         transition = call(breaker, HEALTHY if letter == "H" else UNHEALTHY, now)
@@ -47,7 +47,7 @@ def calls(breaker: Breaker, pattern: str, now: float = 0.0) -> Transition | None
 
 
 def fail_in_a_row(breaker: Breaker, now: float) -> Transition | None:
-    """As many calls as open a quiet breaker, the last of them now; the last transition."""
+    """Makes as many failing calls as open a quiet breaker, the last one at `now`; returns the last transition."""
     calls(breaker, "U" * (breaker.settings.consecutive_failures - 1), now - 1.0)
     return call(breaker, UNHEALTHY, now)
 
@@ -90,7 +90,7 @@ def test_quiet_deployment_opens_at_exactly_the_threshold_after_any_successes(thr
 
 
 def test_few_calls_of_which_one_failed_ask_for_more_than_the_threshold() -> None:
-    """From the first calls on a brownout shows: five in a row are no surprise where two of four failed."""
+    """A brownout is visible in the first calls: where two of four failed, five failures in a row are no surprise."""
     breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "UHUH")
     assert calls(breaker, "UUUUUUUU", 1.0) is None
@@ -128,7 +128,7 @@ def test_outage_after_healthy_traffic_opens_at_the_fifth_failure_or_after_a_quar
 
 @pytest.mark.parametrize("seed", range(8))
 def test_brownout_from_a_cold_start_does_not_open_by_chance_but_in_its_very_first_calls(seed: int) -> None:
-    """A minute of 160 attempts/s, 40 % failing; the first 20 calls alternate, so that they are not all failures."""
+    """A minute at 160 attempts/s, of which 40 % fail. The first 20 alternate, so that they are not all failures."""
     dice = random.Random(seed)
     breaker = Breaker(BreakerSettings(early_probes=False))
     for i in range(9600):
@@ -143,7 +143,7 @@ def test_brownout_from_a_cold_start_does_not_open_by_chance_but_in_its_very_firs
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.4])
 @pytest.mark.parametrize("seed", [11, 12, 13])
 def test_brownout_does_not_open_by_chance(share: float, seed: int) -> None:
-    """Ten minutes of 100 calls/s after a healthy one; at 40 % five in a row fail every 2 s."""
+    """Ten minutes at 100 calls/s, after a healthy minute. At 40 % failures, five in a row occur every 2 s."""
     dice = random.Random(seed)
     breaker = healthy_minute(100)
     for i in range(60_000):
@@ -167,7 +167,7 @@ def test_outage_that_ends_a_brownout_still_opens_soon() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.6])
 @pytest.mark.parametrize("seed", range(10))
 def test_random_failures_never_open_it(share: float, seed: int) -> None:
-    """A minute of 100 calls/s from a cold start. Ten minutes are played by `python -m benchmarks frontier`."""
+    """A minute at 100 calls/s from a cold start. `python -m benchmarks frontier` runs ten minutes."""
     dice = random.Random(f"{share} {seed}")
     breaker = Breaker(BreakerSettings())
     for i in range(6_000):
@@ -178,7 +178,7 @@ def test_random_failures_never_open_it(share: float, seed: int) -> None:
 @pytest.mark.parametrize("calls_per_s", [50, 100])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_failures_that_take_longer_than_answers_never_open_it(calls_per_s: int, seed: int) -> None:
-    """The failures that come first are of calls that were sent with others that were answered."""
+    """The first failures to arrive belong to calls that were sent together with others that succeeded."""
     dice = random.Random(f"{calls_per_s} {seed}")
     check_random_failures(dice, calls_per_s, share=0.9, fails_s=(0.5, 1.0), answer_s=0.2)
 
@@ -186,14 +186,14 @@ def test_random_failures_that_take_longer_than_answers_never_open_it(calls_per_s
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.6])
 @pytest.mark.parametrize("seed", range(5))
 def test_random_failures_that_take_more_or_less_time_than_others_never_open_it(share: float, seed: int) -> None:
-    """Answers take longer: until they come, calls that do not fail show that not all do."""
+    """Answers take longer than failures: until they arrive, calls that have not failed show that not all calls fail."""
     check_random_failures(random.Random(f"{share} {seed}"), 100, share=share, fails_s=(0.8, 1.2), answer_s=2.0)
 
 
 def check_random_failures(
     dice: random.Random, calls_per_s: int, share: float, fails_s: tuple[float, float], answer_s: float
 ) -> None:
-    """Ten seconds of Poisson arrivals from a cold start: the breaker stays closed."""
+    """Checks that the breaker stays closed during ten seconds of Poisson arrivals from a cold start."""
     breaker, due = Breaker(BreakerSettings()), list[tuple[float, int, Permit, Signal]]()
     sent_at = 0.0
     for i in range(10 * calls_per_s):
@@ -207,7 +207,7 @@ def check_random_failures(
 
 
 def test_outage_with_slow_failures_is_noticed_as_soon_as_one_with_quick_ones() -> None:
-    """Failures of calls that were sent before the last success do not count. Those of the outage were sent later."""
+    """Failures of calls sent before the last success do not count. The failures of the outage were sent later."""
     breaker = healthy_minute(50)
     mixed = [acquire(breaker, 60.0) for _ in range(3)]
     call(breaker, HEALTHY, 60.2)
@@ -220,7 +220,7 @@ def test_outage_with_slow_failures_is_noticed_as_soon_as_one_with_quick_ones() -
 
 @pytest.mark.parametrize("seed", range(4))
 def test_outage_whose_failures_vary_is_noticed_after_half_a_second(seed: int) -> None:
-    """Answers took 2 s, so a run of failures lasts half a second. What failed before it is no survivor."""
+    """Answers took 2 s, so a run must last half a second. Calls that failed out of order are not survivors."""
     dice, breaker = random.Random(seed), healthy_minute(50)
     due: list[tuple[float, int, Permit, Signal]] = []
     for i in range(300):
@@ -235,8 +235,8 @@ def test_outage_whose_failures_vary_is_noticed_after_half_a_second(seed: int) ->
 
 
 def test_outage_may_end_as_a_brownout() -> None:
-    """Else the first five failures in a row were an outage, at 60 % failures each second time, and at 90 % the first
-    23. An outage that resumes is noticed within a second at 50 calls/s."""
+    """Otherwise the first five failures in a row would be an outage: at 60 % failures every second time, and at 90 %
+    the first 23 would. An outage that resumes is detected within a second at 50 calls/s."""
     breaker = opened(BreakerSettings())
     call(breaker, HEALTHY, 0.25)
     call(breaker, UNHEALTHY, 2.0)
@@ -257,7 +257,7 @@ def test_outage_is_forgotten_as_calls_succeed() -> None:
 
 
 def by_rate(**changed: object) -> Breaker:
-    """A breaker that no run opens, and that takes its numbers literally."""
+    """Returns a breaker that no run of failures opens and that applies its configured numbers literally."""
     settings = BreakerSettings(sensitivity="literal", early_probes=False, consecutive_failures=10_000)
     return Breaker(replace(settings, **changed))  # type: ignore[arg-type]
 
@@ -282,7 +282,7 @@ def test_share_of_failures_alone_opens_no_statistical_breaker() -> None:
 
 
 def test_count_window_opens_at_its_minimum_and_not_before() -> None:
-    """A01: window 100, minimum 100."""
+    """Scenario A01: window 100, minimum 100."""
     breaker = by_rate(window_calls=100, min_calls=100)
     assert calls(breaker, "U" * 99) is None
     assert calls(breaker, "U") is not None
@@ -290,14 +290,14 @@ def test_count_window_opens_at_its_minimum_and_not_before() -> None:
 
 @pytest.mark.parametrize(("pattern", "after"), [("HHHHHUUUUU", "open"), ("HHHHHHUUUU", "closed")])
 def test_full_count_window_decides_by_the_share_alone(pattern: str, after: str) -> None:
-    """A02: window 10, minimum 10."""
+    """Scenario A02: window 10, minimum 10."""
     breaker = by_rate(window_calls=10, min_calls=10)
     calls(breaker, pattern)
     assert state(breaker) == after
 
 
 def test_minimum_is_no_larger_than_the_count_window() -> None:
-    """A03: window 10, minimum 100."""
+    """Scenario A03: window 10, minimum 100."""
     breaker = by_rate(window_calls=10, min_calls=100)
     assert calls(breaker, "U" * 9) is None
     assert calls(breaker, "U") is not None
@@ -308,7 +308,7 @@ def slow_calls(breaker: Breaker, durations: list[float], signal: Signal = HEALTH
 
 
 def test_slow_calls_open_it_though_none_failed() -> None:
-    """A04: 6 of 10 took 2.1 s."""
+    """Scenario A04: 6 of 10 calls took 2.1 s."""
     settings = {"slow_call": 2.0, "slow_call_rate": 0.6, "window_calls": 10, "min_calls": 10}
     breaker = by_rate(**settings)
     assert slow_calls(breaker, [0.1] * 4 + [2.1] * 5) == [None] * 9
@@ -382,7 +382,7 @@ def test_success_never_opens() -> None:
 
 
 def test_outcomes_that_are_not_the_deployments_doing_count_for_nothing() -> None:
-    """A08: 1,000 each of bad requests, refused keys, unknown models, clients that left, rate limits."""
+    """Scenario A08: 1,000 each of bad requests, refused keys, unknown models, client disconnects and rate limits."""
     ignored = [kind for kind in FailureKind if kind.signal is NO_EVIDENCE]
     assert FailureKind.INVALID_REQUEST in ignored
     assert FailureKind.CLIENT_CANCELLED in ignored
@@ -402,7 +402,7 @@ def test_outcome_without_evidence_does_not_end_a_run() -> None:
 
 
 def test_open_refuses_until_its_time_then_lets_exactly_the_probes_through() -> None:
-    """A05: 1,000 calls in 4.9 s, then 50 at 5.01 s with three probes allowed."""
+    """Scenario A05: 1,000 calls in 4.9 s, then 50 at 5.01 s with three probes allowed."""
     breaker = opened(BreakerSettings(early_probes=False, open_for=5.0, half_open_calls=3))
     for i in range(1000):
         now = i * 0.0049
@@ -416,7 +416,7 @@ def test_open_refuses_until_its_time_then_lets_exactly_the_probes_through() -> N
 
 
 def test_opening_lasts_its_time_on_the_clock_it_is_given() -> None:
-    """A16: no other clock is read, so a wall clock that jumps an hour cannot matter."""
+    """Scenario A16: the breaker reads no other clock, so a wall clock that jumps by an hour cannot matter."""
     breaker = opened(BreakerSettings(early_probes=False, open_for=5.0), now=1e6)
     assert breaker.try_acquire(1e6 + 4.999) is None
     assert breaker.try_acquire(1e6 + 5.0) is not None
@@ -450,7 +450,7 @@ def test_one_failed_probe_opens_it_again_and_forgets_the_successes() -> None:
 
 
 def failed_recoveries(breaker: Breaker, count: int) -> list[float]:
-    """The openings, each ended by a probe that fails at once."""
+    """Returns the lengths of the openings, each of which ends with a probe that fails at once."""
     now, waits = 0.0, []
     for _ in range(count):
         waits.append(breaker.retry_after_s(now))
@@ -502,7 +502,7 @@ def test_opening_longer_than_the_longest_is_kept() -> None:
 
 
 def test_cancelled_probe_returns_its_permit() -> None:
-    """A07, first part: the client left, so nothing was learnt, and the next may probe at once."""
+    """Scenario A07, first part: the client disconnected, which proves nothing, and the next probe may go at once."""
     breaker = opened()
     probe = acquire(breaker, 30.0)
     assert breaker.try_acquire(30.0) is None
@@ -513,7 +513,7 @@ def test_cancelled_probe_returns_its_permit() -> None:
 
 
 def test_lost_probe_frees_its_place_when_its_lease_ends() -> None:
-    """A07, second part: never settled at all. A real router sat half-open for six days: 49,607 refusals."""
+    """Scenario A07, second part: never settled. A real router stayed half-open for six days: 49,607 refusals."""
     breaker = opened()
     acquire(breaker, 30.0)
     assert breaker.retry_after_s(31.0) == pytest.approx(1.3)
@@ -526,7 +526,7 @@ def test_lost_probe_frees_its_place_when_its_lease_ends() -> None:
 
 @pytest.mark.parametrize("open_for", [0.2, 30.0, 600.0])
 def test_lease_of_a_probe_does_not_depend_on_the_settings(open_for: float) -> None:
-    """It was as long as the opening: one call that hung kept a provider that was well out for up to 5 minutes."""
+    """The lease used to be as long as the opening: one hung call kept a healthy provider out for up to 5 minutes."""
     breaker = opened(BreakerSettings(early_probes=False, open_for=open_for, max_open_for=600.0))
     acquire(breaker, 800.0)
     assert breaker.retry_after_s(800.0) == pytest.approx(3.5)
@@ -534,7 +534,7 @@ def test_lease_of_a_probe_does_not_depend_on_the_settings(open_for: float) -> No
 
 @pytest.mark.parametrize(("signal", "after"), [(HEALTHY, "closed"), (UNHEALTHY, "open")])
 def test_probe_slower_than_its_lease_is_still_evidence(signal: Signal, after: str) -> None:
-    """Answers of 45 s could otherwise never close a circuit whose leases are 3.5 s."""
+    """Otherwise answers that take 45 s could never close a breaker with leases of 3.5 s."""
     breaker = opened()
     slow = acquire(breaker, 30.0)
     second = acquire(breaker, 60.0)
@@ -554,7 +554,7 @@ def test_slow_probe_that_tells_nothing_does_not_free_the_place_of_the_next() -> 
 
 @pytest.mark.parametrize("late", [HEALTHY, UNHEALTHY, NO_EVIDENCE])
 def test_stragglers_change_nothing(late: Signal) -> None:
-    """A09: 50 calls admitted while closed end after it opened, and after it went half-open."""
+    """Scenario A09: 50 calls admitted while closed end after the breaker opened, and after it became half-open."""
     breaker = Breaker(BreakerSettings(early_probes=False, half_open_calls=2, success_threshold=2))
     early = [acquire(breaker, -2.0) for _ in range(50)]
     fail_in_a_row(breaker, 0.0)
@@ -582,7 +582,7 @@ def test_failed_probe_of_an_earlier_half_open_state_changes_nothing() -> None:
 @pytest.mark.parametrize(("threshold", "after"), [(1, "closed"), (2, "half_open")])
 @pytest.mark.parametrize("at", [32.0, 92.0])
 def test_probe_of_an_earlier_half_open_state_may_still_succeed(at: float, threshold: int, after: str) -> None:
-    """Where requests fail at random, and an answer takes longer than a failure."""
+    """Happens where requests fail at random and an answer takes longer than a failure."""
     breaker = opened(BreakerSettings(early_probes=False, half_open_calls=2, success_threshold=threshold))
     first = acquire(breaker, 30.0)
     call(breaker, UNHEALTHY, 31.0)
@@ -706,7 +706,7 @@ def test_light_probe_changes_nothing_when_it_fails_or_nothing_is_open() -> None:
 
 
 def test_forced_open_refuses_everything_for_ever() -> None:
-    """A10."""
+    """Scenario A10."""
     breaker = Breaker(BreakerSettings(early_probes=False, state="forced_open"))
     for now in range(0, 10**6, 1000):
         assert breaker.try_acquire(float(now)) is None
@@ -717,7 +717,7 @@ def test_forced_open_refuses_everything_for_ever() -> None:
 
 @pytest.mark.parametrize(("mode", "counted"), [("forced_closed", 1000), ("metrics_only", 1000), ("disabled", 0)])
 def test_forced_states_that_pass_never_open(mode: BreakerMode, counted: int) -> None:
-    """A10: 1,000 calls, all failing."""
+    """Scenario A10: 1,000 calls, all of which fail."""
     breaker = Breaker(BreakerSettings(early_probes=False, state=mode))
     assert calls(breaker, "U" * 1000) is None
     seen = breaker.snapshot(0.0)
@@ -840,7 +840,7 @@ def test_literal_counts_slow_calls_as_they_are_configured_too() -> None:
 
 
 def calls_until_open(breaker: Breaker, share: float, calls_per_s: float, seed: int, most: int = 20_000) -> int | None:
-    """Random failures at that share; None: it stays closed."""
+    """Returns the number of random calls until the breaker opens, or None if it stays closed."""
     dice = random.Random(seed)
     for i in range(most):
         if call(breaker, UNHEALTHY if dice.random() < share else HEALTHY, i / calls_per_s) is not None:
@@ -858,7 +858,7 @@ def test_literal_opens_at_sixty_percent_random_failures_and_above(share: float, 
 
 @pytest.mark.parametrize(("share", "calls_needed"), [(1.0, 20), (0.8, 39), (0.6, 205), (0.55, 460)])
 def test_statistical_needs_the_slow_calls_that_the_reference_names(share: float, calls_needed: int) -> None:
-    """As evenly spread as they can be, 10 calls a second."""
+    """The slow calls are spread as evenly as possible, at 10 calls a second."""
     breaker, slow = by_rate(sensitivity="statistical", slow_call=2.0, slow_call_rate=0.5), 0
     for i in range(calls_needed):
         assert state(breaker) == "closed"

@@ -1,4 +1,4 @@
-"""Streams last: what began well may fail after all, and until then it was seen to serve."""
+"""Streams that fail after their first token: until then they counted as successes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def acquired(breaker: Breaker, now: float) -> Permit:
 
 
 def begun(breaker: Breaker, now: float) -> Permit:
-    """A stream that has shown its first token."""
+    """Returns the permit of a stream that has delivered its first token."""
     permit = acquired(breaker, now)
     breaker.settle(permit, Signal.HEALTHY, now)
     return permit
@@ -28,7 +28,7 @@ def failed(breaker: Breaker, now: float) -> None:
 
 
 def counts(breaker: Breaker, now: float) -> tuple[int, int, int]:
-    """(calls, failures, in a row)"""
+    """Returns (calls, failures, failures in a row)."""
     seen = breaker.snapshot(now)
     return seen.calls, seen.failures, seen.consecutive_failures
 
@@ -87,7 +87,7 @@ def test_success_in_between_keeps_its_word() -> None:
 
 
 def test_a_tenth_of_long_streams_may_die_early_and_nothing_opens() -> None:
-    """A thousand streams begin and a hundred of them die before the first of the others is over."""
+    """A thousand streams begin, and a hundred of them die before the first of the others ends."""
     breaker = Breaker(BreakerSettings())
     for at in range(1000):
         permit = begun(breaker, at / 100)

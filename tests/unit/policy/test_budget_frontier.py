@@ -1,4 +1,4 @@
-"""The scenarios A17, A18 and A20 to A23: what each budget makes of a failing upstream, by simulation."""
+"""Scenarios A17, A18 and A20 to A23, simulated: the extra load that each retry budget allows at a failing upstream."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_every_scheme_has_a_point_at_every_rate_and_the_seed_decides_it() -> Non
 
 
 def test_outage_without_budget_quadruples_the_load() -> None:
-    """A17: 1 + 3 retries, exactly."""
+    """Scenario A17: exactly 1 + 3 retries."""
     point = POINTS["no budget", 1.0]
     assert (point.success, point.requests_per_call) == (0.0, 4.0)
 
 
 def test_fixed_budget_holds_an_outage_to_a_fifth_more_and_the_reserve() -> None:
-    """A18: 1.20, and 100 tokens of reserve over 10,000 calls."""
+    """Scenario A18: 1.20, plus 100 tokens of reserve over 10,000 calls."""
     assert at(fixed(0.2, floor=10), 1.0, calls=10_000).requests_per_call == pytest.approx(1.21, abs=0.001)
 
 
@@ -60,7 +60,7 @@ def test_fixed_budget_holds_an_outage_to_a_fifth_more_and_the_reserve() -> None:
     ],
 )
 def test_three_calls_of_ten_fail(throttle: Throttle, load: float, success: float, max_attempts: int) -> None:
-    """A20, with the AWS quota's own three attempts; within 0.02 of the load and 1.5 % of the calls."""
+    """Scenario A20, with the AWS quota's own three attempts: within 0.02 of the load and 1.5 % of the calls."""
     point = at(throttle, 0.3, calls=10_000, max_attempts=max_attempts)
     assert point.requests_per_call == pytest.approx(load, abs=0.02)
     assert point.success == pytest.approx(success, abs=0.015)
@@ -69,7 +69,7 @@ def test_three_calls_of_ten_fail(throttle: Throttle, load: float, success: float
 @pytest.mark.parametrize("scheme", ["no budget", "fixed 20 %", "AWS quota", "adaptive"])
 @pytest.mark.parametrize("rate", [0.01, 0.05])
 def test_budget_is_invisible_at_few_failures(scheme: str, rate: float) -> None:
-    """A21: to the request the load of unlimited retries, and at most one call in 10,000 lost."""
+    """Scenario A21: exactly the load of unlimited retries, and at most one call in 10,000 lost."""
     point = at(SCHEMES[scheme](), rate, calls=10_000)
     assert point.requests_per_call == at(NoBudget(), rate, calls=10_000).requests_per_call
     assert point.success >= 0.9999
@@ -77,12 +77,12 @@ def test_budget_is_invisible_at_few_failures(scheme: str, rate: float) -> None:
 
 @pytest.mark.parametrize(("cost", "retries"), [(5, 100), (10, 50), (14, 35)])
 def test_aws_quota_grants_what_500_tokens_buy(cost: int, retries: int) -> None:
-    """A22, exactly."""
+    """Scenario A22, exactly."""
     assert at(AwsQuota(cost), 1.0).requests_per_call == pytest.approx(1 + retries / 5000)
 
 
 def test_grpc_throttle_ends_retries_after_the_third() -> None:
-    """A23, exactly; calls follow one another."""
+    """Scenario A23, exactly; the calls do not overlap."""
     assert at(GrpcThrottle(), 1.0, calls_per_s=0.1).requests_per_call == pytest.approx(1 + 3 / 5000)
 
 
@@ -96,7 +96,7 @@ def test_grpc_throttle_resumes_above_half_of_its_tokens() -> None:
 
 
 def test_adaptive_budget_cures_a_brownout_of_four_in_ten() -> None:
-    """97.4 % expected where no retry is denied, at 1.624 requests per call."""
+    """97.4 % success is expected where no retry is denied, at 1.624 requests per call."""
     point = at(SCHEMES["adaptive"](), 0.4, calls=10_000)
     assert point.success >= 0.965
     assert point.requests_per_call <= 1.70
@@ -108,6 +108,6 @@ def test_adaptive_budget_is_generous_where_failures_are_random(rate: float, succ
 
 
 def test_adaptive_budget_closes_in_an_outage() -> None:
-    """A minute of it at 100 calls/s, no breaker: the reserve of 100, and 15 % more at most."""
+    """A minute of outage at 100 calls/s without a breaker costs the reserve of 100 plus at most 15 %."""
     made = at(SCHEMES["adaptive"](), 1.0, calls=6000).requests_per_call * 6000
     assert made <= 100 + 1.15 * 6000

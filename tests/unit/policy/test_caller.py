@@ -36,13 +36,13 @@ def test_shorter_of_two_waits_counts_and_nonsense_does_not(read: str, whole: str
 @pytest.mark.parametrize(
     ("patience", "within"),
     [
-        (600.0, 599.0),  # a second is enough
+        (600.0, 599.0),  # minus at most a second
         (10.0, 9.0),
-        (5.0, 4.5),  # a tenth
+        (5.0, 4.5),  # minus a tenth
         (1.0, 0.9),
-        (0.3, 0.2),  # at least 100 ms
+        (0.3, 0.2),  # minus at least 100 ms
         (0.2, 0.1),
-        (0.02, 0.01),  # half, when 100 ms would leave nothing
+        (0.02, 0.01),  # half, where 100 ms would leave nothing
     ],
 )
 def test_answer_is_due_shortly_before_the_client_gives_up(patience: float, within: float) -> None:

@@ -14,7 +14,7 @@ def suspect() -> Suspect:
 
 
 def fail(callers: Callers, caller: str, times: int, now: float) -> int:
-    """Fails so often, and returns how often the caller was found to fail alone; it is judged by itself then."""
+    """Fails `times` calls; returns how often the caller was found to fail alone. It is then judged by itself."""
     found = 0
     for _ in range(times):
         if callers.note_failure(caller, now):
@@ -24,7 +24,7 @@ def fail(callers: Callers, caller: str, times: int, now: float) -> int:
 
 
 def alone() -> Callers:
-    """`a` fails alone since 3 s, `b` does not."""
+    """Caller `a` has been failing alone since 3 s, while `b` succeeds."""
     callers = Callers()
     fail(callers, "a", 3, 1.0)
     callers.note_ok("b", 2.0, 2.5)
@@ -48,7 +48,7 @@ def test_one_caller_is_never_judged_by_itself() -> None:
 
 
 def test_success_of_a_call_that_began_before_the_failures_shows_nothing() -> None:
-    """It may have taken a minute, and all may be failing since."""
+    """The call may have taken a minute, and all calls may have been failing since it began."""
     callers = Callers()
     callers.note_ok("b", 0.0, 0.5)
     assert fail(callers, "a", 100, 1.0) == 0
@@ -116,7 +116,7 @@ def test_where_many_fail_one_caller_that_has_not_failed_looks_four_times_a_secon
 
 
 def test_caller_with_an_even_pace_does_not_always_look_too_late() -> None:
-    """Strangers that come every 50 ms do not take every look from one that comes every 250 ms, between them."""
+    """Strangers that arrive every 50 ms do not take every probe from a caller that arrives every 250 ms."""
     callers = Callers()
     for number in range(20):
         fail(callers, str(number), 1, 0.0)

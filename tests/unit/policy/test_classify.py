@@ -151,7 +151,7 @@ def test_body_beyond_all_bounds_is_not_read() -> None:
     assert kind_of(504, b"[" * 100_000) is Kind.TIMEOUT
 
 
-# the order of evidence
+# precedence of evidence
 
 
 def test_window_of_a_day_that_rolls_is_a_rate_limit_when_the_wait_is_short() -> None:
@@ -237,7 +237,7 @@ def test_no_wait_is_passed_on_where_none_helps() -> None:
     assert classify_answer(401, {"retry-after": "5"}, b"", WALL).retry_after_s is None
 
 
-# all evidence together
+# all evidence combined
 
 
 def test_answer_that_is_well_has_no_verdict() -> None:
@@ -273,7 +273,7 @@ def test_kind_of_all_that_can_be_evidence(evidence: Evidence, kind: Kind) -> Non
     assert verdict.kind is kind
 
 
-# events
+# error events in streams
 
 
 def event(value: dict[str, Any]) -> tuple[Kind, int]:
@@ -305,7 +305,7 @@ def test_unreadable_error_event_is_a_server_error(data: bytes) -> None:
     assert classify_event(data).kind is Kind.SERVER_ERROR
 
 
-# retry-after
+# Retry-After
 
 THEN = "Fri, 15 Jan 2027 08:00:30 GMT"
 

@@ -11,7 +11,7 @@ NOON = 20_000 * DAY_S + DAY_S / 2
 
 
 class Key:
-    """One key's limits by a clock of its own."""
+    """The limits of one client key, on a manual clock."""
 
     def __init__(self, **limits: float) -> None:
         self.now, self.wall = 1000.0, NOON
@@ -42,7 +42,7 @@ class Key:
 
 
 def check_is_exact(key: Key, tokens: int = 0) -> float:
-    """A refused call is let in after its wait, and not a moment before; how long that was."""
+    """Checks that a refused call is admitted exactly after its wait, and returns that wait."""
     wait_s = key.refused(tokens).retry_after_s
     assert wait_s is not None
     key.wait(wait_s - 0.001)

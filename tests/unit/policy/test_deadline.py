@@ -19,7 +19,7 @@ from llm_guard.policy.latency import Latency
 
 
 def taking(*durations_s: float, cut: int = 0) -> Latency:
-    """A hundred exchanges or so, seen just now."""
+    """Returns latency statistics of about a hundred exchanges, all observed at 0."""
     latency = Latency()
     for duration_s in durations_s:
         latency.note(duration_s, 0.0)
@@ -120,7 +120,7 @@ def test_first_token_is_as_configured_without_history_and_where_too_many_are_cut
 
 
 def test_deadline_without_history_is_given_to_whoever_comes_first() -> None:
-    """A33: the client waits 10 s, the limits are 8 s: 8 s, then 2 s, and the third is not started."""
+    """Scenario A33: the client waits 10 s, the limits are 8 s. Attempts get 8 s and 2 s; no third one starts."""
     now, granted = 100.0, []
     end = deadline_at(now, 600.0, 10.0)
     for _ in range(3):
@@ -169,7 +169,7 @@ def test_attempt_without_history_keeps_its_whole_limit() -> None:
 
 
 def test_last_useful_attempt_still_fits() -> None:
-    """The first hangs; without the split it would take 8 of the 9 s, and the other needs 3."""
+    """The first attempt hangs. Without the split it would take 8 of the 9 s, and the other one needs 3."""
     own, other = always(2.0), always(3.0)
     ends_at = attempt_ends_at(0.0, 8.0, 9.0, reserve_s(9.0, 8.0, own, other, 0.0))
     assert ends_at == 6.0
@@ -190,5 +190,5 @@ def test_attempt_without_history_needs_some_time_left() -> None:
 
 
 def test_deployment_that_never_finished_may_be_tried() -> None:
-    """Else it would be shut out until its cut exchanges are forgotten."""
+    """Otherwise it would be excluded until its cut exchanges are forgotten."""
     assert can_finish(0.0, 1.0, taking(cut=100))

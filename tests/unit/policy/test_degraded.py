@@ -16,7 +16,7 @@ RULES = DegradedSettings(answer="later", enter=0.5, leave=0.1, window=60.0, min_
 
 
 class Route:
-    """A route, and the calls that are counted of it."""
+    """A route and its call counters."""
 
     def __init__(self, rules: DegradedSettings = RULES, before: Seen | None = None) -> None:
         self.now = 1000.0
@@ -29,7 +29,7 @@ class Route:
         return self.mode.note(self.seen, self.now)
 
     def later(self, seconds: float) -> Turn | None:
-        """Nobody calls."""
+        """Advances the clock without any calls."""
         self.now += seconds
         return self.mode.note(self.seen, self.now)
 
@@ -40,7 +40,7 @@ def outage(rules: DegradedSettings = RULES) -> Route:
     return route
 
 
-# entered
+# entering degraded mode
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_calls_that_were_cut_short_say_nothing() -> None:
     assert Route().calls(answered=1, cut_short=100) is None
 
 
-# left
+# leaving degraded mode
 
 
 def test_it_is_left_once_enough_of_the_last_calls_were_answered() -> None:
     route = outage()
     route.now += 29
-    assert route.calls(answered=9) is None  # not for long enough
+    assert route.calls(answered=9) is None  # the recovery window has not passed
     route.now += 2
     assert route.calls(answered=9, failed=1) == Turn(False, "18 of 19 calls within 30 s had a real answer")
 
@@ -143,7 +143,7 @@ def test_it_is_not_left_while_calls_are_cut_short() -> None:
         assert route.calls(cut_short=1) is None
 
 
-# hurried
+# calls exempt from the short deadline
 
 
 def test_one_call_in_many_waits_as_long_as_it_likes() -> None:
@@ -153,7 +153,7 @@ def test_one_call_in_many_waits_as_long_as_it_likes() -> None:
     assert route.mode.may_wait(route.now)
 
 
-# its snapshot
+# snapshot
 
 
 def test_snapshot_says_since_when_and_why() -> None:
@@ -175,7 +175,7 @@ def test_route_is_in_use_while_somebody_calls() -> None:
     assert not route.mode.snapshot(route.now).is_in_use
 
 
-# of all together
+# whole gateway
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_half_of_the_routes_in_use_are_the_gateways_trouble(
     assert is_common(degraded, in_use) == is_trouble_of_all
 
 
-# what it is set to
+# settings
 
 
 @pytest.mark.parametrize("value", ["", "  \n", None, 5, ["x"], "x" * (MOST_CHARS + 1)])

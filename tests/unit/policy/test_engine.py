@@ -15,7 +15,7 @@ U = 0.5
 
 
 def told(engine: Engine, now: float, problem: str | None = None) -> Turn | None:
-    """Whatever is to be done is done, or not."""
+    """Performs the pending action, which fails if there is a `problem`."""
     assert engine.take() is not None
     return engine.finish(problem, now, U)
 
@@ -33,7 +33,7 @@ def what(turn: Turn | None) -> tuple[str, str] | None:
     return None if turn is None else (turn.what, turn.after)
 
 
-# how it comes up
+# starting
 
 
 def test_engine_starts_and_runs_once_it_answers() -> None:
@@ -75,7 +75,7 @@ def test_engine_that_cannot_be_started_is_tried_again_by_the_schedule() -> None:
     assert engine.wakes_at == 3.0
 
 
-# how it is brought back
+# restarting
 
 
 def test_engine_that_went_down_is_revived_after_its_wait() -> None:
@@ -132,7 +132,7 @@ def test_attempt_that_takes_too_long_has_failed() -> None:
 def test_engine_that_comes_up_by_itself_is_left_alone() -> None:
     engine = running()
     engine.note_down("503", 10.0, U)
-    assert engine.note_up(9.0, 11.0) is None  # that look began while it was well
+    assert engine.note_up(9.0, 11.0) is None  # that probe began before the failure
     turn = engine.note_up(10.5, 11.0)
     assert what(turn) == ("came_back", "running")
     assert turn is not None
@@ -225,7 +225,7 @@ def test_start_and_restart_try_one_that_was_given_up() -> None:
         assert engine.take() == "restart"
 
 
-# what operators say
+# operator commands
 
 
 def test_restart_asked_for_twice_is_one() -> None:
@@ -282,7 +282,7 @@ def test_stop_in_the_middle_of_a_restart_is_what_holds() -> None:
     engine.restart(1.0)
     assert engine.take() == "restart"
     engine.stop(2.0)
-    assert engine.take() is None  # one thing after the other
+    assert engine.take() is None  # one action at a time
     assert engine.snapshot(2.0).doing == "stop"
     assert engine.finish("it did not start", 3.0, U) is None
     assert engine.state == "stopped"
@@ -317,7 +317,7 @@ def test_replacing_begins_anew_also_in_the_middle_of_a_restart() -> None:
     assert engine.take() == "restart"
 
 
-# what is shown
+# snapshots and settings
 
 
 @pytest.mark.parametrize(

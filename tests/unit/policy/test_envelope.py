@@ -12,7 +12,7 @@ INNER = {"error": {"code": 503, "message": "The model is overloaded.", "status":
 
 
 def said(body: object) -> tuple[str, str, int | None]:
-    """Shape, innermost sentence, innermost status."""
+    """Returns the shape, the innermost message and the innermost status."""
     read = read_body(body if isinstance(body, str | bytes) else json.dumps(body))
     return read.shape, read.message, read.status
 
@@ -77,7 +77,7 @@ def test_what_is_no_error_status_is_none(code: object) -> None:
     assert said({"error": {"code": code, "message": "500 tokens of 9"}})[2] is None
 
 
-# words
+# codes, echoes and hints
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_nesting_has_a_bound(text: str) -> None:
     assert read_body(text).shape in ("json", "text")
 
 
-# loose JSON
+# lenient JSON
 
 
 @pytest.mark.parametrize(

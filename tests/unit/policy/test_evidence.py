@@ -22,7 +22,7 @@ def run_of(length: int, recent_rate: float = 0.0) -> Run:
 
 
 def needed(threshold: int, calls: int, failures: int, recent_rate: float = 0.0) -> int:
-    """Failures in a row that are evidence after so many calls in a minute, of which so many failed."""
+    """Returns how many failures in a row are evidence after `calls` calls in a minute, of which `failures` failed."""
     window = window_of(calls, failures)
     for length in range(1, 500):
         window.add(True, False, 59.99, 60.0, None)
@@ -47,7 +47,7 @@ def test_of_the_threshold_and_a_quarter_of_a_second_the_longer_run_is_needed(
 
 @pytest.mark.parametrize(("share", "length"), [(0.01, 5), (0.1, 9), (0.2, 13), (0.3, 17), (0.4, 22), (0.5, 29)])
 def test_steady_failures_ask_for_longer_runs(share: float, length: int) -> None:
-    """9,600 calls a minute: the expected runs of this length are fewer than 2 in 100,000."""
+    """At 9,600 calls a minute, fewer than 2 in 100,000 runs of this length are expected by chance."""
     window = window_of(9600, int(9600 * share))
     assert is_run_evidence(run_of(length), 5, window, 600.0)
     assert length == 5 or not is_run_evidence(run_of(length - 1), 5, window, 600.0)
@@ -62,7 +62,7 @@ def test_few_calls_at_one_instant_are_no_heavy_traffic() -> None:
 
 
 def test_first_calls_of_a_busy_deployment_are_no_outage_before_a_quarter_of_a_second() -> None:
-    """Unless there are twenty of them."""
+    """Twenty failures are evidence even before that."""
     assert not is_run_evidence(run_of(19), 5, window_of(19, 19, over_s=0.2), 0.24)
     assert is_run_evidence(run_of(19), 5, window_of(19, 19, over_s=0.2), 0.25)
     assert is_run_evidence(run_of(20), 5, window_of(20, 20, over_s=0.2), 0.24)
@@ -74,7 +74,7 @@ def test_who_asks_for_fewer_failures_than_by_default_gets_them_at_once(threshold
 
 
 def test_run_lasts_as_long_as_a_success_takes() -> None:
-    """At most half a second: of calls sent at one moment the failures are known first."""
+    """Half a second is the maximum: of calls sent at one moment, the failures arrive first."""
     run = run_of(300)
     assert not is_run_evidence(run, 5, window_of(1000, 0), 0.29, 0.3)
     assert is_run_evidence(run, 5, window_of(1000, 0), 0.3, 0.3)
@@ -94,7 +94,7 @@ def test_window_without_a_success_asks_for_a_run_as_long_as_failures_take() -> N
 
 
 def test_only_failures_of_calls_that_were_sent_before_an_answer_takes_count() -> None:
-    """A burst after a lull: its failures come at once, and its answers after 0.4 s."""
+    """A burst after a lull: its failures arrive at once, and its answers after 0.4 s."""
     run, window = Run(0.8), window_of(600, 480)
     run.add_failure(59.0, 58.9)
     for _ in range(200):
@@ -105,7 +105,7 @@ def test_only_failures_of_calls_that_were_sent_before_an_answer_takes_count() ->
 
 @pytest.mark.parametrize("share", [0.4, 0.8])
 def test_calls_that_do_not_fail_are_going_to_succeed(share: float) -> None:
-    """Failures come after 0.1 s and answers after 5 s; 20 calls a second, one after the other."""
+    """Failures take 0.1 s and answers 5 s, at 20 calls a second, one after the other."""
     run = Run()
     for number in range(80):
         if number % 10 < share * 10:
@@ -122,7 +122,7 @@ def test_worse_of_the_window_and_lately_is_taken_and_at_most_nine_in_ten() -> No
 
 
 def test_recent_share_that_is_low_by_chance_is_not_taken_at_its_word() -> None:
-    """90 % of 1,000 calls have failed, and of the last ten five."""
+    """90 % of 1,000 calls have failed, but only five of the last ten."""
     run = Run()
     for _ in range(100):
         for _ in range(9):
@@ -165,7 +165,7 @@ def test_share_is_significant_from_so_many_calls_on(limit: float, share: float, 
 
 @pytest.mark.parametrize("limit", [0.1, 0.5, 0.8, 1.0])
 def test_significant_share_is_one_in_ten_thousand_or_rarer(limit: float) -> None:
-    """Against the exact binomial tail at 0.9 of the limit."""
+    """Compares with the exact binomial tail at 0.9 of the limit."""
     rate = 0.9 * limit
     for calls in (12, 20, 50, 100, 200):
         for count in range(-int(-calls * limit // 1), calls + 1):

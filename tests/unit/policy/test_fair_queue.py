@@ -55,7 +55,7 @@ def test_caller_that_was_idle_has_no_credit() -> None:
 
 
 def test_caller_that_comes_back_after_each_turn_has_no_more_than_its_share() -> None:
-    """It waits with one call at a time, so that nothing is remembered of it in between."""
+    """It has one call in the queue at a time, so the queue keeps no state of it in between."""
     queue = queue_of(*[HOG] * 1000)
     queue.add(ticket(VICTIM))
     taken: Counter[str] = Counter()
@@ -68,7 +68,7 @@ def test_caller_that_comes_back_after_each_turn_has_no_more_than_its_share() -> 
 
 
 def test_calls_that_leave_cost_the_caller_no_turn() -> None:
-    """Clients with short timeouts leave and come back; the calls behind them move up."""
+    """Clients with short timeouts disconnect and retry; the calls behind them move up."""
     queue = queue_of(*[HOG] * 100)
     for _ in range(500):
         gone, kept = ticket(VICTIM), ticket(VICTIM)
@@ -152,7 +152,7 @@ def test_every_priority_that_waits_has_its_share() -> None:
 
 
 def test_lower_priority_that_comes_back_after_each_turn_has_its_share() -> None:
-    """One call at a time beside a hog: it need not wait for three turns each time, if they were passed meanwhile."""
+    """One call at a time beside a hog: it does not wait for three turns each time if it was passed over meanwhile."""
     line = line_of(*[(HOG, 0)] * 1000)
     taken: Counter[int] = Counter()
     for turn in range(1000):
@@ -169,7 +169,7 @@ def test_of_two_that_were_passed_equally_often_the_higher_priority_goes_first() 
 
 
 def test_calls_that_take_equally_long_share_one_slot_by_turns() -> None:
-    """The calls before have shown how long calls of each priority take."""
+    """Earlier calls have shown how long calls of each priority take."""
     line = line_of(*[(HOG, 0)] * 50, *[(HOG, 1)] * 50, *[(HOG, 2)] * 50)
     priorities = []
     for now in range(60):
@@ -224,7 +224,7 @@ def test_victim_behind_a_hog_expects_its_own_wait() -> None:
     assert (line.count_ahead(1, VICTIM), line.count_ahead(0, HOG)) == (3, 900)
 
 
-# a full line
+# full queue
 
 
 def test_hog_that_fills_the_line_gives_its_newest_place_to_a_victim() -> None:

@@ -1,4 +1,4 @@
-"""What callers get of a gate's capacity, over a virtual clock: a hog, victims, weights, and a thousand callers."""
+"""How callers share a gate's capacity, on a virtual clock: a hog, victims, weights, and a thousand callers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Crowd:
         self.now = 0.0
         self.served: Counter[str] = Counter()
         self.used_s: defaultdict[str, float] = defaultdict(float)
-        """How long each caller's calls have used slots."""
+        """Seconds for which each caller's calls have used slots."""
         self.refused: Counter[str] = Counter()
         self._events: list[tuple[float, int, Caller, int, Slot]] = []
         self._numbers = count()
@@ -38,7 +38,7 @@ class Crowd:
             self._send(caller, priority)
 
     def stop(self, name: str) -> None:
-        """It sends no more."""
+        """Stops the caller from sending further calls."""
         self._stopped.add(name)
 
     def run(self, seconds: float) -> None:
@@ -77,7 +77,7 @@ class Crowd:
             self._begin(caller, priority, ticket.slot)
 
     def _begin(self, caller: Caller, priority: int, slot: Slot) -> None:
-        # Answers do not all come at the same instant.
+        # Spreads the answers, so that they do not all arrive at the same instant.
         lasts_s = LASTS_S.get(caller.name, ANSWER_S) * (1 + next(self._numbers) % 7 / 1000)
         self.used_s[caller.name] += lasts_s
         heapq.heappush(self._events, (self.now + lasts_s, next(self._numbers), caller, priority, slot))
@@ -96,7 +96,7 @@ def test_victim_beside_a_hog(capacity: int, hog_priority: int, least: float) -> 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 4, 5, 20])
 @pytest.mark.parametrize(("hog_priority", "least"), [(0, 0.2), (1, 0.39)])
 def test_victim_beside_a_hog_whose_calls_take_longer(capacity: int, hog_priority: int, least: float) -> None:
-    """A turn each would leave a twentieth of the capacity to the victim."""
+    """With one turn each, the victim would get a twentieth of the capacity."""
     crowd = Crowd(capacity)
     crowd.open(Caller("slow hog"), 50 * capacity, hog_priority)
     crowd.open(Caller("victim"), 2 * capacity)
@@ -106,7 +106,7 @@ def test_victim_beside_a_hog_whose_calls_take_longer(capacity: int, hog_priority
 
 @pytest.mark.parametrize(("capacity", "most"), [(1, 0.35), (2, 0.3), (3, 0.3), (4, 0.3)])
 def test_long_calls_of_a_lower_priority_take_no_more_than_its_share(capacity: int, most: float) -> None:
-    """Of a single slot they have a little more: such a call takes a third of the time that is remembered."""
+    """On a single slot they get slightly more: such a call takes a third of the remembered time."""
     crowd = Crowd(capacity)
     crowd.open(Caller("slow hog"), 200, priority=2)
     crowd.open(Caller("victim"), 200, priority=1)
@@ -116,7 +116,7 @@ def test_long_calls_of_a_lower_priority_take_no_more_than_its_share(capacity: in
 
 @pytest.mark.parametrize("capacity", [1, 2, 3])
 def test_very_long_calls_of_a_lower_priority_have_their_turns(capacity: int) -> None:
-    """A call takes longer than the time of use that is remembered."""
+    """A call takes longer than the remembered time of use."""
     crowd = Crowd(capacity)
     crowd.open(Caller("very slow"), 20, priority=2)
     crowd.open(Caller("victim"), 200, priority=1)

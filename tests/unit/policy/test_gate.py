@@ -23,14 +23,14 @@ def enter(of: Gate, now: float = 0.0, priority: int = 1) -> Slot:
 
 
 def limit(of: Gate, now: float) -> None:
-    """Thirty calls meet a 429 each during the half second before."""
+    """Reports a 429 for thirty calls during the half second before `now`."""
     slots = [enter(of, now - 0.6) for _ in range(30)]
     for i, slot in enumerate(slots):
         of.exit(slot, now if i == len(slots) - 1 else now - 0.5, "rate_limited", 0.05)
 
 
 class Told:
-    """Tickets by name, and who was told what in which order."""
+    """Tickets by name, and the order in which they were granted."""
 
     def __init__(self, of: Gate) -> None:
         self.gate = of
@@ -103,7 +103,7 @@ def test_line_is_served_by_priority_and_then_in_order() -> None:
     slot = enter(of)
     for name, priority in (("a", 1), ("b", 2), ("c", 0), ("d", 1), ("e", 0)):
         assert told.join(name, priority)
-    for name in "ceabd":  # after three turns of others the lowest priority has one
+    for name in "ceabd":  # after three turns of higher priorities the lowest one gets a turn
         of.exit(slot, 1.0, "ok", 1.0)
         assert of.advance(1.0) is None
         assert told.order[-1] == name
@@ -394,7 +394,7 @@ def test_overloads_of_calls_that_were_out_together_are_one_signal() -> None:
     assert of.snapshot(3.0).limit == 19
 
 
-# In a world of virtual time
+# simulations on a virtual clock
 
 
 @pytest.mark.parametrize("seed", [7, 8, 9])
@@ -502,7 +502,7 @@ def test_slot_that_comes_back_says_whether_anybody_waits_for_it() -> None:
 
 
 def test_newest_call_goes_first_while_the_load_is_too_high() -> None:
-    """Once sending less has helped; until then, and at any other limit, the calls go as they came."""
+    """Only once sending less has helped. Until then, and at any other limit, the queue is first in, first out."""
     busy = gate()
     told = Told(busy)
     throttle = busy._throttle
@@ -520,7 +520,7 @@ def test_newest_call_goes_first_while_the_load_is_too_high() -> None:
 
 
 def test_calls_that_are_held_for_their_caller_alone_are_not_before_those_of_others() -> None:
-    """Those of others go first, also those of a caller that has had more turns."""
+    """Calls of other callers go first, even of a caller that has had more turns."""
     of = gate(concurrency=1)
     for now in (0.0, 0.1):
         slot = of.try_enter(now, source="limited")

@@ -110,7 +110,7 @@ def test_worst_reasons_come_first_and_none_is_left_out() -> None:
     )
 
 
-# all together
+# overall status
 
 
 def test_all_are_healthy_when_each_is() -> None:

@@ -61,7 +61,7 @@ def test_learned_delay_is_the_quantile_asked_for() -> None:
 
 @pytest.mark.parametrize("slow", [4, 5, 6, 9])
 def test_slow_mode_at_the_edge_of_the_quantile_cannot_pull_the_delay_to_itself(slow: int) -> None:
-    """A36: 95 % at 0.1 s and 5 % at 2 s; a sample of a hundred holds now more, now fewer of them."""
+    """Scenario A36: 95 % at 0.1 s and 5 % at 2 s; samples of a hundred contain varying numbers of slow ones."""
     learned_s = delay_s(noted(*[0.1] * (100 - slow), *[2.0] * slow))
     assert learned_s is not None
     assert learned_s <= 0.15 + 1e-12
@@ -110,7 +110,7 @@ def test_delay_that_was_not_known_is_known_with_the_next_answer() -> None:
 
 def test_delays_of_deployments_that_are_no_more_are_forgotten() -> None:
     class Sample(Latency):
-        """One that can be seen to go."""
+        """A sample that accepts weak references, so that its collection can be observed."""
 
     def ask(sample: Sample) -> None:
         seen.add(sample)
@@ -159,7 +159,7 @@ def test_settings_may_be_replaced() -> None:
 
 @pytest.mark.parametrize("max_extra", [0.01, 0.05, 0.3])
 def test_storm_costs_the_share_and_the_reserve_and_no_more(max_extra: float) -> None:
-    """A38: every call would like a hedge; at any moment, not only at the end."""
+    """Scenario A38: every call wants a hedge. The bound holds at every moment, not only at the end."""
     dice = random.Random(3)
     budget = HedgeBudget(HedgeSettings(max_extra=max_extra))
     spent = 0

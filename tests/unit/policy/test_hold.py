@@ -10,7 +10,7 @@ from llm_guard.policy.limiter import Ending
 
 
 def looking(now: float = 10.0) -> tuple[Gate, Slot]:
-    """A gate whose hold has just ended, and the call that looks."""
+    """Returns a gate at the end of a pause, and the slot of the trial call."""
     gate = Gate(CapacitySettings(), 0.0)
     gate.hold(now)
     slot = gate.try_enter(now)
@@ -79,7 +79,7 @@ def test_look_that_is_left_unused_is_followed_by_another_at_once() -> None:
 
 
 def test_look_that_does_not_come_back_opens_the_gate() -> None:
-    """An answer may take minutes: the others do not wait for it."""
+    """An answer may take minutes, and the other calls do not wait for it."""
     gate, first = looking()
     assert gate.try_enter(10.0 + LOOK_S - 0.1) is None
     assert gate.try_enter(10.0 + LOOK_S) is not None
@@ -123,12 +123,12 @@ def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
     now = 10.2
     while (next_at := gate.advance(now)) is not None:
         now = next_at
-    assert 17 < now < 20  # they came at 50 a second, and go a quarter faster
+    assert 17 < now < 20  # they arrived at 50 a second, and are sent a quarter faster
     assert len(told) == 500
 
 
 def test_overflowing_line_opens_as_fast_as_answers_allow() -> None:
-    """How many came is not known then."""
+    """The number of arrivals is unknown then."""
     gate = Gate(CapacitySettings(queue=100), 0.0)
     gate.hold(10.0)
     tickets = [gate.join(1, lambda: None) for _ in range(100)]

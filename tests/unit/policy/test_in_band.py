@@ -13,7 +13,7 @@ DONE = "data: [DONE]"
 CUT = "<EOF>"
 
 
-# success
+# successes
 
 
 @pytest.mark.parametrize(

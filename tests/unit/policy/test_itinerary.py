@@ -9,7 +9,7 @@ from llm_guard.policy.next_step import FallBack, Retry
 
 
 def three() -> tuple[Itinerary, Stop, Stop, Stop]:
-    """Two deployments of one model, then one of another."""
+    """Returns two deployments of one model, then one of another."""
     a, b, c = Stop(0, "gpt"), Stop(1, "gpt"), Stop(2, "claude")
     return Itinerary([a, b, c]), a, b, c
 

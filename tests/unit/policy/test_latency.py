@@ -28,7 +28,7 @@ def noted(*durations_s: float, now: float = 0.0) -> Latency:
 
 
 def hundred() -> Latency:
-    """1 s to 100 s, in no order."""
+    """Returns samples of 1 s to 100 s in mixed order."""
     return noted(*(float(i * 37 % 101) for i in range(1, 101)))
 
 
@@ -100,7 +100,7 @@ def test_sample_that_nobody_looks_at_is_the_last_512_as_well() -> None:
 
 
 def test_cut_exchange_is_longer_than_all_that_finished() -> None:
-    """Survivors only would show a deployment that answers 90 in 100 within 1 s and hangs on the others as fast."""
+    """Survivors alone would make a deployment that answers 90 of 100 in 1 s and hangs on the rest look as fast."""
     latency = noted(*[1.0] * 90)
     for _ in range(10):
         latency.note_cut(1.5, 0.0)
@@ -182,7 +182,7 @@ def test_peak_is_forgotten_after_thirty_seconds_of_silence() -> None:
 
 
 def test_fast_failure_costs_ten_usual_answers() -> None:
-    """A44: an error after 5 ms must not look fast."""
+    """Scenario A44: an error after 5 ms must not look fast."""
     ewma = PeakEwma()
     ewma.note(2.0, 0.0)
     ewma.note_failure(0.005, 0.0)

@@ -1,4 +1,4 @@
-"""Which calls are answered later, and what follows a round that brought no answer."""
+"""Which calls are deferred, and what follows a round of attempts that produced no response."""
 
 from __future__ import annotations
 

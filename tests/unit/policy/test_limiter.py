@@ -20,7 +20,7 @@ def limiter(**changes: object) -> Limiter:
 def note(
     law: Limiter, ending: Ending, at: float, latency_s: float | None = None, *, entered_at: float | None = None
 ) -> int:
-    """One call that ends while the limit is in use; the limit after it."""
+    """Notes one call that ends while the limit is in use; returns the limit after it."""
     limit = law.limit(at)
     assert limit is not None
     law.note(ending, at if entered_at is None else entered_at, at, latency_s, limit)
@@ -106,7 +106,7 @@ def test_where_slow_is_set_the_usual_latency_does_not_matter() -> None:
 
 
 def warm(law: Limiter, latency_s: float = 0.1, answers: int = 200) -> float:
-    """A past of even answers, without load: the limit stays; the instant after it."""
+    """Notes steady answers without load, which leave the limit unchanged; returns the instant after them."""
     for i in range(answers):
         law.note("ok", i / 10, i / 10, latency_s, 1)
     return answers / 10
@@ -153,7 +153,7 @@ def test_usual_latency_falls_soon_after_a_long_overload() -> None:
 
 
 def test_busy_deployment_does_not_get_used_to_its_overload() -> None:
-    """A thousand answers a second for ten seconds."""
+    """Ten seconds at a thousand answers a second."""
     law = limiter()
     now = warm(law)
     for i in range(10_000):
@@ -170,7 +170,7 @@ def test_slow_latency_becomes_usual_with_time() -> None:
 
 
 def test_limit_finds_what_a_server_can_do() -> None:
-    """A server that does 50 at a time in 0.1 s, and lets the others share; there is always more to do."""
+    """The server handles 50 calls at a time in 0.1 s and slows down in proportion beyond that; demand is constant."""
     law = limiter()
     now, in_flight, limits = 0.0, 0, []
     ends: list[tuple[float, float]] = []
@@ -210,7 +210,7 @@ def test_call_from_before_the_outage_does_not_speed_up_the_ramp() -> None:
 
 
 def test_ramp_begins_with_half_of_what_was_usually_in_flight() -> None:
-    """From 4 a busy deployment with slow answers would refuse calls for as long as the ramp lasts."""
+    """From 4, a busy deployment with slow answers would refuse calls for as long as the ramp lasts."""
     law = Limiter(LimiterSettings())
     now = busy(law, 400)
     law.ramp(now + 600.0, 10.0, 0)
@@ -218,7 +218,7 @@ def test_ramp_begins_with_half_of_what_was_usually_in_flight() -> None:
 
 
 def busy(law: Limiter, in_flight: int, seconds: int = 60) -> float:
-    """A past in which as many calls are in flight, and ten a second succeed; the instant after it."""
+    """Notes a history with `in_flight` concurrent calls and ten successes a second; returns the instant after it."""
     for i in range(seconds * 10):
         law.note("ok", i / 10 - 1.0, i / 10, 1.0, in_flight)
     return float(seconds)

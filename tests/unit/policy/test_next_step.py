@@ -182,7 +182,7 @@ def test_call_out_of_time_ends_whatever_else_holds() -> None:
     assert Facts(FailureKind.AUTH, deadline_at=99.0, has_next=True).decide() == GiveUp("deadline")
 
 
-# another model, and when it is preferred to the one that was asked for
+# fallback to another model, and when it is preferred
 
 CHEAP = Facts(
     FailureKind.RATE_LIMIT, has_next=True, has_only_other_models=True, has_other_model=True, fallback_at=105.0
@@ -224,7 +224,7 @@ def test_without_fallback_after_another_model_is_as_good_as_another_deployment()
     assert isinstance(replace(busy, kind=FailureKind.SERVER_ERROR).decide(), Retry)
 
 
-# what took longer than any limit that was chosen
+# default time limits
 
 
 def test_exchange_that_a_default_limit_ends_twice_is_not_sent_a_third_time() -> None:
@@ -269,7 +269,7 @@ def test_call_out_of_time_goes_to_no_other_model() -> None:
     assert replace(too_long, is_total=True).decide() == GiveUp("deadline")
 
 
-# what must not be done twice
+# calls that must not be executed twice
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NETWORK, FailureKind.TIMEOUT, FailureKind.TRUNCATED])

@@ -25,7 +25,7 @@ AT = 1000.0
 def begin(
     opening: Opening, now: float, *, early: bool = True, brownout: bool = False, open_s: float = 30.0, jitter: float = 0
 ) -> float:
-    """An opening begins, the first or after a failed probe; how long it lasts."""
+    """Begins an opening, the first one or the one after a failed probe; returns its length in seconds."""
     opening.begin(now, open_s, 300.0, jitter, has_early_probes=early, is_brownout=brownout)
     return opening.probe_at() - now
 
@@ -49,7 +49,7 @@ def probe(breaker: Breaker, signal: Signal, now: float) -> Transition | None:
 
 
 def opened(settings: BreakerSettings = EARLY, phase: float = 0.0) -> Breaker:
-    """Since the instant `AT`."""
+    """Returns a breaker that opened at the instant `AT`."""
     breaker = Breaker(settings, phase)
     for place in range(settings.consecutive_failures):
         at = AT if place else AT - 1.0
@@ -59,13 +59,13 @@ def opened(settings: BreakerSettings = EARLY, phase: float = 0.0) -> Breaker:
 
 
 def succeed(breaker: Breaker, now: float) -> None:
-    """A hundred calls, after which an outage is forgotten."""
+    """Makes a hundred successful calls, after which an outage is forgotten."""
     for _ in range(100):
         breaker.settle(acquire(breaker, now), HEALTHY, now)
 
 
 def probes_until(breaker: Breaker, last_s: float) -> list[float]:
-    """When each probe passes, in seconds since the opening; each fails at once, and a call comes every 1/64 s."""
+    """Returns when each probe passed, in seconds since the opening. Each fails at once; a call arrives every 1/64 s."""
     probed = []
     for tick in range(1, int(last_s * 64) + 1):
         now = AT + tick / 64
@@ -162,8 +162,8 @@ def test_recovery_is_noticed_within_800_ms_and_a_twentieth_of_the_outage(outage_
     ("calls_per_s", "interval_s"), [(50, 1.0), (400, 0.625), (1000, 0.53), (4000, 0.53)]
 )  # fmt: skip
 def test_where_many_calls_are_refused_a_probe_is_one_of_250_of_them(calls_per_s: int, interval_s: float) -> None:
-    """1,000 clients that wait for the end of an outage are served the later the longer it goes unnoticed. At 50/s an
-    outage of 8 s may cost 24 attempts."""
+    """If an outage's end is detected late, 1,000 clients that wait for it are served late. At 50/s an outage of 8 s may
+    cost 24 attempts."""
     breaker, probed = opened(), []
     for tick in range(1, 5 * calls_per_s):
         now = AT + tick / calls_per_s
@@ -261,7 +261,7 @@ def test_cancelled_early_probe_returns_its_permit() -> None:
 
 
 def test_probes_that_hang_are_followed_by_others_in_bounded_time() -> None:
-    """None returns, for ten minutes: first one a second, then one every 3.5 s."""
+    """No probe returns for ten minutes: at first one is sent each second, then one every 3.5 s."""
     breaker = opened()
     sent = [tick / 64 for tick in range(600 * 64) if breaker.try_acquire(AT + tick / 64) is not None]
     intervals = [after - before for before, after in pairwise(sent)]
@@ -292,7 +292,7 @@ def test_probe_that_outlived_its_lease_reopens_if_no_newer_one_is_in_flight() ->
 
 
 def test_calls_that_are_refused_beside_a_probe_come_back_when_it_may_have_succeeded() -> None:
-    """Not when its lease ends, and the later the longer it takes."""
+    """The suggested wait does not run until the lease ends, and grows with the duration of the probe."""
     breaker = opened()
     assert breaker.come_back_s(AT) == breaker.retry_after_s(AT) == 0.25
     acquire(breaker, AT + 1.0)
@@ -366,14 +366,14 @@ def test_good_light_probe_comes_before_the_early_ones() -> None:
     assert breaker.retry_after_s(AT + 0.125) == pytest.approx(0.80625)
 
 
-# Under traffic: attempts of 20 ms; whoever failed comes back after 0.2, 0.4 and 0.8 s, if he retries at all.
+# Under traffic: attempts take 20 ms; clients that retry do so after 0.2, 0.4 and 0.8 s.
 
 
 class Seen(NamedTuple):
     attempts: list[float]
-    """When each was let through."""
+    """Instants at which the breaker let an attempt through."""
     ended: Counter[str]
-    """Of the calls: ok, failed, refused."""
+    """Number of calls by result: ok, failed, refused."""
     transitions: list[Transition]
 
 
@@ -413,7 +413,7 @@ def simulate(
 
 
 def blips(burst_s: float, shift_s: float) -> Callable[[float], bool]:
-    """Every 2 s, from 2 s on, all calls of `burst_s` fail."""
+    """Every 2 s, from 2 s on, all calls fail for `burst_s` seconds."""
     return lambda now: now >= 2 and (now - shift_s) % 2 < burst_s
 
 
@@ -426,7 +426,7 @@ def test_blips_of_a_fifth_of_a_second_never_open_a_busy_deployment(shift_s: floa
 
 
 def test_blip_that_opens_a_cold_deployment_costs_a_quarter_of_a_second() -> None:
-    """Its first 250 ms of calls fail; half a minute of refusals followed once."""
+    """The calls of the first 250 ms fail. This used to cause half a minute of refusals."""
     seen = simulate(Breaker(BreakerSettings()), lambda now: now < 0.25, calls_per_s=100, until=60)
     assert [each.after for each in seen.transitions] == ["open", "closed"]
     assert seen.transitions[1].at - seen.transitions[0].at == pytest.approx(0.27, abs=0.011)
@@ -438,7 +438,7 @@ def test_blips_of_half_a_second_open_it_until_the_first_early_probe(shift_s: flo
     settings = BreakerSettings(early_probes=early_probes)
     seen = simulate(Breaker(settings), blips(0.5, shift_s), calls_per_s=100, until=60)
     openings = [each for each in seen.transitions if each.before == "closed"]
-    if not early_probes:  # what the early probes are for
+    if not early_probes:  # the reason for early probes
         assert len(openings) == 1
         assert seen.ended["ok"] < 0.1 * 6000
         return
@@ -449,7 +449,7 @@ def test_blips_of_half_a_second_open_it_until_the_first_early_probe(shift_s: flo
 
 
 def test_opening_by_chance_in_a_brownout_costs_a_second_instead_of_half_a_minute() -> None:
-    """The first five calls fail, then 40 %: so do four early probes in ten."""
+    """The first five calls fail, then 40 % do, and so do four in ten of the early probes."""
 
     def refused_s(seed: int, early_probes: bool) -> float:
         dice, now, lost_s = random.Random(seed), AT, 0.0
@@ -473,7 +473,7 @@ def test_opening_by_chance_in_a_brownout_costs_a_second_instead_of_half_a_minute
 def test_outage_of_eight_seconds_lets_few_attempts_through_and_its_end_is_noticed(
     open_for: float, shift_s: float, phase: float
 ) -> None:
-    """50 calls/s, 400 in the outage, each with up to three retries; at most 0.06 attempts per call are wanted."""
+    """50 calls/s, 400 during the outage, each with up to three retries. The goal is at most 0.06 attempts per call."""
     begins_at = 60 + shift_s
     ends_at = begins_at + 8
     seen = simulate(

@@ -18,7 +18,7 @@ def rate(pacer: Pacer, now: float) -> float:
 
 
 def refuse(pacer: Pacer, calls: int, now: float) -> None:
-    """So many calls went 0.6 s ago and met a 429 each, the first half a second ago, the last now."""
+    """Notes `calls` calls that were sent 0.6 s ago: all got a 429, half a second ago, and the last one now."""
     for _ in range(calls):
         pacer.take(now - 0.6)
     for i in range(calls):
@@ -26,7 +26,7 @@ def refuse(pacer: Pacer, calls: int, now: float) -> None:
 
 
 def limited(calls: int = 40, now: float = 100.0) -> Pacer:
-    """One that let `calls` go during the second before `now`, and as many that met a 429."""
+    """Returns a pacer that sent `calls` calls in the second before `now`, followed by about as many that got a 429."""
     pacer = Pacer(0.0)
     for i in range(calls):
         pacer.take(now - 1 + i / calls)
@@ -35,7 +35,7 @@ def limited(calls: int = 40, now: float = 100.0) -> Pacer:
 
 
 def again(pacer: Pacer, now: float, calls: int = 20, refused: int = 1) -> None:
-    """Of calls that went just now, so many meet a 429."""
+    """Notes `calls` calls that were sent just now, of which `refused` got a 429."""
     for _ in range(calls):
         pacer.take(now - 0.01)
     for _ in range(refused):
@@ -43,7 +43,7 @@ def again(pacer: Pacer, now: float, calls: int = 20, refused: int = 1) -> None:
 
 
 def drain(pacer: Pacer, begin: float, end: float) -> int:
-    """Calls that go when one always waits."""
+    """Returns the number of calls that are sent while one is always waiting."""
     now, gone = begin, 0
     while True:
         at = pacer.opens_at(now)
@@ -169,7 +169,7 @@ def test_one_429_of_few_calls_cuts_nothing() -> None:
 
 
 def test_next_429_finds_what_was_accepted_since_the_cut() -> None:
-    """A flood of 100/s was let in; the bucket behind it gives 10/s."""
+    """A flood of 100/s was admitted; the provider's token bucket accepts 10/s."""
     pacer = limited(100)
     drain(pacer, 100.0, 101.0)
     for _ in range(80):
@@ -188,7 +188,7 @@ def test_429s_of_calls_from_before_the_cut_do_not_count_again() -> None:
 
 
 def stopped() -> Pacer:
-    """Nothing is accepted from 100 s on, and nothing was in the minute before."""
+    """Returns a pacer in front of a provider that accepts nothing from 100 s on, nor in the minute before."""
     pacer = limited(0)
     assert pacer.snapshot(100.0).is_probing
     return pacer
@@ -254,7 +254,7 @@ def test_rate_is_shown_with_its_cause_and_its_beginning() -> None:
 
 
 def vain(pacer: Pacer, begin: float, epochs: int = 3, share: float = 0.25) -> float:
-    """Right after each cut as many 429s as ever, and one that ends the epoch; when the last came."""
+    """Notes as many 429s after each cut as before, and one that ends each epoch; returns when the last one arrived."""
     for i in range(epochs):
         again(pacer, begin + i + 0.4, 40, round(40 * share) - 1)
         again(pacer, begin + i + 1, 1, 1)
@@ -317,7 +317,7 @@ def test_cut_makes_room_for_the_background_and_is_deeper() -> None:
 
 
 def test_calls_without_a_chance_of_an_answer_are_not_taken_for_accepted() -> None:
-    """Each 429 takes 0.4 s: of an epoch of a second only six tenths are answered."""
+    """Each 429 takes 0.4 s, so in an epoch of one second only the calls of the first 0.6 s are answered."""
     pacer, cut_at = limited(100), 100.0
     for _ in range(3):
         for i in range(50):
@@ -408,7 +408,7 @@ def test_background_is_forgotten_after_a_row_of_answers_that_it_makes_all_but_im
 
 
 def test_rate_whose_doubling_was_refused_comes_back_and_stays_there_for_longer() -> None:
-    """A limit that is still there is met seldom; one that is gone is forgotten all the same."""
+    """A limit that still exists is tested rarely; one that no longer exists is forgotten nevertheless."""
     pacer = limited(100)
     before = rate(pacer, 100.0)
     drain(pacer, 100.0, 101.8)
@@ -507,7 +507,7 @@ def test_window_that_is_nearly_used_up_binds() -> None:
 def test_window_with_fewer_calls_than_are_in_flight_and_waiting_binds(
     waiting: int, in_flight: int, expected: float
 ) -> None:
-    """What is in flight may not have been counted yet: up to a fifth of the window is kept back for it."""
+    """The provider may not have counted calls in flight yet: up to a fifth of the window is kept back for them."""
     pacer = Pacer(0.0)
     pacer.note_hint(requests(30.0), waiting, in_flight, 0.0, 0.0)
     assert rate(pacer, 0.0) == pytest.approx(expected)
@@ -526,7 +526,7 @@ def fixed(remaining: float, reset_s: float) -> RateHint:
 
 
 def window_that_empties(pacer: Pacer) -> None:
-    """A call a second from 10 s on; all that remains after 50 s is gone at once."""
+    """Reports a call per second from 10 s on; after 50 s all that remains is used up at once."""
     for second in range(10, 50):
         pacer.note_hint(fixed(60.0 - (second - 9), 60.0 - second), 0, 0, float(second), float(second))
     pacer.note_hint(fixed(0.0, 10.0), 20, 0, 50.0, 50.0)

@@ -12,7 +12,7 @@ SETTINGS = CapacitySettings()
 
 
 def refuse(paces: Paces, caller: str, *instants: float, hint_s: float = 30.0) -> None:
-    """Calls that are refused at once, and asked to come back later."""
+    """Notes calls that were refused at once with a Retry-After of `hint_s`."""
     for now in instants:
         paces.of(caller, now)
         paces.note_rate_limited(caller, now, SETTINGS, now)
@@ -78,7 +78,7 @@ def send(paces: Paces, caller: str, now: float, *, is_accepted: bool) -> None:
 
 
 def paces_with_rate_of(caller: str) -> Paces:
-    """Three of four calls of this caller met a 429 until instant 1.5. It has a rate at which calls are accepted."""
+    """Three of four calls of this caller got a 429 until 1.5 s. A rate at which calls are accepted has been learned."""
     paces = Paces(0.0)
     for call in range(60):
         send(paces, caller, call / 40, is_accepted=call % 4 == 0)
@@ -154,7 +154,7 @@ def test_caller_that_is_accepted_whenever_the_others_are_refused_leaves_them() -
 
 
 def test_callers_with_one_limit_stay_together() -> None:
-    """However often a call is refused, and though one of them calls nine times as often."""
+    """The share of refused calls does not matter, nor that one caller sends nine times as many."""
     for share in (0.05, 0.5, 0.95):
         apart, draw = Apart(Pace(0.0), ["hog", "light"], 0.0), Random("together").random
         for now in range(20_000):

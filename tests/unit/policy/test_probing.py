@@ -90,11 +90,11 @@ def test_completion_must_be_one() -> None:
     assert judge_completion(400, False).finding == "answered"
 
 
-# the record
+# history
 
 
 def noted(*sights: Sight, succeeded: tuple[int, ...] = (), max_failures: int = 3) -> tuple[list[bool], RecordSnapshot]:
-    """What each look told, and the end; calls had succeeded before those in `succeeded`."""
+    """Returns the news of each probe and the final snapshot. Calls succeeded before the probes in `succeeded`."""
     record = Record()
     news = [
         record.note(sight, max_failures, have_calls_succeeded=place in succeeded) for place, sight in enumerate(sights)
@@ -150,7 +150,7 @@ def test_calls_that_succeed_bring_back_what_was_down() -> None:
     assert seen.state == "up"
 
 
-# what follows
+# effects and schedule
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""When a small quota is probed, and what follows."""
+"""When a small quota is probed, and the effects of a probe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from llm_guard.policy.quota_probes import QuotaProbes
 
 
 def test_calls_of_a_probe_are_counted_from_its_beginning() -> None:
-    """They were counted from the end of its slow start: what it took too early was paid back only in part."""
+    """They used to be counted from the end of the slow start, so an excess before it was only partly paid back."""
     probes = QuotaProbes()
     probes.begin(0.25, 100, is_guess=False)
     assert probes.taken(115) == 15
@@ -21,7 +21,7 @@ def test_probe_that_took_many_calls_has_found_that_the_quota_is_not_small() -> N
 
 
 def test_quota_whose_own_calls_were_refused_is_probed_after_a_row_that_refuses_none() -> None:
-    """A storm that refused half of all calls left a pace of 0.15 a second for minutes."""
+    """A storm that refused half of all calls used to leave a pace of 0.15/s for minutes."""
     probes = QuotaProbes()
     probes.begin(0.25, 100, is_guess=False)
     probes.end(101, 8.0, 0.25)

@@ -1,4 +1,4 @@
-"""The gate and its pacer before storms of 429s and small quotas, simulated on a virtual clock."""
+"""The gate and its pacer during storms of 429s and with small quotas, simulated on a virtual clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(provider: Provider, calls_per_minute: float, seed: int = 1) -> Run:
 
 
 def used(of: Run, per_minute: float) -> float:
-    """Share of the quota."""
+    """Returns the used share of the quota."""
     return (len(of.sent_at) - len(of.limited_at)) / (per_minute * HALF_AN_HOUR_S / 60)
 
 
@@ -51,7 +51,7 @@ def test_answers_of_thirty_seconds_do_not_delay_the_end_of_a_storm(rate: float, 
 def test_provider_that_takes_little_more_than_is_offered_is_used_after_a_storm(
     offered: float, length_s: float, burst: float, least: float
 ) -> None:
-    """A guess of 0.25 calls/s, made while nothing was accepted, was kept for minutes."""
+    """A guess of 0.25 calls/s, made while nothing was accepted, used to be kept for minutes."""
     end = 30.0 + length_s
     of = Run(Stormy(30.0, end, rate=1.5 * offered, burst=burst), seed=3)
     of.offer(offered, 0.0, end + 70.0)
@@ -79,7 +79,7 @@ def test_quota_without_bursts_is_used_however_many_calls_come(per_minute: int, t
 def test_fixed_windows_meet_about_one_429_each(per_minute: int, times: int, has_hint: bool) -> None:
     of = run(WindowQuota(per_minute, has_hint), per_minute * times)
     assert used(of, per_minute) >= 0.8
-    # In the first window the quota has to be found: with a look every four seconds, as it may be a storm.
+    # The quota is found in the first window, with a probe every four seconds, because it could be a storm.
     assert sum(at >= 60.0 for at in of.limited_at) <= 40
 
 

@@ -8,7 +8,7 @@ from llm_guard.policy.recent import MEMORY, Recent
 
 
 def after(outcomes: str, *, every_s: float = 0.0) -> Recent:
-    """F a failure, S a success, the last one at instant 0."""
+    """Notes outcomes, F(ailure) or S(uccess), the last one at instant 0."""
     recent = Recent(-every_s * len(outcomes))
     for place, outcome in enumerate(outcomes, 1):
         recent.note(outcome == "F", every_s * (place - len(outcomes)))
@@ -50,7 +50,7 @@ def test_latest_attempts_outweigh_the_earlier_ones() -> None:
 
 @pytest.mark.parametrize("attempts", [20, 50])
 def test_memory_is_some_twenty_to_fifty_attempts(attempts: int) -> None:
-    """The share halves within them, after an outage of any length."""
+    """The failure share halves within that many, after an outage of any length."""
     share = after("F" * 1000 + "S" * attempts).failure_share(0.0)
     assert 0.25 < share < 0.65
 
@@ -93,6 +93,6 @@ def test_snapshot_says_on_how_much_the_share_rests_and_cannot_be_changed() -> No
 
 
 def test_steady_traffic_fades_as_it_does_in_silence() -> None:
-    """Attempts less than a tenth of a second apart: the weight is that of 20 a second, not of any number at once."""
+    """Attempts less than a tenth of a second apart weigh like 20 a second, not like any number at once."""
     assert after("S" * 2000, every_s=0.05).snapshot(0.0).attempts == pytest.approx(35.4, rel=0.02)
     assert after("S" * 2000, every_s=0.0).snapshot(0.0).attempts == pytest.approx(40.0, rel=0.01)

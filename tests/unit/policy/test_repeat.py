@@ -115,7 +115,7 @@ def test_part_of_a_request_executes_nothing() -> None:
 
 @pytest.mark.parametrize(("status", "is_perhaps"), [(503, False), (500, True), (502, True), (504, True)])
 def test_service_that_says_it_is_unavailable_has_executed_nothing(status: int, is_perhaps: bool) -> None:
-    """OpenAI calls both `server_error`; a 503 is given in place of an execution."""
+    """OpenAI uses `server_error` for both; a 503 means that nothing was executed."""
     answer = Answer(status, "", (), b'{"error": {"type": "server_error"}}')
     assert may_have_executed(Failure(FailureKind.SERVER_ERROR, "answered", answer=answer)) == is_perhaps
     assert may_have_executed(Failure(FailureKind.NETWORK, "reset behind a proxy", answer=answer))

@@ -34,7 +34,7 @@ def test_time_until_giving_up_has_the_bounds_of_the_jitter() -> None:
 
 def test_hourly_limit_draws_the_time_until_giving_up_out() -> None:
     few = replace(PLAIN, max_per_hour=3)
-    # The fourth begins an hour after the first, which began after 2 s.
+    # The fourth attempt begins an hour after the first, which began after 2 s.
     assert giving_up(few, 0.0).expected_s == 2 + HOUR_S
 
 

@@ -14,7 +14,7 @@ FIXED = BudgetSettings(adaptive=False)
 
 
 def exchanges(calls: Iterable[float], fails: Callable[[], bool], budget: RetryBudget) -> tuple[int, int]:
-    """Exchanges made and calls lost, when each call (an instant) is tried three times at most."""
+    """Returns exchanges made and calls lost, with at most three attempts per call (an instant)."""
     made = lost = 0
     for now in calls:
         budget.deposit(now)
@@ -30,7 +30,7 @@ def exchanges(calls: Iterable[float], fails: Callable[[], bool], budget: RetryBu
 
 @pytest.mark.parametrize("calls_per_s", [100, 1000, 1e9])
 def test_total_outage_costs_a_fifth_more_and_the_reserve(calls_per_s: float) -> None:
-    """A18: 20 % of 10,000 calls and 10/s x 10 s in reserve: 1.21 times the load, at any pace."""
+    """Scenario A18: 20 % of 10,000 calls plus a reserve of 10/s x 10 s: 1.21 times the load at any pace."""
     budget = RetryBudget(FIXED, 0.0)
     made, _ = exchanges((i / calls_per_s for i in range(10_000)), lambda: True, budget)
     assert 12_090 <= made <= 12_100
@@ -40,7 +40,7 @@ def test_total_outage_costs_a_fifth_more_and_the_reserve(calls_per_s: float) -> 
 @pytest.mark.parametrize("calls_per_s", [1, 1000])
 @pytest.mark.parametrize("chosen", [FIXED, BudgetSettings()], ids=["fixed", "adaptive"])
 def test_budget_is_invisible_at_few_failures(share: float, calls_per_s: int, chosen: BudgetSettings) -> None:
-    """A21: the load is that of unlimited retries, 1 + p + p**2, and no call is refused its retry."""
+    """Scenario A21: the load is that of unlimited retries, 1 + p + p**2, and no retry is denied."""
     dice = random.Random(7)
     outcomes = [dice.random() < share for _ in range(31_000)]
     calls = [i / calls_per_s for i in range(10_000)]
@@ -90,7 +90,7 @@ def test_floor_is_not_added_to_what_busy_traffic_brings() -> None:
 
 @pytest.mark.parametrize("is_adaptive", [False, True])
 def test_saved_deposits_amount_to_ten_seconds_of_traffic(is_adaptive: bool) -> None:
-    """Generous or not: what a brownout is given must not wait for the moment when a healthy deployment dies."""
+    """With and without adaptation: what a brownout is granted must not accumulate until a healthy deployment dies."""
     budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=0.0, adaptive=is_adaptive), 0.0)
     for i in range(100_000):
         budget.note(False, i / 1000, is_retry=i % 2 == 1)
@@ -165,7 +165,7 @@ def test_ratio_stays_below_a_lower_maximum(share: float) -> None:
 
 
 def test_random_failures_pay_for_all_retries() -> None:
-    """80 % fail, 100 calls/s, three retries each: the reserve lasts until it is known that retries are worth it."""
+    """80 % fail, 100 calls/s, three retries each: the reserve lasts until retries have proved worthwhile."""
     dice, budget, denied = Random(7), RetryBudget(BudgetSettings(), 0.0), 0
     for i in range(3000):
         now = i / 100
@@ -183,7 +183,7 @@ def test_random_failures_pay_for_all_retries() -> None:
 
 
 def test_failures_that_begin_at_random_after_health_pay_for_their_retries() -> None:
-    """90 % fail from 30 s on, 50 calls/s: retries succeed as seldom as the first attempts of the same moment do."""
+    """90 % fail from 30 s on, 50 calls/s: retries succeed as rarely as the first attempts of the same moment."""
     dice, budget, denied = Random(7), RetryBudget(BudgetSettings(), 0.0), 0
     for i in range(3000):
         now = i / 50
@@ -202,7 +202,7 @@ def test_failures_that_begin_at_random_after_health_pay_for_their_retries() -> N
 
 
 def test_retries_of_what_always_fails_are_not_paid_for() -> None:
-    """Three calls of ten always fail: what is left is the floor, and a fifth of the calls."""
+    """Three calls in ten always fail: the floor remains, and a fifth of the calls."""
     budget = RetryBudget(BudgetSettings(), 0.0)
     for i in range(6000):
         now = i / 100
@@ -216,7 +216,7 @@ def test_retries_of_what_always_fails_are_not_paid_for() -> None:
 
 
 def run_at_100_per_s(budget: RetryBudget, begin_s: int, end_s: int, *, is_failing: bool) -> int:
-    """Retries granted, when each call asks for three of them if it fails."""
+    """Returns the number of retries granted when each failing call requests three."""
     spent = budget.snapshot(begin_s).spent
     for i in range(begin_s * 100, end_s * 100):
         now = i / 100
@@ -229,7 +229,7 @@ def run_at_100_per_s(budget: RetryBudget, begin_s: int, end_s: int, *, is_failin
 
 
 def test_death_at_full_speed_costs_what_was_saved_and_the_floor() -> None:
-    """The reserve of 100, 200 saved, and a fifth of the calls, as when it is not adaptive."""
+    """Costs the reserve of 100, 200 saved, and a fifth of the calls, as without adaptation."""
     budget = RetryBudget(BudgetSettings(), 0.0)
     run_at_100_per_s(budget, 0, 60, is_failing=False)
     assert run_at_100_per_s(budget, 60, 70, is_failing=True) <= 100 + 200 + 1000 / 5
@@ -278,7 +278,7 @@ def test_new_ratio_says_at_once_how_fast_savings_fade() -> None:
 
 
 def test_successes_before_a_failure_count_before_it() -> None:
-    """They are counted together, for a budget hears of each call: with the same result as one by one."""
+    """A budget is notified of every call, so successes are batched; the result must equal counting one by one."""
     budget, alone = RetryBudget(BudgetSettings(), 0.0), RetryYield(0.0)
     for outcome in "FFFF" + "S" * 30 + "RRR" + "F" + "S" * 10 + "R":
         is_failure, is_retry = outcome == "F", outcome == "R"

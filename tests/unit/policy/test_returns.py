@@ -1,4 +1,4 @@
-"""When calls come back after a provider's Retry-After."""
+"""When calls return after a provider's Retry-After."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from llm_guard.policy.returns import Returns
 
 
 def backlog(refused_per_s: float, arrived_per_s: float = 10.0, seconds: int = 20) -> tuple[Returns, int]:
-    """Returns with refusals at that rate until second `seconds`, and the calls that have arrived by then."""
+    """Returns a record of refusals at that rate until second `seconds`, and the number of arrivals by then."""
     returns = Returns()
     for number in range(int(refused_per_s * seconds)):
         at = number / refused_per_s
@@ -17,7 +17,7 @@ def backlog(refused_per_s: float, arrived_per_s: float = 10.0, seconds: int = 20
 
 
 def returned_within(returns: Returns, calls: int, seconds: float, now: float) -> int:
-    """Calls of a large backlog that may go in that time."""
+    """Counts how many calls of a large backlog may return within `seconds`."""
     return sum(returns.take(calls, now) < seconds for _ in range(500))
 
 

@@ -1,4 +1,4 @@
-"""Errors of providers that no phrase knows: what they are about, and the shapes that say more than their words."""
+"""Provider errors that match no known phrase: classified by subject, and by shapes that outweigh their wording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The storm simulation of hedging and balancing, small: the figures of A36 to A38 and A44 within wide bounds."""
+"""A small run of the hedging and balancing simulation: the figures of A36 to A38 and A44, within wide bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def spread() -> Spread:
 
 @pytest.mark.parametrize("name", ["two modes, set 150 ms", "two modes, learned p95"])
 def test_slow_tail_is_cut_for_six_percent_of_extra_load(spread: Spread, name: str) -> None:
-    """A36, with the jitter of a real network."""
+    """Scenario A36, with the jitter of a real network."""
     tail = next(each for each in spread.hedged if each.name == name)
     assert tail.alone_p99_s > 1.8
     assert tail.p99_s < 0.3
@@ -25,7 +25,7 @@ def test_slow_tail_is_cut_for_six_percent_of_extra_load(spread: Spread, name: st
 
 
 def test_heavy_tail_becomes_lighter(spread: Spread) -> None:
-    """A37: 10.3 -> 6.7 and 22.1 -> 9.6 in the long run; 16,000 calls are good for 15 % and 35 % of that."""
+    """Scenario A37: 10.3 -> 6.7 and 22.1 -> 9.6 in the long run; 16,000 calls are within 15 % and 35 % of that."""
     tail = next(each for each in spread.hedged if each.name.startswith("heavy tail"))
     assert tail.p99_s == pytest.approx(6.7, rel=0.15)
     assert tail.p999_s == pytest.approx(9.6, rel=0.35)
@@ -34,14 +34,14 @@ def test_heavy_tail_becomes_lighter(spread: Spread) -> None:
 
 
 def test_storm_is_not_fed_by_hedges(spread: Spread) -> None:
-    """A38: nearly every call would like a hedge."""
+    """Scenario A38: nearly every call wants a hedge."""
     slow = next(each for each in spread.hedged if each.name == "all 10x slower, set 300 ms")
     assert slow.wanted > 0.8
     assert slow.extra_load <= 0.05 + RESERVE / CALLS
 
 
 def test_odd_replica_is_avoided_by_latency(spread: Spread) -> None:
-    """A44, and beside it what the other ways do with an error of 5 ms: the least loaded one is the broken one."""
+    """Scenario A44, next to other strategies at an error of 5 ms: the least loaded replica is the broken one."""
     shares = {(each.name, each.how): each.share for each in spread.balanced}
     assert shares["10x slower", "latency"] < 0.02
     assert 0.01 < shares["2x slower", "latency"] < 0.06

@@ -1,4 +1,4 @@
-"""The storms of `benchmarks/storm`, small: that the simulation agrees with what is known, and the policies hold."""
+"""Small runs of `benchmarks/storm`: the simulation agrees with known results, and the policies hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def functions_of(path: Path) -> frozenset[str]:
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-# Virtual time
+# virtual time
 
 
 def test_what_is_due_at_the_same_instant_happens_in_order_of_asking() -> None:
@@ -61,19 +61,19 @@ def test_provider_that_is_told_drops_what_nobody_waits_for(is_told: bool, served
     assert served == [served_at]
 
 
-# Recovery
+# recovery
 
 
 @pytest.mark.parametrize("rate", [200, 280])
 def test_naive_retries_keep_a_provider_down(rate: int) -> None:
-    """A45: twice the rate is more than the capacity."""
+    """Scenario A45: twice the rate exceeds the capacity."""
     course = storm(metastable.NAIVE, rate)
     assert course.recovered_s is None
     assert sum(course.goodput[-15:]) == 0
 
 
 def test_without_retries_the_queue_drains() -> None:
-    """A45: 8 s at 140 calls/s."""
+    """Scenario A45: 8 s at 140 calls/s."""
     recovered_s = storm("no retries", 140).recovered_s
     assert recovered_s is not None
     assert abs(recovered_s - 8) <= 2
@@ -81,7 +81,7 @@ def test_without_retries_the_queue_drains() -> None:
 
 @pytest.mark.parametrize(("rate", "most_s"), [(140, 6), (200, 6), (280, 12)])
 def test_our_policies_let_it_come_back(rate: int, most_s: int) -> None:
-    """A46."""
+    """Scenario A46."""
     course = storm(metastable.OURS, rate)
     assert course.recovered_s is not None
     assert course.recovered_s <= most_s
@@ -91,7 +91,7 @@ def test_our_policies_let_it_come_back(rate: int, most_s: int) -> None:
 @pytest.mark.parametrize("death", recovery.DEATHS)
 @pytest.mark.parametrize("answer_s", recovery.ANSWERS_S)
 def test_calls_are_served_again_soon_after_any_outage(death: recovery.Death, answer_s: float) -> None:
-    """95 % from 10 s after the recovery on, few requests meanwhile; the long outages are the benchmark's."""
+    """95 % succeed from 10 s after the recovery on, with few requests before. The benchmark runs long outages."""
     lengths_s, rates_per_s = (2.0, 8.0, 60.0), (0.5, 50.0, 200.0)
     rows = recovery.rows(recovery.run(recovery.matrix(lengths_s, rates_per_s, (answer_s,), (death,))))
     assert len(rows) == 3
@@ -99,8 +99,8 @@ def test_calls_are_served_again_soon_after_any_outage(death: recovery.Death, ans
 
 
 def test_ramp_from_four_in_flight_would_turn_calls_away() -> None:
-    """What the ramp's start is for: without calls before the outage there is none to follow. From 4 one call in 35 is
-    turned away, from 2 one in 33."""
+    """Shows why the ramp starts at recent concurrency, which is unknown without calls before the outage. From 4, one
+    call in 35 is turned away, and from 2, one in 33."""
     outages = recovery.matrix((60.0,), (200.0,), (2.0,), ("503 at once",))
     (cold,), (warm,) = recovery.run(outages, quiet_s=0.0), recovery.run(outages)
     assert cold.share < 0.972
@@ -113,12 +113,12 @@ def test_recovery_is_no_luck_of_one_length_of_outage() -> None:
 
 
 def test_provider_that_is_told_of_timeouts_comes_back_at_once() -> None:
-    """A48."""
+    """Scenario A48."""
     assert storm(metastable.TOLD, 280).recovered_s in (0, 1)
 
 
 def test_relapse_is_no_recovery() -> None:
-    """The outage begins anew at the end of what is watched: what was well in between does not count."""
+    """The outage resumes at the end of the observed period: the healthy part in between does not count."""
     course = metastable.recovered_after([1.0] * 20 + [0.0] * 5 + [1.0] * 5 + [0.5] + [1.0] * 3, back_s=25)
     assert course == 6
     assert metastable.recovered_after([1.0] * 30 + [0.9], back_s=25) is None
@@ -130,11 +130,11 @@ def test_the_same_seed_is_the_same_storm() -> None:
     assert first == again != other
 
 
-# Herds
+# herds
 
 
 def test_herd_is_spread_as_expected() -> None:
-    """A26."""
+    """Scenario A26."""
     rows = jitter.herd_rows(jitter.herds())
     assert not [row.broken for row in rows if row.broken]
     assert {row.measured for row in rows if "no jitter" in row.what or "exactly" in row.what} == {"1,000"}
@@ -152,17 +152,17 @@ def test_busiest_bucket_is_counted() -> None:
 
 
 def test_full_jitter_halves_the_calls_of_contending_writers() -> None:
-    """A27, two trials."""
+    """Scenario A27, two trials."""
     calls = {(each.name, each.writers): each.calls for each in jitter.contentions(trials=2, writers=(100,))}
     assert calls["full", 100] <= 0.45 * calls["expo", 100]
     assert calls["±30 %", 100] <= 0.6 * calls["expo", 100]
 
 
-# Breakers and throttles
+# circuit breakers, and throttles of the client
 
 
 def test_naive_window_opens_by_chance_and_ours_does_not() -> None:
-    """A12, 10,000 calls."""
+    """Scenario A12, 10,000 calls."""
     trips = {each.name: each.trips for each in breakers.false_opens(calls=10_000, rates=(0.3,))}
     assert trips[breakers.naive(10)] > 200
     assert trips[breakers.naive(20)] > 40
@@ -173,23 +173,23 @@ def test_naive_window_opens_by_chance_and_ours_does_not() -> None:
     "rows", [breakers.refusing, breakers.load_protection, breakers.stacked, lambda: [breakers.rate_limited()]]
 )
 def test_dead_provider_is_spared_and_still_probed(rows: Callable[[], list[Row]]) -> None:
-    """A05, A11, A13, A17."""
+    """Scenarios A05, A11, A13 and A17."""
     assert not [row.broken for row in rows() if row.broken]
 
 
 def test_pacer_sends_little_more_than_is_taken() -> None:
-    """A39."""
+    """Scenario A39."""
     sent = throttle.paced(seconds=70, settled_s=60)
     assert sent.sent <= 111
     assert sent.taken >= 90
 
 
 def test_dead_provider_is_probed_now_and_then() -> None:
-    """A40."""
+    """Scenario A40."""
     assert 0.2 < throttle.broken_off(is_dead=True).sent < 0.35
 
 
-# Results
+# results
 
 
 def test_broken_promise_is_named() -> None:

@@ -11,7 +11,7 @@ from llm_guard.policy.stream import Recover, effective_recover, may_recover, par
     [(False, "off"), ("off", "off"), ("auto", "auto"), ("continue", "continue"), ("restart", "restart")],
 )
 def test_recovery_is_named(written: object, meant: str) -> None:
-    """YAML reads a bare `off` as false."""
+    """YAML parses a bare `off` as false."""
     assert parse_recover(written) == meant
 
 

@@ -1,4 +1,4 @@
-"""Whether sending less helps is found out, and kept only where it does: a throttle before simulated providers."""
+"""A throttle, against simulated providers: it tests whether sending less helps, and sends less only where it does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llm_guard.policy.trial import at_least, differs, judge
 ANSWER_S, ERROR_S = 0.2, 0.05
 
 Provider = Callable[[float, Random], bool]
-"""Whether a call that comes then fails."""
+"""Decides whether a call that arrives at this instant fails."""
 
 
 def at_random(share: float) -> Provider:
@@ -38,7 +38,7 @@ def overloaded(per_s: float) -> Provider:
 
 
 class World:
-    """Calls that come evenly, wait for the throttle, and end."""
+    """Sends evenly spaced calls through the throttle and ends them."""
 
     def __init__(self, provider: Provider, seed: int = 7, answer_s: float = ANSWER_S, error_s: float = ERROR_S) -> None:
         self.provider = provider
@@ -47,9 +47,9 @@ class World:
         self.sent: list[float] = []
         self.failed = 0
         self.limited_s = 0.0
-        """For how long calls were held back."""
+        """Seconds during which calls were limited."""
         self.throttled_s = 0.0
-        """For how long they were because that had helped."""
+        """Seconds during which calls were limited because that had helped."""
         self._dice = Random(seed)
         self._ends: list[tuple[float, float, bool]] = []
         self._waiting = 0
@@ -101,7 +101,7 @@ def test_random_failures_are_not_throttled(share: float, seed: int) -> None:
 def test_failures_that_are_many_by_chance_are_not_taken_for_an_overload(
     share: float, calls_per_s: float, seconds: float, seed: int
 ) -> None:
-    """Neither at the beginning, when no slow answer has come yet, nor later, when a trial begins at a high share."""
+    """Holds at the beginning, before the first slow answer, and later, when a trial begins at a high failure share."""
     world = World(at_random(share), seed, answer_s=0.5)
     world.run(calls_per_s, 0.0, seconds)
     assert world.throttled_s == 0
@@ -130,7 +130,7 @@ def test_overload_that_becomes_random_failures_is_let_through_again() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_rate_that_loses_good_answers_is_given_up(seed: int) -> None:
-    """A throttle that chance has begun."""
+    """The throttle was started by chance."""
     world = World(at_random(0.9), seed)
     world.throttle._before = Before(100.0, 0.9)
     world.throttle._try(0.9, 10.0, 0.0)
@@ -207,7 +207,7 @@ def test_dead_provider_is_the_breakers() -> None:
 
 
 def test_trial_does_not_wait_for_answers_that_take_a_minute() -> None:
-    """It begins when failures are over, and no call of it ends before the test does."""
+    """The trial begins after the failures have ended, and none of its calls ends before the test does."""
     world = World(at_random(0.0), answer_s=60.0)
     world.run(20.0, 0.0, 5.0)
     world.throttle._try(0.5, 10.0, 5.0)
@@ -296,7 +296,7 @@ def test_calls_that_hung_in_an_outage_do_not_count_after_it() -> None:
 
 @pytest.mark.parametrize("times", [1.5, 2.0])
 def test_slow_failures_are_counted_from_the_first_on(times: float) -> None:
-    """They come 2 s after the good answers to calls that were sent with them."""
+    """They arrive 2 s after the good answers to calls that were sent at the same time."""
     world = World(overloaded(20.0), error_s=2.0)
     world.run(20.0 * times, 0.0, 10.0)
     assert world.throttle._before.share == pytest.approx(1 - 1 / times, abs=0.12)
@@ -306,7 +306,7 @@ def test_slow_failures_are_counted_from_the_first_on(times: float) -> None:
 
 
 def test_burst_at_a_small_load_does_not_lower_the_rate_to_that_load() -> None:
-    """24 calls a second are allowed and 10 come; two of them fail."""
+    """24 calls a second are allowed and 10 arrive, of which two fail."""
     throttle = Throttle(0.0)
     throttle._before = Before(50.0, 0.6)
     throttle._try(0.5, 24.0, 0.0)

@@ -1,4 +1,4 @@
-"""Whose trace a call is part of: the header `traceparent`, as W3C Trace Context has it."""
+"""The header `traceparent` of W3C Trace Context: which trace a call belongs to."""
 
 from __future__ import annotations
 

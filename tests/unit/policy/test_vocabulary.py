@@ -38,7 +38,7 @@ def test_no_two_rows_contradict_each_other() -> None:
 
 
 def test_no_plain_word_decides_by_itself() -> None:
-    """A machine's word may: no prompt has `internal_server_error` by chance. "Timeout" and "429" it may have."""
+    """Identifiers may: no prompt contains `internal_server_error` by chance, but it may contain "Timeout" and "429"."""
     lone = {
         rule.message.strip("* ").lower()
         for rule in BUILT_IN
@@ -63,7 +63,7 @@ def test_every_reason_to_stop_is_spelled_as_it_is_looked_up() -> None:
     assert not {"stop", "length", "toolcalls", "endturn", "maxtokens", "pauseturn"} & set(KIND_OF_FINISH)
 
 
-# which rule decides
+# precedence of rules
 
 
 def decided(
@@ -142,7 +142,7 @@ def test_source_is_kept_in_each_row() -> None:
     assert rule.source == "somewhere"
 
 
-# rules of the config
+# rules in the config
 
 
 def test_rule_of_the_config_needs_all_that_it_names() -> None:
@@ -165,7 +165,7 @@ def test_rule_that_can_never_mean_anything_is_refused(given: dict[str, str], rea
         user_rule(Kind.AUTH, **given)  # type: ignore[arg-type]
 
 
-# families
+# provider families
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_what_is_no_duration_is_none(text: str) -> None:
     assert duration_s(text) is None
 
 
-# retry-after
+# Retry-After
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_nonsense_in_milliseconds_is_no_hint(value: str) -> None:
     assert retry_after({"retry-after-ms": value, "x-ms-retry-after-ms": value}, WALL) is None
 
 
-# windows
+# rate limit windows
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a wrong answer with a success status is called, and in which words."""
+"""The description of a wrong response with a success status."""
 
 from __future__ import annotations
 

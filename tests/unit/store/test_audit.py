@@ -1,4 +1,4 @@
-"""The audit trail's file, and everything that can be wrong with it."""
+"""The audit trail's file: writing, corruption, and sharing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FileIn = Callable[[Path], AuditFile]
 
 @pytest.fixture
 def file_in() -> Iterator[FileIn]:
-    """Makes files, and closes them all at the end."""
+    """Creates files, and closes them all at the end."""
     made: list[AuditFile] = []
 
     def make(folder: Path) -> AuditFile:
@@ -117,7 +117,7 @@ def test_all_are_written_or_none(file_in: FileIn, tmp_path: Path) -> None:
     assert whys(file) == ["good"]
 
 
-# what can be wrong
+# problems with the file
 
 
 def test_folder_that_cannot_be_had_is_named(file_in: FileIn, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""A file that several gateways share: its versions, its transactions, and what it leaves behind.
+"""The SQLite file that gateways share: versions, transactions, and the files that remain beside it.
 
-What can be wrong with one, and how two come to share it, is tested on the audit trail's (`test_audit`).
+`test_audit` tests corruption and concurrent creation of such a file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read(database: Database, query: str = "SELECT word FROM words ORDER BY rowid
         return [] if connection is None else [row[0] for row in connection.execute(query)]
 
 
-# versions
+# schema versions
 
 
 def test_older_file_is_brought_up_and_keeps_what_it_has(opened: Opening) -> None:
@@ -170,7 +170,7 @@ def read_synchronous(database: Database) -> object:
     return read(database, "PRAGMA synchronous")[0]
 
 
-# what is left behind
+# files beside the database
 
 
 def test_log_beside_the_file_stays_while_somebody_reads_and_is_emptied_after(opened: Opening, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_giving_back_what_is_not_open_does_nothing(opened: Opening, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-# the reserve
+# disk reserve
 
 
 def test_reserve_is_given_once_and_taken_back(opened: Opening, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_reserve_is_given_once_and_taken_back(opened: Opening, tmp_path: Path) -
     write(database, "owl")
     reserve = tmp_path / "words.reserve"
     assert reserve.stat().st_size == 5000
-    assert reserve.stat().st_blocks * 512 >= 5000  # the room is taken, not promised
+    assert reserve.stat().st_blocks * 512 >= 5000  # the space is allocated, not sparse
     assert database.has_released_reserve()
     assert not reserve.exists()
     assert not database.has_released_reserve()

@@ -1,4 +1,4 @@
-"""Kept calls in their file: what becomes of each, who may do what with it, and how it is found."""
+"""The file of deferred calls and dead letters: states, leases, search and deletion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Opening = Callable[..., KeptCallsFile]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opening]:
-    """Opens the one file for a gateway; all are closed at the end."""
+    """Opens the file for a gateway; all instances are closed at the end."""
     made: list[KeptCallsFile] = []
 
     def open_it(runner: str | RunnerLock = "one", bodies: Bodies = PLAIN) -> KeptCallsFile:
@@ -62,7 +62,7 @@ def on_the_disk(folder: Path) -> bytes:
     return b"".join(each.read_bytes() for each in folder.iterdir())
 
 
-# whose process has ended
+# processes that have ended
 
 
 def runner(folder: Path, token: str, gateway: str = "gateway-a") -> RunnerLock:
@@ -70,7 +70,7 @@ def runner(folder: Path, token: str, gateway: str = "gateway-a") -> RunnerLock:
 
 
 def die(held: RunnerLock) -> None:
-    """As the kernel does it for a process that is killed."""
+    """Closes the lock's file, as the kernel does for a killed process."""
     assert held._held is not None
     os.close(held._held)
     held._held = None
@@ -81,7 +81,7 @@ def test_restarted_gateway_takes_over_at_once_what_its_killed_process_ran(tmp_pa
     opened(before).add(promise("a"), promise("b", request=stored_request(is_repeatable=False)))
     killed, restarted = opened(before), opened(after)
     assert ids(killed.begin(1000.0, 9, 10.0)) == ["a", "b"]
-    assert restarted.recover(1000.1) == 0  # it lives
+    assert restarted.recover(1000.1) == 0  # the process still runs
     die(before)
     assert restarted.recover(1000.2) == 2
     assert (state_of(restarted, "a"), state_of(restarted, "b")) == ("queued", "dead")
@@ -107,7 +107,7 @@ def test_gateway_that_stops_leaves_no_lock_behind(tmp_path: Path, opened: Openin
     assert list(tmp_path.glob("*-runner-*")) == []
 
 
-# whose wall clock is set
+# wall clock that is set
 
 
 def test_what_is_queued_or_runs_gets_its_times_in_the_new_clock(store: KeptCallsFile) -> None:
@@ -127,7 +127,7 @@ def test_nothing_is_made_where_nothing_is_kept(tmp_path: Path, store: KeptCallsF
     assert list(tmp_path.iterdir()) == []
 
 
-# what is kept
+# what is stored
 
 
 @pytest.mark.parametrize("bodies", [PLAIN, sealed(NEW)], ids=["plain", "encrypted"])
@@ -193,7 +193,7 @@ def test_call_in_no_state_that_there_is_is_refused(store: KeptCallsFile, wrong: 
     assert store.stats().count == {}
 
 
-# its course
+# states of a call
 
 
 def test_what_is_due_is_begun_once_the_longest_due_first(opened: Opening) -> None:
@@ -319,7 +319,7 @@ def test_call_that_must_not_be_repeated_is_dead_when_its_gateway_is(opened: Open
     assert heir.requeue(Wanted(), 1031, 1) == ["a"]  # an operator may
 
 
-# again
+# requeueing
 
 
 def test_dead_letters_are_queued_at_a_pace_the_oldest_first(store: KeptCallsFile) -> None:
@@ -365,7 +365,7 @@ def test_of_two_who_requeue_at_once_one_gets_each(opened: Opening) -> None:
     assert sorted(len(each) for each in got) == [0, 0, 40, 40]
 
 
-# who is to be told
+# completion webhooks
 
 
 def test_webhook_is_owed_when_it_is_over_until_it_was_told(store: KeptCallsFile) -> None:
@@ -394,7 +394,7 @@ def test_webhook_is_owed_anew_what_has_another_end(store: KeptCallsFile) -> None
         assert ids(store.untold("done", 9)) == ([] if end == "dead" else ["a"])
 
 
-# found
+# search
 
 
 def test_found_are_the_newest_first_page_by_page_without_bodies(store: KeptCallsFile) -> None:
@@ -446,7 +446,7 @@ def test_stats_count_and_weigh_what_is_there(store: KeptCallsFile) -> None:
     assert store.stats() == Found(count={}, size=0)
 
 
-# gone
+# deletion
 
 
 def test_deleted_is_what_is_wanted_but_not_what_runs(store: KeptCallsFile) -> None:
@@ -522,7 +522,7 @@ def test_sweep_takes_turns_with_others(store: KeptCallsFile, monkeypatch: pytest
     assert [store.sweep(9999, 60, 60, 1) for _ in range(3)] == [3, 2, 0]
 
 
-# bodies that are encrypted, or not kept
+# bodies that are encrypted or not stored
 
 
 def test_encrypted_bodies_cannot_be_read_on_the_disk(opened: Opening, tmp_path: Path) -> None:

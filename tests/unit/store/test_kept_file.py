@@ -1,4 +1,4 @@
-"""A gateway's own file in the state folder."""
+"""A gateway's own snapshot file in the state directory."""
 
 from __future__ import annotations
 

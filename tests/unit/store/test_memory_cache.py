@@ -1,4 +1,4 @@
-"""What the cache in memory holds on to."""
+"""The bounds of the response cache in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock by which a restarted gateway knows that its earlier process has ended."""
+"""The lock by which a restarted gateway detects that its earlier process has ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lock(folder: Path, token: str, gateway: str = "gateway-a") -> RunnerLock:
 
 
 def die(held: RunnerLock) -> None:
-    """As the kernel does it for a process that is killed."""
+    """Closes the lock's file, as the kernel does for a killed process."""
     assert held._held is not None
     os.close(held._held)
     held._held = None

@@ -1,4 +1,4 @@
-"""The cache's file as the event loop sees it: what it does when the disk is slow, full, broken or gone."""
+"""The SQLite cache as seen from the event loop, on a disk that is slow, full, broken or gone."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_folder_that_is_gone_costs_the_cache_and_no_call(clock: SteppedClo
         assert await cache.get(KEY) is None
         assert await cache.get(KEY) is None
         await cache.put(KEY, answer(), 60)
-    assert cache.snapshot().failures == {"read": 1}  # it rests
+    assert cache.snapshot().failures == {"read": 1}  # the cache is suspended
     assert [line["log_level"] for line in log] == ["warning"]
     clock.advance(REST_S)
     await cache.put(KEY, answer(), 60)
@@ -182,7 +182,7 @@ async def test_disk_that_hangs_makes_a_call_wait_a_tenth_of_a_second(
     await let_run()
     await clock.pass_s(sqlite_cache.READ_S)
     assert await asked is None
-    assert await cache.get(KEY) is None  # at once: it rests
+    assert await cache.get(KEY) is None  # at once, because the cache is suspended
     assert cache.snapshot().failures == {"slow": 1}
     go_on.set()
     await clock.pass_s(REST_S)
@@ -246,7 +246,7 @@ async def test_loop_that_is_late_itself_is_not_taken_for_a_disk_that_hangs(tmp_p
     await cache.put(KEY, answer(), 60)
     asked = asyncio.create_task(cache.get(KEY))
     await asyncio.sleep(0)
-    threading.Event().wait(2 * sqlite_cache.READ_S)  # the disk has answered long before
+    threading.Event().wait(2 * sqlite_cache.READ_S)  # blocks the loop; the disk responds long before
     assert await asked is not None
     assert cache.snapshot().failures == {}
     await cache.close()

@@ -121,7 +121,7 @@ def test_disk_that_is_full_leaves_no_half_of_a_token(tmp_path: Path, monkeypatch
     assert [*tmp_path.iterdir()] == []
 
 
-# used codes
+# used login codes
 
 
 def test_code_is_used_once_by_all_gateways_of_a_folder_and_over_a_restart(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """`python -m benchmarks [PART]`: measures everything, or one part (see `--help`), and writes `benchmarks/results/`.
 
-Exits 1 when a promise does not hold. `ages` measures nothing: it lists the pages that are out of date. `soak`, `since`,
-`storm-matrix`, `frontier`, `fuzz` and `sdk-suites`, which take minutes, are no part of `all`."""
+Exits 1 if a promise does not hold. `ages` measures nothing: it lists the pages that are out of date. `soak`, `since`,
+`storm-matrix`, `frontier`, `fuzz` and `sdk-suites`, which take minutes, are not part of `all`.
+"""
 
 from __future__ import annotations
 
@@ -288,7 +289,7 @@ def _scenarios(seconds: float, only: Sequence[str] = (), other: scenarios.Other 
 def _compare(
     peers: Sequence[Way] = (), envoy: Path | None = None, provider_port: int = 0, compiled: Path | None = None
 ) -> Iterable[str]:
-    gc.freeze()  # what is imported must not be looked through again in the middle of a call
+    gc.freeze()  # keeps the garbage collector from traversing imported modules in the middle of a call
     compared = comparison.run(click.echo, peers, envoy, provider_port, compiled=compiled)
     comparison_page.write(compared, report.RESULTS, machine())
     for promise in compared.promises:

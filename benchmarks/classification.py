@@ -1,8 +1,8 @@
 """How often the classifier is right, where it is wrong, and what it costs.
 
 Measures against files of labelled errors (`tests/data/*.jsonl`, or one given by path): as they are, and with each
-provider left out of the vocabulary (`left_out`), which shows what to expect of a provider that is not known. Records of
-`unseen.jsonl` also hold what the classifier made of them when it first read them; nothing had been learned from them.
+provider left out of the vocabulary (`left_out`), which shows what to expect for an unknown provider. Records of
+`unseen.jsonl` also contain the classifier's result when it first read them; nothing had been learned from them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEFT_OUT_PROMISED = {
     "other_deployment_may_help": 0.985,
     "retry_after_s": 0.995,
 }
-"""What holds of a provider that is not known; the aim is 99 % of each, and the page shows what is missing."""
+"""Promised for unknown providers; the aim is 99 % of each, and the page shows what is missing."""
 TYPICAL_S = 50e-6
 HOSTILE_S = 10e-3
 _WALL = 1_800_000_000.0
@@ -49,7 +49,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Misreading:
-    """An error with at least one wrong answer."""
+    """An error with at least one wrong result."""
 
     id: str
     group: str
@@ -61,7 +61,7 @@ class Misreading:
 
 @dataclass(slots=True)
 class Score:
-    """What came of one collection."""
+    """Results for one collection."""
 
     name: str
     cases: int = 0
@@ -72,7 +72,7 @@ class Score:
     promised: dict[str, float] = field(default_factory=lambda: PROMISED)
 
     def add(self, record: Record, found: Record, group: str) -> None:
-        """Compares answers with the labels. A wait is right within 1 %; where two experts would name different
+        """Compares results with the labels. A wait is right within 1 %; where two experts would name different
         categories (`also`), each of them is right."""
         expected = record["expect"]
         self.cases += 1
@@ -93,7 +93,7 @@ class Score:
             self.wrong.append(Misreading(record["id"], group, tuple(wrong)))
 
     def share(self, name: str) -> float:
-        """Of right answers, 0 to 1."""
+        """Share of right results, 0 to 1."""
         return self.right[name] / self.cases if self.cases else 1.0
 
     @property
@@ -108,7 +108,8 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds: of a typical body the median and the 95th percentile, of hostile text the worst, by its name."""
+    """In seconds: median and 95th percentile for typical bodies, and the worst time for each hostile text, by
+    its name."""
 
     median_s: float
     p95_s: float
@@ -126,11 +127,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything that the page shows."""
+    """All figures of the page."""
 
     visible: list[Score]
     first: list[Score]
-    """Errors by what was found of them when the classifier first read them."""
+    """Results from when the classifier first read the errors."""
     left_out: Score
     words_left_out: Score
     """Stricter: single words of a sense are left out as well."""
@@ -171,7 +172,7 @@ def run_file(say: Callable[[str], None], file: Path) -> Score:
 
 
 def score(name: str, records: Iterable[Record]) -> Score:
-    """How often the answers agree with the labels."""
+    """Compares the results for all records with the labels."""
     result = Score(name)
     for record in records:
         result.add(record, report(record, _WALL), record["provider"])
@@ -209,7 +210,7 @@ def _say_cost(say: Callable[[str], None], found: Cost) -> None:
 
 
 def cost(records: list[dict[str, Any]]) -> Cost:
-    """The best of several runs each, so that a busy machine tells the same as an idle one."""
+    """Takes the best of several runs each, so that a busy machine measures the same as an idle one."""
     answers = [evidence_of(record) for record in records if record["transport"] == "http"]
     typical = sorted(_best_s(partial(classify, each, _WALL)) for each in answers)
     hostile = {name: _hostile_s(text) for name, text in _hostile_texts().items()}

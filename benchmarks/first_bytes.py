@@ -1,4 +1,4 @@
-"""Answers that are not JSON, passed on as they come: how long after the provider's first byte the client has it."""
+"""Measures the relay of responses that are not JSON: delay of the first byte from the provider to the client."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.fakes.client import raw_request
 from tests.fakes.provider import END, Pause, ScriptedProvider, Step, chunk, stream_head
 
 PROMISED_S = 0.05
-"""The first byte is passed on within this."""
+"""Promised maximum delay of the first byte."""
 
 _CALLS = 50
 _HEAD_S = 0.02
 _REST_S = 5.0
-"""Before the rest comes, for which nothing may wait."""
+"""Delay of the remaining bytes, which the first must not wait for."""
 _FIRST = b"\xff\xfb\x90\x64"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, and the request for it."""
+    """A response, and the request for it."""
 
     name: str
     content_type: str
@@ -43,12 +43,12 @@ ANSWERS = (
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """From the provider's first byte to the client's, in seconds, sorted."""
+    """Delays from the provider's first byte to the client's, in seconds, sorted."""
 
     answer: Answer
     through: Sequence[float]
     direct: Sequence[float]
-    """To a client without a gateway."""
+    """Delays without a gateway."""
 
     @property
     def broken(self) -> list[str]:
@@ -58,12 +58,12 @@ class Delays:
 
 
 async def measure() -> list[Delays]:
-    """Takes a quarter of a minute."""
+    """Measures all responses; takes a quarter of a minute."""
     return [await _measure(answer) for answer in ANSWERS]
 
 
 def section(measured: Sequence[Delays]) -> list[str]:
-    """A page's lines."""
+    """The lines of a page's section."""
     lines = [
         "## First bytes of answers that are not JSON",
         "",
@@ -91,7 +91,7 @@ async def _measure(answer: Answer) -> Delays:
 
 
 async def _delay_s(url: str, answer: Answer) -> float:
-    """From the instant at which the provider sends its first byte, which is a fixed time after it has the request."""
+    """Delay after the provider sends its first byte, which it does a fixed time after the request."""
     async with Connection(url) as client:
         body = b'{"model":"gpt"}' if answer.method == "POST" else b""
         began_at = time.monotonic()

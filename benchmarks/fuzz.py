@@ -1,7 +1,8 @@
-"""The targets of `tests/fuzz`, for minutes and hours: inputs that reach new lines of ours are changed further.
+"""Runs the targets of `tests/fuzz` for minutes or hours: inputs that reach new lines of the package are mutated
+further.
 
-Owns the course of the long run: what is tried next, what is kept, what is told. Does not own the targets, nor how an
-input is changed. What breaks a target is made small and kept in `tests/data/fuzz`: the test command runs it again.
+Chooses the inputs, keeps the useful ones and reports. An input that breaks a target is minimised and kept in
+`tests/data/fuzz`, where the test command runs it again.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from tests.fuzz.targets import TARGETS, Target
 
 CASES = DATA / "fuzz"
 LONGEST_S = 60.0
-"""What one input may take, on the clock; more is a hang."""
+"""Maximum wall-clock time of one input; more is a hang."""
 _PACKAGE = str(Path(llm_guard.__file__).parent)
 _TELL_EVERY_S = 10.0
 _WATCHED_SHARE = 1 / 16
-"""Of the inputs, whose lines are looked at: under a trace function in Python they take some 20 times as long."""
+"""Share of the inputs that are traced: a trace function in Python takes some 20 times as long."""
 _MOST_KINDS = 20
-"""Of failures of one target: more are the same one, seen from elsewhere."""
+"""Maximum kinds of failures of one target: further ones are usually the same failure seen from elsewhere."""
 
 
 def run(say: Callable[[str], None], minutes: float, only: Sequence[str] = (), seed: int | None = None) -> list[str]:
-    """Runs these targets, or all, for an equal share of the time; returns what has broken them, and where it is kept.
+    """Runs these targets, or all, for an equal share of the time; returns the failures, and where their inputs are
+    kept.
 
-    `seed`: of the dice; None: another one each time.
-    """
+    `seed`: of the random generator; None: a different one each time."""
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     names = [name for name in TARGETS if name in only or not only]
     say(f"seed {seed}")
@@ -51,12 +52,12 @@ def run(say: Callable[[str], None], minutes: float, only: Sequence[str] = (), se
 
 
 class Course:
-    """One target's inputs, one after the other."""
+    """The run of one target."""
 
     def __init__(self, name: str, target: Target, dice: random.Random, cases: Path) -> None:
         self.name = name
         self.broken: dict[object, str] = {}
-        """By exception and place: what it said, and where the smallest input that was found is kept."""
+        """The message and the file with the smallest input, by exception and location."""
         self.tried = 0
         self.lines = Lines()
         self._target = target
@@ -78,8 +79,8 @@ class Course:
         say(self._tell(passed_s, self.tried / passed_s))
 
     def try_one(self, data: bytes, *, is_watched: bool) -> None:
-        """Runs the target on it; what is seen to reach a new line is kept, what breaks it is made small and written
-        down."""
+        """Runs the target on an input; keeps it if it reaches a new line, or minimises and writes it if it breaks the
+        target."""
         self.tried += 1
         lines = self.lines.count
         try:
@@ -88,13 +89,13 @@ class Course:
                     self.lines.watch(lambda: self._target.run(data))
                 else:
                     self._target.run(data)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is what is looked for
+        except Exception as error:  # noqa: BLE001  # any exception is a finding
             self._note(data, error)
         if self.lines.count > lines:
             self._kept.append(data)
 
     def _next(self) -> bytes:
-        """One that is kept, the younger the likelier, with changes; now and then other dice."""
+        """A kept input, newer ones more likely, with mutations; sometimes with other random bytes."""
         dice, kept = self._dice, self._kept
         seed = kept[-1 - int(len(kept) * dice.random() ** 2)]
         if dice.random() < 0.5:
@@ -111,7 +112,7 @@ class Course:
             try:
                 with _not_longer_than(LONGEST_S):
                     self._target.run(shorter)
-            except Exception as again:  # noqa: BLE001  # a smaller input that breaks it too, however
+            except Exception as again:  # noqa: BLE001  # any exception counts
                 return _kind_of(again) == kind
             return False
 
@@ -131,7 +132,7 @@ class Course:
 
 
 class Lines:
-    """How many lines of the package have run. A function of which all have is not looked at any more."""
+    """Counts the lines of the package that have run. Stops tracing a function when all of its lines have."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -166,7 +167,7 @@ def _lines_of(code: CodeType) -> set[int]:
 
 
 def _kind_of(error: Exception) -> tuple[str, str, int]:
-    """What makes two failures the same: the exception, and the last place of ours that it came by."""
+    """Identifies a failure: the exception, and the innermost location in the package."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if _PACKAGE in frame.filename or "fuzz" in frame.filename]
     place = (ours or frames)[-1]

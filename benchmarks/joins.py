@@ -1,7 +1,7 @@
-"""How often a text that has been cut and gone on with by instruction is joined right, and how often not at all.
+"""How often a text that was cut and continued by instruction is joined correctly, and how often not at all.
 
-Ten thousand cuts over eight kinds of text and twelve habits of models (`tests.fakes.habits`); the text that comes is
-fed in pieces, as a stream brings it.
+Ten thousand cuts over eight kinds of text and twelve habits of models (`tests.fakes.habits`); the continuation is fed
+in pieces, like a stream.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tests.fakes.habits import HABITS, OTHERS, REPEATING, TEXTS, UNJOINABLE, Cut
 from tests.fakes.hard_texts import KINDS
 
 CUTS = 105
-"""For each kind of text and habit: 10,080 in all."""
+"""Cuts for each kind of text and habit: 10,080 in all."""
 HARD_CUTS = 70
-"""For each kind of hard text and habit, each in a text of its own: 10,080 in all."""
+"""Cuts for each kind of hard text and habit, each in a separate text: 10,080 in all."""
 PROMISED_ERRORS = 0.05
 _SEED = 17
 _MOST_PIECE = 12
@@ -29,13 +29,13 @@ Verdict = Literal["right", "error", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All cuts of one kind of text, gone on with by models of one habit."""
+    """All cuts of one kind of text, continued by models of one habit."""
 
     kind: str
     habit: str
     right: int
     errors: int
-    """Honest ones: not joined, and the client learns it."""
+    """Honest errors: not joined, and the client gets the error."""
     wrong: int
 
     @property
@@ -47,11 +47,11 @@ class Cell:
 class Joins:
     cells: tuple[Cell, ...]
     hard: tuple[Cell, ...] = ()
-    """Texts that are made to be joined wrong; the share of errors is promised for the others."""
+    """Texts made to be joined wrongly; the promised share of errors applies to the others."""
 
     @property
     def broken(self) -> list[str]:
-        """What was promised and did not hold."""
+        """Promises that do not hold."""
         found = [
             f"{cell.kind}, {cell.habit}: {cell.wrong} wrong texts" for cell in (*self.cells, *self.hard) if cell.wrong
         ]
@@ -62,7 +62,7 @@ class Joins:
 
     @property
     def errors_of_the_repeating(self) -> float:
-        """The share of honest errors among the models that repeat the anchor in any form."""
+        """Share of honest errors for models that repeat the anchor in any form."""
         cell = self.of(REPEATING)
         return cell.errors / max(1, cell.cuts)
 
@@ -109,7 +109,7 @@ def page(joins: Joins) -> list[str]:
 
 
 def _hard_section(joins: Joins) -> list[str]:
-    """The texts that are hard to join, by kind."""
+    """Section about the texts that are hard to join, by kind."""
     groups = {"repeats the anchor in any form": REPEATING, "any other": OTHERS}
     lines = ["## Texts that are hard to join", "", _HARD, "", _hard_summary(joins), ""]
     lines += ["| text | model | cuts | right | honest errors | wrong |", "|---|---|---:|---:|---:|---:|"]
@@ -157,7 +157,7 @@ def _total(cells: Collection[Cell]) -> Cell:
 
 
 def run(say: Callable[[str], None], cuts: int = CUTS, hard_cuts: int = HARD_CUTS) -> Joins:
-    """All kinds and habits; the same cuts each time."""
+    """Measures all kinds and habits; the same cuts each time."""
     cells = []
     for place, (kind, text) in enumerate(TEXTS.items(), 1):
         began = time.monotonic()
@@ -169,7 +169,7 @@ def run(say: Callable[[str], None], cuts: int = CUTS, hard_cuts: int = HARD_CUTS
 
 
 def measure_hard(kind: str, habit: str, cuts: int) -> Cell:
-    """Cuts anywhere, each in a text of its own."""
+    """Measures cuts anywhere, each in a separate text."""
     found = [verdict(dice, cut, HABITS[habit], habit in UNJOINABLE) for dice, cut in _hard_cuts(kind, habit, cuts)]
     return Cell(kind, habit, found.count("right"), found.count("error"), found.count("wrong"))
 
@@ -182,7 +182,7 @@ def _hard_cuts(kind: str, habit: str, cuts: int) -> Iterator[tuple[random.Random
 
 
 def measure(kind: str, text: str, habit: str, cuts: int) -> Cell:
-    """Cuts in equal distances, from the first character to the last but one."""
+    """Measures cuts at equal distances, from the first character to the last but one."""
     dice = random.Random(f"{_SEED} {kind} {habit}")
     places = [1 + (len(text) - 2) * at // max(1, cuts - 1) for at in range(cuts)]
     found = [verdict(dice, Cut(text, text[:place]), HABITS[habit], habit in UNJOINABLE) for place in places]
@@ -190,7 +190,7 @@ def measure(kind: str, text: str, habit: str, cuts: int) -> Cell:
 
 
 def verdict(dice: random.Random, cut: Cut, habit: Habit, is_unjoinable: bool) -> Verdict:
-    """What the client has in the end."""
+    """Compares the client's final text with the original."""
     joint = seam("instruction", cut.sent)
     came, told = habit(dice, cut), cut.sent
     while came:

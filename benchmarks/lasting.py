@@ -1,8 +1,8 @@
-"""What the features that outlive a call cost the calls that do not use them; and what a cached answer costs.
+"""Cost of the features that outlive a call for calls that do not use them, and cost of a cached response.
 
-Gateways of one config but for these features, each alone on one processor while it is measured, in turns. They are
-fresh in each round: how a process happens to lie in memory makes a difference of two per cent, which would be taken for
-that of the config.
+Gateways with the same config except for these features, measured in turns, each alone on one processor. They are
+restarted in each round: the memory layout of a process makes a difference of two per cent, which would be attributed to
+the config.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.turns import PerRound, calls_per_s, cpu_s_per_call, in_turns, ra
 
 OFF, ELSEWHERE, HITS = "all off", "on for other models", "cached answers"
 PROMISED_CPU = 1.02
-"""Of a call that uses none of it, while others do; in the CPU time of one where all is off."""
+"""For calls that use none of it while others do; relative to the CPU time with all of it off."""
 
 NONE = '  dead_letter: "off"\n  answer_later: {when: "off"}\n'
 OTHERS = """
@@ -44,16 +44,16 @@ _WARM_UP_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """Amount of measurement."""
 
     rounds: int = ROUNDS
     seconds: float = 4.0
-    """Of a turn."""
+    """Duration of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lasted:
-    """A finished run: by way, one value a round."""
+    """A finished run: one value a round for each way."""
 
     rounds: int
     seconds: float
@@ -62,12 +62,12 @@ class Lasted:
     errors: tuple[str, ...]
 
     def ratio(self, figure: PerRound, way: str) -> tuple[float, float, float]:
-        """To `OFF`: the median over rounds, the lowest and the highest."""
+        """Ratio to `OFF`: the median over rounds, the lowest and the highest."""
         return ratio(figure, way, OFF)
 
     @property
     def broken(self) -> list[str]:
-        """What was promised and did not hold, and what failed."""
+        """Promises that do not hold, and errors."""
         cost, _, _ = self.ratio(self.cpu_s_per_call, ELSEWHERE)
         told = f"CPU of a call that uses none of it: {cost:.3f} of one where all is off, against {PROMISED_CPU}"
         return [*([told] if cost > PROMISED_CPU else []), *self.errors]
@@ -82,7 +82,7 @@ class Lasted:
 
 
 def configs() -> dict[str, str]:
-    """By way, without the folder of what is kept."""
+    """Configs by way, without the state folder."""
     upstreams, rest = ways.CONFIG.split("\ndefaults:\n")
     elsewhere = f"{upstreams}{PROBED}\ndefaults:\n{rest.rstrip()}\n{OTHERS.lstrip(chr(10))}"
     return {
@@ -93,7 +93,7 @@ def configs() -> dict[str, str]:
 
 
 def run(say: Callable[[str], None], plan: Plan | None = None) -> Lasted:
-    """Measures."""
+    """Measures all ways."""
     plan = plan or Plan()
     found: dict[str, list[Calls]] = {OFF: [], ELSEWHERE: [], HITS: []}
     errors: list[str] = []

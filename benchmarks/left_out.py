@@ -1,17 +1,17 @@
-"""Leave-one-provider-out: how the classifier reads a provider whose errors its tables have not been written from.
+"""Leave-one-provider-out: how the classifier reads a provider that its tables were not written for.
 
-For each group of providers the rows of the vocabulary that only its own errors can have taught are taken out, its name
-is withheld, and its errors are classified with what remains. Both steps are mechanical:
+For each group of providers, removes the rows of the vocabulary that only its own errors can have taught, withholds its
+name, and classifies its errors with the rest. Both steps are mechanical:
 
-- A row belongs to a group if, of all labelled errors, it holds for the group's alone, or for none while its table names
-  the group. An error that a gateway quotes does not count: it is another provider's.
-- An engine that people run is at a local address ("local"), any other provider at an unknown one ("").
+- A row belongs to a group if, among all labelled errors, it matches only the group's, or none while its table names the
+  group. An error that a gateway quotes does not count, because it is another provider's.
+- A self-hosted engine is at a local address ("local"), any other provider at an unknown one ("").
 
-The stricter of the two figures also takes single words out of the senses (`policy.senses`): words that only the
-group's errors use, although many of them are plain English and were not learned from these errors.
+The stricter of the two figures also removes single words from the senses (`policy.senses`): words that only the group's
+errors use, although many of them are plain English and were not learned from these errors.
 
-What cannot be left out is structure: which fields of a body are read, what a status means, which reasons to stop are
-proper ends. Errors of connections are not part of it: their words come from this gateway's own HTTP client.
+Structure cannot be left out: which fields of a body are read, what a status means, which stop reasons are proper ends.
+Connection errors are excluded: their words come from this gateway's own HTTP client.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "microsoft": ("azure_openai", "azure_front_door", "azure_container_apps", "azure_ml", "github_copilot"),
     "vllm": ("vllm_production_stack",),
 }
-"""Providers of one house, which share their words; any other is a group of its own."""
+"""Providers of one vendor, which share their words; any other provider is its own group."""
 
 NAMES = {
     "amazon": ("Amazon",),
@@ -87,13 +87,13 @@ NAMES = {
     "xai": ("xAI",),
     "zhipu": ("Zhipu",),
 }
-"""How the tables' sources (`cited`) name a group."""
+"""Names of the groups in the tables' sources (`cited`)."""
 
 QUOTING = frozenset({
     "cline", "litellm_proxy", "new_api", "omniroute", "opencode_zen", "openrouter", "other_gateway", "pollinations",
     "portkey_gateway", "sub2api", "truefoundry",
 })  # fmt: skip
-"""Gateways that quote other providers: their errors are no second source for a row."""
+"""Gateways that quote other providers: their errors are not a second source for a row."""
 
 _GROUP_OF = {member: group for group, members in GROUPS.items() for member in members}
 _SERVERS = ("cloudflare", "nginx", "envoy", "awselb", "vercel")
@@ -101,7 +101,7 @@ _UNNAMED = "edge"
 
 
 class _Listening(RuleBook):
-    """Notes every rule that holds for what it is given, and the words of senses that made it hold."""
+    """Records every rule that matches its input, and the words of senses that made it match."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         super().__init__(rules)
@@ -126,7 +126,7 @@ def _words_used(sense: Sense, spoken: Iterable[Wording]) -> Iterator[str]:
 
 
 def group_of(record: Record) -> str:
-    """The group that worded an error; things in between are told apart by their name in the id or in `server`."""
+    """The group that worded an error; intermediaries are identified by the name in the id or in `server`."""
     provider: str = record["provider"]
     if provider == _UNNAMED:
         server = (record.get("headers") or {}).get("server", "").lower()
@@ -141,7 +141,7 @@ def measurable(records: Iterable[Record]) -> list[Record]:
 
 
 class Taught:
-    """Which groups' errors each row of the vocabulary, and each word of a sense, holds for."""
+    """Groups with errors that each row of the vocabulary, and each word of a sense, matches."""
 
     def __init__(self, records: Iterable[Record], wall: float) -> None:
         self._rows: dict[Rule, set[str]] = defaultdict(set)
@@ -157,7 +157,7 @@ class Taught:
                 self._words[used].add(group_of(record))
 
     def without(self, group: str, *, words_too: bool = False) -> RuleBook:
-        """The vocabulary that nothing but this group's errors has taught a row of."""
+        """The vocabulary without the rows that only this group's errors have taught."""
         rules = [rule for rule in RULES if not self._is_from(self._rows.get(rule, set()), group, rule.source)]
         return RuleBook(self._narrowed(rules, group) if words_too else rules)
 
@@ -185,7 +185,7 @@ class Taught:
 def read_unknown(
     records: Iterable[Record], taught: Taught, wall: float, *, words_too: bool = False
 ) -> Iterator[tuple[Record, dict[str, Any]]]:
-    """Each error with what is found of it when its provider is unknown."""
+    """Yields each error with the result for an unknown provider."""
     books: dict[str, RuleBook] = {}
     for record in measurable(records):
         group = group_of(record)

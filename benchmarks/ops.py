@@ -1,6 +1,6 @@
-"""What the operator's side costs the calls: everything on and looked at, against as much off as can be.
+"""Cost of the operator's interface for calls: everything enabled and in use, against as much disabled as possible.
 
-Two gateways of one config but for its `ops` section, each alone on one processor while it is measured, in turns.
+Two gateways with the same config except for its `ops` section, measured in turns, each alone on one processor.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from benchmarks.turns import PerRound, calls_per_s, cpu_s_per_call, in_turns, ra
 
 BARE, KEPT, WATCHED = "as much off as can be", "on, and nobody looks", "on, and looked at"
 PROMISED_SHARE = 0.95
-"""Of the calls a second that there are without an operator's side."""
+"""Relative to the calls a second without the operator's interface."""
 
 RULES = (
     "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
     "credential_benched", "engine_gave_up", "reload_failed", "loop_lag",
 )  # fmt: skip
-TOKEN = "benchmark"  # of both gateways, for this run
+TOKEN = "benchmark"  # for both gateways of this run
 OFF = f"""
 ops:
   token: {TOKEN}
@@ -39,7 +39,7 @@ ops:
   health: {{p95: 60s, first_token_p95: 30s}}
   webhooks: [{{name: team, url: "http://127.0.0.1:9/alerts", secret: {TOKEN}}}]
 """
-"""Alerts and timelines as they are by default; a webhook that is not needed, as long as all is well."""
+"""Alerts and timelines have their defaults; the webhook is not used as long as no alert fires."""
 
 ROUNDS = 8
 _CONNECTIONS = 64
@@ -48,32 +48,32 @@ _WARM_UP_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """Amount of measurement."""
 
     rounds: int = ROUNDS
     seconds: float = 6.0
-    """Of a turn: long enough for a scrape."""
+    """Duration of a turn: long enough for a scrape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """A finished run: by way, one value a round."""
+    """A finished run: one value a round for each way."""
 
     rounds: int
     seconds: float
     calls_per_s: Mapping[str, tuple[float, ...]]
     cpu_s_per_call: Mapping[str, tuple[float, ...]]
     answers: Mapping[str, int]
-    """That those who looked have got, by path."""
+    """Responses that the watchers got, by path."""
     errors: tuple[str, ...]
 
     def ratio(self, figure: PerRound, way: str) -> tuple[float, float, float]:
-        """To `BARE`: the median over rounds, the lowest and the highest."""
+        """Ratio to `BARE`: the median over rounds, the lowest and the highest."""
         return ratio(figure, way, BARE)
 
     @property
     def broken(self) -> list[str]:
-        """What was promised and did not hold, and what failed."""
+        """Promises that do not hold, and errors."""
         share, _, _ = self.ratio(self.calls_per_s, WATCHED)
         told = f"calls a second with the operator's side on: {share:.3f} of those without, against {PROMISED_SHARE}"
         return [*([told] if share < PROMISED_SHARE else []), *self.errors]
@@ -88,7 +88,7 @@ class Operated:
 
 
 def run(say: Callable[[str], None], plan: Plan | None = None) -> Operated:
-    """Measures."""
+    """Measures all ways."""
     plan = plan or Plan()
     found: dict[str, list[Calls]] = {BARE: [], KEPT: [], WATCHED: []}
     answers: dict[str, int] = {}
@@ -133,7 +133,7 @@ def _gateways() -> Iterator[dict[str, Way]]:
 
 @contextmanager
 def _watchers(way: Way, is_watched: bool, answers: dict[str, int], errors: list[str]) -> Iterator[None]:
-    """Around one turn; what they have seen is added."""
+    """Runs the watchers during one turn, and adds their counts."""
     if not is_watched:
         yield
         return

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.ops_watchers URL [TOKEN]`: all who look at a gateway: scraper, dashboard, reader of events.
+"""`python -m benchmarks.ops_watchers URL [TOKEN]`: reads a gateway like a scraper, a dashboard and a reader of events.
 
-Says that it watches once each has had its first answer. For each line on standard input it writes one JSON object of
-counts to standard error. Owns no promise (`ops`).
+Reports that it watches once each has had its first response. For each line on standard input it writes one JSON object
+of counts to standard error.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ PAGES = {
     "/admin/history": 5.0,
     "/admin/restrictions": 2.0,
 }
-"""Seconds between two requests: Prometheus' as config/prometheus has it, and the dashboard's own."""
+"""Seconds between two requests: for Prometheus as in config/prometheus, for the dashboard its own."""
 EVENTS = "/admin/events?since=0"
 
 
 @dataclass(slots=True)
 class Seen:
-    """What came of it."""
+    """Counts of what was read."""
 
     answers: dict[str, int] = field(default_factory=dict)
     events: int = 0
     """Blocks of the stream, heartbeats included."""
     failed: int = 0
     complaint: str = ""
-    """About the first."""
+    """The first failure."""
 
     def fail(self, path: str, why: object) -> None:
         self.failed += 1
@@ -44,7 +44,7 @@ class Seen:
 
 
 async def watch(url: str, token: str | None) -> None:
-    """Until it is ended."""
+    """Runs until the process is ended."""
     seen = Seen()
     headers = {"authorization": f"Bearer {token}"} if token is not None else {}
     async with aiohttp.ClientSession(url, headers=headers) as session, asyncio.TaskGroup() as group:

@@ -1,6 +1,5 @@
-"""Modules of the benchmarks as processes of their own, each on the processor it is told.
-
-Owns starting, asking and stopping them, and what a process uses. Does not own what they answer.
+"""Runs modules of the benchmarks as separate processes, each pinned to a given processor; measures what a
+process uses.
 """
 
 from __future__ import annotations
@@ -24,46 +23,46 @@ _STRAY_LINES = 100
 
 
 class NotStartedError(Exception):
-    """A program that does not serve; the message is what it said."""
+    """A program did not start; the message is its output."""
 
     def __init__(self, program: str, code: int | None, said: str) -> None:
         super().__init__(f"{program} did not start: {said}")
         self.code = code
-        """Of its exit; None: it runs, and still does not serve."""
+        """Its exit code; None: it is running, but does not serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One of those that are compared."""
+    """One of the compared targets."""
 
     name: str
     url: str
     process: psutil.Process | None = None
-    """None: not known, or nobody is in between."""
+    """None: unknown, or there is no proxy."""
 
     def cpu_s(self) -> float:
-        """Processor seconds used since its start; nan where the process is not known."""
+        """Processor seconds used since its start; nan if the process is unknown."""
         return float("nan") if self.process is None else cpu_s(self.process)
 
     def rss_bytes(self) -> float:
-        """Resident memory; nan where the process is not known."""
+        """Resident memory; nan if the process is unknown."""
         return float("nan") if self.process is None else float(self.process.memory_info().rss)
 
 
 class Started:
-    """A module that serves. What it writes to standard error is always read: a full pipe would stop it."""
+    """A running module. A thread reads its standard error all the time: a full pipe would block it."""
 
     def __init__(self, url: str, popen: subprocess.Popen[str]) -> None:
         self.url = url
         self.process = psutil.Process(popen.pid)
         self.stray: list[str] = []
-        """The first lines that it wrote unasked, as asyncio does of exceptions that nobody has looked at."""
+        """The first lines that it wrote by itself, such as asyncio's about exceptions that were never retrieved."""
         self._popen = popen
         self._answers: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read_all, daemon=True).start()
 
     def ask(self) -> str:
-        """Sends an empty line; returns the JSON object that comes back. Raises queue.Empty when none does."""
+        """Sends an empty line; returns the JSON object that comes back. Raises queue.Empty if none does."""
         assert self._popen.stdin is not None
         self._popen.stdin.write("\n")
         self._popen.stdin.flush()
@@ -87,10 +86,11 @@ def started(
     package: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Started]:
-    """Runs `python -m module`, which says `... on URL` on standard error once it serves; raises NotStartedError.
-    `cpu`: the processor it has to itself as far as we are concerned; None: ours. `package`: the folder of another
-    llm_guard than this one. `env` adds to this process's environment."""
-    # Else the working directory would come before it.
+    """Runs `python -m module`, which prints `... on URL` on standard error once it serves; raises NotStartedError.
+
+    `cpu`: the processor to pin it to; None: this process's. `package`: the folder of another llm_guard than this one.
+    `env` adds to this process's environment."""
+    # Otherwise the working directory would precede it.
     other = {} if package is None else {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(package)}
     popen = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -116,14 +116,15 @@ def started(
 
 
 def pin(pid: int, cpu: int) -> None:
-    """Where there are several processors, and the system lets us choose."""
+    """Pins a process if there are several processors and the system supports it."""
     if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(pid, {cpu})
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Processor seconds used by the threads that it has, by the scheduler's own account where Linux keeps one.
-    Elsewhere in ticks of 10 ms: who wakes for microseconds, as a relay does, pays for many of them or for none."""
+    """Processor seconds used by its current threads, from the scheduler's own statistics on Linux. Elsewhere in ticks
+    of 10 ms, with which a process that wakes for microseconds, like a relay, is charged for many of them or for none.
+    """
     accounts = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
     if accounts:
         return sum(int(account.read_text().split()[0]) for account in accounts) / 1e9
@@ -132,7 +133,7 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def stop(popen: subprocess.Popen[str]) -> None:
-    """Asks it to end, and ends it when it does not."""
+    """Terminates it, and kills it if it does not end."""
     popen.terminate()
     try:
         popen.wait(_STOP_WITHIN_S)
@@ -140,4 +141,4 @@ def stop(popen: subprocess.Popen[str]) -> None:
         popen.kill()
         popen.wait()
     if popen.stdin is not None:
-        popen.stdin.close()  # the other pipe is its reader's
+        popen.stdin.close()  # stderr is closed by its reader

@@ -21,7 +21,7 @@ PATH_OF_A_CALL = (
     "llm_guard/outcome.py",
     "llm_guard/routes.py",
 )
-"""Files whose changes may change any figure."""
+"""Files that may change any figure when they change."""
 
 _COMMIT = re.compile(r"^Measured at commit `([0-9a-f]{7,40})`", re.MULTILINE)
 
@@ -64,13 +64,13 @@ def machine() -> dict[str, str | int | None]:
 
 
 def measured_line(measured_on: Machine) -> str:
-    """Last line of a page whose figures depend on the machine."""
+    """Last line of a page with figures that depend on the machine."""
     on = f"{measured_on['processors']} shared processors ({measured_on['processor']}, {measured_on['system']})"
     return f"{_measured_at(measured_on)}, on {on}, {measured_on['kernel']}, Python {measured_on['python']}."
 
 
 def computed_line(measured_on: Machine) -> str:
-    """Last line of a page whose figures are the same on every machine."""
+    """Last line of a page with figures that are the same on every machine."""
     return f"{_measured_at(measured_on)}."
 
 

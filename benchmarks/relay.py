@@ -1,7 +1,7 @@
-"""What a streamed chunk costs: the gateway against a plain aiohttp relay of the same stream, and how late it arrives.
+"""Cost and delay of a streamed chunk: the gateway against a plain aiohttp relay of the same stream.
 
-Both on one processor, in turns, in one run; a figure is taken from the middle of streams that all run, so that what a
-call costs (`compare`) is not in it.
+Both run on one processor, in turns, in one run. Measures in the middle of running streams, so that the cost of a call
+(`compare`) is not included.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ PLAIN, GUARDED, CONTINUED = "aiohttp relay", "llm_guard", "llm_guard, recover: c
 PROMISED_RATIO = 1.3
 
 SIZES = ((50, 0.01), (1000, 0.2))
-"""Streams at once, and seconds between a stream's chunks: five thousand chunks a second, which leaves room for what
-else the machine has to do. A relay that is late passes on several at once, and that is cheaper."""
+"""Concurrent streams, and seconds between a stream's chunks: five thousand chunks a second, which leaves the machine
+idle time. A relay that is late passes on several chunks at once, which is cheaper.
+"""
 _ROUNDS = 7
 SETTLE_S = 0.5
 _WINDOW_S = 4.0
@@ -39,7 +40,7 @@ _OPEN_WITHIN_S = 30.0
 
 
 class BrokenStreamsError(Exception):
-    """Streams did not begin; the message says whose and how many."""
+    """Streams did not begin; the message says at which target and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Window:
     writes: int
     delays_s: tuple[float, ...]
     broken: int
-    """Streams that did not last."""
+    """Streams that ended early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,11 @@ class WayCost:
     name: str
     cpu_s_per_chunk: float
     ratio: float
-    """To the plain relay in the same round."""
+    """Relative to the plain relay in the same round."""
     lowest_ratio: float
     highest_ratio: float
     chunks_per_write: float
-    """Above 1 the relay was late, and what it passed on together was cheaper for it."""
+    """Above 1 the relay was late, and cheaper because it passed on several chunks together."""
     delay_p50_s: float
     """From the provider's write to the client's read."""
     delay_p99_s: float
@@ -74,7 +75,7 @@ class WayCost:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """So many streams at once."""
+    """Results for a number of concurrent streams."""
 
     streams: int
     pace_s: float
@@ -88,7 +89,7 @@ class RelayCost:
 
     @property
     def broken(self) -> list[str]:
-        """What was promised and did not hold."""
+        """Promises that do not hold."""
         found = []
         for size in self.sizes:
             for way in size.ways:
@@ -105,7 +106,7 @@ class RelayCost:
 
 
 def run(say: Callable[[str], None], rounds: int = _ROUNDS, window_s: float = _WINDOW_S) -> RelayCost:
-    """All ways at all sizes, the ways in turns."""
+    """Measures all ways at all sizes, the ways in turns."""
     sizes = []
     for place, (streams, pace_s) in enumerate(SIZES, 1):
         say(f"relay {place}/{len(SIZES)}: {streams} streams, a chunk every {pace_s * 1e3:.0f} ms")
@@ -118,7 +119,7 @@ def run(say: Callable[[str], None], rounds: int = _ROUNDS, window_s: float = _WI
 
 
 def sum_up(windows: dict[str, list[Window]]) -> tuple[WayCost, ...]:
-    """Each way's windows, one a round, as its cost; the plain relay is among them."""
+    """Each way's cost, from its windows, one a round; includes the plain relay."""
     plain = [window.cpu_s / window.chunks for window in windows[PLAIN]]
     return tuple(_cost(name, found, plain) for name, found in windows.items())
 
@@ -152,17 +153,17 @@ async def _in_turns(
     ways: Sequence[Way], streams: int, pace_s: float, rounds: int, window_s: float
 ) -> dict[str, list[Window]]:
     windows: dict[str, list[Window]] = {way.name: [] for way in ways}
-    for way in ways:  # once for nothing: imports, pools, the allocator
+    for way in ways:  # warm-up: imports, pools, the allocator
         await watch(way, streams, pace_s, SETTLE_S)
     for turn in range(rounds):
-        # Who comes second finds the machine as the first has left it: they swap.
+        # The order alternates: the first one changes the state of the machine for the second.
         for way in ways if turn % 2 == 0 else reversed(ways):
             windows[way.name].append(await watch(way, streams, pace_s, window_s))
     return windows
 
 
 async def watch(way: Way, streams: int, pace_s: float, seconds: float) -> Window:
-    """So many streams through `way`, looked at for `seconds` once all run. Raises BrokenStreamsError."""
+    """Opens the streams through `way`, and measures for `seconds` once all run. Raises BrokenStreamsError."""
     async with open_streams(way, streams, pace_s) as clients:
         await asyncio.sleep(SETTLE_S)
         for client in clients:
@@ -177,7 +178,7 @@ async def watch(way: Way, streams: int, pace_s: float, seconds: float) -> Window
 
 @asynccontextmanager
 async def open_streams(way: Way, streams: int, pace_s: float) -> AsyncIterator[Sequence[StreamClient]]:
-    """Streams that have all begun; afterwards the clients leave. Raises BrokenStreamsError."""
+    """A context in which all streams have begun; at its end the clients leave. Raises BrokenStreamsError."""
     clients = [StreamClient("/v1/chat/completions", "gpt-4o", pace_s=pace_s) for _ in range(streams)]
     try:
         await _open(clients, way)

@@ -1,8 +1,7 @@
-"""`python -m benchmarks.relay_peers provider [PORT] | plain URL`: what the gateway is measured between and against.
+"""`python -m benchmarks.relay_peers provider [PORT] | plain URL`: the provider, and the plain proxy for comparison.
 
-The provider answers a call at once, and writes a stream without an end where the call asks for one at a pace
-(`stream_client`). The plain proxy is aiohttp's server and client as anybody would put them together: no watch, no
-limits, no record.
+The provider answers a call at once, and writes an endless stream if the call asks for one at a pace (`stream_client`).
+The plain proxy is a simple combination of aiohttp's server and client: no stream checks, no limits, no logging.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _EVENT = (
     b'"model":"gpt-4o-2024-08-06","service_tier":"default","system_fingerprint":"fp_%017.9f",'
     b'"choices":[{"index":0,"delta":{"content":" breakers"},"logprobs":null,"finish_reason":null}]}\n\n'
 )
-"""As long as OpenAI's; the fingerprint is the instant of sending, in monotonic seconds, which all processes share."""
+"""An event as long as OpenAI's; the fingerprint is the send time on the monotonic clock that all processes share."""
 _FRAME = b"%x\r\n%b\r\n"
 _PACE = b"pace_s="
 _ANSWER_BODY = json.dumps(
@@ -47,7 +46,7 @@ _HOP_BY_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "
 
 
 class _Connection(asyncio.Protocol):
-    """One of the provider's: a call after the other, or a stream until the client leaves."""
+    """A connection of the provider: one call after the other, or a stream until the client leaves."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,7 +54,7 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._write = cast("asyncio.Transport", transport).write  # uvloop's do not inherit from asyncio's
+        self._write = cast("asyncio.Transport", transport).write  # uvloop's transports are not subclasses of asyncio's
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -83,12 +82,12 @@ class _Connection(asyncio.Protocol):
 
 
 async def serve_provider(port: int) -> None:
-    """Serves until it is ended."""
+    """Serves until the process is ended."""
     await _serve(await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", port, backlog=_BACKLOG))
 
 
 async def serve_plain(url: str) -> None:
-    """Passes every request on to the provider at `url`, until it is ended."""
+    """Forwards every request to the provider at `url`, until the process is ended."""
     connector = TCPConnector(limit=0)  # aiohttp's own limit is 100
     async with ClientSession(connector=connector, auto_decompress=False) as session:
 

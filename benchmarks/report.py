@@ -1,5 +1,6 @@
-"""Results of relay, ops, lasting, uploads, soak, joins and classification, as JSON and as pages in
-`benchmarks/results/`."""
+"""Writes the results of relay, ops, lasting, uploads, soak, joins and classification as JSON and as pages in
+`benchmarks/results/`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ Alerts, timelines and all else are as by default; metrics are counted, and a lin
 
 
 def write_relay(cost: RelayCost) -> None:
-    """relay.json and relay.md."""
+    """Writes relay.json and relay.md."""
     _write_json("relay", {"machine": machine(), "relay": cost.as_dict()})
     lines = ["# What a streamed chunk costs", ""]
     lines.append(
@@ -57,7 +58,7 @@ def _relay_line(way: WayCost) -> str:
 
 
 def write_ops(operated: ops.Operated) -> None:
-    """ops.json and ops.md."""
+    """Writes ops.json and ops.md."""
     _write_json("ops", {"machine": machine(), "ops": operated.as_dict()})
     share, low, high = operated.ratio(operated.calls_per_s, ops.WATCHED)
     lines = [_OPS_INTRO, ""]
@@ -72,7 +73,7 @@ def write_ops(operated: ops.Operated) -> None:
 
 
 def write_lasting(lasted: lasting.Lasted) -> None:
-    """lasting.json and lasting.md."""
+    """Writes lasting.json and lasting.md."""
     _write_json("lasting", {"machine": machine(), "lasting": lasted.as_dict()})
     cost, low, high = lasted.ratio(lasted.cpu_s_per_call, lasting.ELSEWHERE)
     lines = [_LASTING_INTRO, ""]
@@ -85,7 +86,7 @@ def write_lasting(lasted: lasting.Lasted) -> None:
 
 
 def _costs(measured: ops.Operated | lasting.Lasted | since.Since) -> list[str]:
-    """A line a way; the first is what the others are compared with."""
+    """A table row for each way; the others are compared with the first."""
     lines = ["| | calls/s | of the first | CPU per call | of the first |", "|---|---:|---:|---:|---:|"]
     first = next(iter(measured.calls_per_s))
     for way in measured.calls_per_s:
@@ -99,7 +100,7 @@ def _costs(measured: ops.Operated | lasting.Lasted | since.Since) -> list[str]:
 
 
 def write_since(measured: since.Since) -> None:
-    """since.json and since.md."""
+    """Writes since.json and since.md."""
     _write_json("since", {"machine": machine(), "since": measured.as_dict()})
     cost, low, high = measured.ratio(measured.cpu_s_per_call, since.NOW)
     keys, keys_low, keys_high = measured.keys_ratio
@@ -114,7 +115,7 @@ def write_since(measured: since.Since) -> None:
 
 
 def write_soak(soak: Soak) -> None:
-    """soak.json, soak.md and soak.png."""
+    """Writes soak.json, soak.md and soak.png."""
     _write_json("soak", {"machine": machine(), "soak": soak.as_dict()})
     draw_soak(soak, RESULTS / "soak.png")
     hows = sorted({how for each in soak.ended.values() for how in each})
@@ -156,19 +157,19 @@ def _untold(soak: Soak) -> str:
 
 
 def write_joins(joined: joins.Joins) -> None:
-    """joins.json and joins.md."""
+    """Writes joins.json and joins.md."""
     _write_json("joins", {"machine": machine(), "joins": joined.as_dict()})
     (RESULTS / "joins.md").write_text("\n".join([*joins.page(joined), "", measured_line(machine()), ""]))
 
 
 def write_uploads(done: list[uploads.Uploaded]) -> None:
-    """uploads.json and uploads.md."""
+    """Writes uploads.json and uploads.md."""
     _write_json("uploads", {"machine": machine(), "uploads": [each.as_dict() for each in done]})
     (RESULTS / "uploads.md").write_text("\n".join([*uploads.page(done), "", measured_line(machine()), ""]))
 
 
 def write_wrong_answers(judged: wrong_answers.Judged) -> None:
-    """wrong-answers.md."""
+    """Writes wrong-answers.md."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "wrong-answers.md").write_text(
         "\n".join([*wrong_answers.page(judged), "", computed_line(machine()), ""])
@@ -176,7 +177,7 @@ def write_wrong_answers(judged: wrong_answers.Judged) -> None:
 
 
 def write_classification(measured: classification.Measured) -> None:
-    """classification.md."""
+    """Writes classification.md."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "classification.md").write_text(
         "\n".join([*classification_page.page(measured), measured_line(machine()), ""])

@@ -1,7 +1,4 @@
-"""Provider and gateway as processes of their own, on processors of their own where there are two.
-
-Owns starting and stopping them. Does not own what is measured.
-"""
+"""Starts and stops provider and gateway as separate processes, on separate processors if there are two."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ GATEWAYS_CPU = 0
 
 
 class ConfigRefusedError(Exception):
-    """The gateway does not take this config; the message is what it said."""
+    """The gateway refuses this config; the message is its output."""
 
 
 @contextmanager
 def provider(*mock_options: str, port: int = 0) -> Iterator[str]:
-    """A provider alone: its address."""
+    """Starts a provider; yields its address."""
     with started("llm_guard", "mock", "--port", str(port), *mock_options) as running:
         yield running.url
 
@@ -32,8 +29,9 @@ def provider(*mock_options: str, port: int = 0) -> Iterator[str]:
 def gateway(
     config: str, provider_url: str, package: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> Iterator[Started]:
-    """A gateway before a provider that runs already, whose address `{provider}` in `config` and in the environment's
-    `variables` becomes; raises ConfigRefusedError. `package`: the folder of another llm_guard than this one."""
+    """Starts a gateway before a running provider. `{provider}` in `config` and in the environment's `variables` is
+    replaced by the provider's address. Raises ConfigRefusedError. `package`: the folder of another llm_guard than this
+    one."""
     env = {name: value.replace("{provider}", provider_url) for name, value in (variables or {}).items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
@@ -49,7 +47,7 @@ def gateway(
 
 
 def keep_off_the_gateways_processor() -> None:
-    """Load and provider share the other one."""
+    """Pins this process to the other processors, which load and provider share."""
     if (os.cpu_count() or 1) > 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(1, os.cpu_count() or 1))
 

@@ -1,6 +1,6 @@
 """Where each of the fifty scenarios A01 to A50 is tested or measured, or why it is not.
 
-A test holds that every place named here exists. Figures beside what was expected: `benchmarks/results/storm.md`.
+A test checks that every function named here exists. The figures are in `benchmarks/results/storm.md`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STORM, _BENCH = "tests/unit/policy/test_storm.py::", "benchmarks/storm/"
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """`where`: `file::function`, from the root; more than one where the scenario has several halves."""
+    """`where`: `file::function`, from the root; several if the scenario has several parts."""
 
     scenario: str
     title: str

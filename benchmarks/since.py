@@ -1,6 +1,6 @@
-"""What a call costs beside an earlier version of the gateway, and what client keys add to it.
+"""Cost of a call compared with an earlier version of the gateway, and the additional cost of client keys.
 
-Fresh gateways in each round, each alone on one processor while it is measured, in turns: see `benchmarks.lasting`.
+Gateways are restarted in each round and measured in turns, each alone on one processor: see `benchmarks.lasting`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from benchmarks.turns import PerRound, calls_per_s, cpu_s_per_call, in_turns, ra
 
 BEFORE, NOW, KEYS = "earlier version", "this version", "this version with client keys"
 PROMISED_CPU = 1.01
-"""Of this version, in the CPU time of the earlier one."""
+"""CPU time of this version, relative to the earlier one."""
 PROMISED_KEYS = 1.03
-"""With client keys, in the CPU time of this version without."""
+"""CPU time with client keys, relative to this version without."""
 
 CLIENT_KEYS = """
 server:
@@ -39,20 +39,20 @@ _WARM_UP_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """Amount of measurement."""
 
     earlier: Path
     """Folder of the earlier llm_guard package."""
     commit: str
-    """Its commit, as the page names it."""
+    """Its commit, as named on the page."""
     rounds: int = ROUNDS
     seconds: float = 4.0
-    """Of a turn."""
+    """Duration of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """A finished run: by way, one value a round."""
+    """A finished run: one value a round for each way."""
 
     commit: str
     rounds: int
@@ -62,17 +62,17 @@ class Since:
     errors: tuple[str, ...]
 
     def ratio(self, figure: PerRound, way: str) -> tuple[float, float, float]:
-        """To `BEFORE`: the median over rounds, the lowest and the highest."""
+        """Ratio to `BEFORE`: the median over rounds, the lowest and the highest."""
         return ratio(figure, way, BEFORE)
 
     @property
     def keys_ratio(self) -> tuple[float, float, float]:
-        """CPU time with client keys, to `NOW`."""
+        """CPU time with client keys, relative to `NOW`."""
         return ratio(self.cpu_s_per_call, KEYS, NOW)
 
     @property
     def broken(self) -> list[str]:
-        """What was promised and did not hold, and what failed."""
+        """Promises that do not hold, and errors."""
         cost, keys = self.ratio(self.cpu_s_per_call, NOW)[0], self.keys_ratio[0]
         found = []
         if cost > PROMISED_CPU:
@@ -93,7 +93,7 @@ class Since:
 
 
 def run(say: Callable[[str], None], plan: Plan) -> Since:
-    """Measures."""
+    """Measures all ways."""
     found: dict[str, list[Calls]] = {BEFORE: [], NOW: [], KEYS: []}
     errors: list[str] = []
     for turn, names in groupby(in_turns(tuple(found), plan.rounds), key=itemgetter(0)):
@@ -115,7 +115,7 @@ def sum_up(plan: Plan, found: Mapping[str, Sequence[Calls]], errors: Sequence[st
 
 
 def configs() -> dict[str, str]:
-    """By way."""
+    """Configs by way."""
     keyed = ways.CONFIG.replace('base_url: "{provider}/v1"}', 'base_url: "{provider}/v1", api_key: sk-provider}')
     return {BEFORE: ways.CONFIG, NOW: ways.CONFIG, KEYS: f"{CLIENT_KEYS}{keyed}"}
 

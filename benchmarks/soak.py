@@ -1,7 +1,7 @@
-"""A thousand streams at once for minutes, one in ten with a fault: does memory stay flat, and is anything left behind?
+"""A thousand concurrent streams for minutes, one in ten with a fault: does memory stay flat, and does anything leak?
 
-Owns the provider's faults, the samples and what is promised. Does not own the clients (`soak_clients`) nor how a count
-is taken inside the gateway (`soak_gateway`).
+Defines the provider's faults, the samples and the promises. The clients are in `soak_clients`, the counts inside the
+gateway in `soak_gateway`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAULTS = (
     "cut:0", "cut:8", "stall:0", "stall:8", "error:0", "error:8", "malformed:0", "malformed:8",
     "truncated", "reset", "close", "silence", "headers", "status:503",
 )  # fmt: skip
-"""Each strikes the same share of the requests."""
+"""Each affects the same share of the requests."""
 FAULTY_SHARE = 0.1
 MODELS = ("plain", "continued")
 
@@ -48,27 +48,28 @@ models:
 """
 _MOCK = ("--tokens", "20", "--token-delay-ms", "250")
 _TORRENT = ("--tokens", "1500")
-"""Some 400 kB at once: more than the kernel takes for a client that does not read."""
+"""Some 400 kB at once: more than the kernel buffers for a client that does not read."""
 _SAMPLE_EVERY_S = 1.0
 _TELL_EVERY = 10
 _BACK_WITHIN_S = 25.0
 """aiohttp keeps an idle connection to an upstream for 15 s."""
 _JUDGED_FROM_S = 240.0
-"""In a shorter run memory that is still being taken for the first time would pass for a leak."""
+"""In a shorter run, memory that is allocated for the first time would look like a leak."""
 _STEPS_MB = 1.25
-"""By so much the allocator may move in the second half, whose last arenas still fill. It is 30 MB an hour in five
-minutes, where one object of 100 bytes lost with each stream makes 70, and 5 in thirty."""
+"""Growth in the second half that the allocator may cause, since its last arenas still fill. It is 30 MB an hour in five
+minutes, and 5 in thirty; one leaked object of 100 bytes with each stream makes 70.
+"""
 _MEANT_SHARE = 0.9
-"""Flat memory of a gateway that refuses everybody proves nothing."""
+"""Flat memory of a gateway that refuses all calls proves nothing."""
 _GAUGE = re.compile(r"^llm_guard_in_flight_calls\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The gateway at one instant."""
+    """State of the gateway at one moment."""
 
     at_s: float
-    """Since the load began."""
+    """Seconds since the load began."""
     rss_bytes: int
     fds: int
     tasks: int
@@ -79,11 +80,11 @@ class Sample:
     gauge: int
     """`llm_guard_in_flight_calls`, as an operator sees it."""
     open: int = 0
-    """Streams that the clients hold."""
+    """Open streams of the clients."""
 
     @property
     def holds(self) -> dict[str, int]:
-        """What must be as before once the load is gone."""
+        """Counts that must return to their initial values after the load."""
         return {
             "tasks": self.tasks, "file descriptors": self.fds, "calls": self.calls, "attempts": self.attempts,
             "slots": self.slots, "waiting calls": self.waiting, "in-flight gauge": self.gauge,
@@ -92,7 +93,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """What was seen."""
+    """Results of a run."""
 
     streams: int
     minutes: float
@@ -101,21 +102,21 @@ class Soak:
     samples: tuple[Sample, ...]
     after: Sample
     back_after_s: float
-    """From the end of the load until nothing was left, or until nobody waited any longer."""
+    """Seconds from the end of the load until nothing was left, or until the wait was given up."""
     ended: dict[str, dict[str, int]]
-    """By what the client did, and how its stream ended."""
+    """Counts by the client's habit and by how its stream ended."""
     events: int
     stray: tuple[str, ...]
-    """What the gateway wrote to standard error."""
+    """Lines that the gateway wrote to standard error."""
 
     @property
     def slope_mb_per_hour(self) -> float:
-        """Of resident memory, over the second half of the run."""
+        """Growth of resident memory over the second half of the run."""
         return slope([(each.at_s, each.rss_bytes) for each in second_half(self.samples)]) * 3600 / 1e6
 
     @property
     def promised_mb_per_hour(self) -> float:
-        """At most; the longer the run, the less."""
+        """Maximum growth; smaller for a longer run."""
         return _STEPS_MB / (self.minutes / 2 / 60)
 
     @property
@@ -124,35 +125,35 @@ class Soak:
 
     @property
     def whole_share(self) -> float:
-        """Of the streams that somebody read to the end."""
+        """Share of complete streams among those of clients that read to the end."""
         read = self.ended.get("reads", {})
         return read.get("whole", 0) / max(1, sum(read.values()))
 
     @property
     def usually_open(self) -> float:
-        """Streams at once, in the second half of the run."""
+        """Median of concurrent streams in the second half of the run."""
         return statistics.median(each.open for each in second_half(self.samples))
 
     @property
     def bytes_per_stream(self) -> float:
-        """The slope as what each stream would have left behind."""
+        """The slope as bytes leaked by each stream."""
         return self.slope_mb_per_hour * 1e6 / 3600 / (self.ended_count / (self.minutes * 60))
 
     @property
     def left_over(self) -> dict[str, int]:
-        """What was not there before the load, and is there after it."""
+        """Counts that are higher after the load than before it."""
         before = self.before.holds
         found = {name: count - before[name] for name, count in self.after.holds.items()}
         return {name: count for name, count in found.items() if count > 0}
 
     @property
     def is_judged(self) -> bool:
-        """Whether the run was long enough for its slope to say anything."""
+        """True if the run was long enough for its slope to be meaningful."""
         return self.minutes * 60 >= _JUDGED_FROM_S
 
     @property
     def broken(self) -> list[str]:
-        """What was promised and did not hold."""
+        """Promises that do not hold."""
         broken = [f"{count} {name} left behind" for name, count in self.left_over.items()]
         if self.is_judged and self.slope_mb_per_hour > (promised := self.promised_mb_per_hour):
             broken.append(f"memory grew by {self.slope_mb_per_hour:.0f} MB an hour against {promised:.0f}")
@@ -172,13 +173,13 @@ class Soak:
 
 
 def second_half(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """The first half is warm-up: pools, the allocator's arenas, the breakers' windows fill."""
+    """The second half; the first is warm-up, in which pools, the allocator's arenas and the breakers' windows fill."""
     return samples[len(samples) // 2 :]
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """The median of the slopes of all pairs of points: up to 29 % of them may be off without moving it far (Theil 1950,
-    Sen 1968). 0.0 of fewer than two instants."""
+    Sen 1968). 0.0 if there are fewer than two times."""
     found = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x2 != x1]
     return statistics.median(found) if found else 0.0
 

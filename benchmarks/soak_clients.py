@@ -1,6 +1,6 @@
-"""A constant number of streams at once, each followed by another: who reads to the end, who leaves, who reads slowly.
+"""A constant number of concurrent streams: clients that read to the end, leave, read slowly or stop reading.
 
-Owns the clients and what became of their streams. Does not own the provider's faults nor what is promised (`soak`).
+The provider's faults and the promises are in `soak`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Habit = Literal["reads", "leaves", "reads slowly", "stops reading"]
 Outcome = Ended | Literal["hung", "no connection"]
 
 _HABITS: tuple[tuple[Habit, float], ...] = (("leaves", 0.03), ("reads slowly", 0.01), ("stops reading", 0.005))
-"""Shares; the others read."""
+"""Shares of clients; the others read."""
 _LONGEST_VISIT_S = 6.0
 _SMALL_BUFFER_BYTES = 4096
 _SIP_EVERY_S = 0.05
 _PATIENCE_S = 45.0
 _AFTER_FAILURE_S = 1.0
-"""As long an SDK waits too before it asks again."""
+"""Like an SDK's wait before it retries."""
 
 
 class Crowd:
-    """`streams` clients at the same time: `keep_calling` runs until all are told to `leave`."""
+    """`streams` clients at the same time: `keep_calling` runs until `leave`."""
 
     def __init__(self, url: str, streams: int, models: Sequence[str], large: str, seed: int = 0) -> None:
-        """`large`: the model of those who read slowly; its streams do not fit into any buffer."""
+        """`large`: the model of clients that read slowly; its streams do not fit into any buffer."""
         self._url = url
         self._streams = streams
         self._models = models
@@ -49,19 +49,19 @@ class Crowd:
                 clients.create_task(self._call_again_and_again(Random(self._seed * 1_000_003 + number)))
 
     def leave(self) -> None:
-        """All go at once, and none comes back."""
+        """Makes all clients leave at once and for good."""
         self._over.set()
         for client in list(self._clients):
             client.leave()
 
     async def _call_again_and_again(self, dice: Random) -> None:
-        await asyncio.sleep(dice.uniform(0, _LONGEST_VISIT_S))  # else a thousand would end together, and begin
+        await asyncio.sleep(dice.uniform(0, _LONGEST_VISIT_S))  # else a thousand streams would begin and end together
         while True:
             habit = pick_habit(dice.random())
             model = self._large if habit in ("reads slowly", "stops reading") else dice.choice(self._models)
             how = await self._call(habit, model, dice)
             if self._over.is_set():
-                return  # and it did not end by itself
+                return  # not counted: it did not end by itself
             self.ended[habit, how] += 1
             if how in ("refused", "no connection"):
                 await asyncio.sleep(_AFTER_FAILURE_S)
@@ -93,7 +93,7 @@ def pick_habit(u: float) -> Habit:
 
 
 async def _live(client: StreamClient, habit: Habit, dice: Random) -> Outcome:
-    """hung: nothing has ended the stream in all that time, and the client gave up."""
+    """Reads one stream. hung: the stream did not end in time, and the client gave up."""
     transport = client.transport
     assert transport is not None
     stays_s = _PATIENCE_S
@@ -116,7 +116,7 @@ async def _live(client: StreamClient, habit: Habit, dice: Random) -> Outcome:
 
 
 async def _sip(transport: asyncio.Transport) -> None:
-    """One read, then a pause, again and again."""
+    """Repeats one read and a pause."""
     while not transport.is_closing():
         transport.resume_reading()
         await asyncio.sleep(0)

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.soak_gateway CONFIG`: a gateway as `llm-guard serve` runs it, which also tells its tasks.
+"""`python -m benchmarks.soak_gateway CONFIG`: a gateway as `llm-guard serve` runs it, which also reports its tasks.
 
-For each line on standard input it writes one JSON object of counts to standard error. Owns no promise (`soak`).
+For each line on standard input it writes one JSON object of counts to standard error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from llm_guard.log import configure_logging
 
 
 def counts(app: App, now: float) -> dict[str, int]:
-    """What the process holds: tasks of any kind, calls, attempts, their slots, and who waits for one."""
+    """Counts of what the process holds: tasks of any kind, calls, attempts, their slots, and calls that wait
+    for one."""
     deployments = app.gateway.deployments()
     gates = [gate.snapshot(now) for deployment in deployments for gate in deployment.gates.all()]
     return {
@@ -31,7 +32,7 @@ def counts(app: App, now: float) -> dict[str, int]:
 
 
 async def serve(path: Path) -> None:
-    """Serves until a signal says stop, and answers standard input."""
+    """Serves until a stop signal, and responds to standard input."""
     app = create_app(load_config(path), path=path)
     await app.start()
     app.heed_signals()

@@ -1,4 +1,4 @@
-"""The soak as a picture: the gateway's memory and the open streams, second by second."""
+"""Picture of the soak: the gateway's memory and the open streams, second by second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INK, _FAINT, _GREEN, _BLUE = "#39424e", "#c9ced6", "#1f7a5c", "#4c8fd0"
 
 
 def draw_soak(soak: Soak, path: Path) -> None:
-    """Above memory with the slope of its second half, below what the gateway holds."""
+    """Draws memory with the slope of its second half above, and the gateway's streams and descriptors below."""
     figure, (memory, held) = plt.subplots(2, 1, figsize=(10.5, 5.6), sharex=True, layout="constrained",
                                           height_ratios=(3, 2))  # fmt: skip
     at_s = [each.at_s for each in soak.samples]

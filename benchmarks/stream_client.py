@@ -1,7 +1,7 @@
-"""A client that reads one stream and costs next to nothing, so that a thousand of them fit beside what is measured.
+"""A client that reads one stream at very little cost, so that a thousand of them fit beside what is measured.
 
-Owns the request, the counts and how the stream has ended for somebody who knows the dialect. Does not own who calls
-when (`relay`, `soak_clients`).
+Sends the request, counts, and determines how the stream ended for a client that knows the dialect. `relay` and
+`soak_clients` decide when to call.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ _STAMP = b'"fp_'
 _STAMP_DIGITS = 17
 
 Ended = Literal["whole", "told", "cut", "refused", "silent", "left"]
-"""whole: to its terminal event and a clean end of the body · told: an error event was the last word · cut: the
-connection broke, which every HTTP client notices · refused: an error in place of a stream · silent: a clean end without
-terminal event or error, which nobody notices · left: the client itself went."""
+"""whole: terminal event and a clean end of the body · `told`: the last event was an error event · cut: the connection
+broke, which every HTTP client notices · refused: an error instead of a stream · silent: a clean end without terminal
+event or error, which clients do not notice · left: the client itself left.
+"""
 
 
 class StreamClient(asyncio.Protocol):
-    """One connection with one stream. `await ended` for how it went."""
+    """One connection with one stream. `await ended` for the outcome."""
 
     def __init__(self, path: str, model: str, *, pace_s: float | None = None) -> None:
-        """`pace_s`: seconds between chunks, which the provider of `relay_peers` keeps and no other understands; each
-        event then tells when it was sent, and `delays_s` is kept."""
+        """`pace_s`: seconds between chunks, which only the provider of `relay_peers` understands; each event then
+        contains its send time, and `delays_s` is recorded."""
         asked = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Go on."}]}
         if pace_s is not None:
-            asked["user"] = f"pace_s={pace_s}"  # a field that everybody passes on and nobody reads
+            asked["user"] = f"pace_s={pace_s}"  # a field that proxies forward and ignore
         body = json.dumps(asked)
         head = f"POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
         self._request = f"{head}content-length: {len(body)}\r\n\r\n{body}".encode()
@@ -42,16 +43,16 @@ class StreamClient(asyncio.Protocol):
         self._has_stamps = pace_s is not None
         self.transport: asyncio.Transport | None = None
         self.begun = asyncio.Event()
-        """The first event is here, or none will come."""
+        """Set at the first event, or when none will come."""
         self.events = 0
         self.frames = 0
         """Chunks of the body; one may hold several events."""
         self.delays_s: list[float] = []
-        """From the provider's write to our read, of each read's first event."""
+        """Seconds from the provider's write to this client's read, for each read's first event."""
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from asyncio's
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of asyncio's
         self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -60,7 +61,7 @@ class StreamClient(asyncio.Protocol):
         self.events += data.count(b"\n\n")
         if self.events:
             self.begun.set()
-        self.frames += data.count(b"\r\n") >> 1  # an event has none of its own
+        self.frames += data.count(b"\r\n") >> 1  # an event contains no CRLF
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
         if self._has_stamps and (at := data.find(_STAMP)) >= 0:
             sent_at = float(data[at + len(_STAMP) : at + len(_STAMP) + _STAMP_DIGITS])
@@ -74,7 +75,7 @@ class StreamClient(asyncio.Protocol):
         self._end("left" if self._has_left else _judge(self._tail, "cut"))
 
     def leave(self) -> None:
-        """Goes at once, whatever is still to come."""
+        """Closes the connection at once."""
         self._has_left = True
         if self.transport is not None:
             self.transport.abort()
@@ -94,8 +95,8 @@ def _judge(tail: bytes, otherwise: Ended) -> Ended:
 
 
 async def open_stream(client: StreamClient, url: str, receive_buffer: int | None = None) -> None:
-    """Connects; raises OSError. `receive_buffer` (bytes): what the kernel takes for us while we do not read; a small
-    one lets a slow reader be felt at once."""
+    """Connects; raises OSError. `receive_buffer` (bytes): how much the kernel buffers while the client does not read;
+    with a small one a slow reader is noticed at once."""
     place = urlsplit(url)
     connection = socket.socket()
     if receive_buffer is not None:

@@ -1,7 +1,6 @@
-"""Several ways measured in turns, in one run: what the machine does to all of them in a round is no difference between
-them.
+"""Measures several ways in turns in one run, so that changes of the machine affect all of them alike.
 
-Owns the order of turns, and the ratio that is taken in each round. Does not own what is measured.
+Defines the order of turns, and the ratio that is taken in each round.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.compare.load import Calls
 
 PerRound = Mapping[str, Sequence[float]]
-"""By way, one value a round."""
+"""One value a round for each way."""
 
 
 def in_turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Who comes second finds the machine as the first has left it: they change places."""
+    """Yields (round, name), rotated in each round: each one changes the state of the machine for the next."""
     for turn in range(rounds):
         at = turn % len(names)
         for name in (*names[at:], *names[:at]):
@@ -24,16 +23,16 @@ def in_turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
 
 
 def ratio(figure: PerRound, way: str, base: str) -> tuple[float, float, float]:
-    """To `base`: the median over rounds, the lowest and the highest."""
+    """Ratio to `base`: the median over rounds, the lowest and the highest."""
     found = [one / other for one, other in zip(figure[way], figure[base], strict=True)]
     return statistics.median(found), min(found), max(found)
 
 
 def calls_per_s(found: Mapping[str, Sequence[Calls]]) -> dict[str, tuple[float, ...]]:
-    """Of finished turns."""
+    """Calls a second in finished turns."""
     return {name: tuple(len(each.latencies_s) / each.seconds for each in turns) for name, turns in found.items()}
 
 
 def cpu_s_per_call(found: Mapping[str, Sequence[Calls]]) -> dict[str, tuple[float, ...]]:
-    """Of finished turns."""
+    """CPU time per call in finished turns."""
     return {name: tuple(each.cpu_s / len(each.latencies_s) for each in turns) for name, turns in found.items()}

@@ -1,6 +1,6 @@
-"""What an upload waits for: how soon the provider has its first and last byte, and what the gateway's process takes.
+"""Delays of an upload: when the provider gets its first and last byte, and the resources of the gateway's process.
 
-Client and provider are threads over blocking sockets, so that neither costs more than its own copies.
+Client and provider are threads with blocking sockets, so that neither costs more than its own copies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _END = b"\r\n--b0--\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One upload; rates in MiB/s, 0: as fast as it goes."""
+    """One upload; rates in MiB/s, 0: unlimited."""
 
     name: str
     mib: int
@@ -61,14 +61,14 @@ class Uploaded:
 
     name: str
     first_byte_s: float
-    """The provider has the first byte."""
+    """When the provider has the first byte."""
     sent_s: float
-    """The client has sent the last."""
+    """When the client has sent the last byte."""
     last_byte_s: float
-    """The provider has the last."""
+    """When the provider has the last byte."""
     answer_s: float
     memory_mib: float
-    """Growth of the gateway's resident memory at its highest."""
+    """Maximum growth of the gateway's resident memory."""
     cpu_s: float
 
     @property
@@ -86,7 +86,7 @@ class Uploaded:
 
 
 def run(say: Callable[[str], None], plans: Sequence[Plan] = PLANS) -> list[Uploaded]:
-    """Each upload on a gateway of its own."""
+    """Measures each upload on a new gateway."""
     done = []
     for plan in plans:
         with _Sink(plan.provider_rate) as sink, gateway(CONFIG, sink.url) as running:
@@ -152,7 +152,7 @@ def _head(length: int) -> bytes:
 
 @contextmanager
 def _highest(running: Started) -> Iterator[list[int]]:
-    """Resident bytes of the process, looked at again and again."""
+    """Samples the resident bytes of the process."""
     seen = [running.process.memory_info().rss]
     is_over = threading.Event()
 
@@ -170,7 +170,7 @@ def _highest(running: Started) -> Iterator[list[int]]:
 
 
 class _Pace:
-    """Sleeps so that bytes go at a rate in MiB/s; 0: it never does."""
+    """Sleeps to keep a rate in MiB/s; 0: never."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate * _MIB
@@ -183,7 +183,7 @@ class _Pace:
 
 @dataclass(slots=True)
 class _Sink:
-    """A provider that takes one upload and answers it."""
+    """A provider that receives one upload and responds."""
 
     rate: float
     url: str = ""

@@ -1,6 +1,7 @@
-"""Wrong answers with status 200, by endpoint and form, before a real gateway: what the client gets, whether the second
-deployment is tried, and what the breaker learns. Streams that hang behind keep-alives are among them. Beside them right
-answers, which must pass byte for byte.
+"""Wrong responses with status 200, by endpoint and form, with a real gateway: what the client gets, whether the second
+deployment is tried, and what the breaker records.
+
+Includes streams that hang behind keep-alives. Right responses must pass byte for byte.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ _STREAMS = Path(__file__).parent.parent / "tests" / "data" / "streams"
 _FAULTS = (
     "cut", "error", "overloaded", "abort", "html", "comments", "failed", "web_search", "speech", "transcription",
 )  # fmt: skip
-"""In the names of recorded streams that are faulty or not whole, or of other endpoints."""
+"""Parts of the names of recorded streams that are faulty, incomplete, or of other endpoints."""
 _FORMS = {"chat": CHAT, "completions": LEGACY, "responses": RESPONSES, "messages": MESSAGES}
 
 
 _HANG = {"first_token": "150ms", "stall": "150ms"}
-"""The limits by which a stream that hangs behind keep-alives is found, as short as makes the benchmark quick."""
+"""Limits that detect a stream which hangs behind keep-alives; short, so that the benchmark is quick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What became of one wrong answer."""
+    """Result for one wrong response."""
 
     case: Case
     status: int
     is_right: bool
-    """The client got the second deployment's answer, or an error: not a byte of the wrong answer. Behind a first token
-    it got an error event, and the answer was broken off."""
+    """True if the client got the second deployment's response, or an error: not a byte of the wrong response. After a
+    first token: if it got an error event, and the response was broken off."""
     is_second_tried: bool
     found: str
-    """The kind of the first attempt's failure."""
+    """Failure kind of the first attempt."""
     failures: int
     closes: int
-    """What the first deployment's breaker counted: failures, and calls that went well."""
+    """Counts of the first deployment's breaker: failures and successes."""
 
     @property
     def is_held(self) -> bool:
-        """Whether all of it is as promised."""
+        """True if all of it is as promised."""
         is_evidence = self.case.kind in ("truncated", "timeout")
         is_tried = self.is_second_tried == (self.case.endpoint.is_repeatable and not self.case.has_begun)
         return self.is_right and is_tried and self.found == self.case.kind and (is_evidence or not self.failures)
@@ -58,13 +59,13 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All that was played."""
+    """All results."""
 
     wrong: list[Wrong]
     right: dict[str, bool]
-    """Right answers, and whether each passed unmodified."""
+    """For each right response: whether it passed unmodified."""
     first_bytes: list[Delays]
-    """Of answers that are passed on unread."""
+    """For responses that are relayed without validation."""
 
     @property
     def broken(self) -> list[str]:
@@ -89,7 +90,7 @@ def run(say: Callable[[str], None]) -> Judged:
 
 
 def page(judged: Judged) -> list[str]:
-    """wrong-answers.md."""
+    """The lines of wrong-answers.md."""
     passed = sum(not each.is_right for each in judged.wrong)
     refused = sum(not is_passed for is_passed in judged.right.values())
     lines = [
@@ -163,7 +164,7 @@ async def _is_passed(case: Case) -> bool:
 
 
 def _recorded() -> Iterator[tuple[str, Case, bytes]]:
-    """Every stream of the test data that is good."""
+    """Yields every good stream of the test data."""
     by_name = {endpoint.name: endpoint for endpoint in ENDPOINTS}
     for file in sorted(_STREAMS.glob("*.sse")):
         if any(fault in file.stem for fault in _FAULTS) or file.stem == "anthropic_complete":

@@ -1,13 +1,14 @@
-"""What a wheel is built with; above all the compiled build: the way of a call as machine code, from the one source.
+"""Builds wheels and releases; above all the compiled build, in which the modules on a call's path are machine code
+compiled from the same sources.
 
-program      which modules are compiled, what of them can be C, and what each name in them stands for
-c_types      what an annotation means in C
-attributes   what an instance of a class holds
+program      modules to compile, which parts of them can be C, and what each name in them refers to
+c_types      C types of annotations
+attributes   attributes of a class's instances
 declare      Cython's declarations beside a module (.pxd)
-rewrite      the module itself, line for line, without what Cython would misread
-build        from sources to a package under build/, in parallel, and only what has changed
-training     what a gateway that counts where it goes is shown (gcc's profile)
-release      what a release is, built and tried; with changelog (which version comes next) and sbom
+rewrite      the module as Cython reads it, with the same lines
+build        compiles sources to a package under build/, in parallel, and only what has changed
+training     load for the instrumented build (gcc's profile)
+release      builds and tries a release; with changelog (the next version) and sbom
 launcher     the command `llm-guard`, in the wheel outside the package
 hook         the wheel that `make compiled` leaves in dist/
 """

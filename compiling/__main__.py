@@ -1,4 +1,4 @@
-"""`python -m compiling [--profile]`: compiles the package into build/compiled/lib, and says where it is."""
+"""`python -m compiling [--profile]`: compiles the package into build/compiled/lib, and prints that path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What an instance of a class holds: its slots, its fields, and whatever its methods assign to `self`.
+"""Attributes of a class's instances: slots, fields, and what methods assign to `self`.
 
-Owns the names and their C types. Does not own what an annotation means (`c_types`).
+The C type of an annotation is determined in `c_types`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from compiling.program import Function, Module, Name, Program, arguments, datacl
 
 
 def attributes(name: Name, program: Program) -> dict[str, str]:
-    """Its own, and their C types: by an annotation, or else by the first value, which `__init__` gives."""
+    """The class's own attributes and their C types: from an annotation, or else from the first value, set in
+    `__init__`."""
     module, node = program.modules[name[0]], program.types[name]
     found: dict[str, str] = {}
     for attribute, kind in [*_fields(node, module, program), *_assigned(node, module, program), *_slots(node)]:
@@ -63,7 +64,7 @@ def _assigned(node: ast.ClassDef, module: Module, program: Program) -> Iterator[
 
 def _annotated(assignment: ast.AnnAssign, module: Module, program: Program) -> str:
     kind, value = c_type(assignment.annotation, module, program), assignment.value
-    # A defaultdict is a dict to mypy, and none to C.
+    # mypy accepts a defaultdict as a dict, C does not.
     is_other = isinstance(value, ast.Call) and ast.unparse(value.func) != kind
     return OBJECT if is_other and kind in ("dict", "list", "set", "tuple") else kind
 
@@ -82,7 +83,7 @@ def _targets(assignment: ast.Assign, method: Function, module: Module, program: 
 
 
 def _of_self(node: ast.expr) -> str | None:
-    """`x` of `self.x`."""
+    """`x` for `self.x`, else None."""
     match node:
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
             return name

@@ -1,7 +1,7 @@
-"""From the package's sources to the package compiled, under build/compiled/.
+"""Compiles the package's sources into build/compiled/.
 
-Owns the order of the work, what of it is done already, and the commands of the C compiler. Nothing is written beside
-the sources. Does not own what Cython reads (`declare`, `rewrite`).
+Orders the steps, skips what is up to date, and runs the C compiler. Writes nothing beside the sources. What Cython
+reads is written in `declare` and `rewrite`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from compiling.rewrite import rewritten
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "build" / "compiled"
 DIRECTIVES = {"language_level": 3, "annotation_typing": True, "binding": True, "nonecheck": True}
-"""`nonecheck`: an attribute of None is an AttributeError, not the end of the process."""
+"""`nonecheck`: an attribute of None raises AttributeError instead of crashing the process."""
 _C_OPTIONS = ("-O2", "-g0", "-DNDEBUG", "-fwrapv", "-fno-strict-aliasing", "-fPIC", "-w")
 _SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 _PROFILE_OPTIONS = ("-fprofile-correction", "-Wno-missing-profile")
-"""Counts of a program with threads may differ by a little; and what was never run has none."""
+"""Counts of a program with threads may differ slightly, and code that never ran has none."""
 
 
 _TRAINING_S = 300
-"""It takes ten."""
+"""It usually takes ten seconds."""
 
 
 class BuildError(Exception):
@@ -48,13 +48,13 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One module on its way."""
+    """One module to compile."""
 
     target: Path
     path: Path
-    """Of its source, from the root."""
+    """Path of its source, relative to the root."""
     key: str
-    """Of all that it depends on."""
+    """Hash of all that it depends on."""
 
     @property
     def c_file(self) -> Path:
@@ -62,7 +62,7 @@ class Part:
 
     @property
     def notes(self) -> Path:
-        """What the names of what its training leaves begin with."""
+        """Prefix of the files with its training's counts."""
         return self.target / "objects" / self.path.with_suffix("")
 
     def extension(self, folder: str) -> Path:
@@ -76,19 +76,20 @@ class Part:
         self.stamp(folder).write_text(text)
 
     def is_done(self, folder: str, options: tuple[str, ...]) -> bool:
-        """It is there, compiled so."""
+        """True if the extension is up to date and compiled with these options."""
         stamp = self.stamp(folder)
         return self.extension(folder).exists() and stamp.exists() and stamp.read_text() == repr((self.key, options))
 
 
 def build(root: Path, target: Path, hot: tuple[str, ...] = HOT, *, is_profiled: bool = False) -> Path:
-    """Compiles what has changed since the last time; returns the folder to be put on the path, which holds the whole
-    package: its sources, and beside those of `hot` what Python takes in their place. Raises BuildError.
+    """Compiles what has changed since the last time; returns the folder to put on the path. It holds the whole package:
+    its sources, and beside those of `hot` the extensions that Python loads instead. Raises BuildError.
 
-    `is_profiled`: compiles it twice, the first time to see which ways are usual; that saves an eighth of a call."""
+    `is_profiled`: compiles it twice, the first time to count which branches are taken; that saves an eighth of a call.
+    """
     program = read_program(root, hot)
     _lay_out(program, target / "sources")
-    # The largest first: nobody waits for one that was begun last.
+    # Largest first, so that no large one is started last.
     modules = sorted(program.modules.values(), key=lambda module: -len(module.text))
     keys = [_key(module, program, target / "sources") for module in modules]
     parts = [Part(target, module.path, key) for module, key in zip(modules, keys, strict=True)]
@@ -105,7 +106,7 @@ def build(root: Path, target: Path, hot: tuple[str, ...] = HOT, *, is_profiled: 
 
 
 def _train(root: Path, target: Path, program: Program, parts: list[Part], pool: ProcessPoolExecutor) -> None:
-    """Leaves beside each object what the C compiler is to know of it. Raises BuildError."""
+    """Writes the profile that the C compiler uses, beside each object. Raises BuildError."""
     if not _is_gcc():
         raise BuildError("a profile takes gcc: build without one")
     for old in (target / "objects").rglob("*.gcda"):
@@ -127,12 +128,12 @@ def _train(root: Path, target: Path, program: Program, parts: list[Part], pool: 
 
 
 def extensions(package: Path) -> Iterator[Path]:
-    """What was compiled, from the folder that `build` returned."""
+    """Paths of the extensions, relative to `package`, the folder that `build` returned."""
     return (path.relative_to(package) for path in sorted(package.rglob(f"*{_SUFFIX}")))
 
 
 def _lay_out(program: Program, sources: Path) -> None:
-    """What Cython reads, and nothing else."""
+    """Writes the files that Cython reads."""
     shutil.rmtree(sources, ignore_errors=True)
     for module in program.modules.values():
         path = sources / module.path
@@ -144,7 +145,7 @@ def _lay_out(program: Program, sources: Path) -> None:
 
 
 def _copy(package: Path, target: Path, program: Program) -> None:
-    """The sources as they are, for whatever is not compiled, and for tracebacks."""
+    """Copies the sources, which are needed for modules that are not compiled, and for tracebacks."""
     kept = {str(module.path.relative_to(PACKAGE).with_suffix("")) for module in program.modules.values()}
     for path in sorted(target.rglob("*")):
         place = path.relative_to(target)
@@ -154,7 +155,7 @@ def _copy(package: Path, target: Path, program: Program) -> None:
 
 
 def _key(module: Module, program: Program, sources: Path) -> str:
-    """Of all that a compiled module depends on: its text, and what is declared in those that it knows of."""
+    """Hash of all that a compiled module depends on: its text, and the declarations of the modules that it uses."""
     known, new = {module.name}, [module]
     while new:
         homes = {name for name, _ in cimports(new.pop(), program).values()} - known
@@ -171,14 +172,14 @@ def _check(said: Iterable[str]) -> None:
 
 
 def _to_c(part: Part) -> str:
-    """Unless that is done; returns what is wrong, or nothing."""
+    """Runs Cython unless its output is up to date; returns what is wrong, or ""."""
     if part.c_file.exists() and part.stamp("c").exists() and part.stamp("c").read_text() == part.key:
         return ""
     part.c_file.parent.mkdir(parents=True, exist_ok=True)
-    os.chdir(part.target / "sources")  # a traceback names files as Cython was told them
+    os.chdir(part.target / "sources")  # tracebacks name files by the path that Cython was given
     main: Any = importlib.import_module("Cython.Compiler.Main")  # it has no types
     errors: Any = importlib.import_module("Cython.Compiler.Errors")
-    errors.LEVEL = 9  # its warnings are of what it makes of dataclasses, and of protocols that it need not know
+    errors.LEVEL = 9  # hides warnings about its own handling of dataclasses and about protocols
     options = main.CompilationOptions(
         compiler_directives=DIRECTIVES, include_path=["."], output_file=str(part.c_file)
     )  # fmt: skip
@@ -194,14 +195,14 @@ def _to_c(part: Part) -> str:
 
 
 def _to_machine_code(part: Part, folder: str, options: tuple[str, ...]) -> str:
-    """Unless that is done; returns what is wrong, or nothing."""
+    """Runs the C compiler unless its output is up to date; returns what is wrong, or ""."""
     if part.is_done(folder, options):
         return ""
     target, notes = part.extension(folder), part.notes
     target.parent.mkdir(parents=True, exist_ok=True)
     notes.parent.mkdir(parents=True, exist_ok=True)
     include = f"-I{sysconfig.get_path('include')}"
-    # Both times under one name: by it the compiler finds what was counted.
+    # The same name in both builds, by which the compiler finds the counts.
     named = ["-dumpdir", f"{notes}-"] if options else []
     command = [*_compiler(), *_C_OPTIONS, *options, *named, include, str(part.c_file), "-o", str(target)]
     try:
@@ -222,5 +223,5 @@ def _is_gcc() -> bool:
 
 
 def _compiler() -> list[str]:
-    """What this Python says that its extensions are compiled and linked with."""
+    """The command with which this Python compiles and links extensions."""
     return shlex.split(str(sysconfig.get_config_var("LDSHARED")))

@@ -1,7 +1,7 @@
-"""What an annotation means in C.
+"""C types of annotations.
 
-Owns that alone. mypy has shown that the annotations hold; where one is wrong all the same, what is compiled raises
-TypeError where Python would have gone on.
+mypy has checked the annotations; where one is wrong nevertheless, compiled code raises TypeError where Python would go
+on.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ OBJECT = "object"
 _PLAIN = {"float": "double", "bool": "bint", "str": "str", "bytes": "bytes"}
 _CONTAINERS = frozenset({"list", "dict", "set", "tuple"})
 _HAVE_NO_NONE = frozenset({"double", "bint"})
-# In the body of a function Cython reads annotations itself, and these as we mean them.
+# In the body of a function Cython reads annotations itself, and reads these correctly.
 _READ_WELL = frozenset({"double", "str", "bytes"})
 
 
 def c_type(annotation: ast.expr | None, module: Module, program: Program) -> str:
-    """Of an argument, an attribute or a result. `int` has no bounds in Python: it stays an object."""
+    """C type of an argument, an attribute or a result. `int` is unbounded in Python, so it stays an object."""
     match annotation:
         case ast.Name(id=name):
             found = _PLAIN.get(name) or (name if name in _CONTAINERS else None)
@@ -34,13 +34,14 @@ def c_type(annotation: ast.expr | None, module: Module, program: Program) -> str
 
 
 def is_read_well(annotation: ast.expr, module: Module, program: Program) -> bool:
-    """Whether Cython may read it in the body of a function; what it makes of `float | None` is wrong in a generator."""
+    """True if Cython reads this annotation correctly in the body of a function; it misreads `float | None` in a
+    generator."""
     found = c_type(annotation, module, program)
     return found in _READ_WELL or (found not in _PLAIN.values() and found not in _CONTAINERS and found != OBJECT)
 
 
 def c_type_of_value(value: ast.expr | None, module: Module, program: Program) -> str:
-    """What mypy would infer, where an attribute has no annotation but this first value."""
+    """C type that mypy would infer for an attribute without an annotation, from its first value."""
     match value:
         case ast.Constant(value=constant):
             return _PLAIN.get(type(constant).__name__, OBJECT)

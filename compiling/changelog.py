@@ -1,6 +1,6 @@
-"""The changelog, cut to a version: which version comes next, and the file as it is released.
+"""The changelog of a release: the next version number, and the file with it.
 
-Owns the rule by which versions follow the changelog (Keep a Changelog, Semantic Versioning). Does not own the build.
+Version numbers follow from the changelog (Keep a Changelog, Semantic Versioning).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Changelog:
 
     @property
     def last_version(self) -> str | None:
-        """The newest that is released; None before the first release."""
+        """The newest released version; None before the first release."""
         found = _RELEASED.search(self.text)
         return None if found is None else found[1]
 
     @property
     def unreleased(self) -> str:
-        """What the next release changes. Raises ChangelogError."""
+        """The section with the next release's changes. Raises ChangelogError."""
         _, heading, rest = self.text.partition(_UNRELEASED)
         if not heading:
             raise ChangelogError("the changelog has no section `## Unreleased`")
@@ -38,8 +38,8 @@ class Changelog:
         return rest[: found.start()] if found else rest
 
     def next_version(self, first: str) -> str:
-        """After `last_version`: a patch where all is fixed or about security, else a minor version. `first` if
-        nothing is released yet. A major version is a decision, and is given to the command. Raises ChangelogError."""
+        """The version after `last_version`: a patch if all changes are fixes or about security, else a minor version.
+        `first` if nothing is released yet. A major version must be passed to the command. Raises ChangelogError."""
         sections = set(re.findall(r"^### (\w+)$", self.unreleased, re.MULTILINE))
         if not sections:
             raise ChangelogError("the changelog names no change since the last release")
@@ -49,8 +49,8 @@ class Changelog:
         return f"{major}.{minor}.{patch + 1}" if sections <= _SMALL else f"{major}.{minor + 1}.0"
 
     def cut(self, version: str, date: str) -> str:
-        """With what is unreleased under `version` and `date` (2026-01-31), and an empty section above. Raises
-        ChangelogError."""
+        """Returns the changelog with the unreleased changes under `version` and `date` (2026-01-31), and an empty
+        section above. Raises ChangelogError."""
         if not re.fullmatch(r"\d+\.\d+\.\d+", version):
             raise ChangelogError(f"{version!r} is no version such as 1.2.3")
         if self.last_version is not None and _numbers(version) <= _numbers(self.last_version):

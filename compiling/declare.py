@@ -1,6 +1,6 @@
-"""Cython's declarations beside a module (.pxd): which classes are C structs, and which functions C can call.
+"""Writes Cython's declarations beside a module (.pxd): which classes are C structs, and which functions C can call.
 
-Owns the text. Does not own what can be C (`program`), nor what a value is there (`c_types`, `attributes`).
+What can be C is decided in `program`; C types are in `c_types` and `attributes`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from compiling.program import Function, Module, Name, Program, arguments, datacl
 
 
 def declarations(module: Module, program: Program) -> str:
-    """All of one module."""
+    """The declarations of one module."""
     return "".join(f"{line}\n" for line in _lines(module, program))
 
 
 def cimports(module: Module, program: Program) -> dict[str, Name]:
-    """What the module takes from others as C; its own name for each. What it exports it has to have as Python."""
+    """Names imported from other modules as C, by the local name. Exported names must be Python objects."""
     return {
         local: name
         for local, name in module.names.items()
@@ -56,7 +56,7 @@ def _class(node: ast.ClassDef, module: Module, program: Program) -> Iterator[str
 
 
 def _is_late(node: ast.ClassDef, attribute: str) -> bool:
-    """`__post_init__` sets it, frozen or not."""
+    """True if `__post_init__` sets the attribute, so that it cannot be read-only."""
     return any(
         isinstance(each, ast.AnnAssign)
         and ast.unparse(each.target) == attribute

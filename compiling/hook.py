@@ -1,6 +1,6 @@
-"""The wheel that `make compiled` leaves in dist/: hatchling's, with what was compiled in it, for this Python alone.
+"""Build hook for the wheel that `make compiled` leaves in dist/: adds the compiled extensions, for this Python only.
 
-Owns what is told to hatchling, and only when it is asked for: any other wheel is pure, and needs no compiler.
+Active only on request: any other wheel is pure, and needs no compiler.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CompiledHook(BuildHookInterface[Any]):
-    """`HATCH_BUILD_HOOK_ENABLE_CUSTOM=true` asks for it."""
+    """Enabled by `HATCH_BUILD_HOOK_ENABLE_CUSTOM=true`."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it packs."""
         if self.target_name != "wheel" or version != "standard":
             return
-        sys.path.insert(0, self.root)  # a build does not begin in its own folder
-        from compiling.build import build, extensions  # noqa: PLC0415  # only where a compiled wheel is built
+        sys.path.insert(0, self.root)  # the build may run in another folder
+        from compiling.build import build, extensions  # noqa: PLC0415  # only for a compiled wheel
 
         package = build(Path(self.root), Path(self.root) / "build" / "compiled", is_profiled=True)
         build_data["pure_python"] = False

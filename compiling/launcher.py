@@ -2,7 +2,7 @@
 
 The distribution llm-guard on PyPI is another product with the same import name. Installed into one environment, each
 overwrites files of the other, so the wheel ships this file outside the package, as `llm_guard_launcher`. It imports
-nothing of the package before the check.
+nothing from the package before the check.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 DISTRIBUTION = "llm-guard-proxy"
-"""Stands in the docstring of the package, by which the package is recognised."""
+"""Part of the package's docstring, by which the package is recognised."""
 
 _PACKAGE = "llm_guard"
 _REINSTALL = f"pip install --force-reinstall --no-deps {DISTRIBUTION}"
@@ -28,13 +28,13 @@ def main() -> None:
     """Entry point of the console script. Exits with 1 if the package is not this product's, or incomplete."""
     if said := problem():
         sys.exit(f"llm-guard cannot start: {said}")
-    from llm_guard.cli import main as run  # noqa: PLC0415  # only once it is known to be ours
+    from llm_guard.cli import main as run  # noqa: PLC0415  # only after the check
 
     run()
 
 
 def problem() -> str | None:
-    """What is wrong with the package that an import would find, with the remedy; None if it is this product's."""
+    """Problem with the package that an import would find, and its remedy; None if it is this product's."""
     spec = find_spec(_PACKAGE)
     if spec is None:
         return f"the Python package {_PACKAGE} is missing. Install it again:\n  {_REINSTALL}"
@@ -48,7 +48,7 @@ def problem() -> str | None:
 
 
 def _foreign(package: Path) -> str:
-    """Says that `package` is another product's, and how to get rid of the conflict."""
+    """Message that `package` is another product's, and how to resolve the conflict."""
     found = f"the Python package {package} belongs to another product{_names_of(package)} of the same import name."
     own = Path(__file__).parent / _PACKAGE
     if package.resolve() != own.resolve() and own.exists():

@@ -1,7 +1,7 @@
-"""What is compiled of the package, and what can be C of that.
+"""Selects what is compiled, and what of it can be C: the modules, which classes become C structs, and which functions C
+functions.
 
-Owns the list of modules, and the rules by which a class becomes a C struct and a function a C function. Does not own
-how either is declared (`declare`), nor what its values are (`c_types`).
+Declarations are written in `declare`, C types are in `c_types`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ HOT = (
     "policy.pacer", "policy.quota_probes", "policy.rate_growth", "policy.rate_hints", "policy.recent", "policy.repeat",
     "policy.retry_budget", "policy.transition",
 )  # fmt: skip
-"""What every call or every chunk passes through, and what it holds. All else gains nothing."""
+"""Modules that every call or every chunk passes through, and their data. Compiling others gains nothing."""
 
 INTERFACES = {
     "asyncio.Protocol": frozenset(
         {"connection_made", "connection_lost", "data_received", "eof_received", "pause_writing", "resume_writing"}
     )
 }
-"""Bases that a type can do without: event loops ask for the methods, not for the class."""
+"""Base classes that a C type can omit: event loops only need the methods."""
 
 Name = tuple[str, str]
-"""A module, and what it defines."""
+"""A module, and a name defined in it."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -48,33 +48,34 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Module:
     name: str
     path: Path
-    """From the root."""
+    """Relative to the root."""
     text: str
     tree: ast.Module
     names: Mapping[str, Name]
-    """What names in it stand for, where that is compiled as well."""
+    """Names in it that refer to something compiled."""
     exports: frozenset[str]
-    """`__all__`: what others may import from it although it is defined elsewhere."""
+    """`__all__`: names that others may import from it although they are defined elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     modules: Mapping[str, Module]
     types: Mapping[Name, ast.ClassDef]
-    """Classes whose instances become C structs."""
+    """Classes with instances that become C structs."""
     functions: frozenset[Name]
-    """Of modules, that C can call."""
+    """Module-level functions that C can call."""
     methods: frozenset[tuple[Name, str]]
-    """Of `types`, that C can call."""
+    """Methods of `types` that C can call."""
 
     def base(self, name: Name) -> Name | None:
-        """The one class that a type inherits from."""
+        """The one class that a type inherits from; None if there is none."""
         bases = self.types[name].bases
         return self.modules[name[0]].names.get(ast.unparse(bases[0])) if bases else None
 
 
 def read_program(root: Path, hot: tuple[str, ...] = HOT) -> Program:
-    """Raises FileNotFoundError for a module that is not there, and ValueError for one that cannot be compiled."""
+    """Parses the modules. Raises FileNotFoundError for a missing module, and ValueError for one that cannot be
+    compiled."""
     names = [f"{PACKAGE}.{each}" for each in hot]
     modules = {name: _module(root, name, frozenset(names)) for name in names}
     classes = {
@@ -95,12 +96,12 @@ def read_program(root: Path, hot: tuple[str, ...] = HOT) -> Program:
 
 
 def dataclass_of(node: ast.ClassDef) -> ast.expr | None:
-    """Its `@dataclass`."""
+    """Its `@dataclass` decorator, if any."""
     return next((each for each in node.decorator_list if ast.unparse(each).startswith("dataclass")), None)
 
 
 def arguments(function: Function) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Each with its default, in the order in which C takes them: there is no keyword-only argument in C."""
+    """Arguments with their defaults in C's order: C has no keyword-only arguments."""
     args = function.args
     defaults: list[ast.expr | None] = [None] * (len(args.args) - len(args.defaults))
     defaults += [*args.defaults, *args.kw_defaults]
@@ -128,7 +129,7 @@ def _module(root: Path, name: str, hot: frozenset[str]) -> Module:
 
 
 def _is_type(name: Name, classes: Mapping[Name, ast.ClassDef], modules: Mapping[str, Module]) -> bool:
-    """Not what pydantic fills, which has to be a class of Python's; nor what inherits from one."""
+    """True if a class can be a C struct. Excludes classes that pydantic fills, and their subclasses."""
     node = classes[name]
     if node.name.endswith("Settings") or node.keywords or len(node.bases) > 1:
         return False
@@ -143,8 +144,8 @@ def _is_type(name: Name, classes: Mapping[Name, ast.ClassDef], modules: Mapping[
 
 
 def _c_methods(program: Program) -> Iterator[tuple[Name, str]]:
-    """A method that C calls is found by its place in a table, not by its name: where one class of a family has it
-    otherwise, C would find the wrong one, so that all have to have it as Python has it."""
+    """Yields the methods that C can call. C finds a method by its place in a table: if one class of a family overrides
+    it with a Python method, C would call the wrong one, so then it is a Python method in all of them."""
     found: defaultdict[tuple[Name, str], list[Name]] = defaultdict(list)
     barred = set()
     for name, node in program.types.items():
@@ -162,7 +163,7 @@ def _c_methods(program: Program) -> Iterator[tuple[Name, str]]:
 
 
 def _is_c_function(function: Function) -> bool:
-    """Neither a coroutine, a generator nor a closure, nor what has a decorator or a star."""
+    """True for a function that can be C: no coroutine, generator or closure, no decorator, no `*` or `**` arguments."""
     args = function.args
     if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list or function.name.startswith("__"):
         return False

@@ -1,12 +1,12 @@
-"""`make release`: builds what a release is into dist/release/VERSION, and tries it. Uploads nothing.
+"""`make release`: builds a release into dist/release/VERSION, and tries it. Uploads nothing.
 
-- the changelog, cut to the version that follows from it, and the sources of that version (sdist)
+- the changelog with the version that follows from it, and the sources of that version (sdist)
 - the pure wheel, and the compiled wheel for this Python
 - the context of the container image
 - the bill of materials (CycloneDX), and the checksums of all of these
 
-Then it installs each wheel into a fresh environment and runs the demo from it. Owns the order of this. Does not own the
-changelog (`changelog`), the bill of materials (`sbom`), nor the compiled build (`build`, `hook`).
+Then it installs each wheel into a fresh environment and runs the demo from it. The changelog is read in `changelog`,
+the bill of materials written in `sbom`, and the compiled build done in `build` and `hook`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEMO_S = 300
 
 
 class ReleaseError(Exception):
-    """There is no release; the text says why."""
+    """The release failed; the text says why."""
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def release(root: Path, version: str | None, *, is_compiled: bool) -> Path:
-    """The folder of the release, built from the last commit and tried. Raises ReleaseError, ChangelogError and
+    """Builds a release from the last commit, tries it, and returns its folder. Raises ReleaseError, ChangelogError and
     CalledProcessError."""
     moment = datetime.fromtimestamp(int(_output(root, "git", "log", "-1", "--format=%ct")), UTC)
     with TemporaryDirectory(prefix="llm-guard-release-") as scratch:
@@ -78,7 +78,8 @@ def release(root: Path, version: str | None, *, is_compiled: bool) -> Path:
 
 
 def cut(sources: Path, version: str | None, date: str) -> str:
-    """Writes the version that comes next into the changelog and the package; returns it. Raises ChangelogError."""
+    """Writes the next version into the changelog and the package; returns it. Raises ReleaseError and
+    ChangelogError."""
     file, changelog = sources / _VERSION_FILE, Changelog((sources / "CHANGELOG.md").read_text())
     now = _VERSION.search(file.read_text())
     if now is None:
@@ -90,7 +91,7 @@ def cut(sources: Path, version: str | None, date: str) -> str:
 
 
 def image_files(sources: Path) -> list[Path]:
-    """What `.dockerignore` lets the image's build see, and the Dockerfile."""
+    """The files in the image's build context: what `.dockerignore` admits, and the Dockerfile."""
     lines = (sources / ".dockerignore").read_text().splitlines()
     if lines[:1] != ["*"]:
         raise ReleaseError(".dockerignore is to leave everything out, and then name what is needed")
@@ -105,7 +106,7 @@ def image_files(sources: Path) -> list[Path]:
 
 
 def write_image_context(sources: Path, target: Path, moment: datetime) -> None:
-    """The same bytes from the same sources: `docker build - < FILE` builds the image."""
+    """Writes the image's build context, reproducibly: `docker build - < FILE` builds the image."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for path in image_files(sources):
@@ -117,14 +118,14 @@ def write_image_context(sources: Path, target: Path, moment: datetime) -> None:
 
 
 def write_checksums(folder: Path) -> None:
-    """As `sha256sum --check SHA256SUMS` reads them."""
+    """Writes checksums in the format of `sha256sum --check SHA256SUMS`."""
     files = sorted(each for each in folder.iterdir() if each.name != "SHA256SUMS")
     sums = [f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in files]
     (folder / "SHA256SUMS").write_text("".join(sums))
 
 
 def _lay_out(root: Path, sources: Path) -> None:
-    """The last commit, without what is not committed. Raises ReleaseError."""
+    """Extracts the last commit. Raises ReleaseError if there are uncommitted changes."""
     if _output(root, "git", "status", "--porcelain"):
         raise ReleaseError("there are changes that are not committed")
     sources.mkdir()
@@ -134,7 +135,7 @@ def _lay_out(root: Path, sources: Path) -> None:
 
 
 def _build(sources: Path, folder: Path, moment: datetime, *, is_compiled: bool) -> list[Path]:
-    """The sdist and the wheels; returns the wheels, the pure one first. Raises CalledProcessError."""
+    """Builds the sdist and the wheels; returns the wheels, the pure one first. Raises CalledProcessError."""
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(int(moment.timestamp()))}
     hatchling = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     subprocess.run([*hatchling, "--target", "sdist", "--target", "wheel"], cwd=sources, env=env, check=True)
@@ -147,7 +148,7 @@ def _build(sources: Path, folder: Path, moment: datetime, *, is_compiled: bool) 
 
 
 def _try(wheel: Path, lock: Path, environment: Path, version: str) -> None:
-    """Installs a wheel with what it needs, and runs the demo from it. Raises ReleaseError and CalledProcessError."""
+    """Installs a wheel with its dependencies, and runs the demo from it. Raises ReleaseError and CalledProcessError."""
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     pip = [str(environment / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--require-hashes", "-r", str(lock)], check=True)
@@ -165,7 +166,7 @@ def _try(wheel: Path, lock: Path, environment: Path, version: str) -> None:
 
 
 def check_demo(table: str) -> None:
-    """Every row but the one without a fallback is to succeed. Raises ReleaseError."""
+    """Checks that every row except the one without a fallback shows 100 %. Raises ReleaseError."""
     rows = [line for line in table.splitlines() if "requests for" in line]
     failed = [row for row in rows if "->   100%" not in row and "without a fallback" not in row]
     if failed or not rows:
@@ -173,7 +174,7 @@ def check_demo(table: str) -> None:
 
 
 def _output(folder: Path, *command: str) -> str:
-    """Raises CalledProcessError."""
+    """Returns a command's output. Raises CalledProcessError."""
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 

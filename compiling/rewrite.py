@@ -1,6 +1,6 @@
-"""A module as Cython is to read it: line for line the same, without what its declarations say better.
+"""Rewrites a module for Cython, without what its declarations express better.
 
-Owns the changes of the text. Line numbers stay, so that a traceback shows the source.
+Line numbers stay the same, so that tracebacks show the source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Edit = tuple[Place, Place, str]
 
 
 def rewritten(module: Module, program: Program) -> str:
-    """Its whole text; as many lines, each where it was, and one more for what it exports."""
+    """The module's text with the same lines, and one more for its exports."""
     lines = module.text.encode().split(b"\n")
     for begin, end, new in sorted(_edits(module, program), reverse=True):
         _apply(lines, begin, end, new.encode())
@@ -29,7 +29,7 @@ def rewritten(module: Module, program: Program) -> str:
 
 
 def _apply(lines: list[bytes], begin: Place, end: Place, new: bytes) -> None:
-    """The lines of a longer text stay, empty."""
+    """Replaces text from `begin` to `end`. Lines of a longer text stay as empty lines."""
     (first, left), (last, right) = begin, end
     rest = lines[last - 1][right:]
     lines[first - 1] = lines[first - 1][:left] + new + (rest if first == last else b"")
@@ -44,7 +44,7 @@ def _edits(module: Module, program: Program) -> Iterator[Edit]:
         elif isinstance(node, ast.ImportFrom) and node.module in program.modules:
             yield from _import(node, module, program)
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            yield _end(node.target), _end(node.annotation), ""  # a global stays one of Python's: tests replace some
+            yield _end(node.target), _end(node.annotation), ""  # globals stay Python objects: tests replace some
     for function, owner in _functions(module):
         yield from _function(function, owner, module, program)
     for node in module.tree.body:
@@ -53,7 +53,7 @@ def _edits(module: Module, program: Program) -> Iterator[Edit]:
 
 
 def _import(node: ast.ImportFrom, module: Module, program: Program) -> Iterator[Edit]:
-    """What C calls is not imported as Python; the module is, for what it does when it is imported."""
+    """Drops C functions from an import; keeps the import of the module for its side effects."""
     taken = cimports(module, program)
     left = [each for each in node.names if taken.get(each.asname or each.name) not in program.functions]
     if len(left) < len(node.names):
@@ -102,7 +102,7 @@ def _function(function: Function, owner: ast.ClassDef | None, module: Module, pr
 
 
 def _c_signature(function: Function, module: Module) -> Iterator[Edit]:
-    """Bare: the declarations have its types, and C has no keyword-only arguments."""
+    """Removes annotations, which are in the declarations, and the `*`, since C has no keyword-only arguments."""
     for argument, _ in arguments(function):
         if argument.annotation is not None:
             yield _after_name(argument), _end(argument.annotation), ""
@@ -115,7 +115,7 @@ def _c_signature(function: Function, module: Module) -> Iterator[Edit]:
 
 
 def _star(function: Function, module: Module) -> Edit:
-    """The `*, ` before the first keyword-only argument."""
+    """Removes the `*, ` before the first keyword-only argument."""
     lines = module.text.split("\n")
     line, byte = _begin(function.args.kwonlyargs[0])
     while (at := lines[line - 1].encode()[:byte].rfind(b"*,")) < 0:
@@ -124,7 +124,7 @@ def _star(function: Function, module: Module) -> Edit:
 
 
 def _begin(node: ast.AST) -> Place:
-    return node.lineno, node.col_offset  # type: ignore[attr-defined]  # only of what has a place
+    return node.lineno, node.col_offset  # type: ignore[attr-defined]  # only called for nodes with a position
 
 
 def _end(node: ast.AST) -> Place:

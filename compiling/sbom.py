@@ -1,6 +1,5 @@
-"""What is in a release, as a CycloneDX 1.5 document: the distributions that it is installed with, and what it bundles.
-
-Owns the reading of a lock file and the form of the document. Does not own which lock file (`release`).
+"""The contents of a release as a CycloneDX 1.5 document: the distributions that it is installed with, and what it
+bundles.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ _BUNDLED = (
     ("uplot", "1.6.32", "pkg:npm/uplot@1.6.32", "MIT"),
     ("inter", "4.1", "pkg:npm/%40fontsource-variable/inter@5.3.0", "OFL-1.1"),
 )
-"""In the wheel itself: name, version, package URL and licence."""
+"""Contained in the wheel itself: name, version, package URL and licence."""
 
 
 def sbom(version: str, lock: str, moment: str) -> str:
-    """`lock`: the text of a lock file with hashes; `moment`: of the release, as 2026-01-31T00:00:00Z."""
+    """Returns the document. `lock`: text of a lock file with hashes; `moment`: time of the release, as
+    2026-01-31T00:00:00Z."""
     own = f"pkg:pypi/{DISTRIBUTION}@{version}"
     components = [*_pinned(lock), *_bundled()]
     document = {
@@ -54,7 +54,7 @@ def _pinned(lock: str) -> list[dict[str, Any]]:
             if marker:
                 found[-1]["properties"] = [{"name": "python:marker", "value": marker.strip()}]
         elif found and (hashed := _HASH.search(line)):
-            # One for each file that the index has of this version; an installation has one of them.
+            # One hash for each file that the index has of this version; an installation uses one of them.
             references = found[-1].setdefault("externalReferences", [])
             url = f"{found[-1]['purl']}#{len(references)}"
             hashes = [{"alg": "SHA-256", "content": hashed[1]}]

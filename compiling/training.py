@@ -1,7 +1,6 @@
-"""What a compiled gateway is shown so that the C compiler learns which ways are usual: calls, streams, some trouble.
+"""Load that shows the C compiler which branches are usual: calls, streams, some failures.
 
-Owns these calls. Run by `compiling.profile` as a process of its own, on a package that counts where it goes. Nothing is
-measured here.
+`compiling.build` runs it as a separate process, on an instrumented package. Measures nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _RATE_PER_S = 250.0
 
 
 async def train() -> None:
-    """Raises RuntimeError where nearly all should succeed and do not: then nothing usual was seen."""
+    """Sends the load. Raises RuntimeError if less than 90 % succeeds: then the usual branches were not taken."""
     provider = MockProvider(tokens=20)
     url = await provider.start("127.0.0.1", 0)
     app = create_app(parse_config(_CONFIG.format(url=url)))
@@ -55,7 +54,7 @@ def _plans(url: str) -> tuple[LoadPlan, ...]:
 
 
 if __name__ == "__main__":
-    log = configure_logging()  # as where it serves: a line goes another way without
+    log = configure_logging()  # as in `serve`: without it, lines would be logged in another way
     try:
         run(train())
     finally:

@@ -1,9 +1,10 @@
-"""What calls and streams cost, beside nobody, a plain proxy, Envoy and any other: `python -m benchmarks compare`.
+"""Compares the cost of calls and streams without a proxy and with the gateway, a plain proxy, Envoy and others: `python
+-m benchmarks compare`.
 
-ways     who is compared, each alone on one processor
-load     calls as fast as answers come, or at a given rate
-measure  memory, then calls, then streams; everybody in turns, round by round
-result   medians over rounds, ratios, what was promised
+ways     the compared targets, each alone on one processor
+load     calls as fast as possible, or at a given rate
+measure  memory, then calls, then streams; all targets in turns, round by round
+result   medians over rounds, ratios, promises
 page     compare.json, compare.md
 picture  compare.png
 """

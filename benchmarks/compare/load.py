@@ -1,7 +1,7 @@
-"""Calls over keep-alive connections, as fast as answers come or at a given rate.
+"""Calls over keep-alive connections, as fast as responses come or at a given rate.
 
-Owns one connection's bytes and when a call is due. A client of a few microseconds a call: an SDK would be what is
-measured. Does not own who is called (`measure`) nor streams (`benchmarks.stream_client`).
+A client that takes a few microseconds per call: with an SDK, the SDK would be measured. The targets are chosen in
+`measure`; streams are in `benchmarks.stream_client`.
 """
 
 from __future__ import annotations
@@ -45,67 +45,67 @@ _SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What came of one run of calls."""
+    """Results of one run of calls."""
 
     seconds: float
     cpu_s: float
-    """Of the way's process; nan where that is not known."""
+    """CPU time of the target's process; nan if unknown."""
     latencies_s: tuple[float, ...]
-    """Of the calls that went well."""
+    """Latencies of the successful calls."""
     failed: int
-    """Another status than 200, a broken connection, no answer."""
+    """Calls with another status than 200, a broken connection or no response."""
     complaint: str
-    """About the first of them."""
+    """The first failure."""
 
 
 def as_fast_as_possible(way: Way, connections: int, seconds: float) -> Calls:
-    """Each connection asks again as soon as it has its answer. Raises OSError when nobody listens."""
+    """Each connection sends its next call as soon as it has the response. Raises OSError if nothing listens."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_ask_again_and_again(way, connections, seconds))
 
 
 def at_rate(way: Way, connections: int, per_s: float, seconds: float) -> Calls:
-    """Calls come by chance (Poisson), but at the same instants for every way, and a latency begins when a call was due:
-    one that waits for a free connection has waited, and is not left out. Raises OSError.
+    """Calls arrive at random (Poisson), at the same times for every target. A latency begins when a call was due, so
+    that waiting for a free connection is included. Raises OSError.
 
-    Not on uvloop, nor on epoll: both wake at whole milliseconds, select() within some 70 us."""
+    Does not use uvloop or epoll, which wake at whole milliseconds; select() wakes within some 70 us."""
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(SelectSelector())) as runner:
         return runner.run(_ask_at_rate(way, connections, per_s, seconds))
 
 
 def request(url: str) -> bytes:
-    """1.5 kB, headers included, as an SDK sends it."""
+    """A request of 1.5 kB with headers, like an SDK's."""
     return _HEAD.format(host=urlsplit(url).netloc, length=len(_BODY)).encode() + _BODY
 
 
 class Load:
-    """The connections, and what came over them."""
+    """The connections, and the results of their calls."""
 
     def __init__(self, url: str) -> None:
         self.request = request(url)
         self.idle: deque[Connection] = deque()
         self.waiting: deque[float] = deque()
-        """Instants at which calls were due that have no connection yet."""
+        """Due times of calls that wait for a connection."""
         self.asks_again = True
         self._asking = 0
         self._all_answered = asyncio.Event()
         self.begin()
 
     def begin(self) -> None:
-        """What came so far was warm-up."""
+        """Discards the results so far, which were warm-up."""
         self.latencies_s: list[float] = []
         self.failed = 0
         self.complaint = ""
 
     def ask(self, due_at: float) -> None:
-        """At once where a connection is free, else as soon as one is."""
+        """Sends a call at once if a connection is free, else as soon as one is."""
         if self.idle:
             self._ask(self.idle.popleft(), due_at)
         else:
             self.waiting.append(due_at)
 
     def answered(self, connection: Connection, latency_s: float, answer: bytes) -> None:
-        """Called by a connection that has its whole answer."""
+        """Called by a connection that has its whole response."""
         self._asking -= 1
         if answer.startswith(_WELL):
             self.latencies_s.append(latency_s)
@@ -121,16 +121,16 @@ class Load:
                 self._all_answered.set()
 
     def lost(self, connection: Connection, why: str | None) -> None:
-        """Called by a connection that is no more; `why`: a call waited for its answer."""
+        """Called by a closed connection; `why`: set if a call was waiting for its response."""
         if why is None:
-            with contextlib.suppress(ValueError):  # closed by us, after the last call
+            with contextlib.suppress(ValueError):  # closed by this client after the last call
                 self.idle.remove(connection)
         else:
             self._asking -= 1
             self._fail(why)
 
     async def wait_idle(self) -> None:
-        """Until every call has its answer; those that have none after some seconds have failed."""
+        """Waits until every call has its response; calls without one after some seconds have failed."""
         self._all_answered.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_ANSWERS_S if self._asking else 0):
@@ -148,19 +148,19 @@ class Load:
 
 
 class Connection(asyncio.Protocol):
-    """One call at a time."""
+    """Sends one call at a time."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
         self._received = b""
         self._due_at: float | None = None
-        """Of the call that waits for its answer."""
+        """Due time of the call that waits for its response."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from asyncio's
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of asyncio's
 
     def ask(self, due_at: float) -> None:
-        """Monotonic seconds."""
+        """Sends a call; `due_at` in monotonic seconds."""
         self._due_at = due_at
         self.transport.write(self._load.request)
 
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
 
 
 def is_whole(answer: bytes) -> bool:
-    """Whether the answer has come to its end, by its length or its last chunk."""
+    """True if the response is complete, by its length or its last chunk."""
     end = answer.find(b"\r\n\r\n")
     if end < 0:
         return False
@@ -231,7 +231,7 @@ async def _ask_at_rate(way: Way, connections: int, per_s: float, seconds: float)
 
 
 def instants(per_s: float, seconds: float) -> list[float]:
-    """Seconds from the beginning, at which calls come by chance; the same each time."""
+    """Arrival times in seconds from the start; random, but the same each time."""
     dice, found = Random(_SEED), [0.0]
     while found[-1] < seconds:
         found.append(found[-1] + dice.expovariate(per_s))
@@ -239,7 +239,7 @@ def instants(per_s: float, seconds: float) -> list[float]:
 
 
 async def _come(load: Load, instants: list[float]) -> None:
-    """Asks at each of the instants; one that the loop wakes too late for was still due when it was due."""
+    """Sends a call at each of the times; one that the loop wakes too late for keeps its due time."""
     loop = asyncio.get_running_loop()
     began_at, over, coming = time.monotonic(), loop.create_future(), deque(instants)
 

@@ -1,6 +1,6 @@
-"""Everybody in turns, round by round: memory while fresh, then calls, then streams.
+"""Measures all targets in turns, round by round: memory while fresh, then calls, then streams.
 
-Owns what is measured and for how long. Does not own who takes part (`ways`) nor what it means (`result`).
+The targets are started in `ways`, the results interpreted in `result`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WARM_UP = (8, 0.3)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything; the whole takes some five minutes with Envoy, and one more for each peer."""
+    """Amount of measurement; all of it takes some five minutes with Envoy, and one more for each peer."""
 
     rounds: int = 7
     connections: int = 64
@@ -37,7 +37,7 @@ class Plan:
     busy_s: float = 2.0
     stream_rounds: int = 5
     sizes: tuple[tuple[int, float], ...] = SIZES
-    """Streams at once, and seconds between a stream's chunks."""
+    """Concurrent streams, and seconds between a stream's chunks."""
     window_s: float = 2.5
     idle_streams: int = 5000
     idle_pace_s: float = 10.0
@@ -45,13 +45,13 @@ class Plan:
 
 @dataclass(slots=True)
 class _Notes:
-    """What was found so far: a value of each figure for each way and round, nan where there is none."""
+    """Results so far: a value of each figure for each target and round, nan if there is none."""
 
     values: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     errors: list[str] = field(default_factory=list)
 
     def take(self, way: Way, values: dict[str, float], error: str = "") -> None:
-        """A figure in which something failed is no figure."""
+        """Adds values; nan if something failed."""
         if error:
             self.errors.append(f"{way.name}: {error}")
         for figure, value in values.items():
@@ -62,21 +62,22 @@ def run(
     say: Callable[[str], None], peers: Sequence[Way] = (), envoy: Path | None = None, provider_port: int = 0,
     plan: Plan = Plan(), compiled: Path | None = None,
 ) -> Compared:  # fmt: skip
-    """Measures all. Raises OSError where so many streams are not allowed, NotStartedError."""
+    """Measures everything. Raises OSError if so many streams are not allowed, and NotStartedError."""
     ways.allow_descriptors(plan.idle_streams)
     notes = _Notes()
     with ways.running(peers, envoy, provider_port, compiled) as found:
         for way in found[1:]:
             say(f"compare: memory of {way.name}, {plan.idle_streams} streams")
             _memory(way, plan, notes)
-    with ways.running(peers, envoy, provider_port, compiled) as found:  # memory that was freed in between is not new
+    # Restarted, because the idle streams have changed the processes' memory.
+    with ways.running(peers, envoy, provider_port, compiled) as found:
         for way in _in_turns(found, plan.rounds, say, "calls"):
             _calls(way, plan, notes)
         for streams, pace_s in plan.sizes:
             out: set[str] = set()
             for way in _in_turns(found[1:], plan.stream_rounds, say, f"{streams} streams"):
                 if way.name not in out and not _stream(way, streams, pace_s, plan, notes):
-                    out.add(way.name)  # it would only take its time again
+                    out.add(way.name)  # a further attempt would only take time
     return Compared(
         tuple(way.name for way in found), plan.idle_streams, plan.sizes, ways.versions(envoy),
         {figure: {name: tuple(each) for name, each in by_way.items()} for figure, by_way in notes.values.items()},
@@ -87,7 +88,7 @@ def run(
 def _in_turns(found: Sequence[Way], rounds: int, say: Callable[[str], None], what: str) -> Iterator[Way]:
     for turn in range(rounds):
         say(f"compare: {what}, round {turn + 1}/{rounds}")
-        # Who comes second finds the machine as the first has left it: they swap.
+        # The order alternates: the first one changes the state of the machine for the second.
         yield from found if turn % 2 == 0 else reversed(found)
 
 

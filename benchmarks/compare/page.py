@@ -1,4 +1,4 @@
-"""The comparison's results: compare.json, compare.md and compare.png."""
+"""Writes the comparison's results: compare.json, compare.md and compare.png."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Others join by their address, Envoy by `--envoy`: `benchmarks/peers/README.md`."
 
 
 def write(compared: Compared, folder: Path, machine: Machine) -> None:
-    """Into `folder`."""
+    """Writes all three files into `folder`."""
     folder.mkdir(exist_ok=True)
     content = {"machine": dict(machine), "compare": compared.as_dict()}
     (folder / "compare.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -43,7 +43,7 @@ def write(compared: Compared, folder: Path, machine: Machine) -> None:
 
 
 def page(compared: Compared, machine: Machine) -> str:
-    """compare.md."""
+    """Content of compare.md."""
     lines = [_INTRO, *_promises(compared), "", *_table(compared), "", _EXPLAINED, ""]
     if compared.errors:
         lines += ["What failed, and is no figure therefore:", "", *(f"- {each}" for each in compared.errors), ""]

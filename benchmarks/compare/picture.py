@@ -1,4 +1,4 @@
-"""The comparison as a picture: a panel for each question, a bar for each way, each with its figure."""
+"""The comparison as a picture: a panel for each figure, a bar with its value for each target."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from benchmarks.compare.result import Compared, Spread, cpu_s_per_chunk
 from benchmarks.compare.ways import COMPILED, DIRECT, ENVOY, GUARDED, PLAIN
 
 _INK, _FAINT, _GREY = "#39424e", "#c9ced6", "#7b8594"
-# As in the scenarios' pictures: the gateway dark green.
+# The same colours as in the scenarios' pictures: the gateway is dark green.
 _COLOURS = {GUARDED: "#1f7a5c", COMPILED: "#0f5a41", PLAIN: "#e69f00", ENVOY: "#4c8fd0"}
 _ANOTHER = "#8f7fc4"
 _BAR = 0.62
 _ROOM = 1.5
-"""By so much a panel is wider than what is longest in it: the figures stand beside the bars."""
+"""Width of a panel relative to its longest bar: the values are written beside the bars."""
 _LETTER = 0.03
-"""Of a panel's width."""
+"""Width of a letter relative to the panel's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +32,21 @@ class _Panel:
     title: str
     under: str
     scale: float
-    """From the base unit to the panel's."""
+    """Factor from the base unit to the panel's."""
     digits: int
     read: Callable[[str], Spread | None]
     read_p99: Callable[[str], Spread | None] | None = None
     promised: float | None = None
-    """In the base unit: a mark on the gateway's row."""
+    """Promised value in the base unit: a mark on the gateway's row."""
     is_least: bool = False
 
     def tell(self, value: float) -> str:
-        """In the panel's unit."""
+        """The value in the panel's unit."""
         return f"{value * self.scale:,.{self.digits}f}"
 
 
 def draw(compared: Compared, path: Path) -> None:
-    """Two rows of panels; the proxies stand in the same order in each."""
+    """Draws two rows of panels, with the proxies in the same order in each."""
     proxies = [way for way in compared.ways if way != DIRECT]
     height = 2.4 + 0.9 * len(proxies)
     figure, grid = plt.subplots(2, 3, figsize=(13, height), layout="constrained", sharey=True)
@@ -142,6 +142,6 @@ def _draw_way(axes: Axes, panel: _Panel, row: int, way: str, found: Spread | Non
         mark = panel.promised * panel.scale
         axes.plot([mark, mark], [row - 0.45, row + 0.45], color=_INK, linewidth=1.8, solid_capstyle="butt", zorder=4)
         if 0 <= mark - end < width * _LETTER * (len(told) + 1):
-            end = mark  # the mark would go through the figure
+            end = mark  # the mark would cross the text
     axes.annotate(told, (end, row), (5, 0), textcoords="offset points", va="center", fontsize=10,
                   color=_GREY if found is None else _INK, fontweight="bold" if is_ours else "normal")  # fmt: skip

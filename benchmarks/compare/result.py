@@ -1,7 +1,6 @@
-"""What was found, as medians over rounds, and what was promised of it.
+"""Results as medians over rounds, and the promises about them.
 
-Owns the arithmetic: a difference or a ratio is taken in each round, for what the machine does to all of them in that
-round is no difference between them. Does not own how anything is measured.
+A difference or a ratio is taken within each round, so that changes of the machine between rounds do not affect it.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ CALLS_PER_S, CPU_S_PER_CALL = "calls_per_s", "cpu_s_per_call"
 ALONE_P50_S, ALONE_P99_S = "alone_p50_s", "alone_p99_s"
 """Latency at one connection."""
 BUSY_P50_S, BUSY_P99_S = "busy_p50_s", "busy_p99_s"
-"""Latency at a thousand calls a second, from the instant at which a call was due."""
+"""Latency at a thousand calls a second, from the time at which a call was due."""
 REST_BYTES, BYTES_PER_STREAM = "rest_bytes", "bytes_per_idle_stream"
 LATENCIES = (ALONE_P50_S, ALONE_P99_S, BUSY_P50_S, BUSY_P99_S)
 
 
 def cpu_s_per_chunk(streams: int) -> str:
-    """The figure's name."""
+    """Name of the figure."""
     return f"cpu_s_per_chunk_{streams}_streams"
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Over rounds."""
+    """Spread over rounds."""
 
     median: float
     low: float
@@ -40,20 +39,20 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Something that was said of the gateway beforehand."""
+    """A promise about the gateway."""
 
     text: str
     limit: float
     found: float | None
-    """None: not measured, because who it is compared with was not there, or because calls failed."""
+    """None: not measured, because the other target was missing or calls failed."""
     is_least: bool = False
-    """The limit is the least there may be, not the most."""
+    """True if the limit is a minimum."""
     is_within: bool = True
-    """The limit itself is still good."""
+    """True if the limit itself still holds."""
 
     @property
     def holds(self) -> bool | None:
-        """None: nobody knows."""
+        """None: not measured."""
         if self.found is None:
             return None
         if self.found == self.limit:
@@ -62,7 +61,7 @@ class Promise:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in words."""
         return {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
 
 
@@ -73,37 +72,38 @@ class Compared:
     ways: tuple[str, ...]
     idle_streams: int
     sizes: tuple[tuple[int, float], ...]
-    """Streams at once, and seconds between a stream's chunks."""
+    """Concurrent streams, and seconds between a stream's chunks."""
     versions: Mapping[str, str]
     values: Mapping[str, Mapping[str, tuple[float, ...]]]
-    """Of each figure, by way: one value a round; nan where calls failed or the process is not known."""
+    """For each figure and target: one value a round; nan if calls failed or the process is unknown."""
     errors: tuple[str, ...]
 
     def spread(self, figure: str, way: str) -> Spread | None:
-        """None where it was not measured in every round."""
+        """None if it was not measured in every round."""
         return _spread(self.values.get(figure, {}).get(way, ()))
 
     def added(self, figure: str, way: str) -> Spread | None:
-        """What `way` adds to calls without it, in the same round."""
+        """The difference to calls without a proxy in the same round."""
         return self._beside(figure, way, DIRECT, lambda own, direct: own - direct)
 
     def ratio(self, figure: str, way: str, other: str) -> Spread | None:
-        """To `other` in the same round."""
+        """Ratio to `other` in the same round."""
         return self._beside(figure, way, other, lambda own, others: own / others)
 
     def _beside(self, figure: str, way: str, other: str, how: Callable[[float, float], float]) -> Spread | None:
         by_way = self.values.get(figure, {})
-        pairs = zip(by_way.get(way, ()), by_way.get(other, ()), strict=False)  # who failed is asked no more
+        # Lengths differ where a target was not measured again after a failure.
+        pairs = zip(by_way.get(way, ()), by_way.get(other, ()), strict=False)
         return _spread(tuple(how(*pair) for pair in pairs))
 
     @property
     def judged(self) -> str:
-        """What is promised is promised of the build that is made for speed, where that was measured."""
+        """The build that the promises are about: the compiled one if it was measured."""
         return COMPILED if COMPILED in self.ways else GUARDED
 
     @property
     def promises(self) -> tuple[Promise, ...]:
-        """All of them, kept or not."""
+        """All promises, whether they hold or not."""
         judged = self.judged
         p50_s, idle = self.added(ALONE_P50_S, judged), self.spread(BYTES_PER_STREAM, judged)
         of_envoys, of_plain = (_median(self.ratio(CALLS_PER_S, judged, other)) for other in (ENVOY, PLAIN))
@@ -129,7 +129,7 @@ class Compared:
 
     @property
     def broken(self) -> list[str]:
-        """What was promised and did not hold, and what failed."""
+        """Promises that do not hold, and errors."""
         kept = [each for each in self.promises if each.holds is False]
         return [f"{each.text}: {each.found:.3g} against {each.limit:g}" for each in kept] + list(self.errors)
 

@@ -1,6 +1,6 @@
-"""What is compared: nobody in between, the gateway, a plain proxy, Envoy, and whoever runs already.
+"""The compared targets: no proxy, the gateway, a plain proxy, Envoy, and running peers.
 
-Owns starting them, each alone on one processor, and their versions. Does not own what is measured (`measure`).
+Starts them, each alone on one processor, and determines their versions. They are measured in `measure`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ models:
   gpt-4o: {deployments: [{upstream: provider}], fallbacks: [gpt-4o-mini]}
   gpt-4o-mini: {deployments: [{upstream: provider}]}
 """
-"""Every policy is on, those that are off by default too, and none has a reason to act."""
+"""Every policy is enabled, also those that are off by default, and none has a reason to act."""
 
 _ENVOY_CONFIG = Path(__file__).parent.parent / "peers" / "envoy.yaml"
 _ITS_PORT, _PROVIDERS_PORT = "port_value: 10000", "port_value: 9009"
@@ -51,8 +51,8 @@ _SPARE_DESCRIPTORS = 200
 def running(
     peers: Sequence[Way], envoy: Path | None, provider_port: int, compiled: Path | None = None
 ) -> Iterator[list[Way]]:
-    """All of them, our own fresh, before one provider; the first is the provider itself. Raises NotStartedError.
-    `compiled`: the folder of the compiled package, to be measured as well."""
+    """Starts all targets before one provider; the first is the provider itself. Raises NotStartedError. `compiled`: the
+    folder of the compiled package, to be measured as well."""
     with ExitStack() as stack:
         provider = stack.enter_context(started("benchmarks.relay_peers", "provider", str(provider_port)))
         guarded = stack.enter_context(gateway(CONFIG, provider.url))
@@ -71,7 +71,7 @@ def running(
 
 
 def parse_peers(urls: Sequence[str], pids: Sequence[str]) -> list[Way]:
-    """Each `NAME=URL`, with the process of its `NAME=PID` if there is one; raises ValueError."""
+    """Parses each `NAME=URL`, with the process of its `NAME=PID` if there is one; raises ValueError."""
     processes = {}
     for name, pid in map(_parse_named, pids):
         if not pid.isdecimal() or not psutil.pid_exists(int(pid)):
@@ -92,7 +92,7 @@ def parse_peers(urls: Sequence[str], pids: Sequence[str]) -> list[Way]:
 
 
 def versions(envoy: Path | None) -> dict[str, str]:
-    """Of those whose version can be known."""
+    """Versions of the targets, as far as they are known."""
     found = {GUARDED: __version__, PLAIN: f"{version('aiohttp')} on uvloop {version('uvloop')}"}
     if envoy is not None:
         told = subprocess.run([envoy, "--version"], capture_output=True, text=True, check=False).stdout
@@ -110,7 +110,8 @@ def find_envoy(named: str) -> Path:
 
 
 def allow_descriptors(streams: int) -> None:
-    """For us and all that we start: a proxy holds two connections for each stream. Raises OSError."""
+    """Raises the limit of file descriptors for this process and its children: a proxy holds two connections for each
+    stream. Raises OSError."""
     needed = 2 * streams + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:

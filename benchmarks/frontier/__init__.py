@@ -1,4 +1,4 @@
-"""The brown-out frontier: what calls succeed and what they cost, beside having no gateway.
+"""The brown-out frontier: which calls succeed and what they cost, compared with having no gateway.
 
 Everything runs on the virtual clock of `benchmarks.virtual`, with the gateway's shipped defaults.
 

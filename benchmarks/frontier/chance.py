@@ -22,11 +22,11 @@ upstreams: {provider: {dialect: openai, base_url: "https://provider.example/v1",
 models: {model-a: {deployments: [{upstream: provider}], capacity: {concurrency: %s}}}
 """
 _CROWDS = ((8, 24, 0.2, 60.0), (8, 24, 1.0, 12.0), (8, 24, 0.2, 200.0), (40, 100, 0.5, 150.0), (3, 6, 0.3, 20.0))
-"""Knee, most at once, seconds of an answer, calls a second."""
+"""Concurrency from which it slows down, maximum concurrency, seconds of a response, calls a second."""
 
 
 def cells() -> Iterator[Cell]:
-    """All of both."""
+    """All measurements of both kinds."""
     for share in SHARES:
         yield Cell("chance", f"{share:.0%} random, 100/s, 10 min, ten seeds", partial(_openings, share))
     for crowd in _CROWDS:
@@ -34,7 +34,7 @@ def cells() -> Iterator[Cell]:
 
 
 def _openings(share: float) -> Row:
-    """Of the breaker alone; each call is one attempt of 50 ms if it fails, of 200 ms if it succeeds."""
+    """Openings of a breaker alone; each call is one attempt of 50 ms if it fails, of 200 ms if it succeeds."""
     openings = 0
     for seed in range(_SEEDS):
         dice, breaker = Random(f"{share} {seed}"), Breaker(BreakerSettings())

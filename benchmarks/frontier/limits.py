@@ -1,4 +1,4 @@
-"""Providers that hold so many calls at once, and refuse the others or let them wait."""
+"""Providers with a maximum concurrency, which refuse further calls or queue them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from benchmarks.virtual.provider import Answer, Request
 
 
 class Crowded:
-    """Answers take longer the more are in flight beyond the knee, and more than the most are refused with a 503."""
+    """Responds more slowly the more calls are in flight beyond the knee, and refuses calls above the maximum with a
+    503."""
 
     def __init__(self, knee: int, most: int, answer_s: float, failing: float = 0.0) -> None:
         self._knee, self._most, self._answer_s, self._failing = knee, most, answer_s, failing
@@ -29,7 +30,7 @@ class Crowded:
 
 
 class Returning:
-    """Fails until an instant, and then serves so many at once; the others wait their turn."""
+    """Fails until a given time, and then serves a fixed number of calls at once; the others are queued."""
 
     def __init__(self, back_at: float, places: int, answer_s: float) -> None:
         self._back_at, self._answer_s = back_at, answer_s

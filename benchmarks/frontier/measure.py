@@ -1,4 +1,4 @@
-"""Plays one provider behind the gateway, and says what calls made of it."""
+"""Plays one provider behind the gateway, and summarises the outcome of its calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITH_FALLBACK = (
 
 @dataclass(frozen=True, slots=True)
 class Fared:
-    """How calls fared that arrived in a window of time."""
+    """Results of the calls that arrived in a window of time."""
 
     calls: int
     served: float
@@ -34,7 +34,7 @@ class Fared:
     median_s: float
     p95_s: float
     p99_s: float
-    """All three of the served calls."""
+    """All three for the served calls."""
     ok_per_s: float
     requests_per_s: float
 
@@ -42,12 +42,12 @@ class Fared:
 def run(
     regimes: Sequence[tuple[float, Regime]], calls_per_s: float, seconds: float, config: str = ALONE, seed: int = 7
 ) -> Played:
-    """Poisson arrivals from 0 to `seconds`."""
+    """Plays the regimes with Poisson arrivals from 0 to `seconds`."""
     return play(config, Course(regimes, seed=seed), [Load(MODEL, calls_per_s, seconds)], seed=seed)
 
 
 def fared(played: Played, begin_s: float, end_s: float) -> Fared:
-    """Of the calls that arrived between both, and of all requests that were sent for them."""
+    """Summarises the calls that arrived between the two times, and all requests that were sent for them."""
     calls = [call for call in played.calls if begin_s <= call.arrived_at < end_s]
     sent_for = Counter(request.call for request in played.requests)
     served = [call for call in calls if is_served(call)]

@@ -1,9 +1,9 @@
 """The same providers without a gateway, with an SDK's retries, and behind Envoy's defaults.
 
 Envoy (1.3x, route retry policy with its defaults): one retry after 25 ms with full jitter, at most three at once for a
-cluster (`circuit_breakers.thresholds.max_retries`); with one host it refuses nothing, because a cluster all of whose
-hosts are ejected is used as if none were (panic threshold). The SDKs of OpenAI and Anthropic: two retries after 0.5 s
-and 1 s, less up to a quarter of each.
+cluster (`circuit_breakers.thresholds.max_retries`); with one host it refuses nothing, because a cluster with all hosts
+ejected is used as if none were (panic threshold). The SDKs of OpenAI and Anthropic: two retries after 0.5 s and 1 s,
+less up to a quarter of each.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Point:
 
 
 def measure(peer: str, regimes: Sequence[tuple[float, Regime]], calls_per_s: float, seconds: float) -> Point:
-    """Poisson arrivals, as `measure.run` has them."""
+    """Measures with Poisson arrivals, like `measure.run`."""
     dice, provider = Random("arrivals"), Course(regimes)
-    due: list[tuple[float, int, int]] = []  # when, which call, after how many retries
+    due: list[tuple[float, int, int]] = []  # due time, call number, number of retries before
     at, calls = dice.expovariate(calls_per_s), 0
     while at < seconds:
         due.append((at, calls, 0))

@@ -1,4 +1,4 @@
-"""How a provider fails: functions of time, of the request and of random draws."""
+"""How providers fail: functions of time, of the request and of random draws."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.virtual import answers
 from benchmarks.virtual.provider import Answer, Request
 
 ANSWER_S = 0.2
-"""How long a right answer takes."""
+"""Duration of a successful response."""
 ERROR_S = 0.05
 SLOW_ERROR_S = 2.0
 
@@ -21,15 +21,15 @@ _PLACES = 10
 
 
 class Regime(Protocol):
-    """How requests fare for a while."""
+    """A provider's behaviour for a period of time."""
 
     def error_s(self, request: Request, draw: Random) -> float | None:
-        """How long a request takes to fail; None: it is answered well."""
+        """Seconds until a request fails; None: it succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomFailures:
-    """Every request fails with the same chance."""
+    """Every request fails with the same probability."""
 
     share: float
 
@@ -72,7 +72,7 @@ class BadShard:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """Nothing is answered well."""
+    """Every request fails."""
 
     def error_s(self, _request: Request, _draw: Random) -> float | None:
         return ERROR_S
@@ -84,7 +84,7 @@ DOWN = Down()
 
 @dataclass
 class Course:
-    """A provider that goes through regimes: (from when on, in seconds, how it fares). Other origins are always well."""
+    """A provider that goes through regimes, each with its start in seconds. Other origins never fail."""
 
     regimes: Sequence[tuple[float, Regime]]
     origin: str = "provider.example"

@@ -50,7 +50,7 @@ it is. Each promise stands beside what was measured where it does not hold."""
 
 
 def measure(say: Callable[[str], None], part: str | None = None) -> list[Row]:
-    """All rows, or those of one part, shared by the processors of the machine."""
+    """Measures all rows, or those of one part, on all processors of the machine."""
     numbers = [number for number, cell in enumerate(_cells()) if part in (None, cell.part)]
     found = []
     with ProcessPoolExecutor(os.cpu_count() or 1, initializer=begin_simulation) as pool:
@@ -62,7 +62,7 @@ def measure(say: Callable[[str], None], part: str | None = None) -> list[Row]:
 
 
 def write(found: Sequence[Row], folder: Path, machine: Machine) -> None:
-    """Writes all three into `folder`."""
+    """Writes all three files into `folder`."""
     points = _points()
     content = {"machine": dict(machine), "rows": [asdict(row) for row in found], "points": points}
     (folder / f"{_NAME}.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -71,7 +71,7 @@ def write(found: Sequence[Row], folder: Path, machine: Machine) -> None:
 
 
 def page(found: Sequence[Row], points: Mapping[str, Sequence[tuple[float, float]]], machine: Machine) -> str:
-    """frontier.md."""
+    """Content of frontier.md."""
     held = sum(not row.broken for row in found)
     lines = [
         _HEAD,
@@ -105,7 +105,7 @@ def _compared(points: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
 
 
 def _points() -> dict[str, list[tuple[float, float]]]:
-    """By way of calling: (requests per call, share served) for each share of failures."""
+    """For the gateway and each peer: (requests per call, share served) for each share of failures."""
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in _COLOURS}
     for share in _SHARES:
         regimes = [(0.0, RandomFailures(share))]

@@ -1,4 +1,4 @@
-"""The promises: what must hold before each kind of provider."""
+"""The promises: what must hold for each kind of provider."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ RANDOM = {
     0.8: (0.5, 3.0, None),
     0.9: (0.28, 3.5, None),
 }
-"""By the share of requests that fail: share of calls served at least, requests per call and p99 at most."""
+"""For each share of requests that fail: minimum share of calls served, maximum requests per call and maximum p99."""
 FALLBACK_AFTER_S = 5.0
 SLOW_START_S = 10.0
 
-# When probes are sent is jittered, so two runs do not send the same number of them.
+# The times of probes are jittered, so two runs do not send the same number of them.
 _MORE_PROBES = 5
 _SEGMENT_S = 30.0
 _SETTLED_S = 5.0
 _DEVIATIONS = 1.5
-# What is retried in the last seconds of a segment meets the next one.
+# Retries in the last seconds of a segment fall into the next one.
 _RETRIED_S = 3.0
 _DRAWN = range(1, 11)
 _FALLS_S, _BACK_S, _ENDS_S = 40.0, 43.0, 80.0
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One measurement to be made; cells do not depend on each other."""
+    """One measurement to be made; cells are independent of each other."""
 
     part: str
     name: str
@@ -66,7 +66,7 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """All of them."""
+    """All cells."""
     for share, (rate, seconds) in product(RANDOM, ((5.0, 300.0), (50.0, 60.0))):
         yield _cell("random", f"{share:.0%} random, {rate:g}/s", _random, share, rate, seconds)
     for share, rate in product((0.1, 0.4, 0.8, 1.0), (5.0, 50.0)):
@@ -113,7 +113,7 @@ def _random(share: float, rate: float, seconds: float) -> tuple[str, list[str]]:
 
 
 def random_promises(share: float, seen: Fared) -> list[str]:
-    """Those that do not hold. A miss by less than `_DEVIATIONS` standard deviations may be chance."""
+    """The promises that do not hold. A miss by less than `_DEVIATIONS` standard deviations may be chance."""
     least, most, p99_s = RANDOM[share]
     chance = _DEVIATIONS * (least * (1 - least) / max(1, seen.calls)) ** 0.5
     broken = []
@@ -150,8 +150,8 @@ def _overload(capacity: float, times: float, failure_s: float) -> tuple[str, lis
 
 
 def _recovery(capacity: float, times: float, failure_s: float, left: float) -> tuple[str, list[str]]:
-    """From 3 s after the load has fallen, beside the same load without an overload before it. Calls that come in a
-    burst wait or fail once there, too."""
+    """Measures from 3 s after the load has fallen, and compares with the same load without an overload before it, where
+    calls that come in a burst wait or fail too."""
     before, after = Load(MODEL, capacity * times, _FALLS_S), Load(MODEL, capacity * left, _ENDS_S, begins_at=_FALLS_S)
     seen = fared(play(ALONE, Course([(0.0, Overload(capacity, failure_s))]), [before, after]), _BACK_S, _ENDS_S)
     never = fared(run([(0.0, Overload(capacity, failure_s))], capacity * left, _ENDS_S), _BACK_S, _ENDS_S)
@@ -209,7 +209,7 @@ def _flapping() -> tuple[str, list[str]]:
 
 
 def _herd(per_s: float, back_at: float) -> tuple[str, list[str]]:
-    """Clients that come within a second, and ask until they are answered."""
+    """Clients that arrive within a second, and retry until they are served."""
     answer_s, calls = 0.1, 1000
     provider = Returning(back_at, round(per_s * answer_s), answer_s)
     played = play(ALONE, provider, [Load(MODEL, calls, 1.0, arrivals="even", asks_for_s=60.0)])
@@ -238,7 +238,7 @@ def _out_of_outage(share: float) -> tuple[str, list[str]]:
 
 def _drawn(seed: int) -> tuple[str, list[str]]:
     """Regimes follow each other, two a minute; each promise counts from 5 s after the change. After an outage it counts
-    from 1 s after the first request that succeeds, for every probe may be one of those that fail."""
+    from 1 s after the first request that succeeds, because any probe may be one of those that fail."""
     dice = Random(f"drawn {seed}")
     kinds: list[Regime] = [*map(RandomFailures, RANDOM), Overload(25.0), BadShard(0.3), DOWN, WELL]
     chosen = [dice.choice(kinds) for _ in range(10)]
@@ -272,7 +272,7 @@ def _drawn_promises(regime: Regime, seen: Fared) -> list[str]:
 
 
 def _first_success(played: Played, since: float) -> float:
-    """When the first request that was sent since then has been answered well."""
+    """Time at which the first request sent after `since` succeeded."""
     return min(
         request.ended_at or request.at for request in played.requests if request.at > since and request.status == 200
     )

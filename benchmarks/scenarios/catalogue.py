@@ -1,4 +1,4 @@
-"""The scenarios: what the provider does and when, how it is called, and what is promised behind the gateway."""
+"""The scenarios: the provider's faults and their times, the load, and the promises for calls through the gateway."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from llm_guard.demo import RECOMMENDED
 
 MODEL = "gpt-4o"
 SPARED = "gpt-4.1"
-"""Has a fallback."""
+"""A model with a fallback."""
 FALLBACK = "gpt-4.1-mini"
 NEIGHBOUR = "gpt-4o-mini"
 """Another model of the same upstream."""
 RENAMED = "my-gpt-4o"
-"""What the second upstream of the recommended config calls the model."""
+"""The model's name at the second upstream of the recommended config."""
 
 _CONFIG = """
 upstreams:
@@ -36,32 +36,32 @@ _SLOW_TAIL = "latency:80ms, latency:1900ms@5%"
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Bounds on what clients see through the gateway; None promises nothing."""
+    """Bounds on what clients see through the gateway; None: no promise."""
 
     success: float | None = None
-    """At least."""
+    """Minimum."""
     requests_per_call: float | None = None
-    """At most, as are all that follow but `after`."""
+    """Maximum, as for all that follow except `after`."""
     p99_s: float | None = None
-    """Of successful calls."""
+    """For successful calls."""
     median_failure_s: float | None = None
     outage_requests_per_call: float | None = None
     first_success_s: float | None = None
     last_success_s: float | None = None
-    """Both from the provider's recovery."""
+    """Both from the provider's recovery on."""
     after: float | None = None
-    """Share of success in the ten seconds from the first success on, at least: no collapse."""
+    """Minimum share of success in the ten seconds from the first success on: no collapse."""
     retry_after_off_s: float | None = None
-    """How far from the truth 95 % of the refusals' retry-after are."""
+    """Maximum error of the retry-after in 95 % of the refusals."""
     loses: float | None = None
-    """Share of success below that of the best client without this gateway, for rows where it cannot win."""
+    """Share of success below that of the best client without this gateway, for rows in which it cannot win."""
     silent: int | None = None
-    """Streams that ended as if they were whole and were not, or had words lost, repeated or altered."""
+    """Streams that ended as if they were complete and were not, or had words lost, repeated or altered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """From `at_s` on, the model fails like this; an empty text is health."""
+    """Sets the model's faults from `at_s` on; an empty text: none."""
 
     at_s: float
     faults: str
@@ -70,39 +70,39 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One kind of trouble."""
+    """One kind of failure."""
 
     key: str
-    """For `--only`."""
+    """Name for `--only`."""
     name: str
     acts: tuple[Act, ...]
     promise: Promise = Promise()
     seconds: float = 15.0
-    """How long calls are sent."""
+    """Duration of the load."""
     is_scaled: bool = True
-    """Whether `--seconds` may make it shorter; a course of events may not be cut."""
+    """True if `--seconds` may shorten it; a sequence of events must not be cut."""
     rate_per_s: float = 100.0
     model: str = MODEL
     rules: str = ""
-    """What the model's config says beyond the defaults."""
+    """Settings of the model beyond the defaults."""
     limit_s: float = 1.0
-    """Longest attempt of a client without a gateway."""
+    """Timeout of an attempt for clients without a gateway."""
     is_limited: bool = False
-    """Whether the gateway's attempts have the same limit; otherwise its timeouts are the defaults."""
+    """True if the gateway's attempts have the same limit; otherwise its timeouts are the defaults."""
     patience_s: float = 20.0
-    """Longest call of a client behind a gateway."""
+    """Timeout of a call for clients behind a gateway."""
     is_stream: bool = False
     outage: tuple[float, float] | None = None
-    """Seconds between which nothing is answered well."""
+    """Seconds between which no call succeeds."""
     neighbour: str | None = None
-    """Another model, called at the same time; the figures leave it out."""
+    """Another model, called at the same time; excluded from the figures."""
     clients_ask_for_s: float | None = None
-    """Each client asks until it is answered, for so long."""
+    """Each client retries for this long until it succeeds."""
     is_recommended: bool = False
-    """The gateway runs by the config that README recommends, as it stands."""
+    """True if the gateway runs with the config that README recommends, unmodified."""
 
     def config(self) -> str:
-        """The gateway's; `{provider}` stands for the provider's address."""
+        """The gateway's config; `{provider}` stands for the provider's address."""
         if self.is_recommended:
             return RECOMMENDED.read_text(encoding="utf-8")
         rules = f", {self.rules}" if self.rules else ""
@@ -112,14 +112,14 @@ class Scenario:
 
     @property
     def settings(self) -> str:
-        """What the gateway's config says beyond the shipped defaults; empty for none."""
+        """Settings of the gateway beyond the shipped defaults; empty for none."""
         if self.is_recommended:
             return f"config/{RECOMMENDED.name}"
         limits = f"timeouts of {self.limit_s:g} s" if self.is_limited else ""
         return ", ".join(filter(None, (limits, self.rules and f"`{self.rules}`")))
 
     def variables(self) -> dict[str, str]:
-        """What the config takes from the environment."""
+        """Environment variables for the config."""
         if not self.is_recommended:
             return {}
         url = "{provider}/v1"
@@ -139,7 +139,7 @@ def _brownout(percent: int, promise: Promise = Promise(), **more: Any) -> Scenar
 def _course(
     key: str, name: str, faults: str, promise: Promise = Promise(), down_s: float = 8.0, **more: Any
 ) -> Scenario:  # fmt: skip
-    """Three quiet seconds, an outage, fourteen of recovery, at 50 calls a second."""
+    """Three seconds without faults, an outage, fourteen seconds of recovery, at 50 calls a second."""
     back_s = 3 + down_s
     acts = (Act(0, ""), Act(3, faults), Act(back_s, ""))
     fixed: dict[str, Any] = {"rate_per_s": 50.0, "outage": (3.0, back_s)}
@@ -147,7 +147,7 @@ def _course(
 
 
 def _outage(key: str, down_s: float, requests_per_call: float, loses: float) -> Scenario:
-    """The first success comes within 1 s and a twentieth of the outage."""
+    """The first success must come within 1 s and a twentieth of the outage."""
     promise = Promise(
         median_failure_s=0.005,
         outage_requests_per_call=requests_per_call,
@@ -160,12 +160,12 @@ def _outage(key: str, down_s: float, requests_per_call: float, loses: float) -> 
 
 
 def _midway(key: str, name: str, faults: str, promise: Promise = Promise(0.99, silent=0), **more: Any) -> Scenario:
-    """Streams die after half of their tokens; a route that goes on with them, and a fallback that is well."""
+    """Streams die after half of their tokens; the route resumes them, and a fallback works."""
     fixed: dict[str, Any] = {"model": SPARED, "rules": _CONTINUE, "is_stream": True} | more
     return Scenario(key, name, (Act(0, faults, fixed["model"]),), promise, **fixed)
 
 
-# 20 requests, those in flight, and 1.5 probes a second, of 100 calls.
+# 20 requests, those in flight, and 1.5 probes a second, for 100 calls.
 _REQUESTS_IN_2_S = 0.25
 # 1.1 times the ideal: 4 s, and 1,000 calls at 200 a second.
 _LAST_OF_HERD_S = 1.1 * 9 - 4

@@ -1,4 +1,4 @@
-"""Who calls: the same load without a gateway, with the SDK's own retries, through llm_guard or another gateway."""
+"""The clients: the same load without a gateway, with the SDK's own retries, through llm_guard or another gateway."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from llm_guard.mock.load import LoadPlan
 STRAIGHT, SDK, GUARDED = "no gateway", "the SDK's retries", "llm_guard"
 _SDK_RETRIES = 2
 TOKENS = 8
-"""In each of the provider's answers."""
+"""Tokens in each of the provider's responses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One way to the provider. Each has a provider of its own, so that none disturbs another."""
+    """One path to the provider. Each client has a separate provider, so that none disturbs another."""
 
     name: str
     url: str
-    """Where its calls go."""
+    """Base URL of its calls."""
     provider_url: str
     retries: int = 0
 
@@ -29,11 +29,11 @@ class Client:
         return self.url == self.provider_url
 
     def takes_part(self, scenario: Scenario) -> bool:
-        """Who asks until it is answered cannot also go without retries."""
+        """True unless the scenario's clients retry until they succeed, and this one has no retries."""
         return not self.knows_no_gateway or self.retries > 0 or scenario.clients_ask_for_s is None
 
     def plan(self, scenario: Scenario, model: str, seconds: float) -> LoadPlan:
-        """The scenario's load; without a gateway a client keeps the limit of an attempt by itself."""
+        """The scenario's load; without a gateway the client itself applies the timeout of an attempt."""
         return LoadPlan(
             self.url,
             (model,),
@@ -49,10 +49,10 @@ class Client:
 
 
 def straight(provider_url: str) -> Client:
-    """No retries at all."""
+    """A client without retries."""
     return Client(STRAIGHT, provider_url, provider_url)
 
 
 def with_sdk(provider_url: str) -> Client:
-    """As the official SDKs retry by default."""
+    """A client with the official SDKs' default retries."""
     return Client(SDK, provider_url, provider_url, _SDK_RETRIES)

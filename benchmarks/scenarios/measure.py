@@ -1,4 +1,4 @@
-"""What a scenario's client got, in figures, and which promises do not hold."""
+"""Computes the figures of a scenario's clients, and which promises do not hold."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _SILENT = ("truncated", "wrong_text")
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Through an outage and after it."""
+    """Figures during and after an outage."""
 
     requests_per_call: float
-    """Of the calls due during the outage."""
+    """For calls due during the outage."""
     median_failure_s: float
     first_success_s: float | None
-    """From the recovery; None: never."""
+    """Seconds from the recovery; None: never."""
     last_success_s: float | None
     share_after: float | None
-    """Of success, of the calls due in the ten seconds from the recovery on; None: no call was."""
+    """Share of success of the calls due in the ten seconds from the recovery on; None: there was no call."""
     share_since_success: float | None
     """The same from the first success on."""
     hinted: float
-    """Share of the failures during the outage that said when to come back."""
+    """Share of the failures during the outage that had a retry-after."""
     retry_after_off_s: float | None
-    """95 % of the refusals say no worse than this when the next call is let through; None: nobody refused."""
+    """Maximum error of the retry-after in 95 % of the refusals; None: no refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Measured:
     load: LoadResult
     requests_per_call: float
     client_requests_per_call: float
-    """What the client itself sent: more than one with retries of its own."""
+    """Requests sent by the client itself: more than one with retries of its own."""
     outage: Outage | None
     successes: tuple[int, ...]
-    """By second from the start, in which the answer came."""
+    """Counts by second of the response, from the start."""
     failures: tuple[int, ...]
     requests: tuple[int, ...]
-    """What the provider was asked, by second."""
+    """Requests that the provider received, by second."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -61,14 +61,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One scenario as measured."""
+    """Results of one scenario."""
 
     scenario: Scenario
     measured: tuple[Measured, ...]
     broken: tuple[str, ...] = ()
-    """What was promised and did not hold."""
+    """Promises that do not hold."""
     not_run: str | None = None
-    """Why not."""
+    """Reason."""
 
     def of(self, client: str) -> Measured | None:
         """None for a client that did not take part."""
@@ -103,7 +103,7 @@ def measure(scenario: Scenario, seen: Observed) -> Measured:
 
 
 def broken(promise: Promise, measured: Measured, others: Sequence[Measured] = ()) -> tuple[str, ...]:
-    """Which bounds do not hold, in words; `others` had no gateway."""
+    """Bounds that do not hold, in words; `others` had no gateway."""
     outage = measured.outage
     bounds: list[tuple[str, float | None, int, float | None]] = [
         ("success", promise.success, -1, measured.load.success_share),
@@ -129,7 +129,7 @@ def broken(promise: Promise, measured: Measured, others: Sequence[Measured] = ()
 
 
 def _lost(measured: Measured, others: Sequence[Measured]) -> float:
-    """How much less often calls succeed than with the best of the others."""
+    """Share of success lost compared with the best of the others."""
     return max((other.load.success_share for other in others), default=0.0) - measured.load.success_share
 
 
@@ -158,9 +158,8 @@ def _share_from(ended: Sequence[Ended], at: float) -> float | None:
 
 
 def _retry_after_off(ended: Sequence[Ended], failed: Sequence[Ended]) -> float | None:
-    """Each refusal against the first call due later that was not refused; calls come one by one, so the interval
-    between two of them is no fault of the refusal.
-    """
+    """Compares each refusal with the first call due later that was not refused. Calls come one by one, so the interval
+    between two of them is not an error of the refusal."""
     passed_at = sorted(one.due_at for one in ended if one.refused_by is None)
     due = sorted(one.due_at for one in ended)
     interval_s = (due[-1] - due[0]) / max(1, len(due) - 1)
@@ -184,7 +183,7 @@ def _requests_by_second(seen: Observed, seconds: int) -> tuple[int, ...]:
 
 
 def _requests_until(seen: Observed, at: float) -> float:
-    """Between two counts, as if they came evenly."""
+    """Interpolates between two counts."""
     place = bisect_right(seen.requests, (at, math.inf))
     if place == 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""The scenarios as pictures: success by client, an outage and a rate limit second by second."""
+"""Pictures of the scenarios: success by client, an outage and a rate limit second by second."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from benchmarks.scenarios.clients import GUARDED, SDK, STRAIGHT
 from benchmarks.scenarios.measure import Measured, Row
 
 _INK, _FAINT, _BAD = "#39424e", "#c9ced6", "#c8501e"
-# Told apart by lightness too: grey, orange, dark green; blue for other gateways.
+# Distinguishable by lightness too: grey, orange, dark green; blue for other gateways.
 _COLOURS = {STRAIGHT: "#b0b7c3", SDK: "#e69f00", GUARDED: "#1f7a5c"}
 _ANOTHER = "#4c8fd0"
 _ALLOWED_PER_S = 40
 
 
 def draw_success(rows: Sequence[Row], path: Path) -> None:
-    """Bars: a group for each scenario, a bar for each client."""
+    """Draws bars: a group for each scenario, a bar for each client."""
     shown = [row for row in rows if row.measured]
     names = _clients(shown)
     if not shown:
@@ -56,7 +56,7 @@ def draw_success(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw_outage(rows: Sequence[Row], path: Path) -> None:
-    """Answers and requests a second, a strip for each client; beside it what the outage costs the provider."""
+    """Draws responses and requests a second, a strip for each client, with the outage's cost to the provider."""
     row = next((row for row in rows if row.scenario.key == "outage" and row.measured), None)
     if row is None or row.scenario.outage is None:
         return
@@ -85,7 +85,7 @@ def draw_outage(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw_limits(rows: Sequence[Row], path: Path) -> None:
-    """Answers and requests a second under a rate limit, a strip for each client."""
+    """Draws responses and requests a second under a rate limit, a strip for each client."""
     shown = [row for row in rows if row.scenario.key.startswith("limit") and row.measured]
     if not shown:
         return
@@ -146,7 +146,7 @@ def _duration(seconds: float) -> str:
 
 
 def _clients(rows: Sequence[Row]) -> list[str]:
-    """In the order in which they stand in most rows: one that sat out the first must not come last."""
+    """Names in the order of the row with most clients, so that a client missing in the first row is not last."""
     longest: tuple[Measured, ...] = max((row.measured for row in rows), key=len, default=())
     return [each.client for each in longest]
 

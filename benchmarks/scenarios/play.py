@@ -1,6 +1,6 @@
-"""One scenario with every client at once: sends the load, makes the provider misbehave, counts what it is asked.
+"""Plays one scenario with every client at once: sends the load, switches the provider's faults, counts its requests.
 
-Owns what happens when. Does not judge what came of it (`measure`).
+The results are judged in `measure`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SETTLES_IN_S = 90.0
 
 @dataclass(slots=True)
 class Observed:
-    """What one client saw, and what its provider was asked."""
+    """Calls of one client, and the request counts of its provider."""
 
     client: Client
     started_at: float
     ended: list[Ended] = field(default_factory=list)
     requests: list[tuple[float, int]] = field(default_factory=list)
-    """Monotonic instant, requests since the start: at the start, every second, at every act, at the end."""
+    """Monotonic time and requests since the start: at the start, every second, at every act, at the end."""
 
 
 async def play(scenario: Scenario, clients: list[Client], seconds: float, tick: Callable[[], None]) -> list[Observed]:
@@ -62,7 +62,7 @@ async def _load(one: Observed, scenario: Scenario, seconds: float) -> None:
 async def _watch(
     providers: list[_Provider], seen: list[Observed], before: list[int], scenario: Scenario, tick: Callable[[], None]
 ) -> None:
-    """Acts and counts at their instants; a count stands before and after each act."""
+    """Performs acts and takes counts at their times; there is a count before and after each act."""
     acts = [act for act in scenario.acts if act.at_s > 0]
     second = 0
     while True:
@@ -87,7 +87,7 @@ async def _count(providers: list[_Provider], seen: list[Observed], before: list[
 
 
 async def _settle(client: Client, model: str) -> None:
-    """Opens connections; waits until another gateway has got over the scenario before."""
+    """Opens connections, and waits until another gateway has recovered from the previous scenario."""
     give_up_at = time.monotonic() + _SETTLES_IN_S
     while True:
         result = await closed_loop(client.url, 1, _WARM_CALLS, model=model, timeout_s=5.0)
@@ -107,13 +107,13 @@ class _Provider:
         self._left_out = scenario.neighbour
 
     async def switch(self, act: Act) -> None:
-        """Makes a model fail, or fail no longer."""
+        """Sets or clears a model's faults."""
         order = {"model": act.model, "faults": act.faults}
         async with self._http.post(f"{self._url}/mock/faults", json=order) as response:
             response.raise_for_status()
 
     async def requests(self) -> int:
-        """Since its start, without those for the neighbour."""
+        """Requests since its start, without those for the neighbour."""
         async with self._http.get(f"{self._url}/mock/stats") as response:
             stats: dict[str, Any] = await response.json()
         return sum(int(count) for model, count in stats["by_model"].items() if model != self._left_out)

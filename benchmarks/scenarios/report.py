@@ -1,4 +1,4 @@
-"""The scenarios' results: scenarios.json, scenarios.md and scenarios*.png."""
+"""Writes the scenarios' results: scenarios.json, scenarios.md and scenarios*.png."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ python -m benchmarks scenarios --other NAME=http://127.0.0.1:4000 --provider-por
 
 
 def write(rows: Sequence[Row], folder: Path, machine: Machine) -> None:
-    """Into `folder`."""
+    """Writes all files into `folder`."""
     folder.mkdir(exist_ok=True)
     content = {"machine": machine, "rows": [row.as_dict() for row in rows]}
     (folder / "scenarios.json").write_text(json.dumps(content) + "\n")
@@ -61,7 +61,7 @@ def write(rows: Sequence[Row], folder: Path, machine: Machine) -> None:
 
 
 def page(rows: Sequence[Row], machine: Machine) -> str:
-    """scenarios.md."""
+    """Content of scenarios.md."""
     names = list(dict.fromkeys(each.client for row in rows for each in row.measured))
     lines = [_INTRO, *_summary(rows, names), "", *_outages(rows), "", *_limits(rows), "", *_everything(rows)]
     return "\n".join([*lines, "", _OTHERS, measured_line(machine)]) + "\n"

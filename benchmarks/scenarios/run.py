@@ -1,4 +1,4 @@
-"""Runs the scenarios, one after the other, with every client at once, and tells how far it is."""
+"""Runs the scenarios one after the other, with every client at once, and shows progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STARTING_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A gateway that runs already, with its provider at `provider_port` of this machine."""
+    """A running gateway, with its provider at `provider_port` of this machine."""
 
     name: str
     url: str
@@ -32,7 +32,7 @@ class Other:
 
 
 def run(only: Sequence[str] = (), seconds: float = LONGEST_S, other: Other | None = None) -> list[Row]:
-    """Every scenario, or those named; `seconds` of the longest steady one, the others in proportion."""
+    """Runs every scenario, or those named; `seconds`: duration of the longest steady one, the others in proportion."""
     chosen = [scenario for scenario in SCENARIOS if not only or scenario.key in only]
     scale = seconds / LONGEST_S
     rows = []
@@ -48,7 +48,8 @@ def run(only: Sequence[str] = (), seconds: float = LONGEST_S, other: Other | Non
 
 @contextmanager
 def _providers(other: Other | None) -> Iterator[tuple[str, list[Client]]]:
-    """A provider for each client; the gateway's comes first, and its gateway is started afresh each time."""
+    """Starts a provider for each client. Yields the URL of the gateway's provider, and the other clients. The gateway
+    is started again for each scenario."""
     with ExitStack() as stack:
 
         def start(port: int = 0) -> str:
@@ -114,6 +115,6 @@ def _told_of_outage(outage: Outage | None) -> str:
 
 
 def _why(refused: Exception) -> str:
-    """What is wrong with which key, without the place of a file that is gone."""
+    """The error and its key, without the path of the deleted file."""
     last = (str(refused).strip().splitlines() or [""])[-1]
     return re.sub(r"^.*config\.yaml:\d+: ", "", last.strip())

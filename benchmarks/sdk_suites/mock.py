@@ -122,7 +122,7 @@ def _name(annotation: Any) -> str:
 
 
 def _sse(annotation: Any) -> Iterator[bytes]:
-    """The events as bytes. openai ends the streams whose events have no name, and those of threads, with a marker."""
+    """The events as bytes. openai ends streams of unnamed events, and those of threads, with a marker."""
     found = events(annotation)
     names = [event.get("type") or event.get("event") for event in found]
     for name, event in zip(names, found, strict=True):

@@ -21,7 +21,9 @@ from benchmarks.sdk_suites.sources import SDKS, Source, prepare
 Echo = Callable[[str], None]
 
 _TESTS = "tests/api_resources"
-"""The generated tests of every endpoint, which call TEST_API_BASE_URL. Most others of a suite replace the transport."""
+"""The generated tests of every endpoint, which call TEST_API_BASE_URL. Most other tests of a suite replace the
+transport.
+"""
 _MISSING = "not run"
 _PASSED = "passed"
 # A breaker that opens would fail the tests that follow, and hide which one was the cause.
@@ -54,7 +56,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A test that ended otherwise behind the gateway."""
+    """A test that ended in another way behind the gateway."""
 
     test: str
     straight: Outcome
@@ -96,7 +98,7 @@ def run(echo: Echo, sdks: Sequence[str] = SDKS, chosen: str = "", folder: Path |
 
 
 def compare(straight: Mapping[str, Outcome], behind: Mapping[str, Outcome]) -> list[Difference]:
-    """The tests whose result is not the same, sorted by name; a test that only one way has is one of them."""
+    """The tests with different results, sorted by name; includes tests that ran only in one of the two ways."""
     absent = Outcome(_MISSING)
     pairs = [(test, straight.get(test, absent), behind.get(test, absent)) for test in sorted({*straight, *behind})]
     return [Difference(*pair) for pair in pairs if pair[1].result != pair[2].result]

@@ -15,7 +15,7 @@ import pydantic
 import typing_extensions
 
 JsonValue = Any
-"""What json.dumps takes."""
+"""A value that json.dumps accepts."""
 
 _FULL_DEPTH = 6
 """Nested types below which optional fields and list elements are left out: some types contain themselves."""
@@ -64,7 +64,7 @@ def sample(annotation: Any, depth: int = 0) -> JsonValue:
 
 
 def events(annotation: Any) -> list[JsonValue]:
-    """A model's stream that succeeds; of other streams one event of each kind, errors that they report included."""
+    """The events of a model's successful stream; for other streams one event of each kind, including errors."""
     found = {_kind(variant): variant for variant in _variants(annotation)}
     kinds = next((course for course in _COURSES if found.keys() >= set(course)), tuple(found))
     return [sample(found[kind]) for kind in kinds]
@@ -102,7 +102,7 @@ def _variants(annotation: Any) -> Iterable[Any]:
 
 
 def _kind(variant: Any) -> str:
-    """An event's `type`, or what a thread's event has in its place."""
+    """An event's `type`, or its counterpart in a thread's event."""
     fields = getattr(variant, "model_fields", {})
     for name in ("type", "event"):
         values = get_args(fields[name].annotation) if name in fields else ()

@@ -1,6 +1,6 @@
-"""An SDK's source distribution, and an environment of its own in which its tests run.
+"""An SDK's source distribution, and a separate environment in which its tests run.
 
-The project's lock stays as it is: what the tests need besides is installed only there.
+The project's lock stays as it is: additional requirements of the tests are installed only there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NEEDED = (
 
 
 class SourceError(Exception):
-    """A source that could not be had, or an environment that could not be made; the message says which and why."""
+    """A source could not be downloaded, or an environment not created; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Storms on a virtual clock: the gateway's own policies against thousands of clients, with fixed seeds."""
+"""Simulated storms on a virtual clock: the gateway's own policies against thousands of clients, with fixed seeds."""

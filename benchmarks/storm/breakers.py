@@ -1,7 +1,8 @@
-"""What a breaker lets through when everything fails, when some calls fail by chance, and when a provider is just busy.
+"""Requests that a breaker admits when everything fails, when some calls fail by chance, and when a provider is
+overloaded.
 
-Owns the scenarios about one breaker, and how retries of several layers multiply. The breaker is the gateway's own; the
-naive one beside it opens when half of the last n calls failed.
+Also measures how retries of several layers multiply. The breaker is the gateway's own; the naive one beside it opens
+when half of the last n calls failed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Trips:
 
 
 def false_opens(seed: int = 7, calls: int = CALLS, rates: tuple[float, ...] = FAILURE_RATES) -> list[Trips]:
-    """A12, on the same dice: naive windows, and ours at three call rates."""
+    """A12, with the same random draws: naive windows, and the gateway's breaker at three call rates."""
     found = []
     for rate in rates:
         dice = random.Random(seed)
@@ -49,26 +50,25 @@ def false_opens(seed: int = 7, calls: int = CALLS, rates: tuple[float, ...] = FA
 
 
 def naive(window: int) -> str:
-    """Its name in results."""
+    """Name in results."""
     return f"half of the last {window}"
 
 
 def ours(calls_per_s: int) -> str:
-    """Its name in results."""
+    """Name in results."""
     return f"llm_guard at {calls_per_s}/s"
 
 
 def rows(found: list[Trips]) -> list[Row]:
-    """A05, A11, A12, A13, A17."""
+    """Rows A05, A11, A12, A13, A17."""
     return [*refusing(), *load_protection(), *_false_open_rows(found), rate_limited(), *stacked()]
 
 
 def load_protection() -> list[Row]:
     """A11: 100 calls a second for 60 s, all fail after 50 ms.
 
-    The scenario counts 10 failures until it opens. That many in a row are no outage at 100/s: at 60 % random failures
-    they come every few seconds. 20 are one, and 5 more calls are in flight by then.
-    """
+    The scenario counts 10 failures until it opens. At 100/s, that many in a row are no outage: with 60 % random
+    failures they occur every few seconds. 20 are one, and 5 more calls are in flight by then."""
     fixed = _requests(
         BreakerSettings(open_for=5.0, max_open_for=5.0, min_calls=10, half_open_calls=3, early_probes=False)
     )
@@ -81,10 +81,10 @@ def load_protection() -> list[Row]:
 
 
 def refusing() -> list[Row]:
-    """A05: nothing passes for open_for, then exactly as many as may."""
+    """A05: nothing is admitted for open_for, then exactly the allowed number of probes."""
     breaker = Breaker(BreakerSettings(open_for=5.0, half_open_calls=3, early_probes=False))
     while breaker.snapshot(0.0).state == "closed":
-        _call(breaker, Signal.UNHEALTHY, 0.0)  # twenty at one instant
+        _call(breaker, Signal.UNHEALTHY, 0.0)  # twenty at the same time
     opening_s = breaker.retry_after_s(0.0)
     early = [opening_s * 0.98 * place / 1000 for place in range(1000)]
     passed = sum(breaker.try_acquire(now) is not None for now in early)
@@ -147,7 +147,7 @@ def _false_open_rows(found: list[Trips]) -> list[Row]:
 
 
 def _naive_trips(failures: list[bool], window: int) -> int:
-    """It judges a full window, and begins an empty one when it has opened."""
+    """Openings of the naive breaker, which judges a full window, and starts with an empty one after it has opened."""
     last: deque[bool] = deque(maxlen=window)
     failed = trips = 0
     for is_failure in failures:
@@ -163,7 +163,8 @@ def _naive_trips(failures: list[bool], window: int) -> int:
 
 
 def _our_trips(failures: list[bool], calls_per_s: float) -> int:
-    """A breaker that has opened is replaced by a new one: all calls are made, so that all draws count."""
+    """Openings of the gateway's breaker. After each it is replaced by a new one, so that all calls are made and all
+    draws count."""
     breaker = Breaker(BreakerSettings())
     trips, now = 0, 0.0
     for is_failure in failures:

@@ -1,6 +1,6 @@
-"""What the points of the retry budgets say about A18, A20, A21 and the promises for a brownout and an outage.
+"""Rows A18, A20, A21 and the promises for a brownout and an outage, from the points of the retry budgets.
 
-Owns the rows. The points are `storm.frontier`'s; quotas at other costs and the like are in its tests.
+The points come from `storm.frontier`; quotas with other costs are in its tests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SCHEMES = _ADAPTIVE, _FIXED, _NONE, _AWS, _GRPC = (
 
 
 def rows(points: list[Point]) -> list[Row]:
-    """Four attempts, 100 calls/s."""
+    """The rows, with four attempts at 100 calls/s."""
     at = {(point.scheme, point.failure_rate): point for point in points}
     brownout, outage, few = at[_ADAPTIVE, 0.4], at[_ADAPTIVE, 1.0], at[_ADAPTIVE, 0.01]
     fixed = at[_FIXED, 1.0].requests_per_call
@@ -39,7 +39,7 @@ def rows(points: list[Point]) -> list[Row]:
 
 
 def _agreeing(point: Point, load: float, success: float) -> Row:
-    """With what A20 says of others."""
+    """A row that compares a point with A20's figures for others."""
     agrees = abs(point.requests_per_call - load) <= 0.03 and abs(point.success - success) <= 0.02
     expected = f"{load:.2f}, {success:.1%}".replace("%", " %")
     what = f"{point.scheme}, 30 % fail"

@@ -1,4 +1,4 @@
-"""What retries and hedges cost and cure, and where balancing sends calls, as pictures."""
+"""Pictures of the costs and benefits of retries and hedges, and of the distribution of calls by balancing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOWS = {"weighted": (OTHERS, "by weight"), "least_loaded": ("#4477aa", "least l
 
 
 def draw_frontier(points: Sequence[Point], path: Path) -> None:
-    """Success and load by how many attempts fail, for each budget, and one against the other."""
+    """Draws success and load against the share of failing attempts for each budget, and one against the other."""
     figure, (success, load, frontier) = plt.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
     for scheme, (colour, dash, marker) in _STYLES.items():
         found = sorted((each for each in points if each.scheme == scheme), key=lambda each: each.failure_rate)
@@ -71,7 +71,7 @@ def _draw_against_load(axes: Axes, ours: Sequence[Point]) -> None:
 
 
 def draw_spread(found: Spread, path: Path) -> None:
-    """Slow tails with and without hedging; what an odd replica is sent."""
+    """Draws slow tails with and without hedging, and an odd replica's share of the calls."""
     figure, (tails, shares) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     _draw_tails(tails, found)
     _draw_shares(shares, found)

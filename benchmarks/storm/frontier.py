@@ -1,7 +1,7 @@
-"""What retries buy and what they cost: success against upstream requests per call, by how often attempts fail.
+"""Costs and benefits of retries: success against upstream requests per call, by share of failing attempts.
 
-Owns the simulation (virtual time, the real `policy.backoff` and `policy.retry_budget`) and the two foreign throttles
-that it is compared with. Does not draw.
+Simulates in virtual time with the real `policy.backoff` and `policy.retry_budget`, and two throttles of others for
+comparison.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RETRY = RetrySettings(max_attempts=4)
 class Point:
     scheme: str
     failure_rate: float
-    """Of attempts, each independent of the others; 0 to 1."""
+    """Share of attempts that fail, each independently; 0 to 1."""
     success: float
     """Share of calls, 0 to 1."""
     requests_per_call: float
@@ -33,23 +33,23 @@ class Point:
 
 
 class Throttle(Protocol):
-    """What decides whether a call may be retried."""
+    """Decides whether a call may be retried."""
 
     def begin(self, now: float, /) -> None:
         """A call began."""
 
     def succeed(self, retries: int, now: float, /) -> None:
-        """An attempt was answered well, with so many retries of the call before it."""
+        """An attempt succeeded, after `retries` retries of its call."""
 
     def fail(self, retries: int, now: float, /) -> None:
-        """An attempt failed, with so many retries of the call before it."""
+        """An attempt failed, after `retries` retries of its call."""
 
     def try_retry(self, now: float, /) -> bool:
-        """Takes leave for one retry, if there is any."""
+        """Takes permission for one retry; False if there is none."""
 
 
 def run(seed: int = 7, calls: int = 20_000) -> list[Point]:
-    """Every scheme at every failure rate, with four attempts at 100 calls/s."""
+    """Measures every scheme at every failure rate, with four attempts at 100 calls/s."""
     return [
         measure(scheme, make(), rate, seed=seed, calls=calls)
         for scheme, make in SCHEMES.items()
@@ -67,10 +67,10 @@ def measure(
     calls_per_s: float = CALLS_PER_S,
     max_attempts: int = RETRY.max_attempts,
 ) -> Point:
-    """One point. Attempts take no time, waits do; what is due between two calls happens before the second."""
+    """Measures one point. Attempts take no time, waits do; retries due between two calls are sent before the second."""
     dice = random.Random(seed)
     made = served = 0
-    waiting: list[tuple[float, int, int, float]] = []  # due, call, retries behind it, the wait before it
+    waiting: list[tuple[float, int, int, float]] = []  # due time, call, earlier retries, wait
 
     def attempt(now: float, call: int, retries: int, waited_s: float) -> None:
         nonlocal made, served
@@ -101,7 +101,7 @@ def _wait_s(retry: int, previous_s: float | None, u: float) -> float:
 
 
 class NoBudget:
-    """Every retry is granted."""
+    """Grants every retry."""
 
     def begin(self, _now: float, /) -> None:
         pass
@@ -139,8 +139,7 @@ class AwsQuota(NoBudget):
     """The retry quota of the AWS SDKs' standard mode (botocore, `retries/standard.py` and `quota.py`).
 
     A retry costs 5 of 500 (10 after a timeout; in the newer mode 14, or 5 after throttling). A call that succeeds
-    gives back what its last retry cost, or 1 if it had none.
-    """
+    returns the cost of its last retry, or 1 if it had none."""
 
     CAPACITY = 500
 
@@ -159,7 +158,7 @@ class AwsQuota(NoBudget):
 
 
 class GrpcThrottle(NoBudget):
-    """gRPC's retry throttling (proposal A6): a failure takes 1 of `max_tokens`, a success brings `token_ratio`, and
+    """gRPC's retry throttling (proposal A6): a failure takes 1 of `max_tokens`, a success adds `token_ratio`, and
     nothing is retried while half of them or fewer are left."""
 
     def __init__(self, max_tokens: float = 10, token_ratio: float = 0.1) -> None:

@@ -1,7 +1,7 @@
-"""Rate-limit headers: how many 429s a gate meets that paces its calls by them.
+"""Rate-limit headers: number of 429s for a gate that paces its calls by them.
 
-Buckets and fixed windows tell in each answer what remains and when it is full again, as of the instant at which
-the request came. Calls arrive at random; their answers take 0.3 s or 3 s.
+Buckets and fixed windows report in each response what remains and when it is full again, as of the arrival of the
+request. Calls arrive at random; their responses take 0.3 s or 3 s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_PER_S = 200.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One provider from ten seconds on: 429s per request, and the share of the quota of that time that was used."""
+    """One provider from ten seconds on: 429s per request, and the used share of that time's quota."""
 
     name: str
     limited: float
@@ -50,7 +50,7 @@ def cells() -> Iterator[Cell]:
 
 
 def rows() -> list[Row]:
-    """The worst of all cells."""
+    """A row with the worst of all cells."""
     found = list(cells())
     worst, least = max(found, key=lambda cell: cell.limited), min(found, key=lambda cell: cell.used)
     return [promised(

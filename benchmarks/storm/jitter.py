@@ -1,6 +1,6 @@
-"""How well the ways to spread retries spread them: a herd that failed at once, and writers that contend for one row.
+"""How well retries are spread: a herd that failed at once, and writers that contend for one row.
 
-Where the gateway has a way of its own, its own code draws the wait.
+For the gateway's own methods, its own code draws the wait.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ HERD = 1000
 BUCKET_S = 0.1
 WRITERS = (10, 50, 100, 190)
 Draw = Callable[[float], float]
-"""From a uniform draw in [0, 1) to a wait in seconds."""
+"""Maps a uniform draw from [0, 1) to a wait in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """When 1,000 clients that failed at 0 come back."""
+    """Waits of 1,000 clients that failed at 0."""
 
     name: str
     is_ours: bool
     waits_s: tuple[float, ...]
     worst: int
-    """Most retries within one bucket of 100 ms."""
+    """Maximum number of retries within one bucket of 100 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Means over trials of one way to wait."""
+    """Means over trials of one kind of wait."""
 
     name: str
     writers: int
@@ -48,7 +48,7 @@ class Contention:
 
 def ours(base_s: float = 1.0, retry_after_s: float | None = None, **settings: object) -> Draw:
     """The gateway's first wait after a server error."""
-    retry = RetrySettings(base_delay=base_s, **settings)  # type: ignore[arg-type]  # jitter alone, as in the tables
+    retry = RetrySettings(base_delay=base_s, **settings)  # type: ignore[arg-type]  # settings only change the jitter
     return lambda u: delay_s(
         retry, retry=1, kind=FailureKind.SERVER_ERROR, retry_after_s=retry_after_s, previous_s=None, u=u
     )
@@ -66,11 +66,13 @@ HERDS: tuple[tuple[str, bool, Draw, float | None], ...] = (
     ("Retry-After: 10, + U(0, 50 %)", False, lambda u: 10.0 * (1 + 0.5 * u), 29),
     ("llm_guard, Retry-After: 10", True, ours(retry_after_s=10.0), None),
 )
-"""Name, whether the gateway does it, the wait, and the figure expected by A26; the base is 1 s where none is named."""
+"""Name, whether it is the gateway's, the wait, and the figure expected by A26; the base is 1 s unless the name says
+otherwise.
+"""
 
 
 def herds(seed: int = 7) -> list[Herd]:
-    """Every way, with the same 1,000 draws each."""
+    """Measures every kind of wait, with the same 1,000 draws each."""
     dice = random.Random(seed)
     draws = [dice.random() for _ in range(HERD)]
     found = []
@@ -81,12 +83,12 @@ def herds(seed: int = 7) -> list[Herd]:
 
 
 def busiest(waits_s: tuple[float, ...]) -> int:
-    """Most of them in one bucket."""
+    """Maximum number of waits that end in one bucket."""
     return max(Counter(int(wait_s / BUCKET_S + 1e-9) for wait_s in waits_s).values(), default=0)
 
 
 def herd_rows(found: list[Herd]) -> list[Row]:
-    """A26."""
+    """Rows of A26."""
     expected = {name: figure for name, _, _, figure in HERDS}
     rows = []
     for herd in found:
@@ -111,8 +113,9 @@ def herd_rows(found: list[Herd]) -> list[Row]:
 
 
 def as_configured(seed: int = 7, *, has_breaker: bool) -> tuple[int, int]:
-    """Retries that reach the provider when, after a minute in which all was well, 1,000 calls begin together and all
-    fail a second later; and the most of them within 100 ms. Default waits, budget and, if so, breaker."""
+    """Retries that reach the provider when 1,000 calls begin together and all fail a second later, after a minute
+    without failures; and the maximum of them within 100 ms. With default waits and budget, and optionally the breaker.
+    """
     dice, settings = random.Random(seed), RetrySettings()
     breaker, budget = Breaker(BreakerSettings()), RetryBudget(settings.budget, -60.0)
     for number in range(-6000, 0):
@@ -134,7 +137,7 @@ def as_configured(seed: int = 7, *, has_breaker: bool) -> tuple[int, int]:
 
 
 def contentions(seed: int = 7, trials: int = 8, writers: tuple[int, ...] = WRITERS) -> list[Contention]:
-    """AWS's simulation of optimistic writers: each reads a version, writes it, and waits when another was quicker."""
+    """AWS's simulation of optimistic writers: each reads a version, writes it, and waits if another one was faster."""
     found = []
     for name, settings in _WAYS:
         for contenders in writers:
@@ -151,7 +154,7 @@ def contentions(seed: int = 7, trials: int = 8, writers: tuple[int, ...] = WRITE
     return found
 
 
-# AWS's code counts retries from 1, so that its first wait is of twice the base; ours counts from 0.
+# AWS's code counts retries from 1, so its first wait is twice the base; the gateway's counts from 0.
 _WAYS: tuple[tuple[str, RetrySettings | None], ...] = (
     ("expo", RetrySettings(base_delay=0.01, max_delay=2.0, jitter=0.0)),
     ("full", RetrySettings(base_delay=0.01, max_delay=2.0, jitter="full")),
@@ -170,7 +173,7 @@ _EXPECTED_CALLS = {
 
 
 def contention_rows(found: list[Contention]) -> list[Row]:
-    """A27."""
+    """Rows of A27."""
     at = {(each.name, each.writers): each for each in found}
     rows = []
     for name, expected in _EXPECTED_CALLS.items():
@@ -195,7 +198,7 @@ def contention_rows(found: list[Contention]) -> list[Row]:
 
 
 def formula_rows() -> list[Row]:
-    """A24 and A25: what others compute, and why ours differs."""
+    """Rows A24 and A25: the formulas of others, and why the gateway's differs."""
     default = RetrySettings()
     spread = f"±{float(default.jitter) * 100:g} %"
     shown = f"{default.base_delay:g} s × {default.multiplier:g}, {spread}, at most {default.max_delay:g} s"
@@ -247,7 +250,7 @@ class _SharedRow:
         self._version = 0
 
     def read(self, retry: int, waited_s: float | None) -> None:
-        """There and back, then the write on its way."""
+        """Sends a read after the wait; the write follows its response."""
         self.timeline.after(self._network_s() + (waited_s or 0.0), lambda: self._answer_read(retry, waited_s))
 
     def _answer_read(self, retry: int, waited_s: float | None) -> None:

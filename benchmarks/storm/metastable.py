@@ -1,4 +1,4 @@
-"""Whether a provider that was down for ten seconds comes back, or is kept down by those who wait for it.
+"""Does a provider recover after ten seconds of outage, or do its waiting clients keep it down?
 
 The scenario of Bronson et al., "Metastable Failures in Distributed Systems", HotOS 2021: an open loop of calls near
 capacity, a queue, a timeout of 1 s. Breaker, budget and backoff are the gateway's own.
@@ -26,15 +26,15 @@ RATES_PER_S = (140, 200, 280)
 TIMEOUT_S = 1.0
 OUTAGE_S = 10
 QUIET_S = 20
-"""Before the outage, so that windows and budgets are in their everyday state."""
+"""Traffic before the outage, so that windows and budgets are in their normal state."""
 WATCHED_S, LONG_S = 150, 570
-"""After the outage."""
+"""Seconds after the outage."""
 GOOD_SHARE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How calls are protected. `retries` are made at once, but where `settings` has a wait for them."""
+    """Protection of the calls. `retries` are made at once, unless `settings` has a wait for them."""
 
     name: str
     retries: int = 1
@@ -42,7 +42,7 @@ class Scheme:
     budget: BudgetSettings | None = None
     breaker: BreakerSettings | None = None
     is_told: bool = False
-    """The provider notices that a caller has gone: the connection was closed."""
+    """True if the provider notices when a caller has closed its connection."""
 
 
 _FIXED = BudgetSettings(ratio=0.2, min_per_second=0.0, adaptive=False)
@@ -63,26 +63,26 @@ SCHEMES = (
     Scheme(OURS_TOLD, _RETRY.max_attempts - 1, _RETRY, _RETRY.budget, _BREAKER, is_told=True),
 )
 SLOW = frozenset({(NAIVE, 200), (NAIVE, 280), (BUDGET, 280), (ADAPTIVE, 280)})
-"""Watched for as long as in the scenarios."""
+"""Observed for as long as in the scenarios."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What one scheme did at one rate; the lists are per second, `QUIET_S` of them before the outage."""
+    """Results of one scheme at one rate; the lists are per second, with `QUIET_S` of them before the outage."""
 
     scheme: str
     rate_per_s: int
     goodput: tuple[int, ...]
-    """Calls answered well."""
+    """Successful calls."""
     requests: tuple[int, ...]
-    """What the provider was sent."""
+    """Requests sent to the provider."""
     recovered_s: int | None
-    """After the outage: from then on, to the end, 95 % of the calls of each second are answered well; None: never."""
+    """Seconds from the outage's end until 95 % of each second's calls succeed, to the end of the run; None: never."""
     requests_per_call: float
-    """Requests per call while it was down."""
+    """Requests per call during the outage."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, two minutes of them."""
+        """Plain values for JSON, limited to the first three minutes."""
         shown = QUIET_S + OUTAGE_S + 150
         return asdict(self) | {"goodput": self.goodput[:shown], "requests": self.requests[:shown]}
 
@@ -93,7 +93,7 @@ def run(
     schemes: tuple[Scheme, ...] = SCHEMES,
     rates: tuple[int, ...] = RATES_PER_S,
 ) -> list[Course]:
-    """Every scheme at every rate."""
+    """Runs every scheme at every rate."""
     found = []
     for scheme in schemes:
         for rate in rates:
@@ -104,12 +104,12 @@ def run(
 
 
 def storm(scheme: Scheme, rate_per_s: int, seed: int, watched_s: int, outage_s: int = OUTAGE_S) -> Course:
-    """One scheme at one rate."""
+    """Runs one scheme at one rate."""
     return _Storm(scheme, rate_per_s, seed, watched_s, outage_s).run()
 
 
 def whenever(seed: int = 7, lengths_s: Sequence[int] = range(5, 21)) -> Row:
-    """Outages of other lengths: that one of ten seconds ends shortly before a probe may be luck."""
+    """A row for outages of other lengths: that one of ten seconds ends shortly before a probe may be luck."""
     ours = next(scheme for scheme in SCHEMES if scheme.name == OURS)
     found = [storm(ours, 280, seed, 40, outage_s=outage_s) for outage_s in lengths_s]
     slowest = max(_seconds(course) for course in found)
@@ -119,7 +119,7 @@ def whenever(seed: int = 7, lengths_s: Sequence[int] = range(5, 21)) -> Row:
 
 
 def recovered_after(good_shares: Sequence[float], back_s: int) -> int | None:
-    """From which second after `back_s` on enough calls are answered well, to the end; None: not at the end either."""
+    """Seconds after `back_s` from which on enough calls succeed, to the end; None: not even at the end."""
     second = end_s = len(good_shares)
     while second > back_s and good_shares[second - 1] >= GOOD_SHARE:
         second -= 1
@@ -127,17 +127,17 @@ def recovered_after(good_shares: Sequence[float], back_s: int) -> int | None:
 
 
 def recovery(seconds: float | None) -> str:
-    """In words."""
+    """The time in words."""
     return "never" if seconds is None else f"{seconds:.0f} s"
 
 
 def recoveries(found: list[Course], scheme: str) -> str:
-    """At each rate, for a table."""
+    """Recoveries at each rate, for a table."""
     return " / ".join(recovery(course.recovered_s) for course in found if course.scheme == scheme)
 
 
 def rows(found: list[Course]) -> list[Row]:
-    """A45 to A48, at 140 / 200 / 280 calls/s."""
+    """Rows A45 to A48, at 140 / 200 / 280 calls/s."""
     at = {scheme: [course.recovered_s for course in found if course.scheme == scheme] for scheme in _EXPECTED}
     lines = []
     for scheme, (scenario, expected) in _EXPECTED.items():
@@ -193,7 +193,7 @@ class _Call:
 
 
 class _Storm:
-    """One run: calls come as a Poisson process, each is tried, timed out and tried again as the scheme has it."""
+    """One run: calls arrive as a Poisson process; each is tried, timed out and retried according to the scheme."""
 
     def __init__(self, scheme: Scheme, rate_per_s: int, seed: int, watched_s: int, outage_s: int) -> None:
         self._scheme = scheme
@@ -226,7 +226,7 @@ class _Storm:
         )
 
     def _recovered_s(self) -> int | None:
-        # The calls of the last five seconds may not have had their answers yet.
+        # Calls of the last five seconds may not have their responses yet.
         began, served = self._began, self._served
         shares = [served[second] / began[second] if began[second] else 1.0 for second in range(self._end_s - 5)]
         return recovered_after(shares, self._back_s)

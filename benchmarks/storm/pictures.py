@@ -1,4 +1,4 @@
-"""The storms as pictures: goodput, herds, false opens (`storm.costs`: budgets, hedges, balancing)."""
+"""Pictures of the storms: goodput, herds, false opens (`storm.costs`: budgets, hedges, balancing)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STORMS = (
 
 
 def draw_goodput(found: Sequence[Course], path: Path) -> None:
-    """Good answers a second, and what the provider was sent, around an outage."""
+    """Draws successful responses and requests a second around an outage."""
     at = {(course.scheme, course.rate_per_s): course for course in found}
     figure, grid = plt.subplots(
         len(_STORMS), len(RATES_PER_S), figsize=(11, 9.4), sharex=True, sharey="col", layout="constrained"
@@ -92,11 +92,11 @@ def _draw_course(axes: Axes, course: Course) -> None:
 
 
 def draw_herds(found: Sequence[Herd], path: Path) -> None:
-    """When 1,000 clients come back, in 100 ms buckets: one strip each."""
+    """Draws when 1,000 clients retry, in 100 ms buckets: one strip for each kind of wait."""
     shown = [herd for herd in found if "Retry-After" not in herd.name]
     hinted = [herd for herd in found if "Retry-After" in herd.name]
     figure = plt.figure(figsize=(11, 6.4), layout="constrained")
-    # One call for both is typed as an array or a single one.
+    # subfigures() is typed as returning an array or a single figure.
     left, right = cast("tuple[SubFigure, SubFigure]", figure.subfigures(1, 2, width_ratios=(3, 2)))
     for side, herds, first_s, last_s in ((left, shown, 0.0, 3.2), (right, hinted, 9.5, 15.5)):
         strips = side.subplots(len(shown), 1)
@@ -129,7 +129,7 @@ def _draw_herd(axes: Axes, herd: Herd, first_s: float, last_s: float) -> None:
 
 
 def draw_false_opens(found: Sequence[Trips], path: Path) -> None:
-    """How often a breaker opens by chance, by how many calls fail."""
+    """Draws how often a breaker opens by chance, against the share of failing calls."""
     figure, axes = plt.subplots(figsize=(8, 4.4), layout="constrained")
     styles = {breakers.naive(n): (BAD, dash) for n, dash in zip(breakers.NAIVE_WINDOWS, ("-", "--", ":"), strict=True)}
     styles |= {breakers.ours(n): (OURS, dash) for n, dash in zip(breakers.CALLS_PER_S, (":", "--", "-"), strict=True)}
@@ -149,7 +149,7 @@ def draw_false_opens(found: Sequence[Trips], path: Path) -> None:
 
 
 def bare(axes: Axes, *, left: bool = True) -> None:
-    """No frame but the axes, those in grey."""
+    """Removes the frame except for the axes, which become grey."""
     for side in ("top", "right") if left else ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -157,7 +157,7 @@ def bare(axes: Axes, *, left: bool = True) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As PNG."""
+    """Saves as PNG."""
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)

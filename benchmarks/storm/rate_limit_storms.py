@@ -1,7 +1,8 @@
-"""Rate limits that come all at once, and small quotas: what a gate with its pacer lets through, and what it sends.
+"""Storms of rate limits, and small quotas: what a gate with its pacer admits, and what it sends.
 
-A storm answers every request with 429 for a while. Calls arrive at random, wait in line as the gateway lets them wait,
-and are retried after a 429. The whole call path is measured elsewhere; here are only the gate and the pacer.
+In a storm the provider responds to every request with 429 for a while. Calls arrive at random, wait in the queue like
+in the gateway, and are retried after a 429. Only the gate and the pacer are simulated; the whole call path is measured
+elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HINTS = (None, 20.0)
 QUOTAS_PER_MINUTE = (3, 15)
 OFFERED_TIMES = (2, 10, 50)
 TAKEN = ((5.0, 2.5), (5.0, 1.0), (50.0, 20.0), (200.0, 100.0), (200.0, 20.0))
-"""Calls offered and calls taken, a second."""
+"""Calls offered and calls accepted, a second."""
 _MOST_HINT_S = 60.0
 _WELL_BEFORE_S = 30.0
 _OPEN_AFTER_S = 10.0
@@ -40,24 +41,24 @@ _BEFORE = {
     (15, "bucket"): 333,
     (15, "window"): 3271,
 }
-"""429s of the pacer before slow start and quotas were its phases (commit addab53), by the same simulation."""
+"""429s of the pacer before slow start and quotas became its phases (commit addab53), in the same simulation."""
 
 
 class Provider(Protocol):
-    """Accepts a request, or answers it with 429."""
+    """Accepts a request, or responds with 429."""
 
     def accepts(self, now: float) -> bool: ...
 
     def retry_after_s(self, now: float) -> float | None:
-        """The hint of a 429; None: it carries none."""
+        """Retry-After of a 429; None: it has none."""
 
     def headers(self, _now: float) -> dict[str, str]:
-        """Rate-limit headers of the answer to a request that came just now."""
+        """Rate-limit headers of the response to a request that has just arrived."""
 
 
 @dataclass(slots=True)
 class Stormy:
-    """Answers everything with 429 from `begin` to `end`; otherwise takes `rate` requests a second."""
+    """Responds to everything with 429 from `begin` to `end`; otherwise accepts `rate` requests a second."""
 
     begin: float
     end: float
@@ -88,7 +89,7 @@ class Stormy:
 
 @dataclass(slots=True)
 class BucketQuota:
-    """So many requests a minute, refilled steadily."""
+    """A fixed number of requests a minute, refilled steadily."""
 
     per_minute: float
     has_hint: bool = False
@@ -120,7 +121,7 @@ class BucketQuota:
 
 @dataclass(slots=True)
 class WindowQuota:
-    """So many requests in each minute of the clock."""
+    """A fixed number of requests in each minute of the clock."""
 
     per_minute: float
     has_hint: bool = False
@@ -179,7 +180,7 @@ class Run:
         self._alarm_at = inf
 
     def offer(self, rate: float, begin: float, end: float) -> None:
-        """Poisson arrivals."""
+        """Adds calls with Poisson arrivals."""
         at = begin
         while (at := at + self._dice.expovariate(rate)) < end:
             call = _Call(at)
@@ -187,12 +188,12 @@ class Run:
             self.timeline.at(at, partial(self._attempt, call))
 
     def served_share(self, begin: float, end: float = inf) -> float:
-        """Of the calls that arrived in between."""
+        """Share of the calls that arrived between the two times."""
         calls = [call for call in self.calls if begin <= call.arrived_at < end]
         return sum(call.is_served for call in calls) / len(calls) if calls else 1.0
 
     def limited_share(self, begin: float, end: float = inf) -> float:
-        """429s per request of those sent in between."""
+        """429s per request, for those sent between the two times."""
         sent = sum(begin <= at < end for at in self.sent_at)
         return sum(begin <= at < end for at in self.limited_at) / sent if sent else 0.0
 
@@ -276,7 +277,7 @@ class Cell:
 
 
 def storm(length_s: float, rate: float, hint_s: float | None, seed: int = 1) -> Cell:
-    """A provider that takes everything before and after."""
+    """Runs a storm of a provider that accepts everything before and after it."""
     end = _WELL_BEFORE_S + length_s
     open_at = end + min(hint_s or 0.0, _MOST_HINT_S) + _OPEN_AFTER_S
     run = Run(Stormy(_WELL_BEFORE_S, end, hint_s), seed)
@@ -287,7 +288,7 @@ def storm(length_s: float, rate: float, hint_s: float | None, seed: int = 1) -> 
 
 
 def quota(per_minute: int, kind: str, times: int, has_hint: bool, seed: int = 1) -> int:
-    """429s in half an hour."""
+    """Number of 429s in half an hour."""
     provider = BucketQuota(per_minute, has_hint) if kind == "bucket" else WindowQuota(per_minute, has_hint)
     run = Run(provider, seed)
     run.offer(per_minute * times / 60, 0.0, _QUOTA_WATCHED_S)
@@ -296,7 +297,7 @@ def quota(per_minute: int, kind: str, times: int, has_hint: bool, seed: int = 1)
 
 
 def rows() -> list[Row]:
-    """The worst cell of all storms, and the 429s of small quotas."""
+    """Rows with the worst cell of all storms, and the 429s of small quotas."""
     cells = [storm(length_s, rate, hint_s) for length_s in LENGTHS_S for rate in RATES for hint_s in HINTS]
     served, limited = min(cells, key=lambda cell: cell.served), max(cells, key=lambda cell: cell.limited)
     storms = promised(
@@ -312,8 +313,8 @@ def rows() -> list[Row]:
 
 
 def used_share(rate: float, taken: float, hint_s: float | None, seed: int = 1) -> float:
-    """Share of its capacity that is used in the minute after a storm of 16 s by a provider that then takes `taken` of
-    `rate` calls a second."""
+    """Used share of a provider's capacity in the minute after a storm of 16 s, if it then accepts `taken` of `rate`
+    calls a second."""
     end = _WELL_BEFORE_S + 16.0
     begin = end + min(hint_s or 0.0, _MOST_HINT_S) + _OPEN_AFTER_S
     run = Run(Stormy(_WELL_BEFORE_S, end, hint_s, taken), seed)

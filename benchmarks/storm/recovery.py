@@ -1,4 +1,4 @@
-"""How soon calls are served again after an outage, and what the outage costs in requests.
+"""How soon calls are served again after an outage, and the number of requests during it.
 
 Breaker, gate and ramp are the gateway's own, with default settings; calls come evenly, nothing is retried, and there is
 no other deployment. A dead provider fails each request at once, or lets it hang until the attempt's timeout.
@@ -26,7 +26,7 @@ RATES_PER_S = (0.5, 5.0, 50.0, 200.0)
 ANSWERS_S = (0.05, 2.0)
 DEATHS: tuple[Death, ...] = ("503 at once", "hangs")
 TIMEOUT_S = 10.0
-"""Of an attempt: when a request that hangs is given up."""
+"""Timeout of an attempt, after which a request that hangs is given up."""
 QUIET_S, GRACE_S, WATCHED_S = 30.0, 10.0, 60.0
 """Traffic before the outage; time to recover; time in which the share of served calls is measured."""
 SERVED = 0.95
@@ -45,20 +45,20 @@ class Outage:
 
 @dataclass(slots=True)
 class Course:
-    """What became of one outage."""
+    """Results of one outage."""
 
     outage: Outage
     noticed_s: float = inf
-    """From the recovery until the first request that is answered well was sent."""
+    """Seconds from the recovery until the first successful request was sent."""
     sent: int = 0
     """Requests during the outage."""
     in_flight: int = 0
-    """When the first failure returned, those from before the outage included."""
+    """Requests in flight when the first failure returned, those from before the outage included."""
     calls: int = 0
     served: int = 0
-    """Of the calls that began from `GRACE_S` after the recovery on."""
+    """Served calls of those that began from `GRACE_S` after the recovery on."""
     most_in_flight: int = 0
-    """Of requests after the recovery, without those that still hang."""
+    """Maximum of requests in flight after the recovery, without those that still hang."""
 
     @property
     def share(self) -> float:
@@ -66,7 +66,7 @@ class Course:
 
 
 def run(outages: Iterable[Outage], quiet_s: float = QUIET_S) -> list[Course]:
-    """Each outage, with a breaker and a gate of its own that have seen `quiet_s` of traffic."""
+    """Runs each outage with a new breaker and a new gate that have seen `quiet_s` of traffic."""
     return [_Recovery(outage, quiet_s).run() for outage in outages]
 
 
@@ -81,19 +81,20 @@ def matrix(
 
 
 def most_requests(course: Course) -> float:
-    """What an outage may cost. At 200 calls/s a quarter of a second of failures opens the breaker, and not fewer; where
-    answers take longer, half a second: failures come before the answers to calls that were sent with them."""
+    """Maximum number of requests in an outage. At 200 calls/s the breaker opens after a quarter of a second of
+    failures, not earlier; with longer responses after half a second: failures return before the responses of calls sent
+    with them."""
     opens_after_s = min(0.5, max(0.25, course.outage.answer_s))
     return 20 + course.outage.rate_per_s * opens_after_s + course.in_flight + 1.5 * course.outage.length_s
 
 
 def longest_notice_s(outage: Outage) -> float:
-    """How long a recovery may go unnoticed: the interval of the calls comes on top."""
+    """Maximum seconds until a recovery is noticed, including the interval between two calls."""
     return 1 + 0.05 * outage.length_s + 1 / outage.rate_per_s
 
 
 def rows(courses: list[Course]) -> list[Row]:
-    """A46: each death and each answer time, the worst of all lengths and rates."""
+    """Rows of A46: for each kind of outage and response time, the worst of all lengths and rates."""
     lines = []
     for death, answer_s in product(DEATHS, ANSWERS_S):
         found = [each for each in courses if (each.outage.death, each.outage.answer_s) == (death, answer_s)]
@@ -124,7 +125,7 @@ def _named(course: Course) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One that waits for its turn."""
+    """A call that waits in the queue."""
 
     began_at: float
     ticket: Ticket | None = None
@@ -145,7 +146,7 @@ class _Recovery:
         self._alarm_at = inf
         self._has_failed = False
         self._in_flight = 0
-        """Requests, without those of before the outage's end."""
+        """Requests in flight, without those from before the outage's end."""
 
     def run(self) -> Course:
         watched_until = self._outage.length_s + GRACE_S + WATCHED_S

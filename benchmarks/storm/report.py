@@ -1,4 +1,4 @@
-"""The storms' results: storm.json, storm.md and storm-*.png, in `benchmarks/results/`."""
+"""Writes the storms' results: storm.json, storm.md and storm-*.png, in `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _SECTIONS = (
 
 
 def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
-    """Runs every storm, writes the results, and returns what was promised and does not hold."""
+    """Runs every storm, writes the results, and returns the promises that do not hold."""
     say("storm 1/5: jitter")
     herds, contentions = jitter.herds(seed), jitter.contentions(seed)
     say("storm 2/5: breakers")
@@ -127,7 +127,7 @@ def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
 
 
 def page(rows: list[Row]) -> str:
-    """storm.md. Raises ValueError for a row that no section shows."""
+    """Content of storm.md. Raises ValueError for a row that no section shows."""
     shown = {scenario for section in _SECTIONS for scenario in section.scenarios}
     if missing := {row.scenario for row in rows} - shown:
         raise ValueError(f"no section of storm.md names {', '.join(sorted(missing))}")

@@ -1,4 +1,4 @@
-"""One line of the results: what a scenario expects, what was measured here, and whether it holds."""
+"""One row of the results: expected figure, measured figure, and whether it holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Verdict = Literal["holds", "broken", "differs", "reference"]
-"""`differs`: on purpose, `why` says so. `reference`: how others do it; it shows that the simulation is right."""
+"""`differs`: on purpose, for the reason in `why`. `reference`: figures of others, which validate the simulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Row:
 
     @property
     def broken(self) -> str | None:
-        """The promise that does not hold."""
+        """The promise, if it does not hold."""
         is_broken = self.verdict == "broken"
         return f"{self.scenario} {self.what}: {self.measured} against {self.expected}" if is_broken else None
 
@@ -37,7 +37,7 @@ def promised(scenario: str, what: str, expected: str, measured: str, holds: bool
 
 
 def reference(scenario: str, what: str, expected: float, measured: float, within: float, unit: str = "") -> Row:
-    """A row about what others do: it agrees with the literature, or the simulation is wrong (`within`: a share)."""
+    """A row about others: it must agree with the literature, or the simulation is wrong (`within`: a share)."""
     agrees = abs(measured - expected) <= within * expected
     shown = f"{measured:,.0f}{unit}"
     return Row(scenario, what, f"{expected:,g}{unit}", shown, "reference" if agrees else "broken")

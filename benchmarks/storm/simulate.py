@@ -1,6 +1,7 @@
-"""Virtual time, and a provider that serves its queue in order, is down for a while, and may be told of timeouts.
+"""Virtual time, and a provider that serves its queue in order, is down for a while, and may notice its callers'
+timeouts.
 
-Owns events and the queue. Does not own what a caller does about a timeout (`storm.metastable`).
+A caller's behaviour after a timeout is in `storm.metastable`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import inf
 
 
 class Timeline:
-    """Runs what is due, in order of time, and among equals in order of asking; seconds from 0."""
+    """Runs events in order of time, and equal times in order of insertion; seconds from 0."""
 
     __slots__ = ("_asked", "_events", "now")
 
@@ -23,16 +24,16 @@ class Timeline:
         self._asked = 0
 
     def at(self, instant: float, do: Callable[[], None]) -> None:
-        """Have `do` called at `instant`; one that has passed already is now."""
+        """Calls `do` at `instant`; a past one counts as now."""
         self._asked += 1
         heapq.heappush(self._events, (max(instant, self.now), self._asked, do))
 
     def after(self, delay_s: float, do: Callable[[], None]) -> None:
-        """Have `do` called in `delay_s` seconds, >= 0."""
+        """Calls `do` in `delay_s` seconds, >= 0."""
         self.at(self.now + delay_s, do)
 
     def run(self, until: float = inf) -> None:
-        """Up to and including the instant `until`, or until nothing is left."""
+        """Runs all events up to and including the time `until`, or until none is left."""
         while self._events and self._events[0][0] <= until:
             self.now, _, do = heapq.heappop(self._events)
             do()
@@ -40,20 +41,19 @@ class Timeline:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What a provider has in its queue."""
+    """A request in a provider's queue."""
 
     answer: Callable[[], None]
-    """Called when its turn comes, unless its caller has gone."""
+    """Called when it is served, unless its caller has gone."""
     is_abandoned: bool = False
-    """Its caller no longer waits."""
+    """True if its caller no longer waits."""
 
 
 class Provider:
-    """Serves one request after the other, `capacity_per_s` of them a second; nothing while it is down.
+    """Serves one request after the other, `capacity_per_s` of them a second; none while it is down.
 
-    An answer begins when its turn comes, as a stream's first token does. A provider that is told of timeouts (the
-    socket is closed) drops an abandoned request for free, one that is not works on it for nobody.
-    """
+    A response begins when the request is served, like a stream's first token. A provider that notices timeouts (the
+    socket is closed) drops an abandoned request for free; one that does not wastes time on it."""
 
     __slots__ = ("_back_at", "_down_at", "_is_busy", "_is_told", "_queue", "_service_s", "_timeline", "requests")
 

@@ -1,6 +1,6 @@
-"""Hedging and the choice among replicas on virtual time: A36 to A38 and A44, with the gateway's own policies.
+"""Hedging and the choice among replicas in virtual time: A36 to A38 and A44, with the gateway's own policies.
 
-Latencies are drawn, not queued for: what a hedge or a choice costs the others is measured as load.
+Latencies are drawn, not caused by a queue: the cost of a hedge or a choice for other calls is measured as load.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ REPLICAS = 10
 
 Scenario = Literal["A36", "A37", "A38"]
 Draw = Callable[[random.Random, float], float]
-"""Seconds that an exchange begun at an instant takes."""
+"""Duration in seconds of an exchange that begins at a given time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hedged:
-    """Seconds, but for the shares; `alone`: the same calls without hedging."""
+    """Seconds, except for the shares; `alone`: the same calls without hedging."""
 
     name: str
     p99_s: float
@@ -41,13 +41,13 @@ class Hedged:
     extra_load: float
     """Hedges per call."""
     wanted: float
-    """The share of calls that were not done when the delay was over."""
+    """Share of calls that were not finished after the delay."""
     calls: int
 
 
 @dataclass(frozen=True, slots=True)
 class Balanced:
-    """What the one odd replica of ten was sent, as a share of all requests."""
+    """Requests sent to the one odd replica of ten, as a share of all."""
 
     name: str
     how: Balance
@@ -66,7 +66,7 @@ class Spread:
 
 
 def two_modes(dice: random.Random, _: float) -> float:
-    """A36: 95 % at 0.1 s, 5 % at 2 s, each +-10 %."""
+    """A36: 95 % at 0.1 s, 5 % at 2 s, each ±10 %."""
     return (2.0 if dice.random() < 0.05 else 0.1) * dice.uniform(0.9, 1.1)
 
 
@@ -84,11 +84,11 @@ def storm(dice: random.Random, now: float) -> float:
 class _Call:
     began_at: float
     out: dict[int, float] = field(default_factory=dict)
-    """Exchanges under way, by number: when each began."""
+    """Start times of the exchanges in progress, by number."""
 
 
 class _Hedging:
-    """One deployment, Poisson arrivals."""
+    """One deployment with Poisson arrivals."""
 
     def __init__(self, draw: Draw, settings: HedgeSettings | None, calls: int, seed: int) -> None:
         self._draw = draw
@@ -149,7 +149,7 @@ class _Replica:
 
 
 class _Balancing:
-    """Ten replicas of which the first is odd, a steady stream of calls."""
+    """Ten replicas of which the first is odd, with a steady stream of calls."""
 
     def __init__(self, odd: _Replica, how: Balance, seconds: float, seed: int) -> None:
         self._replicas = [odd, *(_Replica(0.1) for _ in range(REPLICAS - 1))]
@@ -201,14 +201,14 @@ HEDGED: dict[str, tuple[Scenario, Draw, HedgeSettings]] = {
 
 
 def run(seed: int = 7, calls: int = CALLS, seconds: float = SECONDS) -> Spread:
-    """Every case; about ten seconds at full size."""
+    """Runs every case; about ten seconds at full size."""
     hedged = tuple(_hedged(name, draw, settings, calls, seed) for name, (_, draw, settings) in HEDGED.items())
     cases = [(name, how) for name in ODD for how in HOWS]
     return Spread(hedged, tuple(_balanced(name, how, seconds, seed) for name, how in cases))
 
 
 def rows(found: Spread) -> list[Row]:
-    """A36 to A38 and A44, against what was promised."""
+    """Rows A36 to A38 and A44, compared with the promises."""
     lines = [_hedged_row(each) for each in found.hedged]
     for each in found.balanced:
         if each.how == "latency":

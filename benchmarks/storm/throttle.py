@@ -1,7 +1,7 @@
-"""Ten times more calls than a provider takes, and none that it takes: what is sent where others throttle by chance.
+"""Requests sent when a provider accepts a tenth of the calls, or none; others throttle these by chance.
 
 Google's adaptive throttling ("Handling Overload", SRE book, ch. 21) rejects with a probability; the gateway learns the
-rate of a provider that answers 429 (`policy.pacer`) and leaves a failing one alone (`policy.breaker`).
+rate of a provider that responds with 429 (`policy.pacer`) and stops calling a failing one (`policy.breaker`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _BURST = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A second, once the policy has settled: of what was offered, what was sent, and what was answered well."""
+    """Per second, once the policy has settled: requests sent, and requests accepted."""
 
     sent: float
     taken: float
 
 
 def paced(seconds: int = _SECONDS, settled_s: int = _SETTLED_S) -> Sent:
-    """The provider answers 429 to what it does not take; a call whose turn is not now is not sent."""
+    """The provider responds with 429 to requests that it does not accept; a call that the pacer delays is not sent."""
     pacer, provider = Pacer(0.0), _Bucket()
     sent = taken = 0
     for number in range(OFFERED_PER_S * seconds):
@@ -44,7 +44,7 @@ def paced(seconds: int = _SECONDS, settled_s: int = _SETTLED_S) -> Sent:
 
 
 def broken_off(*, is_dead: bool) -> Sent:
-    """The provider answers 503 to what it does not take, or to everything."""
+    """The provider responds with 503 to requests that it does not accept, or to all."""
     breaker, provider = Breaker(BreakerSettings()), _Bucket()
     sent = taken = 0
     for number in range(OFFERED_PER_S * _SECONDS):
@@ -60,7 +60,7 @@ def broken_off(*, is_dead: bool) -> Sent:
 
 
 def rows() -> list[Row]:
-    """A39 and A40."""
+    """Rows A39 and A40."""
     pace, broken, dead = paced(), broken_off(is_dead=False), broken_off(is_dead=True)
     return [
         promised("A39", "1,000/s offered, 100/s taken, the rest 429: sent, by our pacer",
@@ -77,7 +77,7 @@ def rows() -> list[Row]:
 
 
 class _Bucket:
-    """What a provider takes."""
+    """A provider's capacity."""
 
     def __init__(self) -> None:
         self._tokens, self._at = _BURST, 0.0

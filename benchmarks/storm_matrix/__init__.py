@@ -5,7 +5,7 @@ Each cell of the matrix is a run of the whole gateway on a virtual clock (`bench
 cells      the cells, and the provider of each
 measure    figures of one cell
 fallbacks  random errors before a fallback to another model
-slow       right answers that take minutes
+slow       successful responses that take minutes
 run        all measurements, on all processors
 report     JSON and page
 picture    heat map

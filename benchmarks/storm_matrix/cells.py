@@ -18,7 +18,7 @@ ERRORS: tuple[ErrorName, ...] = ("429", "503", "529", "quota")
 HINTS_S = (None, 2, 30, 86400)
 """Values of Retry-After."""
 ANSWER_S = 0.2
-"""How long a right answer takes."""
+"""Duration of a successful response."""
 SLOW_ANSWER_S = 2.0
 
 HINT_CAP_S = 60.0
@@ -28,7 +28,7 @@ BEFORE_S = 20.0
 GRACE_S = 10.0
 """Time from the end of the storm and of its last hint to the first call that counts."""
 WINDOW_S = 60.0
-"""Length of the window whose arrivals count."""
+"""Length of the window in which arrivals count."""
 
 STORMY, NEIGHBOUR = "model-a", "model-b"
 _ERROR_TAKES_S = 0.05
@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def dialect(self) -> DialectName:
-        """The dialect whose providers send this error: 529 is Anthropic's."""
+        """The dialect of providers that send this error: 529 is Anthropic's."""
         return "anthropic" if self.error == "529" else "openai"
 
     @property
@@ -77,7 +77,7 @@ class Cell:
 
     @property
     def has_neighbour(self) -> bool:
-        """Whether a second model of the same key is called too."""
+        """True if a second model of the same key is called too."""
         return self.error == "quota"
 
     @property
@@ -111,8 +111,8 @@ def cells() -> Iterator[Cell]:
 
 
 class StormyProvider:
-    """Fails while its storm lasts; before and after it takes half as much again as is offered, and answers 429 beyond
-    that."""
+    """Fails during its storm; before and after it accepts one and a half times the offered rate, and responds with 429
+    beyond that."""
 
     def __init__(self, cell: Cell, draw: Iterator[float]) -> None:
         self._cell = cell

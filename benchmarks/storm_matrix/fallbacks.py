@@ -46,7 +46,7 @@ class Flaw:
 
     @property
     def dialect(self) -> DialectName:
-        """The dialect whose providers send this error: 529 is Anthropic's."""
+        """The dialect of providers that send this error: 529 is Anthropic's."""
         return "anthropic" if self.error == "529" else "openai"
 
     @property

@@ -23,7 +23,7 @@ from benchmarks.virtual.world import Played, play
 
 PROMISED_SERVED = 0.95
 PROMISED_REFUSED = 0.05
-"""Share of the requests after the storm that are answered 429, at most."""
+"""Maximum share of the requests after the storm that are answered with 429."""
 PROMISED_NEIGHBOUR = 0.99
 
 _REASON_CHARS = 60
@@ -44,14 +44,14 @@ class Storm:
     after_requests: int = 0
     """Requests for the stormy model since the end of the storm."""
     after_refused: int = 0
-    """Those of `after_requests` that were answered 429."""
+    """Requests of `after_requests` that were answered with 429."""
     neighbour_calls: int = 0
     """Calls to the other model during the storm and after it."""
     neighbour_served: int = 0
     latencies_s: list[float] = field(default_factory=list)
     """Latencies of the calls served in the window."""
     lost_to: Counter[str] = field(default_factory=Counter)
-    """How the calls in the window ended that were not served."""
+    """Outcomes of the calls in the window that were not served."""
 
     @property
     def served_share(self) -> float:

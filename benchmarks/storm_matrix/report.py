@@ -1,4 +1,4 @@
-"""The storm matrix' results: storm-matrix.json, storm-matrix.md and storm-matrix.png."""
+"""Writes the storm matrix' results: storm-matrix.json, storm-matrix.md and storm-matrix.png."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SLOW = f"""## Right answers that take minutes
 
 
 def write(matrix: Matrix, folder: Path, machine: Machine) -> None:
-    """Writes all three into `folder`."""
+    """Writes all three files into `folder`."""
     content = {"machine": dict(machine), **matrix.as_dict()}
     (folder / f"{_NAME}.json").write_text(json.dumps(content, indent=1) + "\n")
     (folder / f"{_NAME}.md").write_text(page(matrix, machine))
@@ -45,7 +45,7 @@ def write(matrix: Matrix, folder: Path, machine: Machine) -> None:
 
 
 def page(matrix: Matrix, machine: Machine) -> str:
-    """storm-matrix.md."""
+    """Content of storm-matrix.md."""
     storms = matrix.storms
     plain = [storm for storm in storms if storm.cell.answer_s == ANSWER_S and storm.cell.share == 1.0]
     others = [storm for storm in storms if storm.cell.answer_s != ANSWER_S or storm.cell.share != 1.0]

@@ -1,4 +1,4 @@
-"""All measurements of the storm matrix, shared by the processors of the machine."""
+"""Runs all measurements of the storm matrix, on all processors of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Right answers that take minutes, with no timeout configured: is one lost, or sent for twice?"""
+"""Successful responses that take minutes, with no timeout configured: is a call lost, or sent twice?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SlowCase:
     """Timeout that clients state in their headers; None: not stated."""
 
     def is_slow(self, number: int) -> bool:
-        """Whether the call of this number is answered slowly."""
+        """True if the call of this number is answered slowly."""
         after = number - self.quick_first
         return after >= 0 and after % (self.quick_per_slow + 1) == 0
 
@@ -57,7 +57,7 @@ class Slowness:
     case: SlowCase
     slow: int
     slow_lost: int
-    """Slow calls that were not answered well."""
+    """Slow calls that did not succeed."""
     slow_repeated: int
     """Slow calls that were sent more than once."""
     quick_lost: int
@@ -83,7 +83,7 @@ class Slowness:
 
 
 def _unary(number: int) -> Answer:
-    """Takes 150 to 500 s, in no order."""
+    """A response after 150 to 500 s, in no particular order."""
     return answers.right("openai", _MODEL, 150.0 + 350.0 * (number * 79 % COUNT) / (COUNT - 1))
 
 
@@ -113,7 +113,7 @@ CASES = (
 
 
 def measure(case: SlowCase, rate_per_s: float = 2.0, seed: int = 7) -> Slowness:
-    """Plays evenly spaced calls; the provider answers each of them well, in its time."""
+    """Plays evenly spaced calls, all of which the provider answers successfully."""
     load = Load(
         _MODEL, rate_per_s, case.calls / rate_per_s, arrivals="even", is_stream=case.is_stream,
         patience_s=case.patience_s,
@@ -139,7 +139,7 @@ def _lost(calls: list[ClientCall]) -> int:
 
 
 class _Slow:
-    """Answers every request well, the slow calls slowly."""
+    """Answers every request successfully, the slow calls slowly."""
 
     def __init__(self, case: SlowCase) -> None:
         self._case = case

@@ -1,4 +1,4 @@
-"""Right answers and errors of a provider, in both dialects, as bytes."""
+"""Successful responses and errors of a provider, in both dialects, as bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVENTS: Headers = (("content-type", "text/event-stream; charset=utf-8"),)
 
 @cache
 def right(dialect: DialectName, model: str, delay_s: float) -> Answer:
-    """A unary answer."""
+    """A unary response."""
     if dialect == "anthropic":
         body = (
             f'{{"id":"msg_1","type":"message","role":"assistant","model":"{model}","content":[{{"type":"text",'
@@ -59,7 +59,7 @@ def right_stream(
 
 @cache
 def error(dialect: DialectName, name: ErrorName, model: str, retry_after: str | None, delay_s: float = 0.0) -> Answer:
-    """An error whose only hint is this Retry-After."""
+    """An error with this Retry-After as its only hint."""
     if name == "quota":
         reply = quota_reply(dialect)
     elif name == "429":

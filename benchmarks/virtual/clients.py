@@ -1,4 +1,4 @@
-"""Open-loop clients: calls arrive at their times, whatever becomes of those before."""
+"""Open-loop clients: calls arrive at their times, independently of earlier ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llm_guard.gateway.server import Gateway
 from llm_guard.mock.load_retries import SdkRetries
 
 Outcome = Literal["served", "refused", "broken", "left"]
-"""refused: an error status; broken: status 200 but cut, or no answer; left: the client disconnected."""
+"""refused: an error status; broken: status 200 but cut, or no response; left: the client disconnected."""
 
 _PATHS: dict[DialectName, str] = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 _ENDS = (b"data: [DONE]", b"event: message_stop")
@@ -40,7 +40,7 @@ class Load:
     """Client timeout: stated in the headers as the SDKs do, and a silence of this length makes the client disconnect.
     None: not stated, and the client waits for ever."""
     asks_for_s: float | None = None
-    """The client asks until it is answered, for so long, and waits in between as the SDKs do. None: it asks once."""
+    """The client retries for this long until it succeeds, with the SDKs' waits. None: one call."""
     caller: str = "client"
     """The client's key is `sk-` and this, and the body names it as its user."""
 
@@ -65,13 +65,13 @@ class ClientCall:
     status: int = 0
     """HTTP status; 0 without an answer."""
     deployment: str = ""
-    """Deployment that answered; "" where the answer is the gateway's own."""
+    """Deployment that answered; "" if the response is the gateway's own."""
     attempts: int = 0
     code: str = ""
     """Beginning of an error's body."""
     caller: str = "client"
     retry_after_ms: str = ""
-    """When a failure says to come back; "" where it does not."""
+    """Wait that a failure requests, in milliseconds; "" if none."""
 
     @property
     def took_s(self) -> float:
@@ -112,8 +112,8 @@ def body_of(load: Load) -> bytes:
 async def call_until_answered(
     gateway: Gateway, load: Load, body: bytes, call: ClientCall, since: Callable[[], float]
 ) -> None:  # fmt: skip
-    """Serves one call, again and again where its client asks until it is answered. `since` gives the time in seconds
-    from the beginning of the run."""
+    """Serves one call, repeatedly if its client retries until it succeeds. `since` gives the time in seconds from the
+    beginning of the run."""
     retries = SdkRetries(0, seed=call.number, patience_s=load.asks_for_s)
     for taken in count():
         await call_once(gateway, load, body, call)
@@ -168,7 +168,7 @@ def _note(wire: _Wire, reply: Reply, load: Load, call: ClientCall) -> None:
 
 
 class _Wire:
-    """A client's connection. Has the surface of `reply.Connection`."""
+    """A client's connection. Implements `reply.Connection`."""
 
     __slots__ = ("first", "has_left", "is_closed", "last", "patience_s", "status", "task", "timer", "transport")
 
@@ -182,7 +182,7 @@ class _Wire:
         self.last = b""
         """End of the bytes received, long enough for a stream's terminal event."""
         self.is_closed = False
-        """Whether the gateway closed the connection in the middle of an answer."""
+        """True if the gateway closed the connection in the middle of a response."""
         self.has_left = False
         self.task: asyncio.Task[None] | None = None
         self.patience_s = 0.0
@@ -199,7 +199,7 @@ class _Wire:
             self.status = int(data[9:12])
             self.first = data
         self.last = (self.last + data)[-_TAIL_BYTES:]
-        if self.timer is not None and self.task is not None:  # SDKs limit the silence, not the whole
+        if self.timer is not None and self.task is not None:  # SDKs limit the silence, not the whole call
             self.timer.cancel()
             self.timer = self.task.get_loop().call_later(self.patience_s, self.lose_patience)
         return True
@@ -222,7 +222,7 @@ class _Wire:
         cast("asyncio.Task[None]", self.task).cancel()
 
     def header(self, name: bytes) -> str:
-        """Value of a header of the answer; "" without it."""
+        """Value of a header of the response; "" without it."""
         head = self.first.partition(b"\r\n\r\n")[0]
         _, found, rest = head.partition(b"\r\n" + name + b": ")
         return rest.partition(b"\r\n")[0].decode() if found else ""

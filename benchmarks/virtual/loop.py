@@ -1,4 +1,4 @@
-"""An event loop whose time is virtual: when nothing is ready, it jumps to the next timer."""
+"""An event loop with virtual time: when nothing is ready, it jumps to the next timer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WouldBlockError(RuntimeError):
 
 
 class _Jump(selectors.SelectSelector):
-    """Moves the time where another selector waits. Watches no file but the loop's own pipe, which stays silent."""
+    """Advances the time instead of waiting. Watches no file but the loop's own pipe, which stays silent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Jump(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Never sleeps. Threads cannot wake it: `run_in_executor` and `call_soon_threadsafe` have no place on it."""
+    """Never sleeps. Threads cannot wake it, so `run_in_executor` and `call_soon_threadsafe` must not be used."""
 
     def __init__(self) -> None:
         self._jump = _Jump()
@@ -48,7 +48,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """Has the surface of `llm_guard.clock.Clock`."""
+    """Implements `llm_guard.clock.Clock`."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -68,7 +68,7 @@ class VirtualClock:
 
 
 def run_virtual(main: Callable[[VirtualClock], Coroutine[Any, Any, T]]) -> T:
-    """Runs `main` on a loop of its own, to its end. Raises WouldBlockError where it would never end."""
+    """Runs `main` on a new loop, to its end. Raises WouldBlockError if it would never end."""
     loop = VirtualLoop()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(main(VirtualClock(loop)))

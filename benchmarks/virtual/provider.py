@@ -1,7 +1,7 @@
 """A scripted provider in place of the HTTP client.
 
-`ScriptedConnections` stands where `gateway.connections.Connections` does, below `gateway.upstream`: the gateway's own
-time limits, classification and stream reading work on what it returns.
+`ScriptedConnections` replaces `gateway.connections.Connections`, below `gateway.upstream`: the gateway's own time
+limits, classification and stream reading work on its results.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class Request:
     """Number of the client's call; -1 if the header was lost."""
     is_stream: bool = False
     user: str = ""
-    """As the body names it."""
+    """User named in the body."""
     status: int | None = None
-    """Status of the answer; None: the connection was closed before that."""
+    """Status of the response; None: the connection was closed before that."""
     ended_at: float | None = None
     is_cut: bool = False
-    """Whether the gateway closed the connection before the answer was complete."""
+    """True if the gateway closed the connection before the response was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer to one request."""
+    """Response to one request."""
 
     status: int
     headers: Headers
     body: bytes = b""
     delay_s: float = 0.0
-    """Time from the request to the head of the answer."""
+    """Seconds from the request to the head of the response."""
     pieces: tuple[tuple[float, bytes], ...] = ()
     """Pieces of a stream: (seconds since the one before, bytes)."""
 
@@ -95,7 +95,7 @@ class ScriptedConnections(Connections):
         body: bytes | FileBody,
         dialing: Dialing | None,
         *,
-        is_repeatable: bool,  # noqa: ARG002  # every request has a connection of its own
+        is_repeatable: bool,  # noqa: ARG002  # every request has a separate connection
     ) -> ScriptedExchange:
         if dialing is not None:
             dialing.on_connected()
@@ -116,7 +116,7 @@ class ScriptedConnections(Connections):
 
 
 class ScriptedExchange:
-    """An answer as it arrives. Has the surface of `call.Exchange`."""
+    """A response as it arrives. Implements `call.Exchange`."""
 
     __slots__ = ("_blocks", "_request", "_since", "headers", "reason", "status")
 

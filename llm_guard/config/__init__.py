@@ -1,22 +1,23 @@
-"""YAML -> frozen models; an error names file, line and key. The only folder that imports pydantic and yaml.
+"""Reads the YAML config into frozen models; errors name file, line and key. The only package that imports pydantic and
+yaml.
 
-text      YAML and ${VAR}, every value with its line
-names     how a model is found by its name
-fields    ports, texts, secrets
-operator  the operator's keys
-alerts    alerts and webhooks among them
-lasting   what is kept beyond a call
-models    the keys and their ranges
-errors    rules for an upstream's own error words
-engines   engines of our own, and how they are brought back
+text      YAML and ${VAR}; records the line of every value
+names     finds the entry of `models` for a model name
+fields    value types: ports, texts, secrets
+operator  the `ops` section
+alerts    alerts and webhooks of `ops`
+lasting   the `store` section
+models    all other keys and their ranges
+errors    rules for an upstream's own error messages
+engines   local inference engines and their restarts
 api_keys  several keys for one upstream
-tls       files with certificates
-strict    what all parts have in common
-checks    what holds between keys
-reading   file -> Config, or every problem in it
-trying    what can be said of a text without the environment
-warnings  what is allowed and rarely meant
-shown     a config without its secrets, and what another one changes
+tls       certificate files
+strict    base class of all parts
+checks    constraints between keys
+reading   file -> Config, or a list of all problems
+trying    checks a text without the environment's values
+warnings  settings that are allowed but rarely intended
+shown     a config with secrets masked, and the difference between two
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`ops.alerts` and `ops.webhooks`: which rules are watched, and who is told.
+"""`ops.alerts` and `ops.webhooks`: alert rules, and the webhooks that are notified.
 
-Owns these keys and their ranges. Does not own the rules' settings (`policy.alert_rules`).
+Defines these keys and their ranges. The rules' settings are in `policy.alert_rules`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OUR_HEADERS = frozenset({
 
 
 def _on(value: object) -> object:
-    """`off` is None; a key that has lost its value is not."""
+    """Reads `off` as None; rejects a key without a value."""
     if value is None:
         raise wrong("has no value; write off, or settings such as {severity: warning}")
     return None if value == "off" else value
@@ -47,11 +47,11 @@ def _on(value: object) -> object:
 
 _Settings = TypeVar("_Settings", bound=RuleSettings)
 Rule = Annotated[_Settings | None, BeforeValidator(_on)]
-"""None: off."""
+"""Settings of a rule; None: off."""
 
 
 class AlertRules(Strict):
-    """Each rule; None: it is off."""
+    """Settings of each rule; None: off."""
 
     success_rate: Rule[SuccessRateSettings] = SuccessRateSettings()
     latency: Rule[LatencySettings] = LatencySettings()
@@ -65,14 +65,14 @@ class AlertRules(Strict):
     loop_lag: Rule[LoopLagSettings] = LoopLagSettings()
 
     def of(self, name: RuleName) -> RuleSettings | None:
-        """None: it is off."""
+        """Settings of a rule; None: off."""
         settings: RuleSettings | None = getattr(self, name)
         return settings
 
 
 def _url(value: object) -> object:
     if not isinstance(value, str):
-        return value  # the type itself says so
+        return value  # rejected by the type itself
     try:
         parts = urllib.parse.urlsplit(value)
         is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -95,13 +95,13 @@ def _rate(value: object) -> float:
 
 
 class WebhookTarget(Strict):
-    """Where something is sent. The URL is a secret as well: Slack's needs no other."""
+    """Destination of a webhook. The URL is a secret too: for Slack it is the only one."""
 
     url: Annotated[str, BeforeValidator(_url)] = Field(repr=False)
     name: Text = Field(default_factory=lambda data: _host(data.get("url", "")), max_length=64)
-    """What it is called in answers, logs and commands; its host if it is not given."""
+    """Name in API responses, logs and commands; by default the URL's host."""
     secret: OptionalSecret = Field(default=None, repr=False)
-    """What is sent is signed with it."""
+    """Signs the requests."""
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
 
     @field_validator("headers")
@@ -116,15 +116,15 @@ class WebhookTarget(Strict):
 
 
 class WebhookConfig(WebhookTarget):
-    """Who is told of alerts. Of an Alertmanager the URL is its own address, without /api/v2/alerts."""
+    """A webhook for alerts. For Alertmanager the URL is its base address, without /api/v2/alerts."""
 
     format: WebhookFormat = "generic"
     routing_key: OptionalSecret = Field(default=None, repr=False)
-    """PagerDuty's."""
+    """PagerDuty's routing key."""
     min_severity: Severity = "info"
     send_resolved: bool = True
     rate: Annotated[float, BeforeValidator(_rate)] = 0.5
-    """Requests a second; what is too much waits, and goes together."""
+    """Requests a second. Alerts above the rate wait, and are sent together."""
 
     @model_validator(mode="after")
     def _check_routing_key(self) -> Self:
@@ -141,7 +141,7 @@ _Target = TypeVar("_Target", bound=WebhookTarget)
 
 
 def check_webhook_names(webhooks: tuple[_Target, ...]) -> tuple[_Target, ...]:
-    """Raises PydanticCustomError where two have one name."""
+    """Raises PydanticCustomError if two have the same name."""
     names = [each.name for each in webhooks]
     for name in names:
         if names.count(name) > 1:

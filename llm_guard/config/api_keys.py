@@ -1,6 +1,6 @@
 """`upstreams.X.api_keys`: several keys for one upstream.
 
-Owns how one is written. Does not own which one a call is sent with (`policy.key_choice`).
+Defines how a key is written. Which one a call is sent with is decided in `policy.key_choice`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from llm_guard.config.fields import Secret, wrong
 from llm_guard.config.strict import Strict
 
 MOST_KEYS = 64
-"""A call that every key refuses is sent this often."""
+"""Bounded, because a call that every key refuses is sent once with each."""
 
 
 def _short_name(name: str) -> str:
@@ -49,7 +49,7 @@ def _check(keys: tuple[ApiKeyConfig, ...]) -> tuple[ApiKeyConfig, ...]:
 
 
 def names_of(keys: tuple[ApiKeyConfig, ...]) -> list[str]:
-    """What each is called."""
+    """Name of each key."""
     return [each.name or str(position) for position, each in enumerate(keys, 1)]
 
 

@@ -1,7 +1,4 @@
-"""What must hold between keys.
-
-Owns the checks that look at more than one value. Does not own a value's own range (`config.models`).
-"""
+"""Constraints between keys. The range of a single value is in `config.models`."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from llm_guard.policy.probing import CompletionProbeSettings
 
 
 def check_listeners(document: Document, server: Server | None, ops: Ops | None) -> None:
-    """The second listener needs a port of its own; client keys tell clients apart."""
+    """Checks that the second listener has a port of its own and that client keys are distinct."""
     if server is None:
         return
     if ops is not None and ops.port == server.port != 0:
@@ -41,7 +38,7 @@ def check_listeners(document: Document, server: Server | None, ops: Ops | None) 
 
 
 def _check_tokens(document: Document, ops: Ops, clients: Mapping[str, str]) -> None:
-    """Each token says who has it, and none opens the gateway to calls."""
+    """Checks that names and tokens are distinct, and that no token is also a client key."""
     owners = {key: f"the key of the client {name}" for key, name in clients.items()}
     if ops.token in owners:
         document.report(("ops", "token"), f"is {owners[ops.token]} as well")
@@ -57,7 +54,7 @@ def _check_tokens(document: Document, ops: Ops, clients: Mapping[str, str]) -> N
 
 
 def check_names(document: Document, upstreams: Collection[str], models: Collection[str]) -> None:
-    """Names that can stand in a URL path, a metric label and a request."""
+    """Checks that names can be used in a URL path, a metric label and a request."""
     for name in upstreams:
         _check_name(document, ("upstreams", name), name)
     for name in models:
@@ -75,7 +72,7 @@ def _check_name(document: Document, path: Path, name: str) -> None:
 def check_engines(
     document: Document, engines: Mapping[str, EngineConfig | None], upstreams: Mapping[str, UpstreamConfig | None]
 ) -> None:
-    """Each serves upstreams that there are, that no other one serves, and that are looked at."""
+    """Checks that each engine serves existing upstreams that no other engine serves and that are probed."""
     owners: dict[str, str] = {}
     for name, engine in engines.items():
         _check_name(document, ("engines", name), name)
@@ -92,7 +89,7 @@ def check_engines(
 
 
 def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -> None:
-    """A rule's exceptions are for models that there are."""
+    """Checks that a rule's per-model settings are for existing models."""
     if ops is None:
         return
     success, latency = ops.alerts.success_rate, ops.alerts.latency
@@ -105,7 +102,7 @@ def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -
 
 
 def check_store(document: Document, store: StoreConfig | None) -> None:
-    """What is to be encrypted has a key."""
+    """Checks that there is a key if something is to be encrypted."""
     if store is not None and store.dead_letters.bodies == "encrypted" and store.key is None:
         remedy = "set store.key to what `openssl rand -base64 32` prints, by a variable"
         document.report(("store", "dead_letters", "bodies"), f"cannot be encrypted: {remedy}")
@@ -114,7 +111,7 @@ def check_store(document: Document, store: StoreConfig | None) -> None:
 def check_completion_webhooks(
     document: Document, store: StoreConfig | None, models: Mapping[str, ModelConfig | None]
 ) -> None:
-    """Whoever a model wants told of a call that is over is somebody."""
+    """Checks that the completion webhook of each model exists."""
     known = [each.name for each in store.webhooks] if store is not None else []
     for name, model in models.items():
         webhook = model.answer_later.webhook if model is not None else None
@@ -130,10 +127,9 @@ def check_ways(
     ways: Mapping[str, Way | None],
     upstreams: Mapping[str, UpstreamConfig | None],
 ) -> None:
-    """Every deployment and fallback leads somewhere, in the dialect of the call, and not in a circle.
+    """Checks that every deployment and fallback exists and speaks the dialect of the call, without cycles.
 
-    A None stands for what is there but wrong in itself, which has been reported.
-    """
+    None stands for an entry that is invalid in itself, which has been reported already."""
     dialects: dict[str, set[DialectName]] = {
         name: {upstream.dialect for each in way.deployments if (upstream := upstreams.get(each.upstream))}
         for name, way in ways.items()
@@ -188,7 +184,7 @@ def _check_fallbacks(
 
 
 def check_probes(document: Document, ways: Mapping[str, Way | None]) -> None:
-    """A deployment that is called for one token has a model to ask for, and one rhythm."""
+    """Checks that a completion probe has a model name, and the same settings wherever the deployment is listed."""
     owners: dict[tuple[str, str], tuple[str, CompletionProbeSettings]] = {}
     for name, way in ways.items():
         for index, each in enumerate(way.deployments if way is not None else ()):
@@ -208,7 +204,7 @@ def _differ(ours: set[DialectName] | None, theirs: set[DialectName] | None) -> b
 
 
 def _check_cycles(document: Document, ways: Mapping[str, Way | None]) -> None:
-    """Reports each circle of two models or more once, at the first of them."""
+    """Reports each cycle of two models or more once, at the first of them."""
     order = list(ways)
     edges = {
         name: [key for each in (way.fallbacks if way else ()) if (key := matching_key(ways, each)) not in (None, name)]
@@ -226,7 +222,7 @@ def _check_cycles(document: Document, ways: Mapping[str, Way | None]) -> None:
 
 
 def _from_first(circle: list[str], order: list[str]) -> list[str]:
-    """The same circle, `a -> b -> a`, from the model that stands first in the file."""
+    """The same cycle, `a -> b -> a`, starting with the model that comes first in the file."""
     start = min(range(len(circle) - 1), key=lambda at: order.index(circle[at]))
     once = circle[:-1]
     return [*once[start:], *once[:start], once[start]]

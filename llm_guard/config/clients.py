@@ -1,6 +1,6 @@
 """The gateway's own client keys, and what each may call.
 
-Owns these keys, their ranges and their defaults. Does not own what they mean for a request (`policy.scope`).
+Defines these keys, their ranges and their defaults. Requests are checked against them in `policy.scope`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from llm_guard.policy.scope import ALL, INFERENCE
 
 
 class Allow(Strict):
-    """What a client key may call; anything else is refused with 403."""
+    """Calls that a client key permits; anything else is refused with 403."""
 
     models: tuple[Text, ...] | None = None
-    """Names that its client asks for, or their beginnings followed by `*`. None: every model of the config; `*` also
-    those that only an upstream knows, by `/upstreams/NAME`."""
+    """Model names as requested by clients, or prefixes followed by `*`. None: every model of the config; `*` also
+    includes models that only an upstream knows, through `/upstreams/NAME`."""
     paths: tuple[Text, ...] = (INFERENCE,)
-    """Paths below /v1/, or their beginnings followed by `*`, for every upstream; `inference`: model calls, token counts
-    and the list of models."""
+    """Paths below /v1/, or prefixes followed by `*`, for every upstream; `inference`: model calls, token counts and the
+    list of models."""
 
     @field_validator("models")
     @classmethod
@@ -50,8 +50,8 @@ class ClientKey(Strict):
     name: Text
     key: Secret = Field(repr=False)
     priority: Literal["high", "normal", "low"] = "normal"
-    """The highest that its calls may ask for."""
+    """The highest priority that its calls may request."""
     weight: Weight = 1.0
-    """Its share of the turns where calls of one priority wait, relative to other callers'."""
+    """Its share where calls of one priority wait, relative to other callers."""
     limits: ClientLimitSettings = ClientLimitSettings()
     allow: Allow = Allow()

@@ -1,7 +1,7 @@
-"""Engines of our own: what runs behind an upstream, and how it is brought back.
+"""The `engines` section: local inference engines behind upstreams, and their restarts.
 
-Owns these keys, their ranges and their defaults. Does not own the schedule (`policy.restarts`), nor how an engine is
-started (`health`).
+Defines these keys, their ranges and their defaults. The restart schedule is in `policy.restarts`; engines are started
+in `health`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _provision(value: object) -> object:
 _Times = Annotated[int, BeforeValidator(_times)]
 _Variable = Annotated[str, _texts("[A-Za-z_][A-Za-z0-9_]*", "is no name of a variable: letters, digits and _")]
 _Argument = Annotated[str, _texts("[^\x00]*", "must not have a character 0: no program can be given one")]
-# github.com/moby/moby, daemon/names. It stands in a path.
+# github.com/moby/moby, daemon/names. It is part of a URL path.
 _Container = Annotated[str, _texts("[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "is no name of a container")]
 # systemd.unit(5). It must not look like an option.
 _Unit = Annotated[
@@ -54,13 +54,13 @@ class CommandConfig(Strict):
     """A child process of the gateway."""
 
     argv: tuple[_Argument, ...] = Field(min_length=1)
-    """As it is: no shell reads it."""
+    """Program and arguments, run without a shell."""
     env: dict[_Variable, _Argument] = Field(default_factory=dict, repr=False)
-    """Beside what every engine gets."""
+    """Variables in addition to those that every engine gets."""
     pass_env: tuple[_Variable, ...] = ()
-    """Variables of the gateway's own that it gets as well."""
+    """Variables of the gateway's environment that are passed on."""
     folder: Text | None = None
-    """Where it runs; None: where the gateway does."""
+    """Working directory; None: the gateway's."""
 
     @field_validator("argv")
     @classmethod
@@ -71,23 +71,23 @@ class CommandConfig(Strict):
 
 
 class ContainerConfig(Strict):
-    """A container that there is, on this machine."""
+    """An existing container on this machine."""
 
     container: _Container
     socket: Text | None = None
-    """Of the daemon; None: where it usually is."""
+    """The daemon's socket; None: its default."""
 
 
 class UnitConfig(Strict):
-    """A unit of systemd."""
+    """A systemd unit."""
 
     unit: _Unit
     user: bool = False
-    """Of the user's own manager."""
+    """True: a unit of the user's own service manager."""
 
 
 class RestartConfig(Strict):
-    """A preset, and what differs from it; None: as the preset says. Durations in seconds."""
+    """A preset and what differs from it; None: as in the preset. Durations in seconds."""
 
     preset: Preset = "production"
     base_delay: OptionalSeconds = None
@@ -107,23 +107,23 @@ _OF_A_SCHEDULE = tuple(each.name for each in dataclasses.fields(RestartSettings)
 
 
 class EngineConfig(Strict):
-    """Exactly one of command, docker, podman and systemd is set."""
+    """One engine. Exactly one of command, docker, podman and systemd is set."""
 
     upstreams: tuple[Text, ...] = Field(min_length=1)
-    """Which it serves."""
+    """Upstreams that it serves."""
     command: CommandConfig | None = None
     docker: ContainerConfig | None = None
     podman: ContainerConfig | None = None
     systemd: UnitConfig | None = None
     boot: Seconds = 120.0
-    """So long it may take to come up."""
+    """Maximum duration of its start."""
     grace: Seconds = 20.0
-    """So long it may take to end by itself, before it is killed."""
+    """How long it may take to end by itself before it is killed."""
     restart: RestartConfig = RestartConfig()
     spare: bool = False
-    """It is not started with the gateway."""
+    """A standby engine: not started with the gateway."""
     auto_provision: Annotated[bool | Literal["on_get"], BeforeValidator(_provision)] = False
-    """A spare one: POST /admin/admit starts it; on_get: GET /admin/admit?auto_provision=true as well."""
+    """A standby engine: POST /admin/admit starts it; on_get: GET /admin/admit?auto_provision=true does too."""
 
     @field_validator("restart", mode="before")
     @classmethod
@@ -140,19 +140,19 @@ class EngineConfig(Strict):
 
     @property
     def kind(self) -> Literal["command", "docker", "podman", "systemd"]:
-        """The name of its way."""
+        """Name of the key that says how it is run."""
         if self.command is not None:
             return "command"
         return "systemd" if self.systemd is not None else "docker" if self.docker is not None else "podman"
 
     @property
     def provision(self) -> Literal["never", "on_post", "on_get"]:
-        """When /admin/admit starts it."""
+        """Method of /admin/admit that starts it."""
         return "on_get" if self.auto_provision == "on_get" else "on_post" if self.auto_provision else "never"
 
     @property
     def way(self) -> CommandConfig | ContainerConfig | UnitConfig:
-        """How it is started."""
+        """How it is run."""
         way = self.command or self.docker or self.podman or self.systemd
-        assert way is not None  # noqa: S101  # it has been checked
+        assert way is not None  # noqa: S101  # checked by the validator
         return way

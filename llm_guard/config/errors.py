@@ -1,6 +1,6 @@
-"""`upstreams.X.errors`: what an upstream's own error words mean, where the built-in tables do not know them.
+"""`upstreams.X.errors`: meanings of an upstream's own error messages that the built-in tables do not know.
 
-Owns the shape of such a rule in the file and its ranges. Does not own how it is matched (`policy.error_rules`).
+Defines how a rule is written, and its ranges. Rules are matched in `policy.error_rules`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEANINGS = {
     for kind in FailureKind
     if kind.source is Source.UPSTREAM and kind.label not in _NOT_AN_ANSWER
 } | {"timeout": FailureKind.TIMEOUT}  # fmt: skip
-"""What an answer can mean; a connection that broke has no words of its own."""
+"""The failure kinds that a response can mean. Excludes broken connections, which have no message."""
 
 
 def _meaning(value: object) -> FailureKind:
@@ -34,7 +34,7 @@ def _meaning(value: object) -> FailureKind:
 
 
 def _statuses(value: object) -> object:
-    """`429`, `5xx`, or a list of them."""
+    """Reads `429`, `5xx`, or a list of them."""
     found: set[int] = set()
     for each in value if isinstance(value, list) and value else [value]:
         text = str(each)
@@ -52,13 +52,13 @@ Word = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ErrorWhen(Strict):
-    """What must hold, all of it: status, the body's `code` and `type` in any spelling, a pattern of its sentence."""
+    """Conditions that must all hold: status, the body's `code` and `type` in any spelling, a pattern of its message."""
 
     status: Annotated[frozenset[int], BeforeValidator(_statuses)] = frozenset()
     code: Word | None = None
     type: Word | None = None
     message: Word | None = None
-    """Words, and `*` for any text; case and punctuation do not matter. No regular expression."""
+    """Words, with `*` for any text; case and punctuation do not matter. Not a regular expression."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -74,7 +74,7 @@ class ErrorRule(Strict):
     means: Annotated[FailureKind, BeforeValidator(_meaning)]
 
     def compiled(self) -> UserRule:
-        """The rule as the classifier takes it."""
+        """The rule in the classifier's form."""
         return _rule(self.when, self.means)
 
 

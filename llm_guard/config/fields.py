@@ -1,7 +1,4 @@
-"""Kinds of values that several parts of the config have: ports, texts, secrets.
-
-Owns how they are read. Does not own a key.
-"""
+"""Value types that several parts of the config use: ports, texts, secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 
 def wrong(reason: str) -> PydanticCustomError:
-    """For a reason that does not quote the value, which may be a secret."""
+    """Creates an error with a reason that does not quote the value, which may be a secret."""
     return PydanticCustomError("config", "{reason}", {"reason": reason})
 
 
@@ -38,4 +35,4 @@ Text = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, BeforeValidator(_port)]
 Secret = Annotated[Text, BeforeValidator(_header_value)]
 OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
-"""An empty text is None: a variable that may be unset leaves one."""
+"""An empty text is None, because an unset variable with an empty default produces one."""

@@ -1,7 +1,7 @@
-"""What is kept beyond a call: the part of the config that holds for all routes together.
+"""The `store` section: what is kept beyond a call, for all routes together.
 
-Owns these keys, their ranges and their defaults. Does not own a route's own rules (`policy.freshness`, `policy.later`,
-`policy.degraded`), nor the folder (`ops.store`).
+Defines these keys, their ranges and their defaults. The routes' own settings are in `policy.freshness`, `policy.later`
+and `policy.degraded`; the folder is `ops.store`.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ Pace = Annotated[float, Unit(at_least(0.001))]
 
 
 class CacheStore(Strict):
-    """Where cached answers are."""
+    """The store of cached responses."""
 
     kind: Literal["memory", "sqlite"] = "memory"
-    """sqlite: they are still there after a restart."""
+    """sqlite: entries survive a restart."""
     size: Size = 64 * 1024**2
-    """In bytes, of all answers together; those not asked for the longest go first."""
+    """Maximum size in bytes of all entries together; the least recently used are evicted first."""
 
 
 class LetterStore(Strict):
-    """Dead letters: calls that nobody could answer."""
+    """The store of dead letters: calls for which all attempts failed."""
 
     max_age: Seconds = 30 * 24 * 3600.0
     size: Size = 256 * 1024**2
-    """Of all together, in bytes; the oldest go first."""
+    """Maximum size in bytes of all dead letters together; the oldest are deleted first."""
     bodies: Literal["plain", "encrypted", "none"] = "plain"
-    """none: what they asked for is not kept, and they cannot be asked again. encrypted: with `store.key`."""
+    """none: requests are not stored, and cannot be requeued. encrypted: with `store.key`."""
     pace: Pace = 2.0
-    """Requeued calls begun in a second, at most."""
+    """Maximum number of requeued calls started in a second."""
 
 
 class LaterStore(Strict):
-    """Calls that are answered later."""
+    """The store of deferred calls."""
 
     waiting: Count = 1000
-    """At most; one more is refused."""
+    """Maximum number of pending calls; more are refused."""
     at_once: Count = 8
-    """Tried at the same time."""
+    """Maximum number of calls processed at the same time."""
     keep: Seconds = 24 * 3600.0
-    """So long an answer can be fetched."""
+    """How long a response can be fetched."""
 
 
 class CompletionWebhook(WebhookTarget):
-    """Who is told when a call that was to be answered later is over."""
+    """A webhook that is notified when a deferred call is finished."""
 
 
 class StoreConfig(Strict):
-    """What outlives a call; its files are in `ops.store`."""
+    """Settings of what outlives a call; the files are in `ops.store`."""
 
     key: OptionalSecret = Field(default=None, repr=False)
-    """Encrypts the bodies of calls that are answered later, and of dead letters where `bodies` says so: 32 random bytes
-    in base64. Several, separated by commas: the first encrypts, all decrypt."""
+    """Encrypts the bodies of deferred calls, and of dead letters if `bodies` says so: 32 random bytes in base64.
+    Several keys are separated by commas: the first encrypts, all decrypt."""
     cache: CacheStore = CacheStore()
     dead_letters: LetterStore = LetterStore()
     answer_later: LaterStore = LaterStore()
     webhooks: Annotated[tuple[CompletionWebhook, ...], AfterValidator(check_webhook_names)] = ()
-    """`answer_later.webhook` of a model names one of them."""
+    """Webhooks that a model's `answer_later.webhook` can name."""
 
     @field_validator("key")
     @classmethod
@@ -85,7 +85,7 @@ class StoreConfig(Strict):
 
 
 def sealing_keys(key: str) -> tuple[bytes, ...]:
-    """What `store.key` holds; each is of 32 bytes. Raises ValueError, whose text does not quote it."""
+    """Returns the keys in `store.key`, of 32 bytes each. Raises ValueError, with a text that does not quote it."""
     keys = key.split(",")
     found = tuple(_decoded(each) for each in keys)
     for number, each in enumerate(found, 1):
@@ -96,7 +96,7 @@ def sealing_keys(key: str) -> tuple[bytes, ...]:
 
 
 def _decoded(key: str) -> bytes:
-    """Of either alphabet of base64; empty: it is none."""
+    """Decodes either alphabet of base64; empty if it is neither."""
     try:
         return base64.b64decode(key, b"-_" if set(key) & set("-_") else b"+/", validate=True)
     except binascii.Error:

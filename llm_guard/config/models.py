@@ -1,7 +1,6 @@
-"""The config as frozen models.
+"""The config as frozen models: every key of the file, with its range and its default.
 
-Owns every key of the file, its range and its default. Does not own a policy's settings (they stand beside the
-policy), nor what holds between keys (`config.checks`).
+The settings of a policy are defined in its module, constraints between keys in `config.checks`.
 """
 
 from __future__ import annotations
@@ -46,34 +45,35 @@ class Server(Strict):
     host: Text = "127.0.0.1"
     port: Port = 8080
     tls: ServerTls | None = None
-    """None: plain HTTP. Of the server's port; the port of `ops` is always plain."""
+    """None: plain HTTP. Applies to the server's port; the port of `ops` is always plain."""
     max_body: Size = 64 * 1024**2
     max_buffered: Size = 256 * 1024**2
-    """Of unary answers in memory, all together; beyond it they are relayed as they come, unjudged."""
+    """Memory for unary responses, all together; beyond it they are relayed as they arrive, without validation."""
     max_upload: Size = 512 * 1024**2
-    """The largest body of `/v1/files` and `/v1/uploads`, from callers with one of `client_keys` or from this machine
-    itself; for all others, and where it is smaller, `max_body` holds."""
+    """The largest body of `/v1/files` and `/v1/uploads`, for callers with one of `client_keys` or from this machine.
+    For all others, and where it is smaller, `max_body` applies."""
     max_spool: OptionalSize = None
-    """Disk space of all bodies that wait in files, together. None: 4 GiB, or half of the disk that is free under TMPDIR
-    when the gateway starts, whichever is smaller."""
+    """Disk space of all request bodies that wait in files, together. None: 4 GiB, or half of the disk that is free
+    under TMPDIR when the gateway starts, whichever is smaller."""
     max_connections: Connections | None = None
-    """At once; None: half of the descriptors that the process may have. A new one takes the place of the one that has
-    been idle for longest. Never more than the descriptors less 64."""
+    """Maximum number of open connections; None: half of the process's file descriptors. A new one replaces the one that
+    has been idle for longest. Never more than the descriptors less 64."""
     head_timeout: Seconds = 15.0
-    """For the request line and the headers to arrive."""
+    """How long the request line and the headers may take to arrive."""
     body_timeout: Seconds = 60.0
-    """For the body to arrive, and a second more for every 16 KiB of it."""
+    """How long the body may take to arrive, plus a second for every 16 KiB of it."""
     keep_alive: Seconds = 75.0
-    """An idle connection is kept this long. Longer than the load balancer in front keeps it, else calls are lost."""
+    """How long an idle connection is kept. Must be longer than in the load balancer in front, or calls are lost."""
     drain: Seconds = 30.0
-    """SIGTERM leaves open calls this long to end."""
+    """How long open calls may take to finish after SIGTERM."""
     drain_delay: Pause = 0.0
-    """SIGTERM turns /readyz to 503; new connections are accepted for this long after."""
+    """How long new connections are still accepted after SIGTERM; /readyz is 503 meanwhile."""
     client_keys: tuple[ClientKey, ...] = ()
     isolate_objects: bool = False
-    """What a provider keeps (files, batches, responses, ...) belongs to the client key that made it."""
+    """True: objects that a provider keeps (files, batches, responses, ...) belong to the client key that created them.
+    """
     repeat: dict[str, bool] = Field(default_factory=dict)
-    """Whether a call may be sent again once it may have been executed, by path; over the built-in rules."""
+    """By path: whether a call that may have been executed may be sent again. Overrides the built-in rules."""
 
     @field_validator("repeat")
     @classmethod
@@ -89,34 +89,34 @@ def _usual_auth(data: dict[str, Any]) -> Auth:
 
 
 class UpstreamConfig(Strict):
-    """`base_url` has no slash at its end. Without any of `api_key`, `api_key_file` and `api_keys` the caller's key is
-    passed on."""
+    """One upstream. `base_url` has no slash at its end. Without any of `api_key`, `api_key_file` and `api_keys` the
+    caller's key is passed on."""
 
     dialect: DialectName
     base_url: str
     api_key: OptionalSecret = Field(default=None, repr=False)
     api_key_file: Text | None = None
-    """A file that holds the key and nothing else; it is read again when it changes."""
+    """A file that contains only the key; it is read again when it changes."""
     api_keys: ApiKeys = ()
     """Several keys: each call is sent with the one that has the fewest calls of those that are not in a cooldown."""
     tls: UpstreamTls | None = None
-    """None: certificates of the system, or of SSL_CERT_FILE, are trusted, and none is shown."""
+    """None: trusts the certificates of the system, or of SSL_CERT_FILE, and shows no client certificate."""
     auth: Auth = Field(default_factory=_usual_auth)
     errors: tuple[ErrorRule, ...] = ()
-    """Asked in this order, before the built-in tables."""
+    """Matched in this order, before the built-in tables."""
     answers: Literal["strict", "off"] = "strict"
-    """strict: a 200 that is not what the endpoint returns is a failed attempt; off: shapes are not judged."""
+    """strict: a 200 that is not what the endpoint returns is a failed attempt; off: responses are not validated."""
     prefill: Prefill | None = None
-    """How its models take the beginning of an answer; None: as is known of the provider."""
+    """How its models accept the beginning of a response; None: as known for the provider."""
     stream_end: StreamEnd = "strict"
-    """lenient: a chat or completion that ends with `[DONE]` and no finish_reason is whole, unless it goes on from
+    """lenient: a chat or completion that ends with `[DONE]` and no finish_reason is complete, unless it continues
     another stream that died."""
     probe: ProbeSettings | None = None
-    """None: it is not looked at beside its calls. One that an engine serves is looked at unless the file says so."""
+    """None: not probed. An upstream that an engine serves is probed unless the file says otherwise."""
 
     @property
     def has_own_key(self) -> bool:
-        """Calls are sent with the gateway's key, not with the caller's."""
+        """True if calls are sent with the gateway's key, not with the caller's."""
         return self.api_key is not None or self.api_key_file is not None or bool(self.api_keys)
 
     @field_validator("api_key_file", "api_keys")
@@ -166,7 +166,7 @@ def _http_url(url: str) -> str:
 
 
 class Rules(Strict):
-    """What `defaults` sets for all models, and a model for itself."""
+    """Settings that `defaults` makes for all models, and a model for itself."""
 
     timeout: TimeoutSettings = TimeoutSettings()
     retry: RetrySettings = RetrySettings()
@@ -177,25 +177,26 @@ class Rules(Strict):
     """None: never two attempts at once."""
     stream: StreamSettings = StreamSettings()
     max_buffered_answer: Size = 16 * 1024**2
-    """A unary JSON answer up to this size is read whole and judged before anything is sent; a larger one is relayed."""
+    """A unary JSON response up to this size is read completely and validated before anything is sent; a larger one is
+    relayed."""
     cache: CacheSettings | None = None
     """None: every call goes to a provider."""
     dead_letter: Letters = "on_request"
     answer_later: LaterSettings = LaterSettings()
     degraded: DegradedSettings | None = None
-    """None: no lesser answers."""
+    """None: no fallback responses."""
 
 
 class DeploymentConfig(Strict):
     upstream: Text
     model: Text | None = None
-    """The model to ask the upstream for; None: the name that the client asked for."""
+    """Model name to send to the upstream; None: the name that the client sent."""
     weight: Weight = 1.0
     priority: Priority = 0
     prefill: Prefill | None = None
     """None: the upstream's."""
     probe: CompletionProbeSettings | None = None
-    """None: it is not called for one token now and then."""
+    """None: no calls for one token as probes."""
 
     @field_validator("model")
     @classmethod
@@ -206,21 +207,22 @@ class DeploymentConfig(Strict):
 
 
 class Way(Strict):
-    """Where a model's calls go. Apart, because it is checked even where the model's rules are wrong."""
+    """Deployments and fallbacks of a model. Separate, because they are checked even if the model's other settings are
+    invalid."""
 
     deployments: tuple[DeploymentConfig, ...] = Field(min_length=1)
     fallbacks: tuple[Text, ...] = ()
 
 
 class ModelConfig(Way, Rules):
-    """One entry of `models`, its rules merged with the defaults."""
+    """One entry of `models`, merged with the defaults."""
 
 
 class Probing(Strict):
-    """Looks at upstreams beside their calls, all together."""
+    """Settings of all probes together."""
 
     concurrency: Count = 50
-    """At once."""
+    """Maximum number of probes at once."""
 
 
 class Config(Strict):

@@ -1,6 +1,6 @@
-"""How a model is found by its name.
+"""Finds the entry of `models` for a model name.
 
-Owns what a name may be and which entry of `models` it means. Does not own what is found there (`routes`).
+Defines valid names and the matching. What is found there is in `routes`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ _LONGEST = 256
 
 
 def is_name(text: str) -> bool:
-    """Whether a model may be called this: 1 to 256 characters, all of them printable."""
+    """True for a valid model name: 1 to 256 characters, all of them printable."""
     return 0 < len(text) <= _LONGEST and text.isprintable()
 
 
 def is_pattern(key: str) -> bool:
-    """Whether a key of `models` stands for many names. Only `*` is a wildcard: any text, also none."""
+    """True if a key of `models` matches many names. Only `*` is a wildcard: any text, also none."""
     return "*" in key
 
 
 def matching_key(keys: Iterable[str], name: str) -> str | None:
-    """The key that `name` finds: itself, else the longest pattern (of equals the first), else None."""
+    """The key that matches `name`: itself, else the longest pattern (the first of several), else None."""
     keys = tuple(keys)
     if name in keys:
         return name
@@ -32,15 +32,15 @@ def matching_key(keys: Iterable[str], name: str) -> str | None:
 
 
 def near_names(name: str, known: Iterable[str], limit: int = 3) -> tuple[str, ...]:
-    """At most `limit` of the known names that `name` may be a slip of, likeliest first."""
+    """At most `limit` known names that `name` may be a misspelling of, likeliest first."""
     by_lower = {each.lower(): each for each in known}
-    # The time this takes grows with the length, and a client chooses it.
+    # Truncated: the time grows with the length, which a client chooses.
     found = difflib.get_close_matches(name[:_LONGEST].lower(), by_lower, limit)
     return tuple(by_lower[lower] for lower in found)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error message: a suggestion, or what there is to choose from, or nothing."""
+    """End of an error message: a suggestion, the list of choices, or nothing."""
     known = tuple(known)
     near = near_names(name, known, 1)
     if near:

@@ -1,6 +1,6 @@
-"""The operator's part of the config: where the gateway is looked into, and what it keeps for that.
+"""The `ops` section: the operator's interface, and what is kept for it.
 
-Owns these keys, their ranges and their defaults. Does not own what is done with them (`ops`).
+Defines these keys, their ranges and their defaults. They are used in `ops`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llm_guard.policy.units import Ratio, Size
 _OTEL = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 Calls = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 _TAKEN = ("anybody", "expiry", "file", "operator", "reload", "signal", "start")
-"""Names that the audit trail has for the gateway itself, and for `ops.token`."""
+"""Names that the audit trail uses for the gateway itself and for `ops.token`."""
 
 
 def _own_name(name: str) -> str:
@@ -33,21 +33,21 @@ def _own_name(name: str) -> str:
 
 
 class TimelineSettings(Strict):
-    """What is kept of calls that are over, in memory."""
+    """Finished calls that are kept in memory."""
 
     calls: Calls = 1000
-    """Of each fate (`gateway.timelines.Fate`)."""
+    """Number of calls for each outcome (`gateway.timelines.Fate`)."""
     memory: Size = 16 * 1024**2
-    """Of all together, in bytes."""
+    """Maximum size in bytes of all together."""
 
 
 class TraceSettings(Strict):
-    """OpenTelemetry, by OTLP over HTTP."""
+    """OpenTelemetry traces, exported by OTLP over HTTP."""
 
     endpoint: Text | None = None
-    """The whole URL; None: nothing is traced."""
+    """The complete URL; None: no traces."""
     sample: Ratio = 1.0
-    """Of the calls whose callers do not say whether they are traced."""
+    """Share of the calls to trace if the caller does not decide it."""
     service_name: Text = "llm-guard"
 
     @field_validator("endpoint")
@@ -63,12 +63,12 @@ class TraceSettings(Strict):
 
 
 class LogSettings(Strict):
-    """Which lines are written, and what they look like."""
+    """Which log lines are written, and in which format."""
 
     format: Literal["json", "console"] = "json"
     level: LevelName = "info"
     levels: dict[str, LevelName] = Field(default_factory=dict)
-    """By module or package; the nearest above a logger counts."""
+    """Levels by module or package; for each logger the most specific entry applies."""
 
     @field_validator("levels")
     @classmethod
@@ -80,38 +80,38 @@ class LogSettings(Strict):
 
 
 class OperatorTokenConfig(Strict):
-    """A token of one person, or one program."""
+    """A token of one person or one program."""
 
     name: Annotated[Text, AfterValidator(_own_name)]
-    """Of who acts, in the audit trail."""
+    """Author of changes in the audit trail."""
     token: Secret = Field(repr=False)
     role: Literal["viewer", "operator"]
-    """A viewer reads, and changes nothing."""
+    """A viewer can read, but changes nothing."""
 
 
 class Ops(Strict):
-    """Where the operator reaches it; `port` None: on the server's port."""
+    """The operator's interface; `port` None: on the server's port."""
 
     port: Port | None = None
     host: Text = "127.0.0.1"
     token: OptionalSecret = Field(default=None, repr=False)
-    """None: one is generated and kept in `store`, unless `tokens` has one of an operator."""
+    """None: one is generated and kept in `store`, unless `tokens` has one with the role `operator`."""
     tokens: tuple[OperatorTokenConfig, ...] = ()
     hosts: tuple[Text, ...] = ()
-    """Names under which /admin may be asked for besides localhost, the listeners' own and addresses; `*`: any."""
+    """Host names accepted for /admin, besides localhost, the listeners' own and IP addresses; `*`: any."""
     store: Text | None = None
-    """The folder for what outlives the process; None: XDG_STATE_HOME/llm-guard, and memory if that cannot be had."""
+    """The state folder; None: XDG_STATE_HOME/llm-guard, and memory if that is not available."""
     timelines: TimelineSettings = TimelineSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     traces: TraceSettings = TraceSettings()
     alerts: AlertRules = AlertRules()
     webhooks: Annotated[tuple[WebhookConfig, ...], AfterValidator(check_webhook_names)] = ()
-    """Who is told of alerts."""
+    """Webhooks that are notified of alerts."""
 
 
 def _has_opentelemetry() -> bool:
     try:
         return all(find_spec(name) is not None for name in _OTEL)
-    except ModuleNotFoundError:  # not even what they are parts of
+    except ModuleNotFoundError:  # a parent package is missing
         return False

@@ -1,7 +1,7 @@
-"""File -> Config, or every problem in it.
+"""Reads a file into a Config, or reports every problem in it.
 
-Owns reading part by part, the merge of defaults and the words for what a part gets wrong. Does not own YAML
-(`config.text`), ranges (`config.models`), nor what holds between parts (`config.checks`).
+Reads part by part, merges defaults and words the errors. YAML is parsed in `config.text`; ranges are in
+`config.models`, constraints between parts in `config.checks`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _Loc = tuple[int | str, ...]
 
 _ACCESS = {"server": ("host", "port", "tls"), "ops": ("host", "port", "token", "tokens", "store")}
 _MAX_BYTES = 1 << 20
-"""Of a file. It is read in a running gateway too: an endless one would fill the memory, and YAML takes 12 s a MiB."""
+"""Limit for a config file. It is also read in a running gateway: an endless file would fill the memory, and YAML takes
+12 s a MiB.
+"""
 
 
 def load_config(path: str | os.PathLike[str], env: Mapping[str, str] = os.environ) -> Config:
@@ -56,8 +58,8 @@ def load_config(path: str | os.PathLike[str], env: Mapping[str, str] = os.enviro
 
 
 def load_access(path: str | os.PathLike[str], env: Mapping[str, str] = os.environ) -> tuple[Server, Ops]:
-    """Where the gateway of this file listens and which tokens it takes, all else by default: for commands, which need
-    not have the providers' keys in their environment. Raises ConfigError."""
+    """Reads only where this file's gateway listens and which tokens it accepts; everything else has its default. For
+    commands, which need not have the providers' keys in their environment. Raises ConfigError."""
     file = os.fspath(path)
     document = read_document(text_in(path), file, env)
     top = _top(document)
@@ -75,7 +77,7 @@ def _only(data: object, keys: tuple[str, ...]) -> object:
 
 
 def text_in(path: str | os.PathLike[str]) -> str:
-    """Of a config's file. Raises ConfigError where it cannot be read, or cannot be one."""
+    """Text of a config file. Raises ConfigError if it cannot be read, is too large or is not UTF-8."""
     file = os.fspath(path)
     try:
         with pathlib.Path(path).open("rb") as opened:
@@ -92,7 +94,8 @@ def text_in(path: str | os.PathLike[str]) -> str:
 
 
 def problem_at(path: pathlib.Path | None, key: Path, reason: str, env: Mapping[str, str] = os.environ) -> Problem:
-    """Of a key of a config that is valid in itself; `path` is its file, None if it came from elsewhere."""
+    """A problem with a key of a config that was valid when it was read; `path` is its file, None if it came from
+    elsewhere."""
     if path is None:
         return Problem("config", 0, dotted(key), reason)
     try:
@@ -144,7 +147,7 @@ _KINDS = {type(None): "nothing", bool: "true or false", int: "a number", float: 
 
 
 def _top(document: Document) -> dict[str, Any]:
-    """The sections, unknown ones reported."""
+    """The sections; reports unknown ones."""
     if not isinstance(document.data, dict):
         document.report((), f"the file must be a mapping of keys, not {_kind(document.data)}")
         document.raise_problems()
@@ -156,7 +159,7 @@ def _top(document: Document) -> dict[str, Any]:
 
 
 def _entries(document: Document, top: dict[str, Any], section: str) -> dict[str, Any]:
-    """What stands in `upstreams` or `models`."""
+    """The entries of `engines`, `upstreams` or `models`."""
     entries = top.get(section)
     if isinstance(entries, dict) and entries:
         return entries
@@ -166,7 +169,7 @@ def _entries(document: Document, top: dict[str, Any], section: str) -> dict[str,
 
 
 def _looked_at(data: object) -> object:
-    """An engine is restarted when its probes fail: there are some unless the file says otherwise."""
+    """Adds default probes to an upstream that an engine serves: an engine is restarted when its probes fail."""
     return {"probe": {}, **data} if isinstance(data, dict) else data
 
 
@@ -177,14 +180,14 @@ def _read_model(document: Document, name: str, data: object, defaults: object) -
 
 
 def _merged(defaults: object, own: object) -> object:
-    """Key by key; what a model says itself stands."""
+    """Merges key by key; the model's own values take precedence."""
     if not isinstance(defaults, dict) or not isinstance(own, dict):
         return own
     return {**defaults, **{key: _merged(defaults.get(key), value) for key, value in own.items()}}
 
 
 def _way(data: object) -> Way | None:
-    """The model's way, or None; what is wrong with it has been reported with the model."""
+    """The model's deployments and fallbacks; None if they are invalid, which has been reported with the model."""
     own = data if isinstance(data, dict) else {}
     try:
         return Way.model_validate({key: _values(own[key]) for key in Way.model_fields if key in own})
@@ -195,7 +198,7 @@ def _way(data: object) -> Way | None:
 def _read(
     document: Document, part: type[_Part], path: Path, data: object, inherited: Path | None = None
 ) -> _Part | None:
-    """A part of the config, or None and its problems reported: once, where the value comes from."""
+    """Reads a part of the config. Returns None after reporting its problems, each where its value comes from."""
     try:
         return part.model_validate(_values(data))
     except ValidationError as error:
@@ -207,7 +210,8 @@ def _read(
 
 
 def _is_echo(detail: ErrorDetails) -> bool:
-    """Whether it only follows from another: no default for `auth` without a dialect, no valid item in a list."""
+    """True for an error that only follows from another one: no default for `auth` without a dialect, no valid item in a
+    list."""
     return detail["type"] == "default_factory_not_called" or (detail["type"] == "too_short" and bool(detail["input"]))
 
 
@@ -217,10 +221,8 @@ def _origin(document: Document, place: Path, path: Path, inherited: Path | None)
 
 
 def _values(data: object, wants_numbers: bool = False) -> object:
-    """What pydantic is to see. Under timeout, retry and breaker a variable may hold a number.
-
-    Nowhere else: the key 007 must not become 7.
-    """
+    """The values that pydantic gets. Under timeout, retry and other rules a variable may hold a number; nowhere else,
+    because the key 007 must not become 7."""
     if isinstance(data, dict):
         return {key: _values(value, wants_numbers or key in _RULES) for key, value in data.items()}
     if isinstance(data, list):
@@ -239,7 +241,7 @@ def _raw(data: object) -> object:
 
 
 def _reason(part: type[Strict], data: object, detail: ErrorDetails) -> str:
-    """In our words; it quotes no value but those that the file itself shows."""
+    """The reason in this project's wording; quotes only values that the file itself shows."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
@@ -263,7 +265,7 @@ def _reason(part: type[Strict], data: object, detail: ErrorDetails) -> str:
 
 
 def _quoting_reason(part: type[Strict], data: object, detail: ErrorDetails) -> str:
-    """The reason of a parser that quotes what it read; what a variable gave is quoted as the file has it."""
+    """The reason of a parser that quotes its input; quotes the text of the file instead of a variable's value."""
     value = data
     for step in detail["loc"]:
         value = value[step]  # type: ignore[index]  # the error is at a value of these data
@@ -279,7 +281,7 @@ def _quoting_reason(part: type[Strict], data: object, detail: ErrorDetails) -> s
 
 
 def _keys_beside(part: type, loc: _Loc) -> list[str]:
-    """The keys that are known where `loc` has an unknown one."""
+    """The known keys at the place where `loc` has an unknown one."""
     for step in loc[:-1]:
         if isinstance(step, str):
             kind = _fields(part)[step]

@@ -1,6 +1,6 @@
-"""A config as it may be shown: whole, or by what another one changes; every secret masked.
+"""A config that can be displayed, or the difference between two; every secret is masked.
 
-Owns what is masked, and what a difference is. Does not own which values are secret: their fields say `repr=False`.
+A value is secret if its field says `repr=False`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """What became of one key, or of all below it."""
+    """Change of one key, or of a whole section."""
 
     key: str
-    """`models.gpt-4.timeout.total`."""
+    """For example `models.gpt-4.timeout.total`."""
     how: Literal["added", "removed", "changed"]
     before: str | float | bool | None
     after: str | float | bool | None
-    """Both null where a whole section came or went, and masked where they are secret."""
+    """Both null for a whole section; masked if secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class _Secret:
 
 
 def shown(config: Config) -> dict[str, Any]:
-    """All of it, defaults included. Durations in seconds, sizes in bytes; a secret that is not set is null."""
+    """The complete config with defaults. Durations in seconds, sizes in bytes; a secret that is not set is null."""
     masked: dict[str, Any] = _masked(_tree(config))
     return masked
 
 
 def digest(config: Config) -> str:
-    """Tells configs apart, but for their secrets: nobody can try out a secret on it."""
+    """Digest that distinguishes configs, but not their secrets: it must not allow guessing one."""
     return hashlib.sha256(json.dumps(shown(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def key_changes(before: Config, after: Config) -> list[KeyChange]:
-    """In the order of the file. What a model inherits is told once, where it comes from."""
+    """Changes in the order of the file. A change that models inherit is listed once, at `defaults`."""
     found = dict(_differences(_tree(before), _tree(after), ()))
     inherited = [
         path for path, change in found.items() if path[0] == "models" and _is_same(found.get(_origin(path)), change)
@@ -62,7 +62,7 @@ def key_changes(before: Config, after: Config) -> list[KeyChange]:
 
 
 def _origin(path: Path) -> Path:
-    """`models.X.timeout.idle` comes from `defaults.timeout.idle`."""
+    """The key that is inherited: `models.X.timeout.idle` comes from `defaults.timeout.idle`."""
     return ("defaults", *path[2:])
 
 
@@ -71,7 +71,7 @@ def _is_same(one: KeyChange | None, other: KeyChange) -> bool:
 
 
 def _tree(value: object, *, is_secret: bool = False) -> Any:
-    """Plain data, secrets apart."""
+    """Plain data, with secrets wrapped."""
     if isinstance(value, dict):
         return {str(key): _tree(each, is_secret=is_secret) for key, each in value.items()}
     if is_secret:

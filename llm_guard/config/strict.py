@@ -1,4 +1,4 @@
-"""What all parts of the config have in common."""
+"""Base class of all parts of the config."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Strict(BaseModel):
-    """A part of the file: frozen, and a key that it does not know is an error."""
+    """A part of the file: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

@@ -1,7 +1,6 @@
-"""The text of a config file as plain data in which every value knows its line.
+"""Parses a config file into plain data and the line of every value.
 
-Owns YAML syntax, `${VAR}`, and the report of what is wrong with a file. Does not own which keys there are
-(`config.models`).
+Handles YAML syntax and `${VAR}`, and collects problems. The keys are defined in `config.models`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NoReturn, Self
 import yaml
 
 Path = tuple[str | int, ...]
-"""Where a value stands: `("models", "gpt-4", "deployments", 0, "upstream")`."""
+"""Location of a value: `("models", "gpt-4", "deployments", 0, "upstream")`."""
 
 _MAX_NODES = 200_000
 _MAX_DEPTH = 20
@@ -26,7 +25,7 @@ _NAMED = re.compile("(alias|anchor|tag handle) (?:'.*'|\".*\")")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. `line` counts from 1, 0 is the file as a whole; `key` is dotted, or empty."""
+    """One problem in a file. `line` counts from 1, 0 is the file as a whole; `key` is dotted, or empty."""
 
     file: str
     line: int
@@ -39,7 +38,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """A config file that cannot be used, with every problem found in it; one line each as text."""
+    """A config file is invalid. Holds every problem found; one line each as text."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line))
@@ -47,7 +46,7 @@ class ConfigError(Exception):
 
 
 class Interpolated(str):
-    """Text that a variable went into. It may be a secret: what is shown is `raw`, as the file has it."""
+    """Text with a variable's value inserted. It may be a secret: messages show `raw`, the text of the file."""
 
     __slots__ = ("raw",)
 
@@ -61,23 +60,23 @@ class Interpolated(str):
 
 @dataclass(slots=True)
 class Document:
-    """A file that is YAML, and what has been found wrong with it so far."""
+    """A parsed file and the problems found so far."""
 
     file: str
     data: object = None
     lines: dict[Path, int] = field(default_factory=dict)
     problems: dict[Problem, None] = field(default_factory=dict)
     unread: set[Path] = field(default_factory=set)
-    """Values that could not be read: what stands in for them is not worth a second problem."""
+    """Values that could not be read; no further problems are reported for their placeholders."""
 
     def report(self, path: Path, reason: str, line: int | None = None) -> None:
-        """Once for one key and reason; `line` where it is not that of the key."""
+        """Reports a problem once per key and reason; `line` if it is not the key's."""
         if path not in self.unread:
             problem = Problem(self.file, line or self.line(path), dotted(path), reason)
             self.problems[problem] = None
 
     def line(self, path: Path) -> int:
-        """The line of the key; for a key that is not there, the line of what it is missing from."""
+        """Line of the key; for a missing key, the line of the section where it is missing."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -89,7 +88,7 @@ class Document:
 
 
 def read_document(text: str, file: str, env: Mapping[str, str]) -> Document:
-    """Raises ConfigError where the text is not YAML at all; lesser problems are reported in the document."""
+    """Raises ConfigError if the text is not YAML at all; smaller problems are reported in the document."""
     root = _compose(text, file)
     document = Document(file)
     document.lines[()] = _line(root)
@@ -98,15 +97,15 @@ def read_document(text: str, file: str, env: Mapping[str, str]) -> Document:
 
 
 def plain_scalar(text: str) -> object:
-    """What YAML 1.2 reads in an unquoted scalar; integers and floats are decimal."""
+    """Value of an unquoted YAML 1.2 scalar; integers and floats are decimal."""
     try:
         return _scalar(_resolve(text), text)
-    except ValueError:  # more digits than Python turns into an int (sys.set_int_max_str_digits)
+    except ValueError:  # more digits than Python converts to an int (sys.set_int_max_str_digits)
         return text
 
 
 def dotted(path: Path) -> str:
-    """`models.gpt-4.deployments[0].upstream`."""
+    """Formats a path as `models.gpt-4.deployments[0].upstream`."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
@@ -143,7 +142,7 @@ def _compose(text: str, file: str) -> yaml.Node:
         reason = f"not text: character U+{error.character:04X} is not allowed"
     except RecursionError:
         reason = f"nested deeper than {_MAX_DEPTH} levels"
-    except (ValueError, OverflowError):  # of its own making: an escape beyond Unicode, a version of 5,000 digits
+    except (ValueError, OverflowError):  # raised by PyYAML: an escape beyond Unicode, a version of 5,000 digits
         reason = "not YAML: a number in an escape or in a directive is out of range"
     if root is None:
         _fail(file, line, reason)
@@ -151,7 +150,7 @@ def _compose(text: str, file: str) -> yaml.Node:
 
 
 def _unquoted(reason: str) -> str:
-    """A key of somebody's that begins with *, & or ! reads as an alias, an anchor or a tag, which are quoted."""
+    """Removes quoted names: an API key that begins with *, & or ! is parsed as an alias, an anchor or a tag."""
     if _NAMED.search(reason) is None:
         return reason
     return _NAMED.sub(r"\1", reason) + "; text that begins with *, & or ! stands in quotes"
@@ -163,7 +162,7 @@ def _line_of(text: str, line: int) -> str:
 
 
 class _Walk:
-    """Turns nodes into data. What an alias names counts at every use: a few lines cannot grow without end."""
+    """Converts nodes. Counts an alias's content at every use, so that small files cannot expand without limit."""
 
     def __init__(self, document: Document, env: Mapping[str, str]) -> None:
         self._document = document
@@ -178,7 +177,7 @@ class _Walk:
             return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self._read_scalar(node, path)
-        # It does not say which: a key that begins with ! reads as a tag.
+        # Does not quote the tag: it may be an API key that begins with !.
         self._unreadable(path, "tags are not read here; text that begins with ! stands in quotes")
         return None
 
@@ -201,7 +200,7 @@ class _Walk:
             self._count(key, path)
             name, reason = _key(key)
             if " " in name and value.start_mark.index == value.end_mark.index:
-                # The text after the blank may be a secret.
+                # Quotes only the first word: the text after the blank may be a secret.
                 self._document.report(path, f"{name.split()[0]} has no value: a colon is missing", _line(key))
                 continue
             if name in values:
@@ -253,7 +252,7 @@ class _NotAVariableError(ValueError):
 
 
 def _key(node: yaml.Node) -> tuple[str, str | None]:
-    """A key and what is wrong with it. Numbers and booleans are taken as written: a model may be named 4."""
+    """A key, and what is wrong with it. Numbers and booleans are taken as written: a model may be named 4."""
     if not isinstance(node, yaml.ScalarNode):
         return "?", "a key must be text"
     name = str(node.value)

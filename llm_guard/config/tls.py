@@ -1,6 +1,5 @@
-"""`server.tls` and `upstreams.X.tls`: files with certificates and keys, in PEM.
-
-Owns which of them there are. Does not own what is in them (`llm_guard.tls`).
+"""`server.tls` and `upstreams.X.tls`: paths of certificate and key files, in PEM. Their content is read in
+`llm_guard.tls`.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ class ServerTls(Strict):
     """Paths of files; each is read again when it changes."""
 
     cert: Text
-    """The certificate, followed by those that lead to its root."""
+    """The certificate, followed by its chain."""
     key: Text
     client_ca: Text | None = None
-    """None: clients need no certificate. Else each must have one that these certificates have signed (mutual TLS)."""
+    """None: clients need no certificate. Else each must have one signed by these certificates (mutual TLS)."""
 
 
 class UpstreamTls(Strict):
     """Paths of files; each is read again when it changes."""
 
     ca: Text | None = None
-    """Certificates that are trusted instead of the system's. None: the system's, or SSL_CERT_FILE's."""
+    """Certificates to trust instead of the system's. None: the system's, or SSL_CERT_FILE's."""
     cert: Text | None = None
-    """What the gateway shows the upstream (mutual TLS)."""
+    """The gateway's client certificate (mutual TLS)."""
     key: Text | None = None
 
     @field_validator("key")

@@ -1,9 +1,7 @@
-"""Would this text do as a config? Without the environment: nobody can learn a variable's value by asking.
+"""Checks whether a text is a valid config, without the environment's values, so that a check cannot reveal them.
 
-Owns what can be said without the variables' values. Does not own the rules (`config.reading`).
-
-A check with the real values is an oracle, whatever it says of them: `fallbacks: ["${KEY}"]` beside a model `sk-a*` is
-accepted or not by the key's fourth letter.
+A check with the real values would be an oracle even if it only returned yes or no: `fallbacks: ["${KEY}"]` beside a
+model `sk-a*` is accepted or not depending on the key's fourth letter. The rules are in `config.reading`.
 """
 
 from __future__ import annotations
@@ -17,15 +15,16 @@ from llm_guard.config.text import ConfigError, Interpolated, Path, Problem, dott
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """`problems` is empty for a config that would do, as far as that can be said."""
+    """Result of a check. `problems` is empty for a valid config, as far as can be determined."""
 
     problems: tuple[Problem, ...]
     unchecked: tuple[str, ...]
-    """Keys whose value a variable gives."""
+    """Keys with a value from a variable."""
 
 
 def try_text(text: str, name: str, env: Mapping[str, str]) -> Tried:
-    """Of `env` only the names count: whether a variable is set. `name` stands for the file in the problems."""
+    """Checks a text. Of `env` only the names matter: whether a variable is set. `name` stands for the file in the
+    problems."""
     stand_ins = {variable: variable.lower().replace("_", "-") for variable in env}
     try:
         document = read_document(text, name, stand_ins)
@@ -40,7 +39,7 @@ def try_text(text: str, name: str, env: Mapping[str, str]) -> Tried:
 
 
 def _hangs_on(key: str, unchecked: Iterable[str]) -> bool:
-    """Whether what is wrong with a key may be the doing of a value that is not known."""
+    """True if a problem with this key may be caused by an unknown value."""
     return key != "" and any(each == key or each.startswith((f"{key}.", f"{key}[")) for each in unchecked)
 
 

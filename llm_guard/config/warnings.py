@@ -1,7 +1,7 @@
-"""What is allowed, and rarely meant: `llm-guard check` says it, and the gateway runs all the same.
+"""Warnings of `llm-guard check` about settings that are allowed but rarely intended; the gateway runs with them.
 
-Owns which combinations are worth a warning, and its words. Does not own what is refused (`config.checks`). It looks at
-the file itself and at the folder of the state, so it is for the machine on which the gateway runs.
+Settings that are refused are in `config.checks`. Inspects the config file and the state folder, so it must run on the
+gateway's machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHORT = 16
 
 
 def warnings_of(config: Config, path: Path, state: Path | None) -> list[str]:
-    """`path`: the config's file; `state`: the folder for what outlives the process, None where there is none."""
+    """`path`: the config file; `state`: the state folder, None if there is none."""
     found = [*_open_to_all(config), *_unrouted_models(config), *_unshared_index(config), *_short_tokens(config)]
     return [*found, *_readable_secrets(path), *_shared_state(state)]
 
@@ -47,7 +47,7 @@ def _unrouted_models(config: Config) -> Iterator[str]:
 
 
 def _unshared_index(config: Config) -> Iterator[str]:
-    """How many gateways serve the same keys is not known here."""
+    """Warns in any case: how many gateways serve the same keys is not known here."""
     if config.server.isolate_objects and config.ops.store is None:
         yield (
             "server.isolate_objects: the index of objects is in this machine's default folder: set ops.store to a "
@@ -64,7 +64,7 @@ def _short_tokens(config: Config) -> Iterator[str]:
 
 
 def _readable_secrets(path: Path) -> Iterator[str]:
-    """Secrets that stand in the file itself, where any user of the machine can read it."""
+    """Warns of secrets in the config file if any user of the machine can read it."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & stat.S_IROTH:
         for key in _plain_secrets(path):
@@ -95,11 +95,11 @@ def _is_secret(place: tuple[int | str, ...]) -> bool:
 
 
 def _shared_state(state: Path | None) -> Iterator[str]:
-    """A folder in which others may put files, or which they may put another one in the place of."""
+    """Warns of a state folder that other users can write to or replace."""
     if state is None:
         return
     folder = state.expanduser().absolute()
-    is_below = False  # whether the next one on the way to the folder is there
+    is_below = False  # True if the child of this folder exists
     for each in (folder, *folder.parents):
         mode = _mode(each)
         if mode is not None and _is_shared(mode, is_own=each == folder, is_below=is_below):
@@ -108,7 +108,7 @@ def _shared_state(state: Path | None) -> Iterator[str]:
 
 
 def _is_shared(mode: int, *, is_own: bool, is_below: bool) -> bool:
-    """In a folder like /tmp nobody can replace another user's folder, but anybody can make it first."""
+    """In a sticky folder such as /tmp, users cannot replace another user's folder, but can create it first."""
     if is_own:
         return bool(mode & _OTHERS_WRITE)
     return bool(mode & stat.S_IWOTH) and not (mode & stat.S_ISVTX and is_below)

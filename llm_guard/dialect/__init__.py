@@ -1,20 +1,21 @@
-"""What each provider's bytes mean, without reading a socket.
+"""Wire formats of the providers. Nothing here reads a socket.
 
-openai, anthropic   event formats, error shapes, which paths need a model
-event_look          whether an event says anything
-sse                 framing both use, and the watch over a stream
-shapes              what an answer that is not streamed must have at least
-whole_as_stream     such an answer as the stream that was requested; canned: a static one; event_writer: their bytes
+openai, anthropic   event formats, error shapes, paths that need a model
+event_look          quick checks of an event
+sse                 SSE parsing for both, and the observer of a stream
+shapes              the minimum of a valid unary response
+whole_as_stream     converts a unary response into the requested stream
+canned              a static response; event_writer encodes both
 
-And how a stream goes on where another has died:
+Modules that resume a stream which died at another deployment:
 
-continuation        what has been told, and how the next stream is joined to it
-seam                where one text goes on from another
-instructed          where a text goes on that an instruction requested: overlap says what proves it, lead and wrapping
-                    what a model puts before and around it
-tally               what each of a call's streams has cost, and how its events are joined
-chat_*, messages_*, responses_*    what that is in each format; continuation_requests asks for the rest
-prefill             which providers take the beginning of an answer
+continuation        the transcript of what was sent, and how the next stream is joined to it
+seam                finds where one text continues another
+instructed          finds that in a text requested by an instruction: overlap defines the proof, lead and wrapping what
+                    a model puts before and around it
+tally               usage of each of a call's streams, and how their events are joined
+chat_*, messages_*, responses_*    the same for each format; continuation_requests builds the next request
+prefill             which providers accept the beginning of a response
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ DialectName = Literal["openai", "anthropic"]
 
 
 class Dialect(Protocol):
-    """What both modules offer."""
+    """Interface of both dialect modules."""
 
     @property
     def NEEDS_MODEL(self) -> frozenset[str]: ...  # noqa: N802  # a constant of the module
@@ -54,7 +55,7 @@ DIALECTS: Mapping[DialectName, Dialect] = {"openai": openai, "anthropic": anthro
 
 
 def transcript_of(dialect: DialectName, path: str) -> Transcript | None:
-    """For a stream that answers `path`; None where nobody could go on with one."""
+    """Creates the transcript for a stream that answers `path`; None if streams of this path cannot be resumed."""
     if dialect == "anthropic":
         return MessagesTranscript() if path == "/v1/messages" else None
     if path in ("/v1/chat/completions", "/v1/completions"):
@@ -70,11 +71,10 @@ _OPENAI_ALONE = (
 
 
 def dialect_of(path: str, *, has_anthropic_version: bool, has_x_api_key: bool, has_bearer: bool) -> DialectName:
-    """The dialect a request speaks, by its path (without query); paths that both have are told apart by headers.
+    """The dialect of a request, from its path (without query); headers decide for paths that both have.
 
-    Newer Anthropic SDKs send their key as a bearer token, always with `anthropic-version`; raw callers of shared
-    paths such as `/v1/models` may send only `x-api-key`.
-    """
+    Newer Anthropic SDKs send their key as a bearer token, always with `anthropic-version`; raw callers of shared paths
+    such as `/v1/models` may send only `x-api-key`."""
     if path.startswith(_OPENAI_ALONE):
         return "openai"
     if path.startswith(_ANTHROPIC_ALONE) or has_anthropic_version or (has_x_api_key and not has_bearer):

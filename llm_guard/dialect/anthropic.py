@@ -1,6 +1,5 @@
-"""What Anthropic's bytes mean, and how the gateway speaks to an Anthropic client.
-
-Owns the Messages event format and the shape of errors (Anthropic API description; errors and streaming pages).
+"""Anthropic's wire format: the Messages events and the shape of errors (Anthropic API description; errors and streaming
+pages).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from llm_guard.dialect.sse import (
 from llm_guard.outcome import Refusal
 
 NEEDS_MODEL = frozenset({"/v1/messages", "/v1/messages/count_tokens", "/v1/complete"})
-"""POST here without a model is an error that the gateway can name."""
+"""Paths where a POST without a model is an error that the gateway can report."""
 
 _TYPE_OF_STATUS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
@@ -35,7 +34,7 @@ _TYPE_OF_STATUS = {
 }  # fmt: skip
 _ENDS_LATER = re.compile(rb'"stop_reason"\s*:\s*null')
 _HAS_ENDED = re.compile(rb'"stop_reason"\s*:\s*"')
-"""Of a legacy completion; text cannot fake them, since its quotes are escaped."""
+"""Match an event of a legacy completion; text cannot fake them, since its quotes are escaped."""
 _BLOCK_EDGES = frozenset({"content_block_start", "content_block_stop"})
 
 _CONTENT = Items({"type": "text"}, at_least=0, needed={"text": "text", "tool_use": "name"})
@@ -46,11 +45,11 @@ ANSWERS = {
     ("POST", "/v1/messages/batches"): resource("a message batch"),
     ("POST", "/v1/files"): resource("a file"),
 }
-"""The answers that are judged, by method and path."""
+"""Expected shapes of the validated responses, by method and path."""
 
 
-def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:  # noqa: ARG001  # as every dialect has it
-    """The reader for a stream that answers `path`; a message has one choice and always the same end."""
+def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:  # noqa: ARG001  # a dialect's signature
+    """Creates the reader for a stream that answers `path`. `choices` is unused: a message has one choice."""
     del choices
     if path.startswith("/v1/messages"):
         return MessagesReader()
@@ -58,7 +57,7 @@ def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reade
 
 
 class MessagesReader:
-    """Messages: `message_stop` ends a stream; `message_start`, block headers and pings are not tokens."""
+    """Reads Messages streams: `message_stop` ends a stream; `message_start`, block headers and pings are not tokens."""
 
     expects_json = True
     heeds_done = False
@@ -97,8 +96,8 @@ class MessagesReader:
 
 
 class EventsReader:
-    """Other streams (legacy completions, agent sessions): any event with data is useful. A completion whose events say
-    that it has not stopped yet owes one that says why it has; the end of sessions is not documented."""
+    """Reads other streams (legacy completions, agent sessions): any event with data is useful. A completion with events
+    that say `"stop_reason": null` must end with one that has a stop reason; the end of sessions is not documented."""
 
     expects_json = False
     heeds_done = False
@@ -130,13 +129,13 @@ class EventsReader:
 
 
 def _is_empty(body: dict[str, Any]) -> bool:
-    """Whether this is a delta of a content block that adds nothing to it."""
+    """True for a delta of a content block that adds nothing to it."""
     delta = body.get("delta")
     return body.get("type") == "content_block_delta" and isinstance(delta, dict) and not has_content(delta)
 
 
 def usage_in(body: dict[str, Any]) -> Usage | None:
-    """The tokens counted in a message, or in a `message_delta`."""
+    """Token counts of a message or a `message_delta`."""
     usage = body.get("usage")
     if not isinstance(usage, dict):
         return None
@@ -148,13 +147,13 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
 
 
 def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:
-    """An error as Anthropic writes it, so that the official SDKs raise the matching exception."""
+    """An error in Anthropic's format, so that the official SDKs raise the matching exception."""
     error = {"type": _TYPE_OF_STATUS.get(refusal.status, "invalid_request_error"), "message": refusal.message}
     return {"type": "error", "error": error, "request_id": request_id}
 
 
 def limit_headers(what: str, allowed: str, left: str, reset_s: float, wall: float) -> tuple[tuple[str, str], ...]:
-    """What is left of a limit, under the names that Anthropic has for it. `wall`: now, in seconds since the epoch."""
+    """Rate-limit headers under Anthropic's names. `wall`: now, in seconds since the epoch."""
     reset = datetime.fromtimestamp(wall + reset_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return (
         (f"anthropic-ratelimit-{what}-limit", allowed),

@@ -1,11 +1,11 @@
-"""A static answer, written as the API that was asked would write it: whole or as a stream, and counted as no tokens.
+"""A static response in the format of the called API: unary or as a stream, with a usage of zero tokens.
 
-Owns its form on each path that has one: chat, completions, responses, messages. Does not own the text, nor when it is
-given (`gateway.last_resort`).
+Supports chat, completions, responses and messages. The text is configured, and `gateway.last_resort` decides when it is
+sent.
 
-A request that wants JSON, or the call of a tool, is not served with prose: its program would read it as what it is not.
-There the text stands where OpenAI's models put a refusal, which SDKs hand over unparsed ("Refusals", structured outputs
-guide); Messages has no such place, and there is no answer. JSON is given to whoever wants JSON.
+A request that wants JSON or a tool call does not get prose, which its program would misread. With OpenAI's APIs the
+text is placed where models put a refusal, which SDKs return unparsed ("Refusals", structured outputs guide); Messages
+has no such place, so there is no response. A text that is JSON is returned to a request for JSON.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from llm_guard.dialect.tally import Body, mapping
 from llm_guard.dialect.whole_as_stream import stream_of
 
 FIELDS = ("stream_options", "response_format", "tool_choice", "function_call", "text", "output_config", "output_format")
-"""All that is read of a request."""
+"""The fields of a request that are read here."""
 
 _FORCED = ("required", "any")
 _MOST_CHOICES = 16
-"""All of them say the same, and a request may ask for hundreds."""
+"""Bounds the response: all choices are the same, and a request may ask for hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """The request that is answered."""
+    """The request to respond to."""
 
     path: str
     call_id: str
-    """Stands in the answer's id, after `degraded`."""
+    """Part of the response's id, after `degraded`."""
     model: str
-    """As it was asked for."""
+    """Model name in the request."""
     at: int
     """Seconds since the epoch."""
     is_stream: bool
@@ -45,12 +45,12 @@ class Occasion:
 
 
 def has_form(path: str) -> bool:
-    """Whether there is a static answer to calls of this path."""
+    """True if there is a static response for calls of this path."""
     return path in _WRITERS
 
 
 def canned(text: str, occasion: Occasion) -> bytes | None:
-    """The answer's body; None: the request wants what a text cannot be."""
+    """The response's body; None: the request wants something that a text cannot be."""
     place = _place(text, occasion)
     if place is None:
         return None
@@ -65,7 +65,7 @@ def canned(text: str, occasion: Occasion) -> bytes | None:
 
 
 def _place(text: str, asked: Occasion) -> str | None:
-    """Where the text stands: `content`, or `refusal`."""
+    """Member for the text: `content` or `refusal`; None: neither fits."""
     is_fit = not _wants_tool(asked.request) and (not _wants_json(asked.request) or _is_json(text))
     if is_fit or asked.path == "/v1/completions":
         return "content"

@@ -1,7 +1,7 @@
-"""A chat or a legacy completion that goes on from where its stream has died.
+"""Resumes a chat or a legacy completion after its stream has died.
 
-Owns whether an answer can be gone on with, and the request for the rest. Does not own what the client has been told
-(`dialect.chat_told`), nor how two streams become one (`dialect.chat_splice`).
+Decides whether a response can be resumed, and builds the request for the rest. What the client was sent is in
+`dialect.chat_told`, the joining of two streams in `dialect.chat_splice`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llm_guard.dialect.seam import LEAST_ECHO, anchor, given_back, instruction_t
 from llm_guard.dialect.tally import Body, count_of, mapping, text_in
 
 _CONTINUABLE: frozenset[Path] = frozenset({*ANSWERS, *((key,) for key in REASONING)})
-# Ways in which servers are told the form of an answer: OpenAI's, then those of vLLM, SGLang and llama.cpp.
+# Fields that set the form of a response: OpenAI's, then those of vLLM, SGLang and llama.cpp.
 _FORMS = (
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
     "json_schema", "regex", "ebnf", "grammar",
@@ -23,24 +23,24 @@ _FORMS = (
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _FLAGS = ("prefix", "partial")
 _OPEN_ENDED: Body = {"continue_final_message": True, "add_generation_prompt": False}
-"""vLLM refuses the one without the other."""
+"""vLLM refuses one without the other."""
 
 
 class ChatTranscript(ChatTold):
-    """One answer, and how it can be gone on with."""
+    """One response, and how it can be resumed."""
 
     def __init__(self) -> None:
         super().__init__()
         self._begun = ""
-        """What the client itself began the answer with: requests for the rest give it back before the text."""
+        """The beginning that the client itself gave the response: requests for the rest put it before the text."""
 
     @property
     def text(self) -> str:
-        """What the client can read of the first choice."""
+        """The visible text of the first choice."""
         return "".join(self._pieces)
 
     def manners(self, request: Body, prefill: Prefill) -> tuple[Manner, ...]:
-        """After reasoning no prefill: a server would take the rest for more of it, or refuses the two together
+        """No prefill after reasoning: a server would take the rest for more of it, or refuses the two together
         (llama.cpp, "Assistant response prefill is incompatible with enable_thinking")."""
         self._fold()
         if not self._can_be_kept or list(self.choices) != [0] or _is_shaped(request):
@@ -54,7 +54,7 @@ class ChatTranscript(ChatTold):
         if prefill == "none" or not text or len(sent) > 1 or self.has_details:
             return ("instruction",)
         if prefill == "prefix" and len(text) < LEAST_ECHO:
-            return ("instruction",)  # it may be repeated or not, and nobody could tell
+            return ("instruction",)  # it may be repeated or not, and the two cannot be distinguished
         return ("prefill", "instruction")
 
     def can_restart(self, request: Body) -> bool:
@@ -62,7 +62,8 @@ class ChatTranscript(ChatTold):
         return self._can_be_kept and bool(self.choices) and not self.has_details and not _wants_audio(request)
 
     def request(self, request: Body, manner: Manner, prefill: Prefill) -> Body:
-        """With no text yet, it is asked as at first: what was reasoned is reasoned anew, and was promised to nobody."""
+        """Without any text yet, repeats the original request: reasoning starts over, as none of it is part of the
+        answer."""
         self._fold()
         text = given_back(self.text)
         if manner == "restart" or not text:
@@ -95,8 +96,7 @@ class ChatTranscript(ChatTold):
         return [piece for path in ANSWERS for piece in texts.get(path, ())]
 
     def _client_began(self, request: Body) -> str:
-        """The beginning that stands in the request; "" where the text repeats it, as Mistral's do in a piece of its
-        own."""
+        """The beginning that the request contains; "" if the text repeats it, as Mistral's do in a separate piece."""
         begun = _text_of(_last_of_assistant(request).get("content"))
         return "" if self._pieces[0].rstrip() == begun.rstrip() else begun
 
@@ -106,13 +106,14 @@ def _is_legacy(request: Body) -> bool:
 
 
 def _is_plain_completion(request: Body) -> bool:
-    """Whether the text goes on where the prompt ends, and one text is asked for."""
+    """True if the text continues where the prompt ends, and only one text is requested."""
     is_one = request.get("best_of") in (None, 1)
     return isinstance(request.get("prompt"), str) and is_one and not request.get("suffix") and not request.get("echo")
 
 
 def _is_shaped(request: Body) -> bool:
-    """Whether the request wants what only a whole answer is: several choices, audio, a form, a call of a tool."""
+    """True if the request wants something that only a complete response is: several choices, audio, a form, a tool
+    call."""
     if request.get("n") not in (None, 1) or _wants_audio(request) or any(request.get(key) for key in _FORMS):
         return True
     if mapping(request.get("response_format")).get("type", "text") != "text":
@@ -138,13 +139,13 @@ def _with_beginning(request: Body, text: str, prefill: Prefill) -> Body:
 
 
 def _with_order(request: Body, text: str, order: str) -> Body:
-    """The answer so far, as a message of the past, and what the user says to it."""
+    """The request with the response so far as a past message, and the instruction as the user's reply."""
     rest = {key: value for key, value in request.items() if key not in _OPEN_ENDED}
     return {**rest, "messages": [*_with_answer(request, text, {}), {"role": "user", "content": order}]}
 
 
 def _with_answer(request: Body, text: str, flags: Body) -> list[Any]:
-    """The messages with the answer so far as the last; a beginning that the client gave becomes longer."""
+    """The messages with the response so far as the last one; extends a beginning that the client gave."""
     messages = request["messages"] if isinstance(request["messages"], list) else []
     last = _last_of_assistant(request)
     kept = {key: value for key, value in last.items() if key not in _FLAGS}
@@ -153,7 +154,7 @@ def _with_answer(request: Body, text: str, flags: Body) -> list[Any]:
 
 
 def _last_of_assistant(request: Body) -> Body:
-    """The message of the assistant in which the request ends; {} when it ends otherwise."""
+    """The assistant's message at the end of the request; {} if it ends with another one."""
     messages = request.get("messages")
     last = mapping(messages[-1]) if isinstance(messages, list) and messages else {}
     return last if last.get("role") == "assistant" else {}

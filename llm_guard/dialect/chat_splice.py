@@ -1,7 +1,7 @@
-"""How the chunks of a new chat or completion join those that a client has.
+"""Joins the chunks of a new chat or completion to those that the client has.
 
-Owns the two ways: the text goes on, or everything comes again and is compared. Does not own what the client has
-(`dialect.chat_told`), nor where one text goes on from another (`dialect.seam`).
+There are two ways: the text continues, or everything comes again and is compared. What the client has is in
+`dialect.chat_told`; where one text continues another is found in `dialect.seam`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DONE = b"[DONE]"
 
 
 class _ChatSplice(TalliedSplice[ChatTold]):
-    """Chunks are told under the first stream's name. A role is never told again."""
+    """Passes chunks on under the first stream's id and model, and without a second role."""
 
     def feed(self, block: bytes) -> bytes:
         return b"".join(told for event in events_in(block) for told in self._told_of(event))
@@ -41,7 +41,7 @@ class _ChatSplice(TalliedSplice[ChatTold]):
             for body in self._take(chunk_in(event)):
                 yield f"data: {json.dumps(body, separators=(',', ':'))}\n\n".encode("ascii")
         elif self._told.has_ended and not self._is_over:
-            # Without a finish_reason it proves nothing, and SDKs would take it for the end.
+            # Without a finish_reason `[DONE]` proves nothing, and SDKs would take it for the end.
             self._is_over = True
             yield b"data: [DONE]\n\n"
 
@@ -53,14 +53,14 @@ class _ChatSplice(TalliedSplice[ChatTold]):
 
     @abstractmethod
     def _join_choice(self, choice: Body) -> Body | None:
-        """The choice as the client is told of it; None when it is told nothing."""
+        """The choice for the client; None if nothing of it is to be passed on."""
 
 
 class Continued(_ChatSplice):
-    """The text goes on. Reasoning is dropped, for it leads to a text that the client has; calls of tools are new."""
+    """Continues the text. Drops reasoning, which leads to a text that the client has; tool calls are new."""
 
     def __init__(self, told: ChatTold, marker: Body, pieces: int, joint: Seam) -> None:
-        """`pieces` of the text stood in the request; `joint` joins the text to what the client has."""
+        """The request contained `pieces` of the text; `joint` joins the text to what the client has."""
         super().__init__(told, marker, pieces)
         self._seam = joint
 
@@ -88,8 +88,8 @@ class Continued(_ChatSplice):
 
 
 class Restarted(_ChatSplice):
-    """Each text must come again as the client has it, with the ids that the client has; what comes before all have
-    done so is held."""
+    """Compares each text with what the client has, and keeps the client's ids; buffers everything new until all texts
+    have come again."""
 
     def __init__(self, told: ChatTold, marker: Body) -> None:
         super().__init__(told, marker, 0)
@@ -122,7 +122,7 @@ class Restarted(_ChatSplice):
         index = max(0, index_in(choice, "index"))
         told = self._told.choices.get(index)
         texts = {path: new for path, text in texts_in(choice).items() if (new := self._new_in(index, path, text))}
-        # A choice of which more comes than the client has has got all of what the client has.
+        # A choice that exceeds what the client has must have repeated all of it.
         if (texts or choice.get("finish_reason")) and not self._has_repeated(index):
             self.has_diverged = True
         if told is not None and told.is_finished:
@@ -146,7 +146,7 @@ class Restarted(_ChatSplice):
         return all(known.is_settled for (of, _), known in self._seams.items() if of == index)
 
     def _delta_of(self, index: int, delta: Body, texts: dict[Path, str]) -> Body:
-        """Of the texts that are new. A call that the client knows keeps its id, and is not named again."""
+        """The delta for the new texts. A tool call that the client knows keeps its id and is not named again."""
         told: Body = {str(path[0]): text for path, text in texts.items() if len(path) == 1}
         if function := _function_in(texts, ("function_call",)):
             told["function_call"] = function
@@ -165,8 +165,8 @@ _COMPARED = frozenset({"role", "content", "refusal", "function_call", "tool_call
 
 
 def _choice_with(choice: Body, delta: Body, text: str, *, is_cut: bool) -> Body | None:
-    """The choice with another delta (or legacy text); None when it says nothing then. What was cut loses its
-    logprobs: they are those of whole tokens."""
+    """The choice with another delta (or legacy text); None if that is empty. A text that was cut loses its logprobs,
+    which are those of whole tokens."""
     told = dict(choice)
     if is_cut and told.get("logprobs") is not None:
         told["logprobs"] = None

@@ -1,7 +1,7 @@
-"""What a client has been told by the chunks of a chat or a legacy completion.
+"""Records what the chunks of a chat or a legacy completion have sent to the client.
 
-Owns where a chunk's texts stand and what is kept of them. Does not own what is done with it (`dialect.chat_splice`,
-`dialect.chat_continuation`).
+Defines where a chunk's texts are, and which are kept. They are used in `dialect.chat_splice` and
+`dialect.chat_continuation`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from llm_guard.dialect.sse import Event
 from llm_guard.dialect.tally import Body, TalliedTranscript, Tally, index_in, mapping, text_in
 
 Path = tuple[str | int, ...]
-"""Where a text stands in a choice, such as ("content",) or ("tool_calls", 0, "arguments")."""
+"""Location of a text in a choice, such as ("content",) or ("tool_calls", 0, "arguments")."""
 
 REASONING = ("reasoning_content", "reasoning")
 DETAILS = "reasoning_details"
-"""OpenRouter's reasoning once more, with signatures."""
+"""OpenRouter's copy of the reasoning, with signatures."""
 ANSWERS: tuple[Path, ...] = (("content",), ("text",))
 
 _TEXTS = ("content", "refusal", *REASONING)
 _KNOWN = frozenset({"role", "tool_calls", "function_call", DETAILS, *_TEXTS})
 _OF_FUNCTION = ("name", "arguments")
 _IDENTITY = ("id", "object", "created", "model", "system_fingerprint", "service_tier", "provider")
-"""What names a stream, and is the same in each of its chunks."""
+"""Fields that identify a stream and are the same in each of its chunks."""
 _COUNTS = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _NAMES = {ours: name for name, ours in _COUNTS.items()}
 
@@ -34,17 +34,17 @@ class Choice:
     """One choice as the client has it."""
 
     texts: dict[Path, list[str]] = field(default_factory=dict)
-    """In the pieces in which they came."""
+    """Pieces of each text, as received."""
     is_finished: bool = False
 
 
 class ChatTold(TalliedTranscript):
-    """Keeps the texts of each choice."""
+    """Records the texts of each choice."""
 
     def __init__(self) -> None:
         super().__init__()
         self.identity: Body = {}
-        """What each chunk of the client's stream says of it."""
+        """Identifying fields of the chunks that the client gets."""
         self.choices: dict[int, Choice] = {}
         self.has_details = False
 
@@ -71,7 +71,7 @@ class ChatTold(TalliedTranscript):
         self.has_ended = bool(self.choices) and all(choice.is_finished for choice in self.choices.values())
 
     def in_terms(self, body: Body, choices: list[Body]) -> Body:
-        """A chunk of another stream as one of the client's: with these choices, and the usage of all streams."""
+        """Rewrites a chunk of another stream for the client: with these choices, and the usage of all streams."""
         told = {**self.identity, **{key: value for key, value in body.items() if key not in _IDENTITY}}
         told["choices"] = choices
         if usage_in(body):
@@ -92,7 +92,7 @@ class ChatTold(TalliedTranscript):
 
 
 def chunk_in(event: Event) -> Body | None:
-    """The event's chunk; None for `[DONE]`, and for what is none."""
+    """The event's chunk; None for `[DONE]`, and for what is not a chunk."""
     return object_in(event) if event.data else None
 
 
@@ -102,12 +102,12 @@ def choices_in(body: Body) -> list[Body]:
 
 
 def usage_in(body: Body) -> Body:
-    """The tokens that this chunk names; {} for none. Groq hides them."""
+    """The token counts in this chunk; {} if none. Groq nests them in `x_groq`."""
     return mapping(body.get("usage")) or mapping(mapping(body.get("x_groq")).get("usage"))
 
 
 def texts_in(choice: Body) -> dict[Path, str]:
-    """Each text that a chunk adds to a choice, in the order in which it is meant."""
+    """Each text that a chunk adds to a choice, in logical order."""
     delta = mapping(choice.get("delta"))
     texts: dict[Path, str] = {(key,): text_in(delta, key) for key in (*REASONING, "content", "refusal")}
     texts["text",] = text_in(choice, "text")
@@ -125,8 +125,8 @@ def calls_in(delta: Body) -> list[Body]:
 
 
 def is_strange(choice: Body) -> bool:
-    """Whether a chunk adds something to a choice that is no text known here: audio, images, annotations, content in
-    parts (Mistral's reasoning models), calls of custom tools, calls without an index."""
+    """True if a chunk adds something other than known texts: audio, images, annotations, content in parts (Mistral's
+    reasoning models), calls of custom tools, calls without an index."""
     delta = mapping(choice.get("delta"))
     if any(value and key not in _KNOWN for key, value in delta.items()):
         return True

@@ -1,7 +1,7 @@
-"""Requests of Messages and Responses that ask for the rest of an answer.
+"""Requests of Messages and Responses for the rest of a response.
 
-Owns which requests want an answer of a certain form, and where in a request the text so far is put. Does not own what
-is put there (`dialect.messages_continuation`, `dialect.responses_continuation`), nor its words (`dialect.seam`).
+Decides which requests want a response of a certain form, and places the text so far in a request. What is placed there
+is decided in `dialect.messages_continuation` and `dialect.responses_continuation`; the wording is in `dialect.seam`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ _LEAST_OUTPUT_TOKENS = 16
 
 
 def is_message_shaped(request: Body) -> bool:
-    """Whether a Messages request wants what only a whole answer is: structured output, a call of a tool."""
+    """True if a Messages request wants something that only a complete response is: structured output or a tool call."""
     wanted = mapping(request.get("output_config")).get("format") or request.get("output_format")
     return bool(wanted) or mapping(request.get("tool_choice")).get("type") in ("any", "tool")
 
 
 def thinks(request: Body) -> bool:
-    """Whether a Messages request wants thinking."""
+    """True if a Messages request wants thinking."""
     return text_in(mapping(request.get("thinking")), "type") not in ("", "disabled")
 
 
 def rest_of_message(request: Body, blocks: list[Body], instruction: str | None, pieces: int) -> Body:
-    """The Messages request with the answer so far, which ends in a text block and has cost `pieces` tokens of text.
+    """The Messages request with the response so far, which ends in a text block and has cost `pieces` tokens of text.
 
-    The API wants `max_tokens` above the budget for thinking, which is thought anew and does not reach the client.
-    """
+    The API requires `max_tokens` above the budget for thinking, which happens again and does not reach the client."""
     messages = request.get("messages")
     messages = _with_answer(messages if isinstance(messages, list) else [], blocks)
     if instruction is not None:
@@ -39,8 +38,8 @@ def rest_of_message(request: Body, blocks: list[Body], instruction: str | None, 
 
 
 def is_response_shaped(request: Body) -> bool:
-    """Whether a Responses request wants what only a whole answer is, or leaves traces at the provider: a background
-    run goes on without us, and a conversation keeps what it was asked."""
+    """True if a Responses request wants something that only a complete response is, or leaves traces at the provider: a
+    background run continues without the gateway, and a conversation keeps its input."""
     wanted = mapping(mapping(request.get("text")).get("format")).get("type", "text")
     choice = request.get("tool_choice")
     is_forced = choice == "required" or (isinstance(choice, dict) and choice.get("mode") != "auto")
@@ -48,7 +47,7 @@ def is_response_shaped(request: Body) -> bool:
 
 
 def rest_of_response(request: Body, text: str, instruction: str, pieces: int) -> Body:
-    """The Responses request with the answer so far, which has cost `pieces` tokens."""
+    """The Responses request with the response so far, which has cost `pieces` tokens."""
     own = request.get("input")
     asked: list[Any] = own if isinstance(own, list) else [_item("user", "input_text", own)] if own else []
     answer = _item("assistant", "output_text", text)
@@ -57,7 +56,7 @@ def rest_of_response(request: Body, text: str, instruction: str, pieces: int) ->
 
 
 def _with_answer(messages: list[Any], blocks: list[Body]) -> list[Any]:
-    """An answer whose beginning the client gave itself becomes longer."""
+    """Appends the response so far; extends the beginning that the client itself gave, if there is one."""
     last = mapping(messages[-1]) if messages else {}
     own = last.get("content")
     if last.get("role") != "assistant":
@@ -77,6 +76,6 @@ def _item(role: str, kind: str, text: object) -> Body:
 
 
 def _lessened(request: Body, name: str, pieces: int, least: int) -> Body:
-    """With a limit that is less by what is there already; never above what it was."""
+    """The request with a limit that is reduced by what exists already, to `least` or more, and never raised."""
     limit = count_of(request.get(name))
     return {**request, name: min(limit, max(least, limit - pieces))} if limit else request

@@ -1,7 +1,4 @@
-"""The JSON of one event. Valid JSON is read whatever its numbers are.
-
-Owns no meaning (`dialect.openai`, `dialect.anthropic`).
-"""
+"""Parses the JSON of one event, with numbers of any length."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _MOST_DIGITS = 4000
 
 
 def object_in(event: Event) -> dict[str, Any] | None:
-    """The event's data as an object; {} for an event without data; None when it is no JSON object."""
+    """The event's data as an object; {} for an event without data; None if it is not a JSON object."""
     if not event.data:
         return {}
     try:
@@ -28,22 +25,22 @@ def object_in(event: Event) -> dict[str, Any] | None:
 
 
 def dict_of(value: object) -> dict[str, Any]:
-    """The value, if it is an object."""
+    """The value if it is an object, else {}."""
     return value if isinstance(value, dict) else {}
 
 
 def list_of(value: object) -> list[Any]:
-    """The value, if it is a list."""
+    """The value if it is a list, else []."""
     return value if isinstance(value, list) else []
 
 
 def count_of(value: object) -> int | None:
-    """A count of tokens; None for what is none, such as a number of thousands of digits."""
+    """The value if it is a token count, else None, for example for a number of thousands of digits."""
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def _with_long_numbers(data: bytes) -> object:
-    """JSON with integers that are too long to be converted as 0; None for what is no JSON."""
+    """Parses JSON with 0 in place of integers that are too long; None if it is not JSON."""
     try:
         return json.loads(data, parse_int=_bounded)
     except (ValueError, RecursionError):

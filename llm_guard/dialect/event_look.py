@@ -1,6 +1,6 @@
-"""Quick looks at events: whether one says anything, and whether it can be a JSON object.
+"""Quick checks of events: does one have content, and can it be a JSON object?
 
-Does not own what an event means in a wire format (`dialect.openai`, `dialect.anthropic`).
+The meaning of an event in a wire format is in `dialect.openai` and `dialect.anthropic`.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 
 KEEP_ALIVE = re.compile(r"(?:\w+[.-])?(?:ping|keep[-_.]?alive|heart[-_.]?beat)", re.IGNORECASE)
-"""The names that servers and proxies give to events that keep a connection open and say nothing."""
+"""Names that servers and proxies give to events that only keep a connection open."""
 _LABELS = frozenset({"format", "index", "role", "type"})
-# Lines that are an object, the name of an event, or no data at all. A line behind a byte order mark may be anything.
+# Lines that are an object, the name of an event, or no data at all. A line after a byte order mark may be anything.
 _PLAIN_LINES = re.compile(rb"(?:(?:data: ?\{.*\}|event: ?+(?!error).*|[^de\xef\n].*|)\r?\n)*+")
 
 
 def has_content(value: object, depth: int = 8) -> bool:
-    """Whether a delta's value adds anything. Labels alone, such as the index of a tool call, add nothing."""
+    """True if a delta's value adds anything. Labels alone, such as the index of a tool call, add nothing."""
     if isinstance(value, dict) and depth:
         return any(name not in _LABELS and has_content(part, depth - 1) for name, part in value.items())
     if isinstance(value, list) and depth:
@@ -24,13 +24,13 @@ def has_content(value: object, depth: int = 8) -> bool:
 
 
 def is_plain(block: bytes) -> bool:
-    """Whether no event in `block` is garbled or named `error`, as a quick look can tell: False where it cannot."""
+    """True if certainly no event in `block` is garbled or named `error`; False if this quick check cannot decide."""
     has_no_lone_cr = block.find(b"\r") < 0 or block.count(b"\r") == block.count(b"\r\n")
     return has_no_lone_cr and _PLAIN_LINES.fullmatch(block) is not None
 
 
 def is_garbled(name: str, data: bytes, *, is_whole: bool) -> bool:
-    """Whether an event's data cannot be the object that is expected."""
+    """True if an event's data cannot be the expected object."""
     data = data.strip()
     if not data or data == b"[DONE]" or name == "error":
         return False

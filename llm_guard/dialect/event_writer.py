@@ -1,6 +1,6 @@
-"""JSON objects as server-sent events.
+"""Writes JSON objects as server-sent events.
 
-Owns their bytes. Escaped to ASCII: half of an emoji, which models do send, could not be encoded.
+Escapes to ASCII, because half of a surrogate pair, which models do send, could not be encoded otherwise.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from llm_guard.dialect.tally import Body, text_in
 
 
 def named_event(fields: Body) -> bytes:
-    """An event that is named by its `type`."""
+    """An event named by its `type`."""
     return b"event: " + text_in(fields, "type").encode() + b"\n" + data_event(fields)
 
 

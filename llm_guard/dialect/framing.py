@@ -1,6 +1,6 @@
-"""Where the events of a stream begin and end (WHATWG HTML, server-sent events).
+"""Boundaries of the events in a stream (WHATWG HTML, server-sent events): line ends, comments, maximum length.
 
-Owns line ends, comments and the longest event. Does not own what an event says (`dialect.sse`).
+The content of events is parsed in `dialect.sse`.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ import re
 from collections.abc import Iterator
 
 MAX_EVENT_BYTES = 1 << 20
-"""An event longer than this is passed on as it comes; only its beginning is read."""
+"""An event longer than this is passed on as it arrives; only its beginning is read."""
 
 CUT_END_BYTES = 3
-"""The last bytes of a chunk may be so many of the first half of a boundary."""
+"""Maximum number of bytes at the end of a chunk that can be the first half of a boundary."""
 
-# Written out twice: of a repeated group re does not learn the first characters, and takes 2.5 us for an event, not 0.9.
+# The group is written out twice: with a repeated group `re` does not optimise for the first characters, and takes 2.5
+# us for an event instead of 0.9.
 END_OF_EVENT = re.compile(rb"(?:\n|\r\n?+)(?:\n|\r\n?+)[\r\n]*")
-# A comment that is too long to be held until its line ends is the beginning of an event.
+# A comment too long to buffer until its line ends counts as the beginning of an event.
 COMMENTS = re.compile(rb"(?::[^\r\n]{0,%d}+(?:\r\n|\n|\r(?!\n)))+" % (MAX_EVENT_BYTES + CUT_END_BYTES - 1))
 
 
 def spans(block: bytes) -> Iterator[tuple[int, int]]:
-    """Where each event that ends in `block` begins, and where its end-of-event lines do.
+    """Yields the start of each event that ends in `block`, and the start of the line ends that terminate it.
 
-    Empty lines and comments in front belong to none: they are passed on before the event is there, if it comes later.
-    """
+    Empty lines and comments in front belong to no event: they are passed on even before the event is complete."""
     start = len(block) - len(block.lstrip(b"\r\n"))
     for end in END_OF_EVENT.finditer(block, start):
         comments = COMMENTS.match(block, start) if block.startswith(b":", start) else None
@@ -33,7 +33,7 @@ def spans(block: bytes) -> Iterator[tuple[int, int]]:
 
 
 def last_boundary(block: bytes) -> int:
-    """Where the last complete event of `block` ends; 0 when none does."""
+    """End of the last complete event of `block`; 0 if there is none."""
     if b"\r" not in block:
         at = block.rfind(b"\n\n")
         return at + 2 if at >= 0 else 0

@@ -1,11 +1,11 @@
-"""A text that was requested by an instruction: where its head repeats the end of what was sent.
+"""Joins a text that was requested by an instruction: finds where its beginning repeats the end of what was sent.
 
-Owns the search, and the decision not to join. Does not own what proves an overlap (`dialect.overlap`), what may stand
-before one (`dialect.lead`), nor how a wrapping ends (`dialect.wrapping`).
+Models that are to repeat the last words do so after a preamble, in quotation marks, in a code fence, with dots before
+them, or in another case; or they repeat more, or less. Others do not repeat, start over or refuse: such a text cannot
+be distinguished from a continuation, and is not joined.
 
-Models that are to repeat the last words do so behind a preamble, in quotation marks, in a code fence, with dots before
-them, in another case; or they repeat more, or less. Others do not repeat at all, begin anew or refuse: their texts
-cannot be distinguished from one that goes on, and are not joined.
+The proof of an overlap is in `dialect.overlap`, what may precede one in `dialect.lead`, the end of a wrapping in
+`dialect.wrapping`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from llm_guard.dialect.overlap import (
 from llm_guard.dialect.wrapping import FENCE, Bare, Fenced, Quoted, Rest, closers_of
 
 MOST_HEAD = 600
-"""Characters in which a repetition must come to its end, or be under way."""
+"""Number of characters within which a repetition must end, or be in progress."""
 _SHORTEST = 6
-"""Folded characters: a shorter overlap is no proof, and is not looked at."""
+"""In folded characters: a shorter overlap proves nothing, and is not examined."""
 _COMPARED = 64
-"""Folded characters by which words that come once more are known."""
+"""Folded characters of the repeated words that are compared to detect a second repetition."""
 _REMARK = 100
-"""Characters. So far behind a repetition that follows a preamble the words may come again: then the first stood in a
-remark, such as "I stopped at ..."."""
+"""In characters. If the words come again this soon after a repetition that follows a preamble, the first was part of a
+remark, such as "I stopped at ...".
+"""
 _TOLD = 20
-"""Folded characters of what was sent, by which a text that tells it anew is known."""
+"""Folded characters of what was sent by which a text that restates it is recognised."""
 _STYLE = 4000
-"""Characters in which a text shows how it breaks its lines."""
+"""Characters at the end of the text that show how it breaks its lines."""
 
 _LEAST_PARTIAL_WEIGHT = 20
-"""Of a repetition that is shorter than the anchor: a text itself may say a clause of 16 twice in a row."""
+"""For a repetition that is shorter than the anchor: a text itself may repeat a clause of 16 directly."""
 _FEW = 2
 _MOST_FEW = 200
-"""Folded characters of a repetition that is shorter than the anchor."""
+"""Maximum folded characters of a repetition that is shorter than the anchor."""
 _PUNCTUATION = ".,;:!?\u2026"
 _MARKS = '".'
-"""Folded: what may stand before words that come again."""
+"""Folded characters that may precede words that come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class _Found:
     at: int
     lead: Lead
     words: str
-    """The first of those that are repeated, folded."""
+    """The first of the repeated words, folded."""
 
 
 @dataclass(slots=True)
@@ -65,16 +66,16 @@ class _Following:
     """A repetition that is longer than a head may be."""
 
     at: int
-    """In what is known, folded: so far it has come."""
+    """Position in the known text (folded) up to which it has come."""
     lead: Lead
     words: str
 
 
 class Instructed:
-    """Has the surface of `seam.Seam`."""
+    """Implements `seam.Seam` for a text that was requested by an instruction."""
 
     def __init__(self, sent: str, given: str, anchor: str) -> None:
-        """`given` is `sent` as the request gives it back, `anchor` its end that the model is to repeat."""
+        """`given` is `sent` as the request contains it, `anchor` its end that the model is to repeat."""
         self._sent = sent
         self._lost = sent[len(given) :]
         self._known = folded(given)
@@ -83,7 +84,7 @@ class Instructed:
         self._came = ""
         """The head, folded."""
         self._starts: list[int] = []
-        """Where in the head each character of `_came` stands."""
+        """Index in the head of each character of `_came`."""
         self._found: _Found | None = None
         self._following: _Following | None = None
         self._rest: Rest | None = None
@@ -118,10 +119,10 @@ class Instructed:
         self.has_diverged = self._rest.has_diverged
         return new
 
-    # the search
+    # search
 
     def _take(self, char: str) -> str:
-        """What is new, where this character shows it."""
+        """Takes a character; returns the text that is now known to be new."""
         came = folded(char)
         if self._following is not None:
             self._follow(self._following, came)
@@ -138,7 +139,7 @@ class Instructed:
         return new
 
     def _look(self) -> _Found | None:
-        """The repetition that ends where the head does now, if it proves where the text goes on."""
+        """The repetition that ends at the current end of the head, if it proves where the text continues."""
         length = common_end(self._came, self._known)
         begin = len(self._known) - length
         if is_at_same_place(self._known, begin) or (length != self._anchor and self._has_come_to_next_row(begin)):
@@ -152,23 +153,23 @@ class Instructed:
         return None
 
     def _has_come_to_next_row(self, begin: int) -> bool:
-        """Whether a text that repeats only the last few characters, and goes on from there, comes to the same place of
-        the next row as a repetition that begins at `begin` would."""
+        """In texts with similar rows: True if a text that repeats only the last few characters and continues from there
+        would reach the same place of the next row as a repetition that begins at `begin`."""
         repeated = (few for few in range(1, _FEW + 1) if self._known.endswith(self._known[begin : begin + few]))
         return any(is_at_same_place(self._known, begin + few) for few in repeated)
 
     def _is_proof(self, words: int) -> bool:
-        """Less than the anchor proves nothing where its second half has occurred before: such a text may say all of it
-        again."""
+        """True if a repetition of this length is a proof. One shorter than the anchor is not if its second half has
+        occurred before: such a text may repeat all of it."""
         half = self._known[len(self._known) - words // 2 :]
         end = self._known[len(self._known) - words :]
         is_new = self._known.find(half) == len(self._known) - len(half) and weight(end) >= _LEAST_PARTIAL_WEIGHT
         return (words >= self._anchor or is_new) and is_proof(self._known, words)
 
     def _is_safe(self, lead: Lead, at: int, words: int) -> bool:
-        """Behind a preamble the whole anchor must come. And that it is one: a text that says other things of what was
-        sent, or in another order, tells it anew; one that begins with the last few words is a shorter repetition,
-        behind which the text itself may say the anchor once more."""
+        """True if a repetition after a preamble is trustworthy: the whole anchor must come, and the preamble must be
+        one. A text that says other parts of what was sent, or in another order, restates it; one that begins with the
+        last few words is a shorter repetition, after which the text itself may say the anchor once more."""
         if not lead.has_preamble:
             return True
         if _begins_with_end_of(self._came[:at], self._known):
@@ -179,8 +180,8 @@ class Instructed:
         return is_whole and not any(window in self._known for window in windows)
 
     def _lead(self, at: int, begin: int) -> Lead | None:
-        """What stands before a repetition that begins at `at` in what came, and at `begin` in what is known. A
-        quotation mark or a fence in which it begins may be the model's, too: an anchor begins with a word."""
+        """Lead of a repetition that begins at `at` in the received text, and at `begin` in the known text. A quotation
+        mark or a fence at its beginning may be the model's, too: an anchor begins with a word."""
         start = self._starts[at]
         lead = lead_of(self._head[:start])
         if lead is None:
@@ -195,7 +196,7 @@ class Instructed:
         return replace(lead, quote=quote, is_own_quote=bool(quote), fence=fence[0] if fence is not None else "")
 
     def _find_under_way(self) -> _Following | None:
-        """A repetition of earlier words, or of the whole text, whose end has not come yet."""
+        """A repetition of earlier words, or of the whole text, that has not reached its end."""
         for at, start in enumerate(self._starts):
             if start > MOST_PREAMBLE:
                 break
@@ -215,10 +216,10 @@ class Instructed:
             self._following = None
             self._found = _Found(0, following.lead, following.words)
 
-    # the seam
+    # join
 
     def _consider(self, *, is_over: bool) -> str:
-        """What is new behind the repetition that was found; "" while more of the text must be seen."""
+        """The new text after the repetition that was found; "" while more of the text must be seen."""
         if self._found is None:
             return ""
         found, after = self._found, self._head[self._found.at :]
@@ -241,15 +242,15 @@ class Instructed:
         return self._pass(new)
 
     def _pass(self, text: str) -> str:
-        assert self._rest is not None  # noqa: S101  # the callers have set it
+        assert self._rest is not None  # noqa: S101  # set by the callers
         new = self._rest.feed(text)
         self.has_diverged = self._rest.has_diverged
         return new
 
 
 def behind(sent: str, lost: str, after: str) -> str | None:
-    """What follows on what was sent, whose whitespace at the end (`lost`) was not given back; None where the two texts
-    disagree on the whitespace between them in a way that may matter."""
+    """The text to append to what was sent, whose trailing whitespace (`lost`) was not part of the request; None if the
+    two texts disagree on the whitespace between them in a way that may matter."""
     text = after.lstrip()
     blank = after[: len(after) - len(text)]
     if not text:
@@ -263,7 +264,7 @@ def behind(sent: str, lost: str, after: str) -> str | None:
 
 
 def _may_break(sent: str, blank: str, text: str) -> bool:
-    """Whether a new line may begin behind what was sent. Models put words that they repeat on a line of their own, and
+    """True if a new line may begin after what was sent. Models put words that they repeat on a line of their own, and
     then break words and sentences in two."""
     last = sent[-1]
     if last.isalnum() and text[0].isalnum():
@@ -274,7 +275,7 @@ def _may_break(sent: str, blank: str, text: str) -> bool:
 
 
 def _is_only_quoted(lead: Lead, after: str) -> bool:
-    """Whether the quotation ends where the words do: what follows is a remark on them, or may be one."""
+    """True if the quotation ends with the words: what follows is a remark on them, or may be one."""
     return bool(lead.quote) and after.lstrip(_PUNCTUATION).startswith(tuple(closers_of(lead.quote)))
 
 
@@ -284,7 +285,7 @@ def _comes_again(found: _Found, after: str) -> bool:
 
 
 def _must_wait(found: _Found, after: str) -> bool:
-    """Whether what comes next may show that these were not the words, or not the last ones."""
+    """True if the next characters may show that these were not the repeated words, or not the last ones."""
     if found.lead.has_preamble:
         return len(after) < len(found.words) + _REMARK
     if found.lead.quote and not after.lstrip(_PUNCTUATION):
@@ -293,7 +294,7 @@ def _must_wait(found: _Found, after: str) -> bool:
 
 
 def _is_over_soon(after: str) -> bool:
-    """Whether all that follows on words behind a preamble may be the end of the remark in which they stood: nothing, or
+    """True if all that follows the words after a preamble may be the end of the remark that contained them: nothing, or
     one more paragraph."""
     return not any(map(str.isalnum, after)) or after.lstrip(_PUNCTUATION + " ").startswith("\n")
 
@@ -305,12 +306,12 @@ def _rest_of(lead: Lead, sent: str) -> Rest:
 
 
 def _begins_with_end_of(came: str, known: str) -> bool:
-    """Whether a text begins with the end of another, be it too short for a proof."""
+    """True if a text begins with the end of another, even if it is too short for a proof."""
     text = came.lstrip(_MARKS)
     lengths = range(_FEW, min(len(text), _MOST_FEW) + 1)
     return any(known.endswith(text[:length]) and is_telling(text[:length]) for length in lengths)
 
 
 def _marks_before_a_word(text: str) -> int:
-    """A preamble may end in the mark before which the repetition begins."""
+    """Number of marks before the first word: a preamble may end in the mark with which the repetition begins."""
     return next((at for at, char in enumerate(text) if char.isalnum()), 0)

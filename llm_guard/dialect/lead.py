@@ -1,6 +1,6 @@
-"""What a model puts before the words that it repeats: a preamble, dots, a quotation mark, a code fence.
+"""Recognises what a model puts before the words that it repeats: a preamble, dots, a quotation mark, a code fence.
 
-Owns what may stand there. Does not own the repetition (`dialect.instructed`).
+The repetition itself is found in `dialect.instructed`.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from dataclasses import dataclass
 from llm_guard.dialect.overlap import QUOTES
 
 MOST_PREAMBLE = 300
-"""Characters."""
+"""Maximum length in characters."""
 _MOST_LINES = 2
-"""Of a preamble, empty ones aside."""
+"""Maximum number of lines of a preamble, without empty ones."""
 
 _DOTS = re.compile(r"(?:\s|\.{2,}|\u2026|\[(?:\.{3}|\u2026)\]|\((?:\.{3}|\u2026)\))*\Z")
 _FENCE = re.compile(r"(?:\A|\n)[ \t]*(`{3,}|~{3,})[\w.+#-]*[ \t]*\Z")
 _ENDS = tuple(".!?:\u2026\u3002\uff01\uff1a\uff1f\u0964\u061f")
 """A preamble ends in one of these, or before a new line."""
 _GO_ON = frozenset("|,;{}<>=+\\/&\t\u3001\uff0c\uff1b")
-"""A line that ends in one of these is a row, or code: no remark to the reader."""
+"""A line that ends in one of these is a table row or code, not a remark to the reader."""
 _MARKUP = "*_#([\u00a1\u00bf" + QUOTES
 """A preamble may begin with one of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What stood before a repetition."""
+    """The text before a repetition."""
 
     has_preamble: bool = False
     quote: str = ""
     """The quotation mark that was opened before it."""
     is_own_quote: bool = False
-    """The text has a quotation mark there as well."""
+    """True if the sent text has a quotation mark there as well."""
     fence: str = ""
     """The marks of the code fence that was opened before it."""
 
 
 def lead_of(text: str) -> Lead | None:
-    """What `text` is, if a repetition may begin behind it; None where it breaks off in the middle of a sentence, or in
-    a mark that would have to be closed again."""
+    """Parses `text` as the lead of a repetition; None if it stops in the middle of a sentence, or in a mark that would
+    have to be closed again."""
     core, dots = _without_dots(text)
     quote = core[-1:] if core[-1:] in QUOTES and "\n" not in dots else ""
     if quote:
@@ -56,8 +56,8 @@ def lead_of(text: str) -> Lead | None:
 
 
 def _is_preamble(text: str) -> bool:
-    """Whether the text may be a remark to the reader: some lines that begin anew. The rest of a sentence goes on from
-    what was sent, and one that has no word in its last line is a mark that would have to be closed again."""
+    """True if the text may be a remark to the reader: a few lines that start a new sentence. The rest of a sentence
+    continues what was sent, and a last line without a word is a mark that would have to be closed again."""
     lines = [line for line in text.split("\n") if line.strip()]
     begin = lines[0].lstrip()[0]
     is_new = begin in _MARKUP or (begin.isalpha() and not begin.islower())
@@ -66,7 +66,7 @@ def _is_preamble(text: str) -> bool:
 
 
 def _without_dots(text: str) -> tuple[str, str]:
-    """The text, and the dots and whitespace in which it ends."""
+    """Splits the text before the dots and whitespace at its end."""
     found = _DOTS.search(text)
     at = found.start() if found is not None else len(text)
     return text[:at], text[at:]

@@ -1,10 +1,10 @@
-"""A Messages stream that goes on from where another has died.
+"""Resumes a Messages stream after it has died.
 
-Owns what a client has been told of a message, the request for the rest, and how the blocks of two streams become one
-message. Does not own where one text goes on from another (`dialect.seam`).
+Records what the client was sent, builds the request for the rest, and joins the blocks of two streams into one message.
+Where one text continues another is found in `dialect.seam`.
 
-Only text is gone on with: thinking and tool use cannot be resumed in their middle (Anthropic's streaming page, "Error
-recovery"), and blocks that the server executes are not to be executed twice.
+Only text is resumed: thinking and tool use cannot be resumed in their middle (Anthropic's streaming page, "Error
+recovery"), and blocks that the server executes must not be executed twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Block:
 
     start: Body
     pieces: list[str] = field(default_factory=list)
-    """Of its text, its thinking or its arguments."""
+    """Pieces of its text, its thinking or its arguments."""
     signature: str = ""
     is_open: bool = True
 
@@ -53,7 +53,7 @@ class _Block:
 
 
 class MessagesTranscript(TalliedTranscript):
-    """One message, block by block."""
+    """Records one message, block by block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,11 +61,11 @@ class MessagesTranscript(TalliedTranscript):
 
     @property
     def text(self) -> str:
-        """What the client can read."""
+        """The text visible to the client."""
         return "".join(block.text for block in self._of_kind("text"))
 
     def manners(self, request: Body, prefill: Prefill) -> tuple[Manner, ...]:
-        """With thinking no prefill: the API refuses it (Anthropic, "Extended thinking", feature compatibility)."""
+        """No prefill with thinking: the API refuses it (Anthropic, "Extended thinking", feature compatibility)."""
         self._fold()
         if not self._can_be_kept or is_message_shaped(request):
             return ()
@@ -84,12 +84,12 @@ class MessagesTranscript(TalliedTranscript):
         return self._can_be_kept and all(block.kind in _REPEATABLE for block in self.blocks.values())
 
     def request(self, request: Body, manner: Manner, prefill: Prefill) -> Body:
-        """In both ways of going on, the text so far as the last message of the assistant."""
+        """For prefill and instruction, adds the text so far as the last message of the assistant."""
         del prefill
         self._fold()
         text = given_back(self.text)
         if manner == "restart" or not text:
-            return dict(request)  # thinking alone is thought anew: nothing of it was promised
+            return dict(request)  # thinking alone starts over: none of it is part of the answer
         instruction = instruction_text(anchor(self.text)) if manner == "instruction" else None
         return rest_of_message(request, self._given_back(manner, text), instruction, self.text_pieces)
 
@@ -113,7 +113,7 @@ class MessagesTranscript(TalliedTranscript):
         index = index_in(body, "index")
         match body["type"]:
             case "content_block_start":
-                self.is_strange = self.is_strange or index in self.blocks  # begun twice: which text is it?
+                self.is_strange = self.is_strange or index in self.blocks  # started twice: unclear which text it is
                 block = self.blocks[index] = _Block(mapping(body.get("content_block")))
                 self._keep(self.said(body), block.pieces)
             case "content_block_delta":
@@ -129,7 +129,7 @@ class MessagesTranscript(TalliedTranscript):
         delta = mapping(body.get("delta"))
         kind = text_in(delta, "type")
         if block is None or (kind not in _TEXT_OF_DELTA and kind != "signature_delta"):
-            self.is_strange = True  # citations, and what is not known yet
+            self.is_strange = True  # citations, and unknown kinds
         elif kind == "signature_delta":
             block.signature = text_in(delta, "signature")
         else:
@@ -143,25 +143,25 @@ class MessagesTranscript(TalliedTranscript):
         return sum(len(block.pieces) for block in self._of_kind("text"))
 
     def _given_back(self, manner: Manner, text: str) -> list[Body]:
-        """The answer's blocks for a request; thinking goes first and with its signature, as the API demands."""
+        """The response's blocks for a request; thinking comes first and with its signature, as the API requires."""
         thinking = (block for _, block in sorted(self.blocks.items()) if block.kind in _THINKING)
         kept = [_thought(block) for block in thinking] if manner == "instruction" else []
         return [*kept, {"type": "text", "text": text}]
 
 
 class _Continued(TalliedSplice[MessagesTranscript]):
-    """The text goes on in the block that the client has open, or in a new one; thinking is dropped."""
+    """Continues the text in the client's open block, or in a new one; drops thinking."""
 
     def __init__(self, transcript: MessagesTranscript, manner: Manner, marker: Body) -> None:
         super().__init__(transcript, marker, transcript.text_pieces)
         text = transcript.text
         self._seam: Seam = seam(manner if given_back(text) else "prefill", text)
         self._source: int | None = None
-        """The new stream's first text block."""
+        """Index of the new stream's first text block."""
         self._target = next((at for at, block in transcript.blocks.items() if block.is_open), None)
-        """The client's block in which the text goes on; None: it is begun when there is any."""
+        """Index of the client's block in which the text continues; None: one is started when there is new text."""
         self._indices: dict[int, int] = {}
-        """New blocks of the new stream, and what they are to the client."""
+        """The client's index for each other block of the new stream."""
 
     @property
     def is_searching(self) -> bool:
@@ -209,7 +209,7 @@ class _Continued(TalliedSplice[MessagesTranscript]):
         if index in self._indices:
             yield {**body, "index": self._indices[index]}
         elif index != self._source:
-            return  # thinking, or a delta of a block that was never begun
+            return  # thinking, or a delta of a block that was never started
         elif body["type"] == "content_block_stop":
             yield from self._finish()
         elif text_in(mapping(body.get("delta")), "type") == "text_delta":
@@ -227,7 +227,7 @@ class _Continued(TalliedSplice[MessagesTranscript]):
         yield _event("content_block_delta", self._target, delta={"type": "text_delta", "text": new})
 
     def _finish(self) -> Iterator[Body]:
-        """Nothing more comes in the block that was gone on with."""
+        """Ends the block in which the text continued."""
         yield from self._go_on(None)
         for index, block in self._told.blocks.items():
             if block.is_open:
@@ -240,13 +240,13 @@ class _Continued(TalliedSplice[MessagesTranscript]):
 
 
 class _Restarted(TalliedSplice[MessagesTranscript]):
-    """The new message must repeat block by block what was sent. Ids and signatures that were sent stay."""
+    """Compares the new message block by block with what was sent. The client keeps its ids and signatures."""
 
     def __init__(self, transcript: MessagesTranscript, marker: Body) -> None:
         super().__init__(transcript, marker, 0)
         self._seams = {at: seam("restart", block.text) for at, block in transcript.blocks.items()}
         self._awaited = set(self._seams)
-        """Blocks that have not come as far again as the client has them."""
+        """Blocks of which the client has more than has come again."""
 
     @property
     def _is_settled(self) -> bool:
@@ -290,7 +290,7 @@ class _Restarted(TalliedSplice[MessagesTranscript]):
                     yield from self._go_on(index, self._told.said(body), kind)
 
     def _go_on(self, index: int, text: str, kind: str) -> Iterator[Body]:
-        """`kind` is the delta's; "" for what stands in a block's beginning."""
+        """`kind` is the delta's; "" for text in a block's start event."""
         block, known = self._told.blocks[index], self._seams[index]
         new = known.feed(text) if not kind or _KIND_OF_DELTA.get(kind) == block.kind else None
         if new is None or known.has_diverged or (new and (not block.is_open or self._awaited - {index})):
@@ -304,7 +304,7 @@ class _Restarted(TalliedSplice[MessagesTranscript]):
             yield _event("content_block_delta", index, delta={"type": key, _TEXT_OF_DELTA[key]: new})
 
     def _sign(self, index: int, body: Body) -> Iterator[Body]:
-        """A signature belongs to its run: the client keeps the one it has."""
+        """Drops a signature if the client has one already: it is valid only for its own run."""
         block = self._told.blocks[index]
         if block.signature or not block.is_open:
             return
@@ -326,12 +326,13 @@ def _with_usage(body: Body, total: Body) -> Body:
 
 
 def _is_last(body: Body) -> bool:
-    """Some servers count on the way, too, with a `message_delta` that gives no reason to stop."""
+    """True for the end of a message. Some servers also send counts before it, in a `message_delta` without a stop
+    reason."""
     return body["type"] == "message_stop" or mapping(body.get("delta")).get("stop_reason") is not None
 
 
 def _nature(start: Body) -> tuple[object, ...]:
-    """What a second run must have in common with the first: not its ids, nor what is encrypted."""
+    """Properties that a block must share with that of the first run: neither ids nor encrypted content."""
     return start.get("type"), start.get("name"), start.get("input")
 
 

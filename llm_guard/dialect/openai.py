@@ -1,7 +1,6 @@
-"""What OpenAI's bytes mean, and how the gateway speaks to an OpenAI client.
+"""OpenAI's wire formats: events of chat, completions, Responses and the other streams, and the shape of errors.
 
-Owns the event formats of chat, completions, Responses and the other streams, and the shape of errors.
-Formats: the OpenAI API description, and what compatible servers (vLLM, SGLang, llama.cpp, OpenRouter) really send.
+Sources: the OpenAI API description, and what compatible servers (vLLM, SGLang, llama.cpp, OpenRouter) really send.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ NEEDS_MODEL = frozenset({
     "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/audio/speech",
     "/v1/audio/transcriptions", "/v1/audio/translations",
 })  # fmt: skip
-"""POST here without a model is an error that the gateway can name; elsewhere the model is optional."""
+"""Paths where a POST without a model is an error that the gateway can report; elsewhere the model is optional."""
 
 _TYPE_OF_STATUS = {
     401: "authentication_error", 403: "permission_error", 429: "rate_limit_error",
     500: "server_error", 502: "server_error", 503: "service_unavailable_error", 504: "timeout_error",
 }  # fmt: skip
-# Only what is not empty matters. Text cannot fake these: its quotes are escaped.
+# Matches only values that are not empty. Text cannot fake these, since its quotes are escaped.
 _TELLING_IN_CHAT = re.compile(rb'"(?:finish_reason|usage|error)"(?!: ?(?:null|""))')
 _STATUS_OF_RESPONSE = frozenset({"response.created", "response.queued", "response.in_progress"})
-"""They open a stream, and say nothing that a later one would not repeat."""
+"""Opening events of a stream; later events repeat all that they contain."""
 _OTHER_CHOICE = re.compile(rb'"index"\s*:\s*[1-9]')
 _MOST_CHOICES = 1024
 _TEXT_IN = {"/v1/chat/completions": "delta", "/v1/completions": "text"}
-"""Mistral's fill-in-the-middle completions have theirs in a delta."""
+"""Member of a choice that clients read. Mistral's fill-in-the-middle completions have the text in a delta."""
 _LAST_OF_RESPONSE = re.compile(rb"response\.(?:completed|failed|incomplete)")
 
 _IMAGES = Shape("an image answer", {"data": Items({}, one_of=("b64_json", "url"))}, "optional")
@@ -55,7 +54,7 @@ _TRANSCRIPT = Shape(
     "a transcript", {"text": "text"}, "optional", text_formats=frozenset({"text", "srt", "vtt"})
 )  # fmt: skip
 _CHOICES = Items({"message": "message"}, may_break_off=True)
-"""As many as there are: several servers ignore `n`, and some put tool calls into a choice of their own."""
+"""Any number of choices: several servers ignore `n`, and some put tool calls into a choice of their own."""
 _TEXTS = Items({"text": "text"}, may_break_off=True, per_input="some")
 _OUTPUT = Items({"type": "text"}, at_least=0, needed={"message": "content", "function_call": "name"})
 _EMBEDDINGS = Items({"embedding": "vector"}, per_input="each")
@@ -80,11 +79,11 @@ ANSWERS = {
     ("POST", "/v1/videos"): resource("a video"),
     ("POST", "/v1/vector_stores"): resource("a vector store"),
 }
-"""The answers that are judged, by method and path."""
+"""Expected shapes of the validated responses, by method and path."""
 
 
 def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:
-    """The reader for a stream that answers `path`; `choices` is how many the request expects, 0 if that is not known.
+    """Creates the reader for a stream that answers `path`; `choices` is how many the request expects, 0 if unknown.
     `is_lenient`: a chat or completion may end with `[DONE]` and no finish_reason."""
     if path.endswith("/completions"):
         is_chat = path.endswith("/chat/completions")
@@ -95,8 +94,8 @@ def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reade
 
 
 class ChatReader:
-    """Chat and legacy completions: a finish_reason for every choice is the end. `[DONE]` alone proves nothing (vLLM
-    sends one after an error), nor does a finish_reason while another choice has begun and not finished."""
+    """Reads chat and legacy completions: a finish_reason for every choice is the end. `[DONE]` alone proves nothing
+    (vLLM sends one after an error), nor does a finish_reason while another choice has begun and not finished."""
 
     expects_json = True
     heeds_done = True
@@ -105,16 +104,16 @@ class ChatReader:
     def __init__(
         self, choices: int, *, is_chat: bool = True, is_lenient: bool = False, text_in: str = ""
     ) -> None:  # fmt: skip
-        """`choices`: as many as the request expects, those of all prompts of a legacy completion together. 0: not
-        known, so that only `[DONE]` ends the stream. `text_in`: the member of a choice in which clients look for its
-        text; "" where any will do."""
+        """`choices`: as many as the request expects, for all prompts of a legacy completion together. 0: unknown, so
+        that only `[DONE]` ends the stream. `text_in`: the member of a choice in which clients look for its text; "" for
+        any."""
         self._text_in = text_in
         self._awaited = choices
         self._is_chat = is_chat
         self._is_lenient = is_lenient
         self._has_token = False
         self._can_begin = choices != 1 or not is_chat
-        """Choices may begin of which nothing has come."""
+        """True if further choices may still begin."""
         self._begun: set[int] = set()
         self._finished: set[int] = set()
         self._is_done = False
@@ -124,7 +123,7 @@ class ChatReader:
             self._is_done = True
             if not self._finished and self._has_token:
                 return END if self._is_lenient else Mark(lacks_finish=True)
-            # A server may answer fewer choices than `n`.
+            # A server may return fewer choices than `n`.
             return END if self._finished and self._begun <= self._finished else NOTHING
         chunk = object_in(event)
         if chunk is None:
@@ -157,13 +156,13 @@ class ChatReader:
         return b"data: [DONE]\n\n" if self._has_finished() and not self._is_done else b""
 
     def _is_foreign(self, choice: dict[str, Any]) -> bool:
-        """Whether a chunk has its text where a client of this endpoint does not look for it."""
+        """True if a chunk has its text where a client of this endpoint does not look for it."""
         return bool(self._text_in) and self._text_in not in choice and ("delta" in choice or "text" in choice)
 
     def _note_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
         index = index if isinstance(index, int) else 0
-        most = self._awaited if self._is_chat else _MOST_CHOICES  # a server could go on counting for ever
+        most = self._awaited if self._is_chat else _MOST_CHOICES  # bounded: a server could go on counting for ever
         if len(self._begun) < most:
             self._begun.add(index)
             self._can_begin = self._can_begin and len(self._begun) < most
@@ -178,7 +177,7 @@ class ChatReader:
 
 
 class ResponsesReader:
-    """The Responses API: `response.completed`, `.failed` and `.incomplete` end a stream."""
+    """Reads the Responses API: `response.completed`, `.failed` and `.incomplete` end a stream."""
 
     expects_json = True
     heeds_done = True
@@ -216,12 +215,12 @@ class ResponsesReader:
 
 
 def usage_in(body: dict[str, Any]) -> Usage | None:
-    """The tokens counted in a chat, completion, embedding or Responses object."""
+    """Token counts of a chat, completion, embedding or Responses object."""
     return _usage_in(body)
 
 
 def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:
-    """An error as OpenAI writes it, so that the official SDKs raise the matching exception."""
+    """An error in OpenAI's format, so that the official SDKs raise the matching exception."""
     return {
         "error": {
             "message": refusal.message,
@@ -238,9 +237,9 @@ def limit_headers(
     allowed: str,
     left: str,
     reset_s: float,
-    wall: float,  # noqa: ARG001  # the other dialect names the instant of the reset
+    wall: float,  # noqa: ARG001  # used by the other dialect
 ) -> tuple[tuple[str, str], ...]:
-    """What is left of a limit, under the names that OpenAI has for it."""
+    """Rate-limit headers under OpenAI's names."""
     return (
         (f"x-ratelimit-limit-{what}", allowed),
         (f"x-ratelimit-remaining-{what}", left),
@@ -249,10 +248,9 @@ def limit_headers(
 
 
 def error_event(refusal: Refusal, request_id: str) -> bytes:
-    """An error event that makes the official SDKs raise, in a chat as in a Responses stream.
+    """An error event on which the official SDKs raise, in a chat as in a Responses stream.
 
-    The nested `error` is what both raise on; the flat fields are those of a Responses `error` event.
-    """
+    They raise on the nested `error`; the flat fields are those of a Responses `error` event."""
     error = refusal_body(refusal, request_id)["error"]
     event = {"type": "error", "code": refusal.code, "message": refusal.message, "param": None, "error": error}
     return b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n"
@@ -265,5 +263,5 @@ def _says_something(choice: dict[str, Any]) -> bool:
 
 
 def _is_sampled(choice: dict[str, Any]) -> bool:
-    """Whether a chunk without text shows that tokens were sampled: vLLM sends the first bytes of a character so."""
+    """True if a chunk without text shows sampled tokens: vLLM sends one for the first bytes of a character."""
     return bool(choice.get("token_ids")) or has_content(choice.get("logprobs"))

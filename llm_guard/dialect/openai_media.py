@@ -1,7 +1,7 @@
 """OpenAI's other streams: speech, transcription, images, Assistants runs, and how each of them ends.
 
-Owns what their events mean, and what all of OpenAI's formats have in common. Does not own chat, completions and the
-Responses API (`dialect.openai`).
+Also has the helpers that all of OpenAI's formats share. Chat, completions and the Responses API are in
+`dialect.openai`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ DONE = b"[DONE]"
 
 _TYPE_IN_EVENT = re.compile(rb'"type"\s*:\s*"([a-z_.]+)"')
 _FAMILIES = ("transcript.text.", "speech.audio.", "image_generation.", "image_edit.", "thread.")
-"""Beginnings of the names of events whose stream has a documented end."""
+"""Prefixes of event names in streams with a documented end."""
 _ENDS = frozenset({
     "transcript.text.done", "speech.audio.done", "image_generation.completed", "image_edit.completed",
 })  # fmt: skip
-"""That of a run is `[DONE]`."""
+"""Events that end a stream. An Assistants run ends with `[DONE]`."""
 _TELLING = re.compile(rb'error|usage|\[DONE\]|\.done|\.completed|"finish_reason"(?!: ?null)')
 
 
 class OtherReader:
-    """Any event with data is useful. A stream whose events have a documented end owes it; others may end anywhere."""
+    """Reads other streams: any event with data is useful. A stream with a documented end must show it; others may end
+    anywhere."""
 
     expects_json = False
     heeds_done = True
     expects_progress = True
 
     def __init__(self, *, is_lenient: bool = False) -> None:
-        """`is_lenient`: a stream owes no end."""
+        """`is_lenient`: no stream needs an end."""
         self._is_lenient = is_lenient
         self._has_begun = False
         self._owes_end = False
@@ -66,7 +67,8 @@ class OtherReader:
         return b""
 
     def _note_end(self, kind: str, chunk: dict[str, Any]) -> None:
-        """The first event with data shows the family; later ones are not read unless they can be the end."""
+        """Updates whether an end is missing. The first event with data shows the family; later ones matter only if they
+        can be the end."""
         choices = list_of(chunk.get("choices"))  # vLLM streams transcripts in chunks like those of a chat
         if kind in _ENDS or (choices and dict_of(choices[0]).get("finish_reason")):
             self._owes_end = False
@@ -76,7 +78,7 @@ class OtherReader:
 
 
 def usage_in(body: dict[str, Any]) -> Usage | None:
-    """The tokens counted in a chat, completion, embedding or Responses object."""
+    """Token counts of a chat, completion, embedding or Responses object."""
     usage = body.get("usage")
     if not isinstance(usage, dict):
         return None
@@ -89,14 +91,14 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
 
 
 def error_of(event: Event, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> bytes | None:
-    """The event's data when it is an in-band error. `"error": null` is normal."""
+    """The event's data if it is an in-band error. `"error": null` is normal."""
     if chunk.get("error") or event.name == "error" or "error" in (chunk.get("type"), chunk.get("object")):
         return event.data  # vLLM has also sent the error object bare: {"object": "error", "message": ...}
     return event.data if any(has_broken_off(choice) for choice in choices) else None
 
 
 def unreadable(event: Event, otherwise: Mark) -> Mark:
-    """An event that is no JSON object is still an error where its name says so."""
+    """Mark of an event that is not a JSON object: an error if its name says so, else `otherwise`."""
     return Mark(error=event.data) if event.name == "error" else otherwise
 
 
@@ -110,11 +112,11 @@ def kind_of(event: Event, body: dict[str, Any]) -> str:
 
 
 def is_empty(body: dict[str, Any]) -> bool:
-    """Whether this is a delta that adds nothing."""
+    """True for a delta that adds nothing."""
     return "delta" in body and not has_content(body["delta"])
 
 
 def _is_of_session(chunk: dict[str, Any]) -> bool:
-    """Whether an event is from the log of an agent session. Such a stream reports the session's errors as events, which
-    the official SDK passes to its caller (`stream_mode="events"`); it goes on after them."""
+    """True for an event from the log of an agent session. Such a stream reports the session's errors as events, which
+    the official SDK passes to its caller (`stream_mode="events"`), and continues after them."""
     return isinstance(chunk.get("session_id"), str)

@@ -1,7 +1,7 @@
-"""What two texts have in common, and when that proves where one of them goes on.
+"""Compares texts that a model has repeated in its own way (case, whitespace, quotation marks, Unicode normal form), and
+decides when an overlap proves where a text continues.
 
-Owns the comparison of texts that a model has repeated in its own way (case, whitespace, quotation marks, Unicode normal
-form) and the evidence that an overlap must give. Does not own the search for one (`dialect.instructed`).
+The search for an overlap is in `dialect.instructed`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 import unicodedata
 
 LEAST_WEIGHT = 16
-"""Of the repeated end of a text: three words or so. Fewer come again by chance."""
+"""Minimum weight of the repeated end of a text: about three words. Fewer come again by chance."""
 LEAST_WHOLE_WEIGHT = 8
-"""Of a text that is repeated as a whole: to begin with all of it is less likely to be chance."""
+"""Minimum weight of a text that is repeated as a whole, which is less likely to be chance."""
 
 UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u2e80-\uabff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 """Scripts that put no space between words: Thai to Burmese, Khmer, Chinese, Japanese and their punctuation."""
@@ -21,9 +21,9 @@ QUOTES = "\"'\u00b4\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
 _SAME = {**dict.fromkeys(map(ord, QUOTES), '"'), **dict.fromkeys(map(ord, _DASHES), "-")}
 _PLACE = 4
-"""Weight of the words by which the place in a row is known."""
+"""Weight of the words that identify the place in a row."""
 _PLACE_WITH_MARKS = 2
-"""Folded characters, each number counted as one, by which it is known where they are not letters alone."""
+"""Folded characters that identify the place if they are not only letters; each number counts as one."""
 _PLACE_READ = 40
 _NUMBERS = re.compile(r"\d+")
 _LEAST_BORDER = 2
@@ -33,7 +33,8 @@ _CACHED_MOST = 1 << 16
 
 
 class _Folding(dict[int, str]):
-    """A table for `str.translate`. Character by character, so that a text is folded alike in one piece and in many."""
+    """A table for `str.translate`. Works character by character, so that a text is folded the same in one piece and in
+    many."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -54,18 +55,17 @@ def folded(text: str) -> str:
 
 
 def weight(text: str) -> int:
-    """How much a folded text says: a letter 1, an emoji or a character that stands for a syllable or more 2, a mark of
-    punctuation nothing."""
+    """Amount of information in a folded text: 1 for a letter, 2 for an emoji or a character that stands for a syllable
+    or more, 0 for punctuation."""
     return sum(map(_weight_of, text))
 
 
 def is_proof(text: str, length: int) -> bool:
-    """Whether a text that begins with the last `length` characters of `text` must be a repetition of them. Both are
+    """True if a text that begins with the last `length` characters of `text` must be a repetition of them. Both are
     folded.
 
-    It need not be where these characters occur in `text` before, repeat themselves, or end as they begin: there the
-    text itself may continue with them once more, behind a repetition of their last few alone.
-    """
+    False if these characters occur in `text` before, repeat themselves, or end as they begin: there the text itself may
+    continue with them once more, after a repetition of only its last few characters."""
     end = text[len(text) - length :]
     enough = LEAST_WHOLE_WEIGHT if length == len(text) else LEAST_WEIGHT
     return (
@@ -81,7 +81,7 @@ def _weight_of(char: str) -> int:
 
 
 def _is_periodic(text: str) -> bool:
-    """Whether the text is one beginning at least twice in a row, the last time perhaps in part."""
+    """True if the text consists of one period at least twice in a row, the last time perhaps in part."""
     half = text[: (len(text) + 1) // 2]
     period = text.find(half, 1)
     while 0 < period <= len(text) // 2:
@@ -92,27 +92,27 @@ def _is_periodic(text: str) -> bool:
 
 
 def _has_border(text: str) -> bool:
-    """Whether the text ends as it begins."""
+    """True if the text ends as it begins."""
     lengths = range(_LEAST_BORDER, min(len(text), _MOST_BORDER + 1))
     return any(text.endswith(text[:length]) and is_telling(text[:length]) for length in lengths)
 
 
 def is_telling(text: str) -> bool:
-    """Whether folded characters that two places have in common say that the places are alike: three of any kind, or two
-    that stand for a syllable or more."""
+    """True if folded characters that two places share show that the places are alike: three of any kind, or two that
+    stand for a syllable or more."""
     return len(text) > _LEAST_BORDER or weight(text) >= 2 * _LEAST_BORDER
 
 
 def is_at_same_place(known: str, begin: int) -> bool:
-    """Whether what precedes `begin` ends like the whole, numbers aside. In rows that are alike, a text that goes on
-    without any repetition has come to the same place of the next row then."""
+    """True if the text before `begin` ends like the whole, ignoring numbers. In similar rows, a text that continues
+    without any repetition has then reached the same place of the next row."""
     end, before = (_NUMBERS.sub("0", text[-_PLACE_READ:]) for text in (known, known[:begin]))
     common = end[len(end) - common_end(end, before) :]
     return weight(common) >= _PLACE or (len(common) >= _PLACE_WITH_MARKS and not common[-_PLACE:].isalpha())
 
 
 def common_end(one: str, other: str) -> int:
-    """How many of their last characters two texts have in common."""
+    """Number of last characters that two texts have in common."""
     length = 0
     for ours, theirs in zip(reversed(one), reversed(other), strict=False):
         if ours != theirs:

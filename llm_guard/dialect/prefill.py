@@ -1,7 +1,7 @@
-"""Who takes the beginning of an answer in a request, and how it is written.
+"""Which providers accept the beginning of a response in a request, and how it is written.
 
-Owns the defaults, by family and address; a config may say otherwise. Does not own what a deployment turns out to
-refuse: models differ (Anthropic's from Claude 4.6 on refuse it with a 400), and then the next way is taken.
+Has the defaults by family and address; the config overrides them. Models differ (Anthropic's refuse it with a 400 from
+Claude 4.6 on): after a refusal another way to resume is tried.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import urllib.parse
 
 from llm_guard.dialect.continuation import Prefill
 
-# Not here: what depends on who is behind (OpenRouter, Bedrock, Vertex) and LM Studio, which doubles the beginning with
-# some of its engines (lmstudio-ai/lmstudio-bug-tracker#2041). A server that answers a beginning with a new message
-# would do harm that nobody sees, and an instruction to go on works everywhere.
+# Excludes families where it depends on the provider behind (OpenRouter, Bedrock, Vertex), and LM Studio, which doubles
+# the beginning with some of its engines (lmstudio-ai/lmstudio-bug-tracker#2041). A server that answers a beginning with
+# a new message would do unnoticed harm, and an instruction to continue works everywhere.
 _BY_FAMILY: dict[str, Prefill] = {
     "anthropic": "plain",  # Anthropic, "Prefill Claude's response"
     "groq": "plain",  # Groq, "Assistant Message Prefilling"
@@ -27,11 +27,11 @@ _BY_FAMILY: dict[str, Prefill] = {
 
 
 def prefill_of(family: str, base_url: str) -> Prefill:
-    """How the upstreams of this family (`policy.vocabulary.families`) at this address take an answer's beginning;
-    "none" where that is not known."""
+    """How the upstreams of this family (`policy.vocabulary.families`) at this address accept the beginning of a
+    response; "none" if unknown."""
     path = urllib.parse.urlsplit(base_url).path.rstrip("/") + "/"
     if family == "deepseek":
         return "prefix" if path.startswith("/beta/") else "none"  # DeepSeek, "Chat Prefix Completion (Beta)"
     if family != "anthropic" and "/anthropic/" in path:
-        return "none"  # another's model behind Messages: what its own API takes says nothing
+        return "none"  # another model behind the Messages API: what its own API accepts says nothing
     return _BY_FAMILY.get(family, "none")

@@ -1,7 +1,7 @@
-"""A Responses stream that goes on from where another has died.
+"""Resumes a Responses stream after it has died.
 
-Owns whether an answer can be gone on with, and the request for the rest. Does not own what the client has been told
-(`dialect.responses_told`), nor how two streams become one response (`dialect.responses_splice`).
+Decides whether a response can be resumed, and builds the request for the rest. What the client was sent is in
+`dialect.responses_told`, the joining of two streams in `dialect.responses_splice`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from llm_guard.dialect.seam import anchor, given_back, instruction_text
 from llm_guard.dialect.tally import Body
 
 _REPEATABLE = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
-"""What the server does by itself (search, code, MCP) is not to be done twice."""
+"""Excludes what the server executes itself (search, code, MCP), which must not happen twice."""
 
 
 class ResponsesTranscript(ResponsesTold):
-    """One response, and how it can be gone on with."""
+    """One response, and how it can be resumed."""
 
     def manners(self, request: Body, prefill: Prefill) -> tuple[Manner, ...]:
-        """By an instruction only: no server documents a prefill for this API."""
+        """Only an instruction: no server documents a prefill for this API."""
         del prefill
         self._fold()
         if not self._can_be_kept or not self.response or is_response_shaped(request):
@@ -39,7 +39,7 @@ class ResponsesTranscript(ResponsesTold):
         return self._can_be_kept and bool(self.response) and is_known and not request.get("background")
 
     def request(self, request: Body, manner: Manner, prefill: Prefill) -> Body:
-        """Reasoning is not given back: it is refused without the ids of items that the provider does not have."""
+        """Omits reasoning: it is refused without the ids of items, which the provider does not have."""
         del prefill
         self._fold()
         text = given_back(self.text)

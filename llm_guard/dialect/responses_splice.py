@@ -1,7 +1,6 @@
-"""Two Responses streams become one response.
+"""Joins two Responses streams into one response, with the ids, indices and sequence numbers of the first.
 
-Owns what the client is told of the second: in the terms of the first (ids, indices, sequence numbers). Does not own
-where one text goes on from another (`dialect.seam`).
+Where one text continues another is found in `dialect.seam`.
 """
 
 from __future__ import annotations
@@ -31,32 +30,31 @@ class _ResponseSplice(TalliedSplice[ResponsesTold]):
 
     @abstractmethod
     def _tell(self, body: Body) -> Iterator[Body]:
-        """The events that the client is told when this one comes, not yet numbered."""
+        """Yields the client's events for this one, not yet numbered."""
 
 
 class Continued(_ResponseSplice):
-    """The text goes on in the message that the client has open, or in a new one; reasoning is dropped.
+    """Continues the text in the client's open message, or in a new one; drops reasoning.
 
-    Annotations of the text that goes on are dropped, too: they point into the new stream's text by its own count.
-    """
+    Also drops annotations of the continued text: they refer to positions in the new stream's text."""
 
     def __init__(self, told: ResponsesTold, manner: Manner, marker: Body) -> None:
         super().__init__(told, marker, told.text_pieces)
         self._seam: Seam = seam(manner if given_back(told.text) else "prefill", told.text)
         self._source: int | None = None
-        """The new stream's first message."""
+        """Index of the new stream's first message."""
         self._source_part: int | None = None
-        """The part of it whose text goes on."""
+        """Index of its part in which the text continues."""
         self._at = next((at for at, item in told.items.items() if item.is_open), None)
-        """The client's message in which the text goes on."""
+        """Index of the client's message in which the text continues."""
         self._id: object = told.items[self._at].start.get("id") if self._at is not None else None
         self._part = 0
         self._late: list[Body] = []
-        """The beginnings of that message and that part, until there is any text for them."""
+        """Start events of that message and that part, held until there is text for them."""
         self._indices: dict[int, int] = {}
-        """Other items of the new stream, and what they are to the client."""
+        """The client's index for each other item of the new stream."""
         self._parts: dict[int, int] = {}
-        """Likewise other parts of its first message."""
+        """The client's index for each other part of its first message."""
 
     @property
     def is_searching(self) -> bool:
@@ -124,7 +122,7 @@ class Continued(_ResponseSplice):
         yield {**body, **self._place(index)}
 
     def _locate(self, part: int) -> bool:
-        """Finds the client's part in which the text goes on; says whether it is a new one."""
+        """Finds the client's part in which the text continues; returns True if it is a new one."""
         self._source_part = part
         item = self._told.items.get(-1 if self._at is None else self._at)
         known = item.open_text if item else None
@@ -132,7 +130,7 @@ class Continued(_ResponseSplice):
         return known is None
 
     def _go_on(self, body: Body | None) -> Iterator[Body]:
-        """Passes on what is new in a delta; None ends the text."""
+        """Passes on the new part of a delta; None ends the text."""
         new = self._gone_on(self._seam, None if body is None else text_in(body, "delta"))
         if not new:
             return
@@ -142,7 +140,7 @@ class Continued(_ResponseSplice):
         yield {**body, **self._place(self._part), "delta": new}
 
     def _join_text(self) -> Iterator[Body]:
-        """Before something else follows: no further text comes that could join."""
+        """Ends the search for the join before something else follows: no further text can join."""
         if not self._seam.is_settled:
             yield from self._go_on(None)
 
@@ -154,7 +152,7 @@ class Continued(_ResponseSplice):
             yield from self._told.items[self._at].end_text(self._at, self._part)
 
     def _finish(self, status: str) -> Iterator[Body]:
-        """Nothing more comes in the message that was gone on with."""
+        """Ends the message in which the text continued."""
         yield from self._end_text()
         if self._at is not None and self._at in self._told.items and self._told.items[self._at].is_open:
             yield from self._told.items[self._at].end(self._at, status)
@@ -170,7 +168,7 @@ class Continued(_ResponseSplice):
 
 
 class Restarted(_ResponseSplice):
-    """The new response must repeat item by item what was sent. Ids that were sent stay."""
+    """Compares the new response item by item with what was sent. The client keeps its ids."""
 
     def __init__(self, told: ResponsesTold, marker: Body) -> None:
         super().__init__(told, marker, 0)
@@ -181,7 +179,7 @@ class Restarted(_ResponseSplice):
         }
         self._known = frozenset(told.items)
         self._awaited = set(self._known)
-        """Items that have not come as far again as the client has them."""
+        """Items of which the client has more than has come again."""
 
     @property
     def _is_settled(self) -> bool:
@@ -249,5 +247,5 @@ class Restarted(_ResponseSplice):
 
 
 def _status(whole: object) -> str:
-    """`incomplete` where the end came too early, as by `max_output_tokens`."""
+    """The status; `incomplete` if it ended too early, for example because of `max_output_tokens`."""
     return text_in(mapping(whole), "status") or "completed"

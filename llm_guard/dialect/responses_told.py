@@ -1,7 +1,7 @@
-"""A response as a client has been told of it: its output, item by item, the parts of their content, the texts in those.
+"""Records what a Responses stream has sent to the client: items, their content parts, and the texts in those.
 
-Owns what has begun, what is finished, and the events that finish it. Does not own how two streams become one response
-(`dialect.responses_splice`), nor what is asked for (`dialect.responses_continuation`).
+Knows what has started and what is finished, and creates the events that finish it. The joining of two streams is in
+`dialect.responses_splice`, the request for the rest in `dialect.responses_continuation`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from llm_guard.dialect.tally import Body, TalliedTranscript, Tally, count_of, in
 OPENINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
 ENDS = frozenset({"response.completed", "response.incomplete"})
 _OF_THE_END = frozenset({"status", "error", "incomplete_details", "usage", "output", "completed_at"})
-"""Fields of a response that its last stream fills; the others are as the client knows them from the first."""
+"""Fields of a response that its last stream sets; the others are those of the first stream."""
 
 Place = tuple[str, int]
-"""A text within its item: its kind, as in `response.KIND.delta`, and the part of the content that it fills."""
+"""A text within its item: its kind, as in `response.KIND.delta`, and the content part that contains it."""
 
 _TEXTS = {
     "output_text": ("content_index", "text"),
@@ -27,23 +27,23 @@ _TEXTS = {
     "function_call_arguments": ("", "arguments"),
     "custom_tool_call_input": ("", "input"),
 }
-"""Kind -> which field counts its parts, which field of its `done` event holds the whole."""
+"""For each kind: the field with the index of the part, and the field of the `done` event with the whole text."""
 _PARTS = {"content_part": "content_index", "reasoning_summary_part": "summary_index"}
 
 
 class ResponsesTold(TalliedTranscript):
-    """One response, item by item."""
+    """Records one response, item by item."""
 
     def __init__(self) -> None:
         super().__init__()
         self.response: Body = {}
         self.items: dict[int, Item] = {}
         self.sequence: int | None = None
-        """The number of the last event; None where the server does not count them."""
+        """Number of the last event; None if the server does not number them."""
 
     @property
     def text(self) -> str:
-        """What the client can read."""
+        """The text visible to the client."""
         return "".join(text.whole for text in self._texts)
 
     @property
@@ -72,7 +72,7 @@ class ResponsesTold(TalliedTranscript):
         elif kind in ENDS:
             self.has_ended = True
         elif kind == "response.output_item.added":
-            self.is_strange = self.is_strange or at in self.items  # begun twice: which text is it?
+            self.is_strange = self.is_strange or at in self.items  # started twice: unclear which text it is
             self.items[at] = Item(mapping(body.get("item")))
         elif at in self.items:
             self._note_inside(self.items[at], body)
@@ -80,12 +80,12 @@ class ResponsesTold(TalliedTranscript):
             self.is_strange = True
 
     def numbered(self, body: Body) -> Body:
-        """The event as the next of the client's stream."""
+        """The event with the next sequence number of the client's stream."""
         bare = {key: value for key, value in body.items() if key != "sequence_number"}
         return bare if self.sequence is None else {**bare, "sequence_number": self.sequence + 1}
 
     def ended(self, body: Body) -> Body:
-        """The last event, with everything that the client was told."""
+        """The last event, with everything that was sent to the client."""
         last = mapping(body.get("response"))
         known = {key: value for key, value in self.response.items() if key not in _OF_THE_END}
         usage = {**mapping(last.get("usage")), **self.total()} if last.get("usage") else last.get("usage")
@@ -136,7 +136,7 @@ class Item:
     start: Body
     texts: dict[Place, Text] = field(default_factory=dict)
     parts: dict[Place, Body] = field(default_factory=dict)
-    """As they began, or as they ended."""
+    """Latest state of each part: as it started, or as it ended."""
     open_parts: set[Place] = field(default_factory=set)
     done: Body | None = None
 
@@ -158,19 +158,19 @@ class Item:
 
     @property
     def open_text(self) -> int | None:
-        """The part whose text the client expects more of."""
+        """Index of the text part that is still open for the client."""
         begun = (at for kind, at in self.open_parts if kind == "content_part")
         started = (at for (kind, at), text in self.texts.items() if kind == "output_text" and text.is_open)
         return next(begun, next(started, None))
 
     @property
     def _begun(self) -> list[int]:
-        """Parts of the content, and no more than have come: what claims to be the ten-thousandth has none before it."""
+        """Indices of the content parts that have come; an index may be high without any before it."""
         places = (*self.parts, *self.texts)
         return sorted({at for kind, at in places if kind in ("content_part", "output_text") and at >= 0})
 
     def whole(self) -> Body:
-        """The item as it is finished, with every text that was sent."""
+        """The finished item, with every text that was sent."""
         if self.done is not None:
             return self.done
         content = []
@@ -200,12 +200,12 @@ class Item:
 
 
 def nature_of(start: Body) -> tuple[object, ...]:
-    """What the item of a second run must have in common with that of the first."""
+    """Properties that an item of a second run must share with that of the first."""
     return start.get("type"), start.get("role"), start.get("name")
 
 
 def text_place(body: Body) -> Place | None:
-    """The text that this `delta` or `done` event is about."""
+    """The text that this `delta` or `done` event is about; None for other events."""
     kind, _, stage = body["type"].removeprefix("response.").rpartition(".")
     if kind not in _TEXTS or stage not in ("delta", "done"):
         return None
@@ -214,13 +214,13 @@ def text_place(body: Body) -> Place | None:
 
 
 def part_place(body: Body) -> Place | None:
-    """The part of a content or of a summary that this `added` or `done` event is about."""
+    """The part of a content or of a summary that this `added` or `done` event is about; None for other events."""
     kind, _, stage = body["type"].removeprefix("response.").rpartition(".")
     return (kind, index_in(body, _PARTS[kind])) if kind in _PARTS and stage in ("added", "done") else None
 
 
 def whole_text(body: Body, place: Place) -> str:
-    """What a `done` event says that the text is."""
+    """The whole text in a `done` event."""
     return text_in(body, _TEXTS[place[0]][1])
 
 

@@ -1,7 +1,6 @@
-"""Where one text goes on from another: what of a new text a client does not have yet.
+"""Finds where one text continues another: the part of a new text that a client does not have yet.
 
-Owns how a second stream's text is joined to what was sent, and the words in which a model is asked to go on. Does not
-own which texts of a stream there are (`dialect.chat_continuation` and its siblings).
+Also words the instruction to continue. Which texts a stream has is in `dialect.chat_continuation` and its siblings.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from llm_guard.dialect.instructed import Instructed
 from llm_guard.dialect.overlap import UNSPACED, folded, is_at_same_place, is_proof
 
 LEAST_ECHO = 8
-"""Characters. A shorter beginning that comes again may as well be new: `#` and `#` are `##`."""
+"""In characters. A shorter beginning that comes again may be new text: `#` and `#` are `##`."""
 
 _ANCHOR_LEAST = 32
 _ANCHOR_MOST = 200
@@ -21,28 +20,30 @@ _APOSTROPHES = "'\u2019"
 
 
 class Seam(Protocol):
-    """Takes a new text piece by piece. However it is cut into pieces, what is passed on is the same."""
+    """Takes a new text piece by piece. The result does not depend on how it is cut into pieces."""
 
     has_diverged: bool
-    """The new text repeats something else than what was sent, or nothing: none of it may be passed on any more."""
+    """True if the new text repeats nothing, or something else than what was sent: nothing more of it may be passed on.
+    """
 
     @property
     def is_settled(self) -> bool:
-        """The seam is known: every further text is new, but for what may end a wrapping."""
+        """True if the join is known: all further text is new, except for the end of a wrapping."""
 
     @property
     def is_searching(self) -> bool:
-        """Text is held of which it is not known yet whether it joins. That must not last."""
+        """True while text is buffered that may or may not join. The caller must limit how long that lasts."""
 
     def feed(self, text: str) -> str:
-        """What is new to the client; "" while that is not known yet: the text is held."""
+        """Takes a piece of text and returns what is new to the client; "" while that is undecided and the text is
+        buffered."""
 
     def end(self) -> str:
-        """No more text comes: what was still held and is new."""
+        """Ends the text and returns the buffered part that is new."""
 
 
 def seam(manner: Manner, sent: str) -> Seam:
-    """Joins a text that was asked for in this manner to the one that was sent."""
+    """Joins a text that was requested in this manner to the text that was sent."""
     if manner == "restart":
         return _Repeated(sent)
     given = given_back(sent)
@@ -50,14 +51,15 @@ def seam(manner: Manner, sent: str) -> Seam:
 
 
 def given_back(sent: str) -> str:
-    """The text as a request gives it back: Anthropic refuses one that ends in whitespace (400, "final assistant
-    content cannot end with trailing whitespace"), and models trained on tokens that begin with a space go astray."""
+    """The text as a request contains it, without trailing whitespace: Anthropic refuses that (400, "final assistant
+    content cannot end with trailing whitespace"), and models trained on tokens that begin with a space produce nonsense
+    after it."""
     return sent.rstrip()
 
 
 def anchor(sent: str) -> str:
-    """The last words of what is given back: 32 characters, those that complete the first word, and more until they
-    prove where the text goes on, 200 at most; the whole text if it is shorter."""
+    """The words that the model is to repeat: the last 32 characters of `given_back`, completed to whole words, and more
+    until they prove where the text continues, 200 at most; the whole text if it is shorter."""
     text = given_back(sent)
     known = folded(text)
     tail = text[-_ANCHOR_MOST:]
@@ -70,13 +72,13 @@ def anchor(sent: str) -> str:
 
 
 def _is_unmistakable(known: str, length: int) -> bool:
-    """Whether only a repetition can begin with the last `length` folded characters, even in rows that are alike."""
+    """True if only a repetition can begin with the last `length` folded characters, even in similar rows."""
     return is_proof(known, length) and not is_at_same_place(known, len(known) - length)
 
 
 def instruction_text(anchor: str) -> str:
-    """What a user says to have the assistant's last message gone on with. The words to be repeated stand on a line of
-    their own: quotation marks would come back with them."""
+    """The user message that asks the model to continue the assistant's last message. The words to be repeated stand on
+    a line of their own: quotation marks would be repeated with them."""
     return (
         "Your last message was cut off. Continue it exactly where it stops, in the same language, style and format. "
         "Do not start over, and do not introduce, explain or comment on anything. "
@@ -86,7 +88,7 @@ def instruction_text(anchor: str) -> str:
 
 
 class _Repeated:
-    """The new text is all that was sent, and then more."""
+    """Joins a text that starts over: it must repeat all that was sent, and then continues."""
 
     is_searching = False
 
@@ -111,8 +113,8 @@ class _Repeated:
 
 
 class _Gap:
-    """The whitespace at the end of what was sent, which was not given back and may come again: it is dropped, and so is
-    any other that comes in its place."""
+    """Drops the whitespace at the end of what was sent, which was not part of the request, if the new text begins with
+    it or with other whitespace."""
 
     def __init__(self, sent: str) -> None:
         self._lost = sent[len(given_back(sent)) :]
@@ -138,7 +140,7 @@ class _Gap:
 
 
 class _Prefilled:
-    """The new text goes on behind what was given back. Mistral repeats that first (vercel/ai#3256)."""
+    """Joins a text that continues after a prefill. Mistral repeats the prefill first (vercel/ai#3256)."""
 
     has_diverged = False
     is_searching = False
@@ -167,7 +169,7 @@ class _Prefilled:
         return new
 
     def _unheld(self) -> str:
-        """What looked like a repetition and is none."""
+        """Returns the buffered text that looked like a repetition and is none."""
         held = self._given[: self._repeated] if self._may_repeat else ""
         self._may_repeat = False
         return held
@@ -179,8 +181,7 @@ class _Prefilled:
 
 
 def _begins_word(text: str, at: int) -> bool:
-    """Whether an end of the text that begins here begins with a word. Where words are not told apart by spaces, any two
-    characters do."""
+    """True if a word begins at this place of the text. In scripts without spaces, any two characters count as one."""
     char, before = text[at], text[at - 1] if at else " "
     if char.isspace() or before.isspace():
         return not char.isspace()

@@ -1,7 +1,7 @@
-"""Server-sent events, looked at and never re-framed.
+"""Server-sent events: finds the events in a byte stream, and observes what a stream has shown so far.
 
-Owns where one event ends and the next begins (WHATWG HTML, section 9.2.6), and the watch that keeps what a stream has
-shown so far. Does not own what an event means: that is the reader's, one for each wire format.
+Bytes are never re-framed. Events are delimited as in WHATWG HTML, section 9.2.6; their meaning comes from a reader, one
+for each wire format.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class Event:
     name: str
     data: bytes
     is_whole: bool = True
-    """False: longer than MAX_EVENT_BYTES, `data` holds only its first bytes."""
+    """False: longer than MAX_EVENT_BYTES, and `data` holds only its first bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the provider counted them; None where it said nothing."""
+    """Token counts of the provider; None: not reported."""
 
     input: int | None = None
     output: int | None = None
-    cached: int | None = None  # read from the provider's cache; OpenAI counts it in `input`, Anthropic beside it
+    cached: int | None = None  # read from the provider's cache; part of `input` with OpenAI, not with Anthropic
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +51,25 @@ class Mark:
     """What one event shows."""
 
     is_token: bool = False
-    """Something the client was waiting for: text, a tool call, reasoning, an end; not a ping, a role or a header."""
+    """True for something that the client waits for: text, a tool call, reasoning, an end; not a ping, a role or a
+    header."""
     is_progress: bool = False
-    """The model or one of its tools is at work: a token, a new block, a search; not a ping or an empty delta."""
+    """True if the model or one of its tools is at work: a token, a new block, a search; not a ping or an empty delta.
+    """
     is_filler: bool = False
-    """A client misses nothing without it: a ping, an empty delta. False in doubt."""
+    """True if a client misses nothing without it: a ping, an empty delta. False in doubt."""
     is_end: bool = False
-    """After it the dialect owes nothing more."""
+    """True if the dialect requires nothing after it."""
     error: bytes | None = None
     """An in-band error, as the provider wrote it."""
     is_heard: bool = False
-    """The official SDKs raise on that."""
+    """True if the official SDKs raise on this error."""
     usage: Usage | None = None
     is_malformed: bool = False
     is_foreign: bool = False
-    """It belongs to another endpoint."""
+    """True if it has the format of another endpoint."""
     lacks_finish: bool = False
-    """If the stream ends here, the only thing wrong with it is that it has not said why it ends."""
+    """True if a stream that ends here lacks nothing but a reason for its end."""
 
 
 NOTHING = Mark()
@@ -80,34 +82,33 @@ FOREIGN = Mark(is_malformed=True, is_foreign=True)
 
 
 class Reader(Protocol):
-    """What a wire format's events mean. One reader watches one stream: it may count what it has seen."""
+    """Interprets the events of one stream in a wire format; may keep state."""
 
     expects_json: bool
-    """Whether the data of every event ought to be a JSON object."""
+    """True if the data of every event should be a JSON object."""
     heeds_done: bool
-    """Whether its clients take `[DONE]` for the end of a stream."""
+    """True if clients take `[DONE]` for the end of a stream."""
     expects_progress: bool
-    """Whether a stream without progress for minutes is dead, whatever keeps its connection open."""
+    """True if a stream without progress for minutes is dead, even if its connection stays open."""
 
     def read(self, event: Event) -> Mark:
-        """The meaning of one event; never raises."""
+        """Interprets one event; never raises."""
 
     def is_dull(self, block: bytes) -> bool:
-        """Whether no event in `block` can be an end, an error or a usage: then it need not be read (fast path). Where
-        JSON is expected, an event is read in any case when its data is no object or it is named `error`."""
+        """True if no event in `block` can be an end, an error or a usage, so that it need not be read (fast path).
+        Where JSON is expected, an event is read in any case if its data is not an object or it is named `error`."""
 
     def ends_unmarked(self) -> bool:
-        """Whether this format ends without a terminal event, so that the end of the connection is an end."""
+        """True if this format has no terminal event, so that the end of the connection is an end."""
 
     def missing_end(self) -> bytes:
-        """What this format still owes although all evidence of its end is there; b"" when nothing."""
+        """Bytes that this format still requires although the stream has shown its end; b"" if none."""
 
 
 class StreamWatch:
-    """Keeps what a stream has shown: tokens, end, in-band error, usage. Holds no more than one event.
+    """Records what a stream has shown: tokens, end, in-band error, usage. Buffers at most one event.
 
-    The marks, and the bytes that are passed on, are the same however the bytes are cut into chunks.
-    """
+    The result, and the bytes that are passed on, do not depend on how the bytes are cut into chunks."""
 
     __slots__ = (
         "_enough", "_is_filler", "_is_oversize", "_pending", "_reader",
@@ -117,57 +118,57 @@ class StreamWatch:
     )  # fmt: skip
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
-        """`enough`: how many events with a token `has_enough` waits for, at least 1; each is read until then."""
+        """`enough`: number of events with a token after which `has_enough` is True, at least 1; every event is read
+        until then."""
         self._reader = reader
         self._enough = enough
         self._pending = bytearray()
         self._is_oversize = False
         self._is_filler = False
         self.drops_filler = False
-        """Set to have comments, and events that are filler, left out of what is passed on up to the first token."""
+        """Set to drop comments and filler events from what is passed on, up to the first token."""
         self.dropped_bytes = 0
         self.tokens = 0
-        """Events with a token, the end among them; counted until there are enough."""
+        """Events with a token, the end included; counted until there are enough."""
         self.has_token = False
         self.has_enough = False
-        """The tokens that were waited for are there, or there will be no more of them."""
+        """True if there are enough tokens, or the stream has ended."""
         self.has_ended = False
         self.error: bytes | None = None
         self.is_error_heard = False
-        """The official SDKs raise on it, as the provider wrote it."""
+        """True if the official SDKs raise on `error` as the provider wrote it."""
         self.malformed = 0
-        """Events before the first token that could not be read."""
+        """Number of events before the first token that could not be read."""
         self.is_foreign = False
-        """One of them was read, and belongs to another endpoint."""
+        """True if one of them has the format of another endpoint."""
         self.garbled = 0
-        """Events after the first token that cannot be what the format promises, by a look at the two ends of their
-        data: it is no `{...}`, nor `[DONE]`, nor an error's text. They are passed on all the same."""
+        """Number of events after the first token that cannot be in the promised format, judged by both ends of their
+        data: neither `{...}` nor `[DONE]` nor an error's text. They are passed on all the same."""
         self.is_cut = False
-        """It has said `[DONE]` and is not done. From there on nothing may be passed on, or clients would take what they
-        have for the whole (vLLM says so after an error)."""
+        """True if the stream has sent `[DONE]` too early. Nothing after it may be passed on, or clients would take the
+        response for complete (vLLM sends `[DONE]` after an error)."""
         self.lacks_finish = False
-        """What is missing of its end is what some servers never send (`stream_end: lenient`)."""
+        """True if the only missing part of the end is one that some servers never send (`stream_end: lenient`)."""
         self.is_in_comment = False
-        """Inside a comment too long to hold."""
+        """True inside a comment too long to buffer."""
         self.seeks_progress = False
-        """Set to have events read until one shows progress, which resets it. Dull ones are not read otherwise."""
+        """Set to have events read until one shows progress, which resets it. Dull events are not read otherwise."""
         self.usage = Usage()
 
     def feed(self, chunk: bytes) -> bytes:
-        """Takes what arrived; returns what may be passed on: everything up to the last event boundary.
+        """Takes the received bytes; returns what may be passed on: everything up to the last event boundary.
 
-        The rest of a cut event is of no use to a client, and would make the error event after it unreadable.
-        """
+        A partial event is of no use to a client, and would make an error event after it unreadable."""
         pending = self._pending
         if not pending and chunk.endswith(_USUAL_ENDS) and not self.is_cut:
             return self._look(chunk)
         if self.is_cut:
             return b""
-        # What is pending ends in no more than one line end: its last byte is all that can belong to a boundary.
+        # Pending bytes end in at most one line end, so only their last byte can belong to a boundary.
         seam = bytes(pending[-1:])
         boundary = last_boundary(seam + chunk) - len(seam)
         if boundary == 0:
-            # Nothing is pending. A CRLF may be cut in two: its second half belongs to the event before.
+            # Nothing is pending. If a CRLF was cut in two, its second half belongs to the event before.
             boundary = len(chunk) - len(chunk.lstrip(b"\r\n"))
         if boundary <= 0:
             return self._hold(chunk)
@@ -184,18 +185,18 @@ class StreamWatch:
 
     @property
     def may_end(self) -> bool:
-        """Whether the stream may end here: its dialect owes nothing more."""
+        """True if the stream may end here: its dialect requires nothing more."""
         return self.has_ended or self._reader.ends_unmarked()
 
     @property
     def expects_progress(self) -> bool:
-        """Whether a stream of this format without progress for minutes is dead."""
+        """True if a stream of this format without progress for minutes is dead."""
         return self._reader.expects_progress
 
     @property
     def missing_end(self) -> bytes:
-        """Events that the client still expects of a stream that has shown its end, to be sent to it in place of `held`;
-        b"" when there are none, and after an error."""
+        """Events that the client still expects of a stream that has shown its end, to be sent in place of `held`; b""
+        if none, and after an error."""
         return self._reader.missing_end() if self.error is None else b""
 
     @property
@@ -205,7 +206,7 @@ class StreamWatch:
 
     @property
     def is_inside(self) -> bool:
-        """The beginning of an event was passed on, and not yet its end."""
+        """True if the beginning of an event was passed on, and not yet its end."""
         return self._is_oversize
 
     def _hold(self, chunk: bytes) -> bytes:
@@ -214,7 +215,7 @@ class StreamWatch:
         self._pending += chunk
         comments = b""
         if not self._is_oversize:
-            # Looked for where a line has ended: again in each chunk, 1 MiB of one comment costs 4 s.
+            # Searched only at a line end: searching again in each chunk, 1 MiB of one comment costs 4 s.
             comments = self._comments() if b"\n" in chunk or b"\r" in chunk else b""
             if self.drops_filler and not self.has_token:
                 self.dropped_bytes += len(comments)
@@ -230,7 +231,8 @@ class StreamWatch:
         return passed
 
     def _comments(self) -> bytes:
-        """Whole lines of comment in front of an event keep a connection awake now, not when the event has come."""
+        """Takes complete comment lines in front of an event, so that they keep the connection alive before the event is
+        complete."""
         found = COMMENTS.match(self._pending)
         if found is None:
             return b""
@@ -254,13 +256,13 @@ class StreamWatch:
         return block
 
     def _sift(self, block: bytes) -> bytes:
-        """As `_look`, without filler as long as there is no token."""
+        """Like `_look`, but without filler until the first token."""
         kept = bytearray()
         for start, end in spans(block):
             if self.has_token:
                 self.dropped_bytes += start - len(kept)
                 return bytes(kept) + self._look(block[start:])
-            self._is_filler = True  # unless it is read, and more than that
+            self._is_filler = True  # `_read` may reset it
             if not self._read(block[start:end]):
                 break
             if not self._is_filler:
@@ -269,7 +271,7 @@ class StreamWatch:
         return bytes(kept)
 
     def _read(self, raw: bytes) -> bool:
-        """Notes what an event shows; says whether it may be passed on."""
+        """Notes what an event shows; returns True if it may be passed on."""
         is_whole = len(raw) <= MAX_EVENT_BYTES
         event = _event(raw if is_whole else raw[:_HEAD_BYTES], is_whole=is_whole)
         if event.data or event.name:
@@ -281,7 +283,7 @@ class StreamWatch:
         return not self.is_cut
 
     def _note(self, mark: Mark) -> None:
-        # Behind the first token not every event is read: what is counted there would depend on how bytes arrive.
+        # After the first token not every event is read: a count would depend on how the bytes arrive.
         self.seeks_progress = self.seeks_progress and not mark.is_progress
         self._is_filler = mark.is_filler
         self.malformed += mark.is_malformed and not self.has_token
@@ -301,7 +303,7 @@ class StreamWatch:
 
 
 def events_in(block: bytes) -> Iterator[Event]:
-    """Each event of `block` that ends in it and says anything."""
+    """Yields the complete events of `block` that have a name or data."""
     for start, end in spans(block):
         event = _event(block[start:end])
         if event.data or event.name:
@@ -309,7 +311,7 @@ def events_in(block: bytes) -> Iterator[Event]:
 
 
 def split_before(block: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """What of `block` comes before the first event with this data, and the rest; b"" where there is no such event."""
+    """Splits `block` before the first event with this data; the rest is b"" if there is no such event."""
     for start, end in spans(block):
         if _event(block[start:end]).data == data:
             return block[:start], block[start:]
@@ -319,7 +321,7 @@ def split_before(block: bytes, data: bytes) -> tuple[bytes, bytes]:
 def _event(raw: bytes, *, is_whole: bool = True) -> Event:
     name = ""
     data: list[bytes] = []
-    # More than the one at the beginning of a stream come of streams that were put together.
+    # Strips a byte order mark from every event: concatenated streams have more than one.
     for line in _LINE.split(raw.lstrip(b"\r\n").removeprefix(_BOM)):
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")

@@ -1,7 +1,6 @@
-"""What the transcripts and splices of all formats share: objects read and written, and what each stream has cost.
+"""Shared base of all formats' transcripts and splices: reading and writing events, and the cost of each stream.
 
-Owns the tally of a call's streams, and the course of an event from a new stream to the client. Does not own what an
-event means (`dialect.chat_told`, `dialect.messages_continuation`, `dialect.responses_told`).
+The meaning of events is in `dialect.chat_told`, `dialect.messages_continuation` and `dialect.responses_told`.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from llm_guard.dialect.seam import Seam
 from llm_guard.dialect.sse import Event, Usage, events_in
 
 _PLACES = 10_000
-"""No answer has as many choices, blocks, items or parts; what claims to would be counted up to."""
+"""Bound for indices, more than any response has of choices, blocks, items or parts: code counts up to an index."""
 Body = dict[str, Any]
-"""What stands in an event's data."""
+"""The data of an event."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one stream has cost, and how much of it reached the client."""
+    """Cost of one stream, and how much of it reached the client."""
 
     given_back: int = 0
-    """Pieces of the answer so far that stood in this stream's request."""
+    """Pieces of the response so far that this stream's request contained."""
     usage: Body = field(default_factory=dict)
-    """As the provider wrote it."""
+    """The usage as the provider wrote it."""
     is_final: bool = False
-    """The provider has counted the output to its end."""
+    """True if the provider has counted the complete output."""
     pieces: int = 0
     characters: int = 0
     told: int = 0
-    """Characters that were passed on."""
+    """Number of characters that were passed on."""
 
     def count(self, came: str, told: str) -> None:
         self.pieces += bool(came)
@@ -46,14 +45,14 @@ class Tally:
 
     @property
     def thrown_away(self) -> int:
-        """Tokens; one per piece, or the part of a piece that was not passed on."""
+        """Wasted tokens: one per piece, or the part of a piece that was not passed on."""
         lost = max(0, self.characters - self.told)
         return round(self.pieces * lost / self.characters) if self.characters else 0
 
     def counted(self, prompt: int | None) -> Body:
-        """The usage, estimated where the provider did not come to say it; `prompt` tokens are the client's own."""
+        """The usage, estimated where the provider had not reported it; `prompt`: tokens of the client's own prompt."""
         if not self.pieces and not self.usage:
-            return {}  # it has not said anything: nothing that could be summed
+            return {}  # the stream produced nothing to sum
         usage = dict(self.usage)
         if not _is_number(usage.get("input_tokens")) and prompt is not None:
             usage["input_tokens"] = prompt + self.given_back
@@ -72,7 +71,7 @@ class TalliedTranscript(Transcript):
 
     @abstractmethod
     def note(self, body: Body) -> None:
-        """Notes one event that the client got, in the client's terms."""
+        """Records one event that the client got, rewritten for the client."""
 
     @abstractmethod
     def said(self, body: Body) -> str:
@@ -95,7 +94,8 @@ class TalliedTranscript(Transcript):
         return sum(tally.thrown_away for tally in self.tallies)
 
     def total(self) -> Body:
-        """The usage of all streams in sum. A stream that died without naming its prompt had the one of the others."""
+        """The usage of all streams together. A stream that died before it reported its prompt had the same one as the
+        others."""
         named = [tally for tally in self.tallies if _is_number(tally.usage.get("input_tokens"))]
         prompt = max(0, named[-1].usage["input_tokens"] - named[-1].given_back) if named else None
         total: Body = {}
@@ -119,7 +119,7 @@ class TalliedTranscript(Transcript):
         self.note(body)
 
     def _keep(self, text: str, pieces: list[str]) -> None:
-        """Adds a text to those that were sent, unless the answer is too long to be of any use."""
+        """Adds a text to those that were sent, unless the response has become too long to be resumed."""
         self._kept += len(text)
         if text and self._kept <= MAX_TEXT:
             pieces.append(text)
@@ -129,7 +129,7 @@ _T = TypeVar("_T", bound=TalliedTranscript)
 
 
 class TalliedSplice(Splice, Generic[_T]):
-    """Reads the new stream's events one by one; what it passes on is marked and noted here."""
+    """Reads the new stream's events one by one; marks and records those that it passes on."""
 
     def __init__(self, told: _T, marker: Body, given_back: int) -> None:
         self._told = told
@@ -143,12 +143,12 @@ class TalliedSplice(Splice, Generic[_T]):
 
     @abstractmethod
     def _join(self, body: Body) -> Iterator[Body]:
-        """The events that the client is told when this one comes. Each is noted before the next is asked for."""
+        """Yields the client's events for this one. Each is recorded before the next is generated."""
 
     @property
     @abstractmethod
     def _is_settled(self) -> bool:
-        """Whether everything that comes now is new."""
+        """True if everything from now on is new."""
 
     def _take(self, body: Body | None) -> Iterator[Body]:
         if body is None or self.has_diverged or self._is_over:
@@ -166,14 +166,14 @@ class TalliedSplice(Splice, Generic[_T]):
         self.is_joined = self.is_joined or (self._is_settled and not self.has_diverged)
 
     def _gone_on(self, seam: Seam, text: str | None) -> str:
-        """What is new in a text that goes on; None ends it."""
+        """The new part of a text that continues; None ends the text."""
         new = seam.end() if text is None else seam.feed(text)
         self.has_diverged = seam.has_diverged
         return new
 
 
 def mapping(value: object) -> Body:
-    """The value, if it is an object."""
+    """The value if it is an object, else {}."""
     return value if isinstance(value, dict) else {}
 
 
@@ -183,18 +183,18 @@ def text_in(body: Body, key: str) -> str:
 
 
 def index_in(body: Body, key: str) -> int:
-    """A place in a list; -1 when there is none."""
+    """An index into a list; -1 if there is none."""
     value: Any = body.get(key)
     return int(value) if _is_number(value) and value < _PLACES else -1
 
 
 def count_of(value: Any) -> int:
-    """Tokens; 0 for what is no count."""
+    """A number of tokens; 0 if it is none."""
     return int(value) if _is_number(value) else 0
 
 
 def _body_of(event: Event) -> Body | None:
-    """None for what is no object or names no type."""
+    """The event's data; None if it is not an object or has no type."""
     body = object_in(event)
     if body is None:
         return None
@@ -203,13 +203,13 @@ def _body_of(event: Event) -> Body | None:
 
 
 def _written(body: Body) -> bytes:
-    # Escaped to ASCII: a provider may have cut an emoji between two events, and half of one cannot be encoded.
+    # Escaped to ASCII: a provider may have cut a surrogate pair between two events, and half of one cannot be encoded.
     data = json.dumps(body, separators=(",", ":"))
     return f"event: {body['type']}\ndata: {data}\n\n".encode("ascii", "backslashreplace")
 
 
 def _added(one: Body, other: Body) -> Body:
-    """Two usages as providers write them: numbers add up, of anything else the last word counts."""
+    """Adds two usages as providers write them: sums numbers, and takes the later of any other values."""
     total = dict(one)
     for key, value in other.items():
         before = total.get(key)
@@ -223,5 +223,5 @@ def _added(one: Body, other: Body) -> Body:
 
 
 def _is_number(value: Any) -> bool:
-    """As providers mean it: one of thousands of digits could be read, and never be written again."""
+    """True for a number that providers could mean: one of thousands of digits could be read but not written."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53

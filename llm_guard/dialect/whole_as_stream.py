@@ -1,7 +1,7 @@
-"""A whole answer, written as the stream that its request wanted: chat, completions, responses, messages.
+"""Writes a unary response as the stream that its request wanted: chat, completions, responses, messages.
 
-Owns the events. Does not own when an answer is written so (`gateway.unary`). Each part of an answer comes in
-one delta. What an endpoint has no event for cannot be written: nothing of an answer is left out.
+Each part of a response becomes one delta. A response with content that the endpoint has no event for cannot be written:
+nothing is left out. `gateway.unary` decides when a response is written as a stream.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _TEXT_OF_PART = {"output_text": "text", "refusal": "refusal"}
 _END_OF_RESPONSE = {"completed": "response.completed", "incomplete": "response.incomplete"}
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _WHOLE_BLOCKS = frozenset({"redacted_thinking", "container_upload"})
-"""Streams have them whole in `content_block_start`, as they have the results of tools."""
+"""Streams have these whole in `content_block_start`, like the results of tools."""
 
 
 class _Unwritable(Exception):
-    """The answer holds what no event of its endpoint can hold."""
+    """The response contains something that no event of its endpoint can hold."""
 
 
 def stream_of(path: str, answer: Body, *, is_usage_wanted: bool) -> bytes | None:
-    """The events of a whole answer to `path`; None if it cannot be written. `is_usage_wanted`: the `stream_options` of
-    a chat or completion include it."""
+    """The events of a unary response to `path`; None if it cannot be written. `is_usage_wanted`: the `stream_options`
+    of a chat or completion include it."""
     write = _WRITERS.get(path)
     if write is None:
         return None
@@ -42,7 +42,7 @@ def stream_of(path: str, answer: Body, *, is_usage_wanted: bool) -> bytes | None
 def _chat(answer: Body, is_usage_wanted: bool) -> Iterator[bytes]:
     head = _head(answer, "chat.completion.chunk")
     choices = _choices(answer)
-    # openai-python counts log probabilities twice that come with the first chunk of a choice.
+    # openai-python counts log probabilities twice if they come with the first chunk of a choice.
     for choice in choices:
         role = {"role": mapping(choice.get("message")).get("role") or "assistant"}
         yield data_event(head | {"choices": [{"index": choice["index"], "delta": role, "finish_reason": None}]})
@@ -57,7 +57,7 @@ def _chat(answer: Body, is_usage_wanted: bool) -> Iterator[bytes]:
 
 
 def _delta(message: Body) -> Body:
-    """All of the message but its role."""
+    """All of the message except its role."""
     delta = {key: value for key, value in message.items() if value is not None and key != "role"}
     if "tool_calls" in delta:
         calls = enumerate(_objects(delta["tool_calls"]))
@@ -171,7 +171,7 @@ _ITEMS: Mapping[str, Callable[[Body, Body], tuple[Body, Iterator[Body]]]] = {
     "function_call": _call,
     "custom_tool_call": _call,
 }
-"""Other items are whole when they are added."""
+"""Other items are complete in `response.output_item.added`."""
 
 
 # messages
@@ -195,7 +195,7 @@ def _message(answer: Body, _is_usage_wanted: bool) -> Iterator[bytes]:
 
 
 def _block(block: Body) -> tuple[Body, list[Body]]:
-    """A content block as it begins, and what is added to it."""
+    """The start of a content block, and the deltas that complete it."""
     kind = text_in(block, "type")
     if kind == "text":
         start: Body = block | {"text": ""} | ({"citations": []} if block.get("citations") else {})

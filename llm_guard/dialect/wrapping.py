@@ -1,6 +1,6 @@
-"""What a model puts around a text that it was to go on with: a quotation, a code fence.
+"""Removes the end of what a model puts around a text that it was to continue: a quotation or a code fence.
 
-Owns how such a wrapping ends, and leaves its end out. Does not own how it begins (`dialect.instructed`).
+How such a wrapping begins is recognised in `dialect.instructed`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _MAYBE_FENCE = re.compile(r" {0,3}(?:`{0,2}|~{0,2}|(?:`{3,}|~{3,})[ \t\r]*)")
 
 
 class Rest(Protocol):
-    """The text behind a seam."""
+    """The text after a join."""
 
     has_diverged: bool
-    """What came last may or may not be the wrapping's: nothing more may be passed on."""
+    """True if the last characters may or may not belong to the wrapping: nothing more may be passed on."""
 
     def feed(self, text: str) -> str: ...
     def end(self) -> str: ...
 
 
 class Bare:
-    """A text in no wrapping."""
+    """A text without a wrapping."""
 
     has_diverged = False
 
@@ -48,11 +48,11 @@ def closers_of(quote: str) -> str:
 
 
 class Quoted:
-    """A text behind an opening quotation mark. A mark in which it ends is left out, unless it may be the text's own:
-    then nothing shows whether the wrapping was closed, and the end of the text is unknown."""
+    """A text after an opening quotation mark. Drops the mark at its end, unless it may be the text's own: then it is
+    unclear whether the wrapping was closed, and the end of the text is unknown."""
 
     def __init__(self, sent: str, quote: str, *, is_own: bool) -> None:
-        """`is_own`: the opening mark stands before the same words in the text as well."""
+        """`is_own`: the sent text has the opening mark before the same words as well."""
         self._closers = closers_of(quote)
         self._text = sent
         self._is_own = is_own
@@ -78,7 +78,7 @@ class Quoted:
 
 
 def _may_belong_to(text: str, mark: str) -> bool:
-    """Whether a mark behind the text may be the text's own: one of its quotations is open, or the mark may be an
+    """True if a mark after the text may be the text's own: one of its quotations is open, or the mark may be an
     apostrophe, inches, or the beginning of another quotation."""
     before = text[-1:]
     if mark in "'`" or before.isspace() or before in "([{=" or (before.isdigit() and _INCHES.search(text) is not None):
@@ -87,7 +87,7 @@ def _may_belong_to(text: str, mark: str) -> bool:
 
 
 def _has_open(text: str) -> bool:
-    """Whether any quotation in the text has not been closed."""
+    """True if any quotation in the text has not been closed."""
     if text.count('"') % 2 == 1:
         return True
     opened: list[str] = []
@@ -100,16 +100,15 @@ def _has_open(text: str) -> bool:
 
 
 class Fenced:
-    """A text behind an opening code fence. The one that ends it is left out, one that ends a block of the text is not.
+    """A text after an opening code fence. Drops the fence that ends it, but not one that ends a block of the text.
 
-    Where a fence may be either, and text follows it, the text ends.
-    """
+    Where a fence may be either, and text follows it, the text ends."""
 
     def __init__(self, sent: str, mark: str) -> None:
         self._mark = mark
         *lines, self._line = sent.split("\n")
         self._open = ""
-        """The fence of the text's own block that is open."""
+        """The fence of the text's own open block; "" if none."""
         for line in lines:
             self._note(line)
         self._held = ""
@@ -124,7 +123,7 @@ class Fenced:
         return "" if self._may_end() else held
 
     def _take(self, char: str) -> str:
-        """What is passed on now that this character has come."""
+        """Takes a character; returns the text that can now be passed on."""
         if self._is_ended or (self._line[-1:].isspace() and self._may_end()):
             self.has_diverged = not char.isspace()
         if self._is_ended or self.has_diverged:
@@ -153,7 +152,7 @@ class Fenced:
         return held + char
 
     def _may_end(self) -> bool:
-        """Whether the last line is a fence, and none of the text's own is open that it could end."""
+        """True if the last line is a fence that does not end a block of the text itself."""
         found = _FENCE_LINE.fullmatch(self._line.rstrip())
         return found is not None and not self._open and found[1].startswith(self._mark) and not found[2]
 

@@ -1,15 +1,15 @@
-"""What watches upstreams and brings them back. Nothing here is on a call's way.
+"""Health probes of upstreams, and supervision of local inference engines. Both run beside the calls, never inside one.
 
-signs     how an upstream was found, for whoever wants to know
-subjects  what is looked at
-looks     one look: what is asked
-prober    one look after the other, and what comes of them
+signs     the result of probing an upstream, as other modules see it
+subjects  the upstreams and deployments to probe
+looks     one probe: its request and how much of the response is read
+prober    runs the probes repeatedly and publishes their results
 
-engines         all engines of the config, over reloads
-supervisor      one of them: what it is told, and what is done when it is down
-schedule        how it is brought back, in words
-strategy        how an engine is started and stopped: the protocol
-command_engine  as a child process; its environment, its leash to us, the tail of what it prints
+engines         all engines of the config, across reloads
+supervisor      one engine: operator commands, events, and restarts when it is down
+schedule        text that describes an engine's restarts
+strategy        the protocol for starting and stopping an engine
+command_engine  as a child process; environment, launcher (leash) and last output (tail)
 docker_engine   as a container of Docker or Podman
 systemd_engine  as a unit of systemd
 """

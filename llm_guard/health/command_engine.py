@@ -1,8 +1,8 @@
-"""An engine that is a child process of the gateway.
+"""Runs an engine as a child process of the gateway.
 
-Owns the process, its group, and the last of what it prints. It ends with the gateway, and leaves nothing behind: a
-gateway that comes back could neither wait for it nor read from it, and would find its port taken. Who wants an engine
-to outlive the gateway runs it under systemd or in a container.
+Manages the process, its process group, and the last lines of its output. The process ends with the gateway: a restarted
+gateway could neither wait for an orphan nor read from it, and would find its port taken. To make an engine outlive the
+gateway, run it under systemd or in a container.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _log = structlog.get_logger("llm_guard.health.command_engine")
 
 _LEASH = str(Path(__file__).with_name("leash.py"))
 _KILLED_S = 5.0
-"""So long a process may take to end that was killed."""
+"""How long a process may take to end after SIGKILL."""
 
 
 class CommandEngine:
-    """As `strategy.Strategy`."""
+    """Implements `strategy.Strategy` for a child process."""
 
     def __init__(self, config: CommandConfig, clock: Clock, own: Mapping[str, str] = os.environ) -> None:
         """`own`: the gateway's environment."""
@@ -66,7 +66,7 @@ class CommandEngine:
         self._check()
         if self._child is not None:
             _bury(self._child.pid)
-        # Whoever is cancelled while a process begins must not leave one that nobody knows.
+        # Shielded: a cancelled start must not leave a process without a `_child` that refers to it.
         self._starting = asyncio.get_running_loop().create_task(self._begin())
         await asyncio.shield(self._starting)
 
@@ -98,7 +98,7 @@ class CommandEngine:
             _log.error("an engine stays behind", program=self.place, problem=str(error))
 
     def _check(self) -> None:
-        """Before a process is made only to say the same."""
+        """Finds a missing folder or program before a process is created, and raises EngineError."""
         program = self._argv[0]
         if self._folder is not None and not Path(self._folder).is_dir():
             raise EngineError(f"there is no folder {self._folder}: set command.folder to one that there is")
@@ -135,32 +135,32 @@ class _Child(asyncio.SubprocessProtocol):
     def __init__(self, tail: Tail) -> None:
         self.ended = asyncio.Event()
         self.code: int | None = None
-        """Below 0 the signal that ended it; None: it runs."""
+        """Exit code; negative: the number of the signal that ended it; None: it is running."""
         self.pid = 0
         self._tail = tail
 
     def signal(self, number: signal.Signals) -> None:
-        """To it and all its children, as systemd's control-group does."""
+        """Signals the whole process group, like systemd's `KillMode=control-group`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.SubprocessTransport", transport)  # uvloop's is none by its class
+        self._transport = cast("asyncio.SubprocessTransport", transport)  # uvloop's transport is not a subclass
         self.pid = self._transport.get_pid()
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002  # as asyncio calls it
+    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002  # asyncio's signature
         self._tail.feed(data)
 
     def process_exited(self) -> None:
         self.code = self._transport.get_returncode()
-        self.signal(signal.SIGKILL)  # its children: they would keep the port and the memory
+        self.signal(signal.SIGKILL)  # its children would keep the port and the memory
         self._transport.close()
         self.ended.set()
 
 
 def _bury(group: int) -> None:
-    """A gateway that is process 1, as in a container, inherits the children of an engine that has ended: nobody else
-    takes note of their end, and each would stay as a zombie."""
+    """Reaps orphans of an engine that has ended. A gateway that is process 1, as in a container, inherits them, and
+    each would stay as a zombie."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:
             pass

@@ -1,11 +1,11 @@
-"""An engine that is a container, of Docker or Podman: by the part of Docker's HTTP API that both have, on their socket.
+"""Runs an engine as a container, through the part of Docker's HTTP API that Docker and Podman share, on their socket.
 
-Owns what is asked of the daemon, how long for, and what its answers mean. Does not own the container: it must be there,
-and stays when the gateway goes.
+Defines the requests to the daemon, their timeouts, and what the responses mean. The container must exist already, and
+keeps running when the gateway ends.
 
 Sources: Docker Engine API 1.57, ContainerStart, ContainerStop, ContainerInspect, and its ContainerState;
-containers/podman, pkg/api/server/register_containers.go, which has the same under the same paths. Without a version in
-the path each takes its own.
+containers/podman, pkg/api/server/register_containers.go, which has the same endpoints under the same paths. Without a
+version in the path each daemon uses its own.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from llm_guard.health.strategy import EngineError, Found, poll_gone
 
 _ANSWER_S = 10.0
 _START_S = 60.0
-"""Volumes, networks and devices are set up meanwhile."""
+"""Long, because the daemon sets up volumes, networks and devices meanwhile."""
 _BEYOND_GRACE_S = 15.0
 _MOST_BYTES = 1 << 20
 _DONE = (204, 304)
-"""304: it was so already."""
+"""304: the container was in that state already."""
 _RUNS = ("running", "restarting", "stopping")
-"""restarting: its own restart policy brings it back, and the prober tells whether it does."""
+"""`restarting`: the container's own restart policy brings it back, and the prober finds out whether that works."""
 
 
 class ContainerEngine:
-    """As `strategy.Strategy`."""
+    """Implements `strategy.Strategy` for a container."""
 
     def __init__(self, config: ContainerConfig, daemon: Literal["docker", "podman"], clock: Clock) -> None:
         self._container = config.container
@@ -46,7 +46,7 @@ class ContainerEngine:
 
     @property
     def output(self) -> tuple[str, ...]:
-        """It goes to the daemon's log."""
+        """Empty: the output goes to the daemon's log."""
         return ()
 
     async def look(self) -> Found:
@@ -60,7 +60,7 @@ class ContainerEngine:
             )
         if str(state.get("Status", "")).lower() not in _RUNS:
             return Found(False, why=_ending(state))
-        # Its start, as its PID alone may be another one's tomorrow.
+        # Includes the start time, because a PID may be reused.
         return Found(True, f"{state.get('StartedAt')} {state.get('Pid')}")
 
     async def start(self) -> None:
@@ -69,7 +69,7 @@ class ContainerEngine:
             raise self._refusal("started", status, body)
 
     async def stop(self, grace_s: float) -> None:
-        # It kills the container when that time is over.
+        # The daemon kills the container when that time is over.
         status, body = await self._ask("POST", f"stop?t={max(1, round(grace_s))}", grace_s + _BEYOND_GRACE_S)
         if status not in _DONE:
             raise self._refusal("stopped", status, body)
@@ -78,7 +78,7 @@ class ContainerEngine:
         return await poll_gone(self, self._clock)
 
     async def close(self, grace_s: float) -> None:
-        """The container stays."""
+        """Does nothing: the container keeps running."""
 
     async def _ask(self, method: str, what: str, within_s: float) -> tuple[int, dict[str, Any]]:
         url = f"http://localhost/containers/{self._container}/{what}"
@@ -134,7 +134,7 @@ def _said(error: Exception) -> str:
 
 
 def _usual_socket(daemon: Literal["docker", "podman"]) -> str:
-    """podman-system-service(1): root's is the system's, anybody else's in their own folder."""
+    """Default socket. podman-system-service(1): the system's for root, for other users the one in XDG_RUNTIME_DIR."""
     if daemon == "docker":
         return "/var/run/docker.sock"
     if os.getuid() == 0:

@@ -1,7 +1,6 @@
-"""All engines of the config, each looked after by itself.
+"""All engines of the config, each with its own supervisor.
 
-Owns which there are, over reloads, and that none of ours is left behind. Does not own the care of one
-(`health.supervisor`).
+Creates and ends supervisors across reloads, and leaves none of the gateway's own processes behind.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from llm_guard.policy.engine import Turn
 
 
 class Engines:
-    """`start` when the prober runs, `adopt` at a reload, `await stop`. Of one event loop."""
+    """Supervises all engines. Call `adopt` once the prober runs and at each reload, and `await stop()` at the end.
+    Belongs to one event loop."""
 
     def __init__(
         self,
@@ -29,22 +29,22 @@ class Engines:
         draw: Callable[[], float],
         make: Callable[[EngineConfig, Clock], Strategy] | None = None,
     ) -> None:
-        """`make`: by whom an engine is started and stopped."""
+        """`make` creates what starts and stops an engine; `strategy_of` by default."""
         self.tell: Tell = _nobody
-        """Who hears of all that happens; set once."""
+        """Called with each state change of an engine. Set once."""
         self._probing = probing
         self._clock = clock
         self._draw = draw
         self._make = make or strategy_of
         self._supervisors: dict[str, Supervisor] = {}
         self._stopped: list[str] = []
-        """As far as it was known before there were supervisors, or after."""
+        """Engines stopped by an operator, as known before the first `adopt` or after `stop`."""
         self._ending: dict[asyncio.Task[None], Supervisor] = {}
-        """Those whose care ends, also by a reload."""
+        """Supervisors that are ending, also because of a reload."""
 
     def adopt(self, configs: Mapping[str, EngineConfig]) -> None:
-        """Looks after these: new ones are started, unless they are spare or were stopped before a restart; the care of
-        those that are gone ends, and so do they if they are ours."""
+        """Supervises exactly these engines. New ones are started, unless they are standby (`spare`) or were stopped
+        before a restart. Supervision of removed ones ends, and with it the processes that belong to the gateway."""
         stopped = self.stopped()
         for name in self._supervisors.keys() - configs.keys():
             gone = self._supervisors.pop(name)
@@ -61,17 +61,18 @@ class Engines:
         self._stopped = []
 
     def recall(self, stopped: Iterable[str]) -> None:
-        """These were stopped by somebody before the gateway was started again. Before the first `adopt`."""
+        """Restores the engines that an operator had stopped before the gateway restarted. Call before the first
+        `adopt`."""
         self._stopped = list(stopped)
 
     def stopped(self) -> list[str]:
-        """Those that somebody has stopped; once the gateway ends, those of that moment."""
+        """Engines that an operator has stopped; after `stop`, those stopped at that moment."""
         if not self._supervisors:
             return self._stopped
         return [name for name, each in self._supervisors.items() if each.is_stopped]
 
     async def stop(self, hurry: asyncio.Event) -> None:
-        """Ends the care of all, and those that are ours; once `hurry` is set, without their time of grace."""
+        """Ends all supervision and the gateway's own processes; without their stop timeout once `hurry` is set."""
         self._stopped = self.stopped()
         for each in self._supervisors.values():
             self._dismiss(each)
@@ -87,11 +88,11 @@ class Engines:
         await ended
 
     def seen(self) -> list[EngineSeen]:
-        """In the order of the config."""
+        """All engines, in the order of the config."""
         return [each.seen() for each in self._supervisors.values()]
 
     def find(self, name: str) -> Supervisor | None:
-        """The one who looks after it."""
+        """Supervisor of an engine; None: no such engine."""
         return self._supervisors.get(name)
 
     def names(self) -> Iterable[str]:
@@ -113,7 +114,7 @@ class Engines:
 
 
 def strategy_of(config: EngineConfig, clock: Clock) -> Strategy:
-    """As the config says."""
+    """Returns the implementation for the engine's kind."""
     match config.way:
         case CommandConfig() as way:
             return CommandEngine(way, clock)
@@ -124,4 +125,4 @@ def strategy_of(config: EngineConfig, clock: Clock) -> Strategy:
 
 
 def _nobody(_engine: str, _turn: Turn) -> None:
-    """Nobody hears."""
+    """Discards the event."""

@@ -1,7 +1,7 @@
-"""What a child of the gateway finds in its environment.
+"""The environment that a child process of the gateway gets.
 
-Owns the list of what is passed on. The gateway's own holds the keys of providers, the operator's token and more: a
-child gets what is known to be harmless or its own business, and nothing else.
+The gateway's own environment holds provider keys, the operator's token and more. A child gets only variables that are
+known to be harmless or that the config names.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ _FAMILIES = (
     "RCCL_", "ROCM_", "ROCR_", "TORCH_", "TRANSFORMERS_", "VLLM_", "XDG_",
 )  # fmt: skip
 _SECRETIVE = ("KEY", "PASSWORD", "SECRET", "TOKEN")
-"""One of these in its name, and even one of a family is passed on by name only: VLLM_API_KEY, HF_HUB_TOKEN."""
+"""A variable of a family with one of these in its name is passed on only if the config names it: VLLM_API_KEY,
+HF_HUB_TOKEN.
+"""
 
 
 def environment(own: Mapping[str, str], passed: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-    """For a child: of `own` what is harmless and what `passed` names, and `given` over both."""
+    """Environment of a child: the harmless part of `own`, the variables of `own` that `passed` names, and `given` on
+    top."""
     harmless = {name: value for name, value in own.items() if _is_harmless(name)}
     named = {name: own[name] for name in passed if name in own}
     return {**harmless, **named, **given}

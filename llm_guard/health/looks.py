@@ -1,7 +1,6 @@
-"""One look at an upstream, over the same connections as calls: what is asked, and how much of the answer is read.
+"""One probe of an upstream, over the same connections as calls: its request, and how much of the response is read.
 
-Owns the requests. Does not own what their answers mean (`policy.probing`), nor when one is made and how long it may
-take (`health.prober`).
+What the responses mean is decided in `policy.probing`; when and how long to probe, in `health.prober`.
 """
 
 from __future__ import annotations
@@ -23,22 +22,23 @@ from llm_guard.policy.probing import ProbeSettings, Sight, judge_completion, jud
 
 _MOST_BYTES = 1 << 16
 _MOST_LIST_BYTES = 1 << 22
-"""Of a list of models. OpenRouter's has half a megabyte."""
+"""Limit for a list of models. OpenRouter's is half a megabyte."""
 _ANTHROPIC_VERSION = "2023-06-01"
 _LIMIT_OF = {"openai": "max_completion_tokens", "azure": "max_completion_tokens"}
-"""How a family calls the most tokens of an answer: OpenAI's later models refuse `max_tokens`, which all others know
-(platform.openai.com/docs/api-reference/chat/create)."""
+"""Each family's parameter for the maximum number of tokens. OpenAI's later models refuse `max_tokens`, which all others
+accept (platform.openai.com/docs/api-reference/chat/create).
+"""
 
 
 class Look(Protocol):
-    """Looks at one subject, again and again."""
+    """Probes one subject repeatedly."""
 
     async def look(self) -> Sight:
-        """Takes as long as it takes. Cancelled, it closes the exchange at once."""
+        """Runs one probe. Has no timeout of its own; closes the exchange at once if cancelled."""
 
 
 def look_at(subject: Subject, connections: Connections) -> Look:
-    """The kind of look that the subject's settings ask for."""
+    """Creates the kind of probe that the subject's settings name."""
     asker = _Asker(subject.upstream, connections)
     if not isinstance(subject.settings, ProbeSettings):
         return _CompletionLook(asker, subject.model or "")
@@ -52,12 +52,12 @@ class _Heard:
     status: int
     is_json: bool
     body: bytes
-    """Empty where it is too long to be read."""
+    """Empty if the response was longer than the limit."""
 
 
 class _HealthLook:
-    """HEAD, and GET where that is not enough: it is refused, or there is JSON to read. What was enough once is asked
-    first from then on."""
+    """Sends HEAD, and GET if HEAD is refused or the response is JSON that must be read. Once GET has succeeded, later
+    probes send GET only."""
 
     def __init__(self, asker: _Asker, path: str) -> None:
         self._asker = asker
@@ -77,7 +77,7 @@ class _HealthLook:
 
 
 class _ModelsLook:
-    """GET of the list of models, with the upstream's own key."""
+    """Gets the list of models with the upstream's own key."""
 
     def __init__(self, asker: _Asker, wanted: Collection[str]) -> None:
         self._asker = asker
@@ -90,7 +90,7 @@ class _ModelsLook:
 
 
 class _CompletionLook:
-    """POST of a call for one token."""
+    """Sends a call for one token."""
 
     def __init__(self, asker: _Asker, model: str) -> None:
         self._asker = asker
@@ -121,11 +121,11 @@ class _Asker:
         self._connections = connections
 
     def target(self, path: str) -> str:
-        """The path of an endpoint of the API, as the upstream has it."""
+        """Path of an API endpoint at this upstream."""
         return f"{self.upstream.base_path}{'/v1' if self.upstream.dialect == 'anthropic' else ''}{path}"
 
     async def ask(self, method: str, target: str, body: bytes = b"", most: int = _MOST_BYTES) -> _Heard:
-        """One exchange; at most `most` bytes of its answer are read. Raises UpstreamError."""
+        """Runs one exchange and reads at most `most` bytes of its response. Raises UpstreamError."""
         exchange = await self._send(method, target, body)
         try:
             is_json = "json" in lower_names(exchange.headers).get("content-type", "")
@@ -134,7 +134,8 @@ class _Asker:
             exchange.abort()
 
     async def _send(self, method: str, target: str, body: bytes) -> Exchange:
-        """A kept-alive connection that had been closed says nothing: then, and for what costs, a fresh one."""
+        """Repeats the request on a new connection if the kept-alive one had been closed: that says nothing about the
+        upstream. A POST, which costs tokens, uses a new connection from the start."""
         is_repeatable = method != "POST"
         headers = _headers(self.upstream)
         if body:
@@ -149,7 +150,7 @@ class _Asker:
 
 
 def sight_of(error: UpstreamError) -> Sight:
-    """What it says of an upstream that an exchange has broken."""
+    """Result of a probe after its exchange failed: `failed` if the upstream caused it, else `unclear`."""
     is_theirs = error.kind.source is Source.UPSTREAM
     return Sight("failed" if is_theirs else "unclear", error.detail)
 

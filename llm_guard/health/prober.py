@@ -1,7 +1,7 @@
-"""Looks at upstreams again and again, beside the calls: each by itself, so that a slow one holds up no other.
+"""Probes upstreams repeatedly, beside the calls. Each is probed by its own task, so that a slow one delays no other.
 
-Owns when each is looked at, what is known of each, and who hears of it. Does not own what is asked (`health.looks`),
-what an answer means (`policy.probing`), nor what a call makes of it (`gateway.way`).
+Schedules the probes, keeps their results and notifies subscribers. The requests are in `health.looks`, their evaluation
+in `policy.probing`, and the effect on calls in `gateway.way`.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ _TOOK_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """One subject, as long as it is looked at."""
+    """State of one probed subject."""
 
     subject: Subject
     look: Look
     record: Record = field(default_factory=Record)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
-    """They want a look that has not begun yet."""
+    """Callers of `wait_looks` that need a probe that has not started yet."""
     last: Finding | None = None
     last_ok_wall: float | None = None
     looked_wall: float | None = None
     took_s: float | None = None
     successes: float = 0.0
-    """When its calls succeeded last, as the look before knew it."""
+    """Time of the subject's last successful call, as of the previous probe."""
 
 
 class Prober:
-    """`adopt` begins it, and takes another config; `stop` ends it. Of one event loop."""
+    """Probes all subjects of the config. `adopt` starts it or applies a new config; `stop` ends it. Belongs to one
+    event loop."""
 
     def __init__(
         self,
@@ -59,8 +60,8 @@ class Prober:
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
-        """`deployments`: all that calls may go to, at any moment; `down`: where calls read which of them are down;
-        `end_hints`: called with those that a probe has found well (`Gateway.end_hints`)."""
+        """`deployments` returns all current deployments; calls read from `down` which of them are down; `end_hints` is
+        called with the deployments that a probe found healthy (`Gateway.end_hints`)."""
         self._new_look = new_look
         self._deployments = deployments
         self._down = down
@@ -74,15 +75,15 @@ class Prober:
         self._hearers: dict[str, list[Hear]] = {}
         self._failed: dict[str, str] = {}
         self.on_change: Callable[[ProbeView], None] | None = None
-        """Hears when one that was up is down, and the reverse."""
+        """Called when a subject goes from up to down or back."""
         self.counts: Counter[tuple[str, str, str]] = Counter()
-        """Looks since the start, by upstream, kind and finding."""
+        """Probes since the start, by upstream, kind and finding."""
         self.durations: dict[str, Distribution] = {}
-        """Of looks that were answered, by upstream; seconds."""
+        """Durations in seconds of the probes that were answered, by upstream."""
 
     def adopt(self, config: Config, upstreams: Mapping[str, Upstream]) -> None:
-        """Looks at what this config says. What is the same goes on as it was; what has changed begins anew; what is
-        gone is forgotten."""
+        """Probes the subjects of this config. Unchanged subjects keep their state, changed ones start from scratch,
+        removed ones are forgotten."""
         self._turns = asyncio.Semaphore(config.probing.concurrency)
         wanted = subjects_of(config, upstreams)
         for key, watched in list(self._watched.items()):
@@ -96,29 +97,29 @@ class Prober:
         self._tell_calls()
 
     async def stop(self) -> None:
-        """Ends every look, at once."""
+        """Cancels all probes at once."""
         for key in list(self._watched):
             self._end(key)
         if self._ending:
             await asyncio.wait(self._ending)
 
-    # what is known
+    # results
 
     def views(self) -> list[ProbeView]:
-        """Everything that is looked at, in the config's order, upstreams first."""
+        """All probed subjects in the config's order, upstreams first."""
         return [self._view(each) for each in self._watched.values()]
 
     def subjects(self) -> list[Subject]:
-        """The same, as the config has it."""
+        """All probed subjects, as configured, in the same order."""
         return [each.subject for each in self._watched.values()]
 
     def view(self, upstream: str, model: str | None = None) -> ProbeView | None:
-        """An upstream as a whole, or a deployment of it; None: it is not looked at."""
+        """State of an upstream as a whole, or of one deployment; None: it is not probed."""
         watched = self._watched.get((upstream, model))
         return None if watched is None else self._view(watched)
 
     def why_down(self, deployment: Deployment) -> str | None:
-        """A phrase, where looks at its upstream or at itself have found it down."""
+        """Reason why probes found this deployment or its upstream down; None: they did not."""
         if not self._down.has(deployment):
             return None
         for key in _keys(deployment):
@@ -129,18 +130,18 @@ class Prober:
         return None
 
     def last_ok_wall(self, deployment: Deployment) -> float | None:
-        """When a look at its upstream or at itself found all well last, in seconds since the epoch."""
+        """Time of the last `ok` probe of this deployment or its upstream, in seconds since the epoch."""
         found = (self._watched.get(key) for key in _keys(deployment))
         return max((each.last_ok_wall or 0.0 for each in found if each is not None), default=0.0) or None
 
     def why_failed(self, upstream: str) -> str | None:
-        """Why its engine was given up; None: it was not."""
+        """Reason why the upstream's engine was given up; None: it was not."""
         return self._failed.get(upstream)
 
-    # what others ask of it
+    # requests from other modules
 
     def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
-        """`hear` hears of each look at it from now on, also over reloads. Returns how to end that."""
+        """Calls `hear` after each probe of this upstream, also across reloads. Returns a function that unsubscribes."""
         hearers = self._hearers.setdefault(upstream, [])
         hearers.append(hear)
 
@@ -151,13 +152,14 @@ class Prober:
         return end
 
     def look_now(self, upstream: str) -> None:
-        """Looks at it as soon as it can; if a look is under way, once more after it. Not where it is not looked at."""
+        """Probes this upstream as soon as possible; if a probe is running, once more after it. Does nothing if it is
+        not probed."""
         for key, watched in self._watched.items():
             if key[0] == upstream:
                 watched.wake.set()
 
     async def wait_looks(self, upstream: str | None) -> list[ProbeView]:
-        """Looks at it and its deployments, or at all there is, and returns what has been found then."""
+        """Probes this upstream and its deployments (None: all subjects) and returns the results."""
         asked = {key: each for key, each in self._watched.items() if upstream in (None, key[0])}
         waiters = {key: asyncio.get_running_loop().create_future() for key in asked}
         for key, watched in asked.items():
@@ -168,15 +170,15 @@ class Prober:
         return [self._view(each) for key, each in self._watched.items() if key in asked]
 
     def set_failed(self, upstream: str, why: str | None) -> None:
-        """Its engine was given up: it is `failed`, and asked after all others. None: it has come back, or is tried
-        again."""
+        """Marks the upstream as failed because its engine was given up: its deployments are tried last. None clears the
+        mark."""
         if why is None:
             self._failed.pop(upstream, None)
         else:
             self._failed[upstream] = why
         self._tell_calls()
 
-    # one after the other
+    # the loop of each subject
 
     def _begin(self, key: Key, subject: Subject) -> None:
         watched = self._watched[key] = _Watched(subject, self._new_look(subject))
@@ -184,7 +186,7 @@ class Prober:
         self._tasks[key] = asyncio.get_running_loop().create_task(self._watch(watched))
 
     def _end(self, key: Key) -> None:
-        """Whoever waits for it has nothing more to wait for."""
+        """Ends the subject's task and releases the callers that wait for a probe."""
         task, watched = self._tasks.pop(key), self._watched.pop(key)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -199,14 +201,14 @@ class Prober:
             try:
                 async with self._turns:
                     await self._look(watched)
-            except Exception:  # noqa: BLE001  # the next look may do better; without one nobody would ever know more
+            except Exception:  # noqa: BLE001  # the loop must go on: without probes a down upstream would stay down
                 _log.exception("a look failed", upstream=watched.subject.upstream.name)
             finally:
                 _resolve(waiters)
             await self._pause(watched, delay_s(rules.interval, rules.jitter, self._draw()))
 
     async def _pause(self, watched: _Watched, seconds: float) -> None:
-        """Until it is time, or somebody asks."""
+        """Waits until the next probe is due or requested."""
         alarm = self._clock.call_at(self._clock.now() + seconds, watched.wake.set)
         try:
             await watched.wake.wait()
@@ -239,7 +241,7 @@ class Prober:
         except UpstreamError as error:
             return sight_of(error)
 
-    # what comes of it
+    # effects of a result
 
     def _conclude(self, watched: _Watched, sight: Sight) -> None:
         subject, record = watched.subject, watched.record
@@ -264,8 +266,8 @@ class Prober:
         self._down.keys = frozenset(down | {(name, None) for name in self._failed})
 
     def _tell_breakers(self, subject: Subject, sight: Sight, failures_before: int) -> None:
-        """An open one may let a call through before its time. The host's hears of connections, and any answer shows
-        one; the deployments' hear of answers."""
+        """Lets open breakers admit a call early. A host's breaker judges connections, so any response counts; a
+        deployment's judges responses."""
         if sight.finding not in ("ok", "answered"):
             return
         for host in {each.host for each in self._deployments() if each.upstream.name == subject.upstream.name}:
@@ -287,7 +289,8 @@ class Prober:
         return max((each.last_success_wall or 0.0 for each in self._of(subject)), default=0.0)
 
     def _of(self, subject: Subject) -> list[Deployment]:
-        """The deployments that a look at it is evidence of; that files can be listed says nothing of models."""
+        """The deployments that this subject's probes are evidence for. Excludes those without a model: a reachable list
+        of files says nothing about models."""
         name, model = subject.key
         return [
             each
@@ -312,7 +315,7 @@ class Prober:
 
 
 def _keys(deployment: Deployment) -> tuple[Key, ...]:
-    """Under which looks are evidence of it."""
+    """Keys of the subjects with probes that are evidence for this deployment."""
     name, model = deployment.upstream.name, deployment.model
     return ((name, None),) if model is None else ((name, None), (name, model))
 

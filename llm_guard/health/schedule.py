@@ -1,7 +1,4 @@
-"""How an engine is brought back, in words: what `llm-guard check` says of it.
-
-Owns the words. Does not own the schedule (`policy.restarts`).
-"""
+"""Describes how an engine is restarted, for `llm-guard check`. The schedule itself is in `policy.restarts`."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ from llm_guard.config import EngineConfig
 from llm_guard.policy.restarts import GivingUp, delay_s, giving_up
 
 _SHOWN = 6
-"""Waits; after these they are all the longest, or nobody counts them."""
+"""Number of waits that are listed. Later ones are usually all the maximum."""
 
 
 def schedule(name: str, config: EngineConfig) -> list[str]:
-    """A line for what it is and how it is restarted, and one for when it is given up."""
+    """Returns one line with the engine and its restart schedule, and one line that says when it is given up."""
     rules = config.restart.settings
     waits = [delay_s(rules, attempt, 0.5) for attempt in range(1, rules.max_attempts + 1)]
     more = f", ... {len(waits)} in all" if len(waits) > _SHOWN else ""

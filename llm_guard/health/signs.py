@@ -1,7 +1,4 @@
-"""How an upstream was found when it was looked at.
-
-Owns the nouns. Does not own the looking (`health.prober`).
-"""
+"""The result of probing an upstream, as other modules see it. The probing itself is in `health.prober`."""
 
 from __future__ import annotations
 
@@ -15,25 +12,25 @@ __all__ = ["Finding", "Hear", "ProbeKind", "ProbeState", "ProbeView"]
 
 @dataclass(frozen=True, slots=True)
 class ProbeView:
-    """What is known of one upstream, or of one deployment of it."""
+    """Probe state of one upstream or one deployment."""
 
     upstream: str
     state: ProbeState
     why: str = ""
-    """Of the last look, where it did not find all well."""
+    """Problem that the last probe found; empty: none."""
     failures: int = 0
-    """In a row."""
+    """Failed probes in a row."""
     last_ok_wall: float | None = None
-    """Seconds since the epoch; of looks that were `ok`."""
+    """Time of the last `ok` probe, in seconds since the epoch."""
     looked_wall: float | None = None
     took_s: float | None = None
-    """The last look that was answered."""
+    """Duration in seconds of the last probe that was answered."""
     kind: ProbeKind = "health"
     last: Finding | None = None
-    """What the last look found; None: there was none yet. `ok` and `answered` both mean that it is there."""
+    """Result of the last probe; None: none yet. Both `ok` and `answered` mean that the upstream is reachable."""
     deployment: str | None = None
-    """Its label, where one deployment is looked at; None: the upstream as a whole."""
+    """Label of the probed deployment; None: the upstream as a whole."""
 
 
 Hear = Callable[[ProbeView], None]
-"""Hears of each look at an upstream as a whole, at once; must neither block nor raise."""
+"""Called synchronously after each probe of an upstream as a whole; must neither block nor raise."""

@@ -1,7 +1,7 @@
-"""How an engine is started, stopped and looked at: the protocol, one implementation for each way to run one.
+"""The protocol for starting, stopping and inspecting an engine, with one implementation for each way to run one.
 
-Owns the nouns, and how to notice the end of what is not a child of ours. Does not own when any of it is done
-(`health.engines`).
+Also polls for the end of engines that are not child processes. When any of this is done is decided in
+`health.supervisor`.
 """
 
 from __future__ import annotations
@@ -16,53 +16,55 @@ from llm_guard.clock import Clock
 _log = structlog.get_logger("llm_guard.health.strategy")
 
 _LOOK_S = 5.0
-"""From one look at a daemon to the next."""
+"""Interval at which a daemon is polled."""
 
 
 class EngineError(Exception):
-    """It could not be done; the text says why, and what to do about it."""
+    """The operation failed; the text says why, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An engine, as whoever runs it says."""
+    """State of an engine, as reported by what runs it."""
 
     is_running: bool
     run: str = ""
-    """Tells this run of it from every other; empty: it does not run."""
+    """Identifies this run; empty: not running."""
     why: str = ""
-    """How it ended."""
+    """How the last run ended."""
 
 
 class Strategy(Protocol):
-    """One engine. Each method raises EngineError, and takes a limited time."""
+    """One engine. Methods raise EngineError unless stated otherwise, and finish within a limited time."""
 
     @property
     def place(self) -> str:
-        """What is started, for people."""
+        """Name of what is started, for display."""
 
     @property
     def output(self) -> tuple[str, ...]:
-        """The last lines that it has printed, as far as they come to us."""
+        """The last lines of output, as far as the gateway can read them."""
 
     async def look(self) -> Found:
-        """As it is now."""
+        """Returns the current state."""
 
     async def start(self) -> None:
-        """Returns when it has been told to; one that runs goes on."""
+        """Starts the engine and returns without waiting until it is up. One that is running keeps running."""
 
     async def stop(self, grace_s: float) -> None:
-        """Returns when it has ended, by force after that time; one that does not run is well so."""
+        """Stops the engine, by force after `grace_s`, and returns when it has ended. Succeeds if it is not running."""
 
     async def wait_gone(self) -> str:
-        """Returns when it runs no more, with how it ended; never raises."""
+        """Waits until the engine is no longer running and returns how it ended. Never raises."""
 
     async def close(self, grace_s: float) -> None:
-        """The gateway ends: what is the gateway's own ends with it, all else stays. Never raises."""
+        """Called when the gateway ends: stops a child process of the gateway, and leaves other engines running. Never
+        raises."""
 
 
 async def poll_gone(strategy: Strategy, clock: Clock) -> str:
-    """For those whose end nobody tells us. A daemon that does not answer says nothing of its engines."""
+    """Polls until the engine is no longer running, for engines that do not report their end. An unreachable daemon does
+    not count as an ended engine."""
     is_silent = False
     while True:
         await clock.sleep(_LOOK_S)

@@ -1,6 +1,6 @@
-"""What is looked at: upstreams, and single deployments, as the config says.
+"""The upstreams and single deployments that the config wants probed.
 
-Owns how the config becomes that. Does not own the looking (`health.looks`), nor its rules (`policy.probing`).
+The probes are in `health.looks`, their settings in `policy.probing`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from llm_guard.deployment import Upstream, upstream_of
 from llm_guard.policy.probing import CompletionProbeSettings, ProbeKind, ProbeSettings
 
 Key = tuple[str, str | None]
-"""The upstream's name, and the model of a single deployment of it; None: the upstream as a whole."""
+"""The upstream's name and the model of a single deployment; None: the upstream as a whole."""
 
 
 _WORDS = {
@@ -25,16 +25,16 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One upstream or deployment. Two are the same if looks at one say all that looks at the other would."""
+    """One probed upstream or deployment. Two are equal if the probes of one also hold for the other."""
 
     upstream: Upstream
     settings: ProbeSettings | CompletionProbeSettings
     model: str | None = None
-    """As the upstream is asked for it; None: the upstream as a whole."""
+    """Model name as sent to the upstream; None: the upstream as a whole."""
     label: str | None = field(default=None, compare=False)
-    """The deployment's."""
+    """Label of the deployment."""
     wanted: tuple[str, ...] = ()
-    """The models that calls ask the upstream for, as far as the config names them."""
+    """The models that calls request from the upstream, as far as the config names them."""
 
     @property
     def key(self) -> Key:
@@ -46,7 +46,8 @@ class Subject:
 
 
 def subjects_of(config: Config, upstreams: Mapping[str, Upstream]) -> dict[Key, Subject]:
-    """All of a config: upstreams first, in its order. Models that name the same deployment agree on its looks."""
+    """Returns all subjects of a config, upstreams first, in its order. Models that name the same deployment share its
+    probes."""
     wanted = _wanted(config)
     whole = (
         Subject(upstreams[name], each.probe, wanted=tuple(wanted[name]) if each.probe.kind == "models" else ())
@@ -57,9 +58,9 @@ def subjects_of(config: Config, upstreams: Mapping[str, Upstream]) -> dict[Key, 
 
 
 def told(config: Config) -> Iterator[str]:
-    """What is looked at, a line each, and how soon it is found down at the latest."""
+    """Yields one line for each subject: what is probed, and how long detection of an outage takes at most."""
     keyless = {name: each.model_copy(update={"api_key_file": None}) for name, each in config.upstreams.items()}
-    upstreams = {name: upstream_of(name, each) for name, each in keyless.items()}  # no file is read for words
+    upstreams = {name: upstream_of(name, each) for name, each in keyless.items()}  # for display only: reads no key file
     for subject in subjects_of(config, upstreams).values():
         rules = subject.settings
         what = _WORDS[subject.kind].format(path=health_path(subject))
@@ -71,7 +72,7 @@ def told(config: Config) -> Iterator[str]:
 
 
 def health_path(subject: Subject) -> str:
-    """Where the upstream's health page is, from the root of its host."""
+    """Path of the upstream's health page, from the root of its host."""
     path = subject.settings.path if isinstance(subject.settings, ProbeSettings) else None
     return path or ("/" if subject.upstream.family == "ollama" else "/health")
 

@@ -1,7 +1,6 @@
-"""Looks after one engine: what it is told, what is heard of it, and what is done when it is down.
+"""Supervises one engine: applies operator commands and probe results, and restarts it when it is down.
 
-Owns the order in which things are done to it, one at a time. Does not own what is to be done (`policy.engine`), nor how
-(`health.strategy`).
+Runs one operation at a time. `policy.engine` decides which, and `health.strategy` carries it out.
 """
 
 from __future__ import annotations
@@ -23,41 +22,41 @@ from llm_guard.policy.engine import Engine, EngineSnapshot, Order, Turn
 _log = structlog.get_logger("llm_guard.health.supervisor")
 
 _BOOT_LOOK_S = 0.5
-"""From one look to the next while it comes up; the prober's own interval may be long."""
+"""Interval between probes while the engine starts; the prober's own interval may be long."""
 _GOOD = ("ok", "answered")
 
 
 class Probing(Protocol):
-    """What is asked of the prober."""
+    """The part of the prober that a supervisor uses."""
 
     def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
-        """`hear` hears of each look from now on. Returns how to end that."""
+        """Calls `hear` after each probe from now on. Returns a function that unsubscribes."""
 
     def look_now(self, upstream: str) -> None:
-        """As soon as it can."""
+        """Probes this upstream as soon as possible."""
 
     def set_failed(self, upstream: str, why: str | None) -> None:
-        """Its engine was given up; None: it was not, or is no longer."""
+        """Sets why the upstream's engine was given up; None: it is not given up."""
 
 
 Tell = Callable[[str, Turn], None]
-"""Hears what has happened to which engine, at once; must neither block nor raise."""
+"""Called synchronously with an engine's name and its state change; must neither block nor raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSeen:
-    """One engine, as it is now."""
+    """Current state of one engine."""
 
     name: str
     config: EngineConfig
     place: str
     now: EngineSnapshot
     output: tuple[str, ...]
-    """The last lines that it has printed."""
+    """The last lines of its output."""
 
 
 class Supervisor:
-    """Of one engine: `begin`, then `await end`."""
+    """Supervises one engine: call `begin`, then `await end()`."""
 
     def __init__(
         self,
@@ -74,31 +73,31 @@ class Supervisor:
         self._make = make
         self._strategy = make(config)
         self._next: Strategy | None = None
-        """It takes the place of the other as soon as that is stopped."""
+        """Replaces `_strategy` as soon as the engine has been stopped."""
         self._probing = probing
         self._tell = tell
         self._clock = clock
         self._draw = draw
         self._machine = Engine(config.restart.settings, config.boot, clock.now())
         self._run_known = ""
-        """Which run of it we have started, or waited for."""
+        """Run that this supervisor has started or found after a start."""
         self._good_at: dict[str, float | None] = {}
-        """When the last look at each of its upstreams began; None: that went wrong, or there was none."""
+        """Start time of each upstream's last probe; None: that probe failed, or there was none."""
         self._unsubscribe: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
     def begin(self, *, is_wanted: bool) -> None:
-        """From now on it is looked after; one that is not wanted, or a spare one, is not started."""
+        """Starts supervision. The engine itself is started only if it is wanted and not standby (`spare`)."""
         self._listen()
         if is_wanted and not self.config.spare:
             self._note(self._machine.start(self._clock.now()))
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def adopt(self, config: EngineConfig) -> None:
-        """What runs goes on under other rules; where it is run in another way, it is stopped the old way and started
-        the new. One that is spare no more is started."""
+        """Applies a new config. A running engine keeps running; if it is to run in another way, it is stopped the old
+        way and started the new way. One that is no longer standby is started."""
         is_another = (config.kind, config.way) != (self.config.kind, self.config.way)
         has_moved = config.upstreams != self.config.upstreams
         is_spare_no_more = self.config.spare and not config.spare
@@ -116,7 +115,8 @@ class Supervisor:
         self._wake.set()
 
     async def end(self) -> None:
-        """What is ours ends with us, after its time of grace; what is not goes on. A second one ends it at once."""
+        """Ends supervision. A child process of the gateway is stopped within `grace`; other engines keep running. A
+        second call stops it at once."""
         grace_s = self.config.grace if self._task is not None else 0.0
         task, self._task = self._task, None
         self._stop_watching()
@@ -127,16 +127,16 @@ class Supervisor:
         await self._strategy.close(grace_s)
 
     def farewell(self) -> Turn:
-        """For those who watch it: it is looked after no more."""
+        """Last state change to publish, when the engine has been removed from the config."""
         state = self._machine.state
         return Turn("stop", state, "stopped", "it is no longer in the config", 0)
 
     @property
     def is_stopped(self) -> bool:
-        """By somebody's word: it is not spare."""
+        """True if an operator has stopped it; False for a standby engine that was never started."""
         return self._machine.state == "stopped" and not self.config.spare
 
-    # what operators say: whether there was anything to be done
+    # operator commands; each returns False if there was nothing to do
 
     def start(self) -> bool:
         return self._note(self._machine.start(self._clock.now()))
@@ -154,7 +154,7 @@ class Supervisor:
         snapshot = self._machine.snapshot(self._clock.now())
         return EngineSeen(self.name, self.config, self._strategy.place, snapshot, self._strategy.output)
 
-    # one thing after the other
+    # the loop that runs one operation at a time
 
     async def _run(self) -> None:
         while True:
@@ -165,7 +165,7 @@ class Supervisor:
                 await self._rest()
 
     async def _rest(self) -> None:
-        """Until something is due, or has happened."""
+        """Waits until a timer expires or something happens."""
         at = self._machine.wakes_at
         if at is not None and self._machine.is_booting:
             self._look_now()
@@ -184,7 +184,7 @@ class Supervisor:
             await self._do(order)
         except EngineError as error:
             problem = str(error)
-        except Exception as error:  # noqa: BLE001  # whoever looks after engines must not end with one
+        except Exception as error:  # noqa: BLE001  # supervision must survive any error
             _log.exception("an engine could not be cared for", engine=self.name)
             problem = f"{type(error).__name__}: {error}"
         self._note(self._machine.finish(problem, self._clock.now(), self._draw()))
@@ -210,11 +210,13 @@ class Supervisor:
         except EngineError as error:
             if self._next is None or is_for_good:
                 raise
-            # Where the old way is out of order, the new one is often why the config was changed.
+            # The config is often changed because the old way no longer works, so its failure must not block the new
+            # one.
             _log.error("an engine stays behind", engine=self.name, place=self._strategy.place, problem=str(error))
 
     async def _has_been_revived(self) -> bool:
-        """By another gateway, or by its own daemon: to stop it while it comes up would help nobody."""
+        """True if another gateway or the engine's own daemon has restarted it: stopping it during startup would only
+        prolong the outage."""
         run = await self._current_run()
         if not run or not self._run_known or run == self._run_known:
             return False
@@ -227,7 +229,7 @@ class Supervisor:
         except EngineError:
             return ""
 
-    # what is heard
+    # events
 
     def _watch_it(self) -> None:
         self._stop_watching()
@@ -241,7 +243,7 @@ class Supervisor:
     async def _wait_gone(self) -> None:
         why = await self._strategy.wait_gone()
         self._note(self._machine.note_gone(why, self._clock.now(), self._draw()))
-        self._look_now()  # so that calls go elsewhere
+        self._look_now()  # so that calls go to other upstreams soon
 
     def _hear(self, upstream: str, view: ProbeView) -> None:
         now = self._clock.now()
@@ -269,7 +271,7 @@ class Supervisor:
         for name in self.config.upstreams:
             self._probing.look_now(name)
 
-    # what is told
+    # notifications
 
     def _note(self, turn: Turn | None) -> bool:
         if turn is None:

@@ -1,9 +1,9 @@
-"""An engine that is a unit of systemd: by `systemctl`.
+"""Runs an engine as a unit of systemd, through `systemctl`.
 
-Owns what is asked of it, how long for, and what its answers mean. Does not own the unit: it must be there, and stays
-when the gateway goes.
+Defines the commands, their timeouts, and what their output means. The unit must exist already, and keeps running when
+the gateway ends.
 
-Source: systemctl(1), and org.freedesktop.systemd1(5) for what ActiveState, Result and InvocationID are.
+Source: systemctl(1), and org.freedesktop.systemd1(5) for the meaning of ActiveState, Result and InvocationID.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _START_S = 30.0
 _KILLED_S = 15.0
 _PROPERTIES = "LoadState,ActiveState,Result,ExecMainStatus,InvocationID"
 _ENDED = ("inactive", "failed")
-"""Not activating: where the unit restarts by itself, the prober tells whether that helps."""
+"""Excludes `activating`: where the unit restarts itself, the prober finds out whether that works."""
 _BUS = ("DBUS_SESSION_BUS_ADDRESS",)
 
 
 class UnitEngine:
-    """As `strategy.Strategy`."""
+    """Implements `strategy.Strategy` for a systemd unit."""
 
     def __init__(self, config: UnitConfig, clock: Clock) -> None:
         self._unit = config.unit
@@ -42,7 +42,7 @@ class UnitEngine:
 
     @property
     def output(self) -> tuple[str, ...]:
-        """It goes to the journal."""
+        """Empty: the output goes to the journal."""
         return ()
 
     async def look(self) -> Found:
@@ -55,7 +55,7 @@ class UnitEngine:
         return Found(False, why=_ending(facts))
 
     async def start(self) -> None:
-        # Not waited for: a unit of Type=notify is begun only once it is up, and the prober tells that.
+        # `--no-block`: a unit of Type=notify counts as started only once it is up, and the prober detects that.
         await self._run(_START_S, "start", "--no-block", self._unit)
 
     async def stop(self, grace_s: float) -> None:
@@ -69,10 +69,10 @@ class UnitEngine:
         return await poll_gone(self, self._clock)
 
     async def close(self, grace_s: float) -> None:
-        """The unit stays."""
+        """Does nothing: the unit keeps running."""
 
     async def _run(self, within_s: float, verb: str, *arguments: str) -> str:
-        """What it prints. Raises EngineError, and _TooLong."""
+        """Runs systemctl and returns its output. Raises EngineError; _TooLong on a timeout."""
         program = shutil.which("systemctl")
         if program is None:
             raise EngineError("there is no systemctl on PATH: systemd is needed for this engine")
@@ -87,7 +87,7 @@ class UnitEngine:
         except TimeoutError:
             raise _TooLong(f"systemctl {verb} {self._unit} has not ended within {within_s:g} s") from None
         finally:
-            if process.returncode is None:  # it was cut, or we are
+            if process.returncode is None:  # timed out or cancelled
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await asyncio.shield(process.wait())
@@ -98,7 +98,7 @@ class UnitEngine:
 
 
 class _TooLong(EngineError):
-    """It was not done in time."""
+    """The command did not finish in time."""
 
 
 def _ending(facts: dict[str, str]) -> str:

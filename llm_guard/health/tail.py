@@ -1,7 +1,5 @@
-"""The last that an engine has printed.
-
-Owns how much of it is kept, and that it can be shown: no control characters, no secret that we gave it. Does not own
-where it comes from.
+"""The last lines of an engine's output, made safe to display: no control characters, and no secret from its
+environment.
 """
 
 from __future__ import annotations
@@ -11,14 +9,14 @@ from collections.abc import Iterable
 
 LINES = 100
 CHARS = 500
-"""Of a line."""
+"""Maximum length of a line."""
 _MASK = "***"
 _SHORTEST_SECRET = 6
-"""Shorter ones are words, and to mask them tells more than it hides."""
+"""Shorter values are ordinary words; masking them would reveal more than it hides."""
 
 
 class Tail:
-    """Bytes in, lines out. What is not text is shown as such."""
+    """Collects bytes and returns the last lines as text. Undecodable bytes become replacement characters."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._lines: deque[str] = deque(maxlen=LINES)
@@ -26,14 +24,14 @@ class Tail:
         self._secrets = sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=len, reverse=True)
 
     def feed(self, data: bytes) -> None:
-        # Not all of a flood is taken apart: the first piece may then be many lines, and is not looked at.
+        # Splits only the last lines of a flood: the first piece may then hold many lines, and is dropped.
         *whole, begun = (self._begun + data).rsplit(b"\n", LINES + 1)
         for line in whole[-LINES:]:
             self._lines.append(self._shown(line))
-        self._begun = begun[: 8 * CHARS]  # one without an end must not grow
+        self._begun = begun[: 8 * CHARS]  # an endless line must not grow
 
     def lines(self) -> tuple[str, ...]:
-        """The latest last."""
+        """The last lines, oldest first."""
         begun = (self._shown(self._begun),) if self._begun else ()
         return (*self._lines, *begun)[-LINES:]
 

@@ -1,8 +1,8 @@
-"""Where log lines go, which of them, and what they look like.
+"""Logging: destination, levels and format.
 
-writer    to standard output, by a thread of its own
-levels    from which level on, by the logger's name
-console   for people, where the config says so; else a line is one JSON object
+writer    writes to standard output in its own thread
+levels    minimum level by logger name
+console   format for people, if configured; otherwise each line is a JSON object
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A log line as people read it: time, level, what happened, and what matters of it first.
+"""Formats a log line for people: time, level, event, then the most important fields.
 
-Owns the looks alone. It is given the JSON of the line, so that whoever writes lines does the same work for both looks,
-and this is the log's thread's.
+Converts the line's JSON, in the log's own thread, so that both formats cost the caller the same.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ _FIRST = (
 _IN_FRONT = ("timestamp", "level", "event", "exception")
 _OF_AN_ATTEMPT = ("deployment", "outcome", "waited_s", "duration_s", "why", "then")
 _MOST_CHARS = 300
-"""Of a value; the rest is in the JSON."""
+"""Maximum length of a value; the JSON format has all of it."""
 _MOST_ITEMS = 8
 _COLOURS = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
 _PLAIN_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+*./:@,;%&<>~#!?()")
 
 
 def to_console(line: bytes, *, is_coloured: bool) -> bytes:
-    """`line` is a JSON object, as `to_line` writes it. What a terminal would obey is escaped; a traceback follows on
-    lines that are indented, so that none can pass for a line of its own."""
+    """Formats `line`, a JSON object as written by `to_line`. Escapes control characters; indents tracebacks, so that
+    none of their lines can pass for a log line."""
     fields = json.loads(line)
     level = printable(str(fields.get("level", "")))
     head = f"{_time(fields)} {level:8} {printable(str(fields.get('event', '')))}"
@@ -71,13 +70,13 @@ def _text(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A provider's words must not look like another field."""
+    """Quotes text from a provider, so that it cannot look like another field."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{printable(escaped)}"'
 
 
 def printable(text: str) -> str:
-    """No character that a terminal obeys, and none that turns the direction of writing."""
+    """Escapes control characters and those that change the writing direction."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,7 +1,4 @@
-"""From which level on lines are written, by the logger's name, which is its module's.
-
-Owns the choice, and that it may change at any moment. Does not own who may change it (`ops.log_levels`).
-"""
+"""Minimum levels by logger name, which is the module's name. They can change at any time (`ops.log_levels`)."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ LevelName = Literal["debug", "info", "warning", "error", "critical"]
 LEVEL_NUMBERS: Mapping[str, int] = MappingProxyType(
     {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 )
-"""As in the standard library's `logging`."""
+"""The numbers of the standard library's `logging`."""
 
 _HERE = Path(__file__).parents[1]
 
 
 class Threshold:
-    """One logger's, kept up to date: who writes many lines reads `level` before each, and looks nothing up."""
+    """Current level of one logger: code that logs a lot reads `level` before each line without a lookup."""
 
     __slots__ = ("level",)
 
@@ -31,8 +28,8 @@ class Threshold:
 
 
 class Levels:
-    """What holds for a logger is said of its own name, or of the nearest above it: `llm_guard.gateway.settle`, then
-    `llm_guard.gateway`, `llm_guard`, and "" for all. An operator's word goes before the config's on the same name."""
+    """Levels by logger name or prefix; the longest match applies: `llm_guard.gateway.settle`, then `llm_guard.gateway`,
+    `llm_guard`, and "" for all. For the same name an operator's override takes precedence over the config."""
 
     def __init__(self) -> None:
         self._configured: dict[str, LevelName] = {"": "info"}
@@ -40,12 +37,12 @@ class Levels:
         self._thresholds: dict[str, Threshold] = {}
 
     def adopt(self, level: LevelName, levels: Mapping[str, LevelName]) -> None:
-        """The config's word: `level` for all loggers, `levels` by name."""
+        """Sets the configured levels: `level` for all loggers, `levels` by name."""
         self._configured = {"": level, **levels}
         self._spread()
 
     def override(self, name: str, level: LevelName | None) -> None:
-        """An operator's word; None takes it back."""
+        """Sets an operator's override; None removes it."""
         if level is None:
             self._overrides.pop(name, None)
         else:
@@ -53,7 +50,8 @@ class Levels:
         self._spread()
 
     def threshold(self, name: str) -> Threshold:
-        """Of the logger of that name: the same object each time. To be called with names that stand in the code."""
+        """Returns the logger's threshold, always the same object. Only for logger names in the code, since each stays
+        in memory."""
         threshold = self._thresholds.get(name)
         if threshold is None:
             threshold = self._thresholds[name] = Threshold(LEVEL_NUMBERS[self.of(name)])
@@ -77,11 +75,11 @@ class Levels:
 
 
 LEVELS = Levels()
-"""Of the process, as logging is."""
+"""Levels of the process, global like logging itself."""
 
 
 def is_logger(name: str) -> bool:
-    """Whether `name` is a module or a package of this one; "" stands for all."""
+    """True if `name` is a module or package of llm_guard; "" stands for all."""
     if not name:
         return True
     if not re.fullmatch(r"llm_guard(\.[a-z_]+)*", name):

@@ -1,7 +1,7 @@
-"""Where log lines go: to standard output, by a thread of its own.
+"""Writes log lines to standard output in its own thread.
 
-Owns that a reader who is slow, stuck or gone never stops a call: lines wait in a bounded queue, and what does not fit
-is dropped and counted. Does not own what is logged, nor from which level on (`log.levels`).
+A reader that is slow, stuck or gone never blocks a call: lines wait in a bounded queue, and lines that do not fit are
+dropped and counted. The levels are in `log.levels`.
 """
 
 from __future__ import annotations
@@ -27,37 +27,36 @@ LogFormat = Literal["json", "console"]
 _WAITING_LINES = 40_000
 _WAITING_BYTES = 1 << 24
 _GATHER_S = 0.05
-"""Lines of this long are one block: to wake the thread for each costs more than the line does."""
+"""Lines that come within this time are written together: waking the thread for each costs more than the line does."""
 _LAST_LINES_S = 1.0
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class Sink(Protocol):
-    """What lines are written to."""
+    """Where lines are written."""
 
     def write(self, block: bytes, /) -> object: ...
     def flush(self) -> object: ...
 
 
 class LogWriter:
-    """Takes lines, never blocks and never raises; `close()` writes what waits.
+    """Queues lines; never blocks and never raises. `close()` writes the remaining ones.
 
-    A line is written 50 ms after it came, if its reader keeps up: that much is lost when the process is killed. Lines
-    keep their order, whichever way they came.
-    """
+    A line is written 50 ms after it came if its reader keeps up; if the process is killed, that much is lost. Lines
+    keep their order, whichever way they are logged."""
 
     def __init__(self, sink: Sink, look: Callable[[bytes], bytes] | None = None) -> None:
-        """`look`: what becomes of each line, in the thread, before it is written."""
+        """`look`: formats each line, in the thread, before it is written."""
         self._sink = sink
         self._look = look
         self._lines: deque[bytes] = deque()
         self._bytes_in = 0
-        """Of all lines that found a place: counted by who writes lines, and by nobody else."""
+        """Bytes of all queued lines; changed only by the thread that logs."""
         self._bytes_out = 0
-        """Of all lines that were taken out: counted by the thread, and by nobody else."""
+        """Bytes of all lines taken from the queue; changed only by the writing thread."""
         self.dropped = 0
-        """Lines that found no place since the start."""
+        """Lines dropped since the start."""
         self._told = 0
         self._has_lines = threading.Event()
         self._is_closing = threading.Event()
@@ -65,7 +64,7 @@ class LogWriter:
         self._thread.start()
 
     def write(self, line: bytes) -> None:
-        """Leaves a whole line, or several, for the thread. To be called from one thread, the event loop's."""
+        """Queues one or several complete lines. Must be called from one thread only, the event loop's."""
         if len(self._lines) >= _WAITING_LINES or self._bytes_in - self._bytes_out + len(line) > _WAITING_BYTES:
             self.dropped += 1
             return
@@ -75,7 +74,7 @@ class LogWriter:
             self._has_lines.set()
 
     def close(self) -> None:
-        """Returns when every line is written, after a second at the latest."""
+        """Returns when every line is written, after a second at most."""
         self._is_closing.set()
         self._has_lines.set()
         self._thread.join(_LAST_LINES_S)
@@ -85,14 +84,14 @@ class LogWriter:
         while not is_last:
             self._has_lines.wait()
             is_last = self._is_closing.wait(_GATHER_S)
-            self._has_lines.clear()  # before they are taken: a line that comes now is taken, or sets it again
+            self._has_lines.clear()  # cleared first: a line that comes now is taken below, or sets it again
             block = self._take()
-            with contextlib.suppress(OSError, ValueError):  # nobody reads any more, or the file is closed
+            with contextlib.suppress(OSError, ValueError):  # the reader is gone or the file is closed
                 self._sink.write(block)
                 self._sink.flush()
 
     def _take(self) -> bytes:
-        """All that waits, then how many lines since the last time found no place behind it."""
+        """Takes all queued lines, and adds a line with the number dropped since the last time."""
         lines = [self._lines.popleft() for _ in range(len(self._lines))]
         self._bytes_out += sum(map(len, lines))
         dropped = self.dropped
@@ -103,8 +102,8 @@ class LogWriter:
 
 
 def configure_logging(form: LogFormat = "json") -> LogWriter:
-    """Sends structlog's lines to standard output, from the level on that `LEVELS` says; the caller closes what is
-    returned. A console is coloured if it is a terminal and NO_COLOR is not set (no-color.org)."""
+    """Sends structlog's lines to standard output, filtered by `LEVELS`; the caller must close the returned writer. The
+    console format is coloured on a terminal unless NO_COLOR is set (no-color.org)."""
     is_coloured = form == "console" and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     writer = LogWriter(sys.stdout.buffer, partial(to_console, is_coloured=is_coloured) if form == "console" else None)
     structlog.configure(
@@ -122,20 +121,20 @@ def configure_logging(form: LogFormat = "json") -> LogWriter:
 
 
 def direct_writer() -> LogWriter | None:
-    """Where `configure_logging` has sent structlog's lines, for those that are not worth its way; else None."""
+    """The writer set up by `configure_logging`, for lines that skip structlog's overhead; else None."""
     factory = structlog.get_config()["logger_factory"]
     return factory.writer if isinstance(factory, _LoggerFactory) else None
 
 
 def to_line(fields: Mapping[str, Any] | msgspec.Struct) -> bytes:
-    """A line of JSON in printable ASCII: what a terminal would obey is escaped, and what no Unicode can say."""
+    """A line of JSON in printable ASCII: escapes control characters, and surrogates that cannot be encoded."""
     try:
         line = _encode(fields)
         if not line.isascii():
             line = _escaped(fields)
-    except UnicodeEncodeError:  # half of a surrogate pair: bytes of a path that are no UTF-8
+    except UnicodeEncodeError:  # half of a surrogate pair, as in a path that is not UTF-8
         line = _escaped(fields)
-    return line.replace(b"\x7f", b"\\u007f") + b"\n"  # JSON lets that one pass
+    return line.replace(b"\x7f", b"\\u007f") + b"\n"  # JSON does not escape DEL
 
 
 def _escaped(fields: Mapping[str, Any] | msgspec.Struct) -> bytes:
@@ -143,7 +142,7 @@ def _escaped(fields: Mapping[str, Any] | msgspec.Struct) -> bytes:
 
 
 class _LoggerFactory:
-    """Makes the loggers that structlog hands its lines to."""
+    """Creates the loggers that structlog passes its lines to."""
 
     def __init__(self, writer: LogWriter) -> None:
         self.writer = writer
@@ -153,7 +152,7 @@ class _LoggerFactory:
 
 
 class _Logger:
-    """A logger for lines that are ready to be written."""
+    """A logger for formatted lines."""
 
     def __init__(self, writer: LogWriter, name: str) -> None:
         self.name = name

@@ -1,1 +1,1 @@
-"""A provider that misbehaves on request, and the load that drives it: for the demo, benchmarks and tests."""
+"""A mock provider with configurable faults, and a load generator for it: for the demo, benchmarks and tests."""

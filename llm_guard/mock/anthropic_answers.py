@@ -1,6 +1,6 @@
-"""What an Anthropic-compatible provider answers when all is well: messages, token counts, models.
+"""Successful responses of an Anthropic-compatible provider: messages, token counts, models.
 
-Owns the shapes that the `anthropic` SDK reads. Does not own batches (`shelf`) nor errors (`errors`).
+They have the shapes that the `anthropic` SDK reads. Batches are in `shelf`, errors in `errors`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MODELS = ("claude-opus-4-6", "claude-sonnet-4-5", "claude-3-opus")
 
 
 def answer_anthropic(asked: Asked, tokens: int) -> Reply | Script | None:
-    """The answer, with `tokens` tokens of content where it has any; None for an unknown path."""
+    """Returns the response, with `tokens` tokens of content where it has any; None for an unknown path."""
     if asked.method == "GET" and asked.path.startswith("/models"):
         return _models(asked)
     if asked.method != "POST":
@@ -31,7 +31,7 @@ def answer_anthropic(asked: Asked, tokens: int) -> Reply | Script | None:
 
 
 def message(asked_model: str, number: int, prompt_tokens: int, block: dict[str, Any], tokens: int) -> dict[str, Any]:
-    """A whole message with one content block."""
+    """A complete message with one content block."""
     return {
         "id": f"msg_mock{number}",
         "type": "message",
@@ -82,7 +82,7 @@ def _stream(whole: dict[str, Any], block: dict[str, Any], pieces: list[str]) -> 
 
 
 def _wanted_tool(fields: dict[str, Any]) -> dict[str, Any] | None:
-    """An offered tool is used, but not again in answer to its result: that talk would not end."""
+    """The tool to call: an offered one, but not after a tool result, or the conversation would never end."""
     tools = [tool for tool in fields.get("tools") or () if "input_schema" in tool]
     choice = fields.get("tool_choice") or {"type": "auto"}
     if not tools or choice["type"] == "none":

@@ -1,7 +1,4 @@
-"""What the mock model says: words, JSON that fits a schema, the pieces they are streamed in.
-
-Owns invented content. Knows no dialect.
-"""
+"""Content of the mock model, independent of the dialect: words, JSON that fits a schema, and the pieces of a stream."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ _WORDS = ("Breakers", "open", "when", "providers", "fail,", "and", "calls", "go"
 
 
 def say(count: int, *, is_another: bool = False) -> list[str]:
-    """`count` tokens of prose, no two alike, some of them with characters of two and three bytes.
+    """`count` tokens of prose, all different, some of them with characters of two and three bytes.
 
-    Another text has every word spelt backwards: no end of one text is a beginning of the other.
-    """
+    `is_another` spells every word backwards: no end of one text is a beginning of the other."""
     words = [_WORDS[i % len(_WORDS)] + (str(i // len(_WORDS) + 1) if i >= len(_WORDS) else "") for i in range(count)]
     return [(word[::-1] if is_another else word) + " " for word in words]
 
@@ -27,16 +23,16 @@ def say_json(schema: dict[str, Any], count: int, *, is_another: bool = False) ->
 
 
 def split(text: str, count: int) -> list[str]:
-    """The text in at most `count` (>= 1) pieces of about one length."""
+    """The text in at most `count` (>= 1) pieces of about the same length."""
     size = max(1, -(-len(text) // max(1, count)))
     return [text[i : i + size] for i in range(0, len(text), size)]
 
 
 def example_of(schema: dict[str, Any], root: dict[str, Any] | None = None, *, is_another: bool = False) -> Any:
-    """A value that fits a JSON schema as SDKs write them: every property filled, arrays of one element.
+    """A value that fits a JSON schema as SDKs write them: every property set, arrays of one element.
 
-    Another one differs wherever the schema leaves a choice of strings, numbers, booleans or enum members.
-    """
+    `is_another` returns a different value wherever the schema allows several strings, numbers, booleans or enum
+    members."""
     root = schema if root is None else root
     if "$ref" in schema:
         return example_of(_resolve(schema["$ref"], root), root, is_another=is_another)

@@ -1,7 +1,7 @@
-"""What each fault plan has met so far, and the faults that were switched on at run time.
+"""State of each fault plan, and the faults that were switched on at run time.
 
-Owns the dice's count, the buckets of `limit` and the places of `capacity`, per plan. Does not own the grammar
-(`faults`) nor act anything out (`player`).
+For each plan: number of draws, token buckets of `limit`, and places of `capacity`. The grammar is in `faults`; `player`
+carries the faults out.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from llm_guard.mock.faults import Fault, FaultPlan, Struck, TokenBucket, parse_plan
 
 _MOST_CALLS = 100_000
-"""Calls counted before the count restarts at zero."""
+"""Number of call ids remembered; beyond it all counts restart at zero."""
 
 
 @dataclass(slots=True)
 class Course:
-    """One plan as it has gone so far."""
+    """State of one plan."""
 
     plan: FaultPlan
     _seed: int
@@ -27,7 +27,7 @@ class Course:
     _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict)
 
     def throw(self, call_id: str = "", attempt: int = 0) -> Struck:
-        """The faults that strike the plan's next request; with `call_id`, that attempt of the call."""
+        """The faults for the plan's next request; with `call_id`, for that attempt of the call."""
         if not self.plan.faults:
             return Struck()
         if call_id:
@@ -36,18 +36,18 @@ class Course:
         return self.plan.draw(self._seed, self._draws)
 
     def take(self, limit: Fault, now: float) -> float:
-        """0.0 when the request may pass the limit; else the seconds until the next one may."""
+        """Returns 0.0 if the request passes the limit; else the seconds until the next one may."""
         return self._buckets.setdefault(limit, TokenBucket(limit.rate_per_s)).take(now)
 
     def place(self, places: int | None) -> AbstractAsyncContextManager[None]:
-        """One of `places`, in the order of asking; None: there is always one."""
+        """A context that holds one of `places`, granted in order; None: unlimited."""
         if places is None:
             return nullcontext()
         return self._rooms.setdefault(places, asyncio.Semaphore(places))
 
 
 class Courses:
-    """Every plan's course. The same seed and the same requests meet the same faults."""
+    """The state of every plan. The same seed and the same requests produce the same faults."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -56,7 +56,7 @@ class Courses:
         self._attempts: dict[str, int] = {}
 
     def of(self, model: str, header: str) -> Course:
-        """The course of a model text and a header text, and what was switched on; raises BadFaultError."""
+        """The state for a model text and a header text, with the faults switched on; raises BadFaultError."""
         switched = self._switched.get(model.partition("+")[0], "")
         plan = parse_plan(model, ",".join(text for text in (header, switched) if text))
         return self._courses.setdefault(plan.text, Course(plan, self._seed))
@@ -71,10 +71,9 @@ class Courses:
         return number
 
     def switch(self, model: str, faults: str) -> None:
-        """From now on `faults` strike `model` (a name without faults) too, after its own; an empty text lifts them.
+        """Adds `faults` to those of `model` (a name without faults) from now on; an empty text removes them.
 
-        Its dice, buckets and places start anew. Raises BadFaultError, and changes nothing then.
-        """
+        Resets the model's draws, buckets and places. Raises BadFaultError, and changes nothing then."""
         parse_plan(model, faults)
         self._switched[model] = faults
         self._courses = {text: course for text, course in self._courses.items() if course.plan.model != model}

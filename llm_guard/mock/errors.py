@@ -1,6 +1,6 @@
-"""Error answers in each dialect's own shape, as the providers send them.
+"""Error responses in each dialect's own shape, as the providers send them: bodies and headers, and errors in streams.
 
-Owns bodies and headers of errors, in answers and inside streams. Does not decide when one is due (`faults`).
+When to send one is decided in `faults`.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _ANTHROPIC: dict[int, tuple[str, str]] = {
     529: ("overloaded_error", "Overloaded"),
 }
 
-# Behind both providers stands Cloudflare; for openai it is the one that says 502 and 504.
+# Cloudflare is in front of both providers; for openai it is what responds with 502 and 504.
 _CLOUDFLARE = {502: ("cf_bad_gateway", "Bad gateway."), 504: ("cf_gateway_timeout", "Gateway time-out.")}
 
 
 def error_reply(dialect: Dialect, status: int, model: str, retry_after: str | None = None) -> Reply:
-    """The dialect's answer for one of `faults.STATUSES`; `retry_after` is sent as it is."""
+    """The dialect's response for one of `faults.STATUSES`; `retry_after` is sent as it is."""
     headers = {} if retry_after is None else {"retry-after": retry_after}
     if status == 429:
         headers |= _rate_limit_headers(dialect, 500, 0.12 if retry_after is None else _seconds(retry_after))
@@ -85,7 +85,7 @@ def error_reply(dialect: Dialect, status: int, model: str, retry_after: str | No
 
 
 def quota_reply(dialect: Dialect) -> Reply:
-    """A spent quota or credit: 429 of openai, 400 of anthropic; nothing tells when to come back."""
+    """The response for a spent quota or credit: 429 for openai, 400 for anthropic; without a hint when to retry."""
     if dialect == "anthropic":
         return Reply(400, msgspec.json.encode(_anthropic("invalid_request_error", _CREDIT)))
     return Reply(429, msgspec.json.encode(_openai("insufficient_quota", "insufficient_quota", _QUOTA)))
@@ -106,7 +106,7 @@ def limit_reply(dialect: Dialect, model: str, rate_per_s: float, wait_s: float, 
 
 
 def refusal_reply(dialect: Dialect, status: int, message: str) -> Reply:
-    """An error about the request itself: 400 for a bad one, 404 for an unknown path."""
+    """An error about the request itself: 400 for an invalid one, 404 for an unknown path."""
     if dialect == "anthropic":
         body = _anthropic("not_found_error" if status == 404 else "invalid_request_error", message)
     else:
@@ -115,7 +115,7 @@ def refusal_reply(dialect: Dialect, status: int, message: str) -> Reply:
 
 
 def error_body(dialect: Dialect, status: int, model: str, wait_s: float = 0.12) -> dict[str, Any]:
-    """The JSON object of an error answer; an in-band error carries the same object."""
+    """The JSON object of an error response; an in-band error carries the same object."""
     if dialect == "anthropic":
         kind, message = _ANTHROPIC[status]
         return _anthropic(kind, message.format(model=model))
@@ -157,7 +157,7 @@ def _go_duration(seconds: float) -> str:
 
 
 def _seconds(retry_after: str) -> float:
-    """A plan may ask for any Retry-After text, a broken one too; the other headers then tell of a second."""
+    """Seconds of a Retry-After text, which may be anything; 1 for the other headers if it is invalid."""
     try:
         seconds = float(retry_after)
     except ValueError:

@@ -1,7 +1,6 @@
-"""The nouns of one exchange with the mock: what was asked, and what is to be answered.
+"""Types of one exchange with the mock, and the parsing of a request (dialect, model, fields).
 
-Owns how a request is understood (dialect, model, fields). Does not answer it (`openai_answers`,
-`anthropic_answers`).
+The responses are in `openai_answers` and `anthropic_answers`.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ import msgspec
 Dialect = Literal["openai", "anthropic"]
 
 HEALTH = "/health"
-"""A page that names no model: its faults are switched on under its path."""
+"""A path without a model; its faults are switched on under the path."""
 
-# In a query `+` is a space: `?model=gpt-realtime+reset` arrives with a blank, which no model name has.
+# In a query `+` is a space: `?model=gpt-realtime+reset` arrives with a space, which no model name has.
 _PLUS_IN_QUERY = str.maketrans(" ", "+")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     body: bytes
@@ -37,17 +36,17 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A stream, event by event, in the dialect's bytes."""
+    """A stream, event by event, as bytes of the dialect."""
 
     opening: tuple[bytes, ...]
-    """What comes before the first token: `message_start`, a role."""
+    """Events before the first token: `message_start`, a role."""
     tokens: tuple[bytes, ...]
     closing: tuple[bytes, ...]
-    """What comes after the last token, the terminal event last."""
+    """Events after the last token, the terminal event last."""
     error: bytes
     """An in-band error event."""
     broken: bytes
-    """A token event whose JSON is cut."""
+    """A token event with incomplete JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +59,32 @@ class Upload:
 
 @dataclass(slots=True)
 class Asked:
-    """A request as the mock understands it."""
+    """A parsed request."""
 
     dialect: Dialect
     number: int
-    """The running number of the request."""
+    """Sequence number of the request."""
     method: str
     path: str
     """Without a leading `/v1`."""
     query: dict[str, list[str]]
     headers: Mapping[str, str]
     fields: dict[str, Any]
-    """The JSON object or the multipart form of the body; empty where there is neither."""
+    """The JSON object or the multipart form of the body; empty if there is neither."""
     prompt_tokens: int
     model: str = ""
-    """Without its faults."""
+    """Name without its faults."""
     wants_stream: bool = False
     is_another: bool = False
-    """The answer is to be another one than usual."""
+    """True if the response must differ from the usual one."""
     overlap: int | None = None
-    """Words that are repeated when it is told to go on with a text; None: those that it is told to."""
+    """Number of words to repeat after an instruction to continue a text; None: those that the instruction quotes."""
     has_preamble: bool = False
-    """A text that goes on begins with a remark to the reader."""
+    """True if a continued text begins with a remark to the reader."""
 
     @property
     def model_text(self) -> str:
-        """The model as it was asked for, faults included; empty where the request names none."""
+        """The requested model with its faults; empty if the request names none."""
         model = self.fields.get("model") if self.path != HEALTH else HEALTH
         if isinstance(model, str):
             return model
@@ -96,10 +95,9 @@ class Asked:
 
 
 def understand(number: int, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Asked:
-    """Reads a request; `headers` must be case-insensitive.
+    """Parses a request; `headers` must be case-insensitive.
 
-    Raises ValueError when the body is not what its headers claim.
-    """
+    Raises ValueError if the body does not match its headers."""
     path, _, query = target.partition("?")
     fields = _read_fields(headers, body) if body else {}
     return Asked(
@@ -116,7 +114,7 @@ def understand(number: int, method: str, target: str, headers: Mapping[str, str]
 
 
 def dialect_of(target: str, headers: Mapping[str, str]) -> Dialect:
-    """Paths that both dialects have are told apart by their headers."""
+    """The dialect, decided by headers for paths that both have."""
     if target.removeprefix("/v1").startswith("/messages"):
         return "anthropic"
     return "anthropic" if "anthropic-version" in headers or "x-api-key" in headers else "openai"

@@ -1,7 +1,7 @@
-"""Fault plans: how a request is to be answered badly, as its model name and its `x-mock-fault` header say.
+"""Fault plans: how a request is to fail, as its model name and its `x-mock-fault` header specify.
 
-Owns the grammar, the deterministic dice, and the token bucket of `limit`. Does not act a fault out (`player`),
-keep what a plan has met so far (`course`) nor write error bodies (`errors`).
+Has the grammar, deterministic draws, and the token bucket of `limit`. `player` carries faults out, `course` keeps the
+state of plans, and `errors` writes error bodies.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Fault:
 
     kind: FaultKind
     share: float = 1.0
-    """Probability that it strikes a request, 0 to 1."""
+    """Probability that it affects a request, 0 to 1."""
     status: int = 0
     retry_after: str | None = None
     """Value of the Retry-After header, sent as it was written."""
@@ -70,27 +70,27 @@ class Fault:
     after_tokens: int = 0
     rate_per_s: float = 0.0
     is_bare: bool = False
-    """A 429 without any hint of when to come back."""
+    """True for a 429 without any hint when to retry."""
     places: int = 0
     words: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """What the dice gave one request."""
+    """The faults drawn for one request."""
 
     latency_s: float = 0.0
     places: int | None = None
-    """How many are served at once; None: all."""
+    """Number of requests served at once; None: unlimited."""
     overlap: int | None = None
-    """Words that are repeated when it is told to go on with a text; None: those that it is told to."""
+    """Number of words to repeat after an instruction to continue a text; None: those that the instruction quotes."""
     is_another: bool = False
-    """Another text is said."""
+    """True if the text must differ from the usual one."""
     has_preamble: bool = False
-    """A text that goes on begins with a remark to the reader."""
+    """True if a continued text begins with a remark to the reader."""
     faults: tuple[Fault, ...] = ()
-    """In the order in which they were written, those with fields of their own above left out: the first that applies
-    is acted out."""
+    """Faults in the order in which they were written, without those that have fields of their own above. The first that
+    applies is carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +100,15 @@ class FaultPlan:
     model: str
     """The model's name without its faults."""
     text: str = ""
-    """Model text and header text: what the dice and the buckets are keyed by."""
+    """Model text and header text: the key for draws and buckets."""
     faults: tuple[Fault, ...] = ()
 
     def draw_for(self, seed: int, call_id: str, attempt: int) -> Struck:
-        """The faults that strike this attempt of a call, whichever model it names and whatever else was requested."""
+        """The faults for this attempt of a call, independent of the model and of all other requests."""
         return replace(self, text="\x1e".join((call_id, *map(repr, self.faults)))).draw(seed, attempt)
 
     def draw(self, seed: int, number: int) -> Struck:
-        """The faults that strike request `number` of this plan; the same arguments give the same answer."""
+        """The faults for request `number` of this plan; deterministic."""
         latency_s, places, overlap, is_another, has_preamble = 0.0, None, None, False, False
         struck: list[Fault] = []
         for index, fault in enumerate(self.faults):
@@ -134,8 +134,7 @@ class FaultPlan:
 def parse_plan(model: str, header: str = "") -> FaultPlan:
     """The plan of a model text such as `gpt-4o+reset@5%` and a header text such as `cut:3, latency:50ms`.
 
-    Raises BadFaultError.
-    """
+    Raises BadFaultError."""
     name, *texts = model.split("+")
     texts += [text for text in header.split(",") if text.strip()]
     return FaultPlan(name, f"{model}|{header}", tuple(parse_fault(text.strip()) for text in texts))
@@ -236,7 +235,7 @@ _PARSERS: dict[str, Callable[[str | None], Fault]] = {
 
 
 def _uniform(*key: object) -> float:
-    """A draw from [0, 1) that depends on the key alone, in every process."""
+    """A number in [0, 1) that depends only on the key, in every process."""
     digest = blake2b("\x1f".join(map(str, key)).encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) / 2**53
 
@@ -251,7 +250,7 @@ class TokenBucket:
         self._at = -math.inf
 
     def take(self, now: float) -> float:
-        """0.0 when the request may pass; else the seconds until the next one may, and nothing is taken."""
+        """Returns 0.0 if the request passes; else the seconds until the next one may, and takes nothing."""
         self._level = min(self.size, self._level + (now - self._at) * self.rate_per_s)
         self._at = now
         # Refilling in fractions leaves 0.9999999 of a token where one is meant.

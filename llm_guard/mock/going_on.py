@@ -1,7 +1,6 @@
-"""Where the mock goes on when a request gives back the beginning of what it says.
+"""Continues the mock's text when a request contains the beginning of it.
 
-Owns how a beginning is found in a conversation or a prompt, and what is left to say then. Does not own the words
-(`content`) nor the shapes of answers.
+Finds a beginning in a conversation or a prompt, and determines the rest. The words are in `content`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from llm_guard.mock.content import say
 from llm_guard.mock.exchange import Asked
 
 NO_PREFILL = "This model does not support assistant message prefill. The conversation must end with a user message."
-"""Anthropic's words for claude-opus-4-6 and claude-sonnet-4-6, under status 400 (anomalyco/opencode#19981)."""
+"""Anthropic's message for claude-opus-4-6 and claude-sonnet-4-6, with status 400 (anomalyco/opencode#19981)."""
 
 _PREAMBLE = "Sure, here is the rest:\n\n"
 _WHITESPACE = "messages: final assistant content cannot end with trailing whitespace"
@@ -21,7 +20,7 @@ _BOTH = "Cannot set both add_generation_prompt and continue_final_message to tru
 
 _CONVERSATIONS = {"/chat/completions": "messages", "/messages": "messages", "/responses": "input"}
 _MARKS = re.compile(r"""["'`\u201c-\u201f\u00ab\u00bb<>\[\](){}:\n]+""")
-"""What stands around a quotation."""
+"""Characters around a quotation."""
 
 
 class _Turn(NamedTuple):
@@ -31,11 +30,10 @@ class _Turn(NamedTuple):
 
 
 def speak(asked: Asked, tokens: int) -> list[str]:
-    """The pieces of an answer in prose: all `tokens` of them, or those that a beginning in the request leaves to say.
+    """The pieces of a response in prose: all `tokens` of them, or those that are left after a beginning in the request.
 
-    A last message of the assistant is gone on with, to the character. One before the user's last message is so too,
-    after the words that the user quotes from its end. A legacy prompt may end in a beginning.
-    """
+    A last message of the assistant is continued exactly. One before the user's last message is continued after the
+    words that the user quotes from its end. A legacy prompt may end in a beginning."""
     pieces = say(tokens, is_another=asked.is_another)
     if asked.path == "/completions":
         return _from(pieces, _prompted("".join(pieces), asked.fields.get("prompt")))
@@ -49,17 +47,16 @@ def speak(asked: Asked, tokens: int) -> list[str]:
 
 
 def has_prefill(asked: Asked) -> bool:
-    """Whether the conversation ends in a message of the assistant."""
+    """True if the conversation ends in a message of the assistant."""
     turns = _turns(asked)
     return bool(turns) and turns[-1].role == "assistant"
 
 
 def why_refused(asked: Asked) -> str | None:
-    """What providers say, under status 400, of a beginning that they do not take; None: nothing.
+    """The message with which providers refuse a beginning, under status 400; None: it is accepted.
 
     Whitespace at the end: Anthropic (zed-industries/zed#33643). A final message to be continued, unless
-    `add_generation_prompt` is false: llama.cpp (unslothai/unsloth#10219); vLLM has the same rule.
-    """
+    `add_generation_prompt` is false: llama.cpp (unslothai/unsloth#10219); vLLM has the same rule."""
     if has_prefill(asked) and asked.dialect == "anthropic" and _turns(asked)[-1].text[-1:].isspace():
         return _WHITESPACE
     if asked.fields.get("continue_final_message") and asked.fields.get("add_generation_prompt", True):
@@ -68,8 +65,8 @@ def why_refused(asked: Asked) -> str | None:
 
 
 def _prefilled(pieces: list[str], given: _Turn) -> list[str]:
-    """Mistral repeats a message with `prefix: true` in a chunk of its own; whitespace at its end moves into the next
-    (as vercel/ai#3256 found, `mistral-chat-language-model.ts`)."""
+    """Mistral repeats a message with `prefix: true` in a separate chunk; whitespace at its end moves into the next one
+    (found in vercel/ai#3256, `mistral-chat-language-model.ts`)."""
     text, begun = "".join(pieces), given.text.rstrip()
     if given.is_prefix and begun:
         return [begun, *_from(pieces, len(begun) if text.startswith(begun) else 0)]
@@ -81,18 +78,18 @@ def _prefilled(pieces: list[str], given: _Turn) -> list[str]:
 def _told(pieces: list[str], begun: str, order: str, overlap: int | None) -> list[str]:
     text = "".join(pieces)
     repeated = _quoted(begun, order) if overlap is None else _last_words(begun, overlap)
-    # A whole answer before a message that quotes nothing of it is a talk that has gone on to its next question.
+    # If a complete response precedes a message that quotes nothing of it, the conversation has moved on.
     is_over = begun == text.rstrip() and not repeated
     if is_over or not text.startswith(begun):
         return pieces
     if repeated:
         return _from(pieces, len(begun) - len(repeated))
-    # No model begins an answer with a space.
+    # No model begins a response with a space.
     return _from(pieces, len(text) - len(text[len(begun) :].lstrip()))
 
 
 def _quoted(begun: str, order: str) -> str:
-    """The longest quotation in the order with which `begun` ends, of one whole word at least; "" for none."""
+    """The longest quotation in the order that is an end of `begun`, at least one whole word; "" if none."""
     quotes = [part.strip().lstrip(".\u2026 ") for part in _MARKS.split(order)]
     return max((quote for quote in quotes if _is_end(begun, quote)), key=len, default="")
 
@@ -108,7 +105,7 @@ def _last_words(begun: str, count: int) -> str:
 
 
 def _prompted(text: str, prompt: Any) -> int:
-    """The length of the longest beginning of the text with which the prompt ends, whitespace after it aside."""
+    """Length of the longest beginning of the text with which the prompt ends, ignoring whitespace after it."""
     if not isinstance(prompt, str):
         return 0
     for end in (prompt, prompt.rstrip()):
@@ -120,7 +117,7 @@ def _prompted(text: str, prompt: Any) -> int:
 
 
 def _from(pieces: list[str], start: int) -> list[str]:
-    """The pieces from a character on; a space that is left of a cut one goes with the next."""
+    """The pieces from a character on; a space left over from a cut piece is joined to the next."""
     rest = list(pieces)
     while rest and start >= len(rest[0]):
         start -= len(rest.pop(0))
@@ -132,7 +129,7 @@ def _from(pieces: list[str], start: int) -> list[str]:
 
 
 def _turns(asked: Asked) -> list[_Turn]:
-    """The conversation; empty where there is none."""
+    """The conversation; empty if there is none."""
     items = asked.fields.get(_CONVERSATIONS.get(asked.path, ""))
     if not isinstance(items, list):
         return []

@@ -1,6 +1,6 @@
-"""Load: calls at a fixed rate whatever the server does (open loop), or as fast as it answers (closed loop).
+"""Load generator: calls at a fixed rate (open loop), or as fast as the server responds (closed loop).
 
-Owns when calls are sent. Does not judge answers (`load_call`) nor sum them up (`load_result`).
+Only sends calls; responses are judged in `load_call` and summed up in `load_result`.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from llm_guard.mock.load_result import Ended, LoadResult, sum_up
 from llm_guard.mock.load_retries import SdkRetries
 
 Progress = Callable[[int, int], None]
-"""Called after each call with the number of calls ended and the number planned."""
+"""Called after each call with the number of finished calls and the number planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """An open-loop run; either `seconds` or `calls` says how long. Raises ValueError."""
+    """An open-loop run; either `seconds` or `calls` sets its length. Raises ValueError."""
 
     url: str
     """Base URL, with `/v1` or without."""
     models: tuple[str, ...]
-    """Drawn from with equal chances."""
+    """Each call draws one with equal probability."""
     rate_per_s: float
     seconds: float | None = None
     calls: int | None = None
     concurrency: int = 1000
-    """Calls in flight at most; one that falls due above it counts as `not_sent`."""
+    """Maximum number of calls in flight; a call that is due above it counts as `not_sent`."""
     stream: bool = False
     dialect: Dialect = "openai"
     headers: Mapping[str, str] | None = None
     timeout_s: float = 60.0
-    """For each request: a call without retries is one."""
+    """Timeout of each request; a call without retries is one request."""
     retries: int = 0
-    """The client's own, as the official SDKs make them: 2 is their default."""
+    """The client's own retries, as in the official SDKs: 2 is their default."""
     patience_s: float | None = None
-    """Asks again for so long, however often it takes: an application that needs its answer."""
+    """Retries for this long, without a limit on the number, like an application that needs its response."""
     seed: int = 0
     text: str | None = None
-    """The whole text that each stream must have said; None: any."""
+    """The complete text that each stream must contain; None: any."""
     call_ids: str = ""
-    """What the calls' ids begin with, by which the mock provider decides which requests fail; empty: no ids."""
+    """Prefix of the calls' ids, by which the mock provider decides which requests fail; empty: no ids."""
 
     def __post_init__(self) -> None:
         if not self.models or self.rate_per_s <= 0 or self.concurrency < 1:
@@ -57,7 +57,7 @@ class LoadPlan:
             raise ValueError("a load needs either seconds or calls")
 
     def planned(self) -> int:
-        """How many calls fall due."""
+        """Number of calls in the run."""
         return self.calls if self.calls is not None else round(self.rate_per_s * (self.seconds or 0.0))
 
     def target(self) -> Target:
@@ -75,7 +75,7 @@ async def run_load(plan: LoadPlan, progress: Progress | None = None) -> LoadResu
 
 
 async def run_calls(plan: LoadPlan, progress: Progress | None = None) -> list[Ended]:
-    """`run_load`, call by call, in the order in which they ended."""
+    """Like `run_load`, but returns the calls in the order in which they ended."""
     planned = plan.planned()
     target = plan.target()
     dice = Random(plan.seed)
@@ -98,7 +98,7 @@ async def run_calls(plan: LoadPlan, progress: Progress | None = None) -> list[En
     async with open_session(target) as session, asyncio.TaskGroup() as calls:
         for index in range(planned):
             due_at = started_at + index / plan.rate_per_s
-            # Even when late, give way once: a loop that never yields would send in bursts and read nothing.
+            # Yields even when late: otherwise the loop would send in bursts and read nothing.
             await asyncio.sleep(max(0.0, due_at - time.monotonic()))
             model = dice.choice(plan.models)
             if in_flight >= plan.concurrency:
@@ -122,10 +122,9 @@ async def closed_loop(
     text: str | None = None,
     progress: Progress | None = None,
 ) -> LoadResult:
-    """`concurrency` workers, each sending its next call when the last one has ended: measures throughput.
+    """Runs `concurrency` workers that each send the next call when the last one has ended: measures throughput.
 
-    `text` is what each stream must have said, None: anything.
-    """
+    `text`: what each stream must contain; None: any."""
     target = Target(url, dialect, stream, headers, timeout_s, text=text)
     turns = iter(range(calls))
     ended: list[Ended] = []

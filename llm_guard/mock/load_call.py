@@ -1,7 +1,6 @@
-"""One call of a load run, with its client's own retries, and the judgement on its answer.
+"""One call of a load run, with the client's own retries, and the check of its response.
 
-Owns what counts as a success. It reads streams for itself: sharing the gateway's parser would let one fault
-hide in both.
+Parses streams itself: if it shared the gateway's parser, one bug could hide in both.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from llm_guard.mock.load_result import Ended
 from llm_guard.mock.load_retries import SdkRetries, retry_after_s
 
 _BROKEN = ("timeout", "connect", "disconnected", "truncated")
-"""No whole answer came."""
+"""Outcomes without a complete response."""
 
 _PATHS: dict[Dialect, str] = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where and how a load's calls go."""
+    """Destination and settings of a run's calls."""
 
     url: str
     """Base URL, with `/v1` or without."""
@@ -36,11 +35,11 @@ class Target:
     stream: bool = False
     headers: Mapping[str, str] | None = None
     timeout_s: float = 60.0
-    """For each request: a call without retries is one."""
+    """Timeout of each request; a call without retries is one request."""
     retries: SdkRetries | None = None
-    """Of the client; none by default."""
+    """The client's own retries; none by default."""
     text: str | None = None
-    """The whole text that a stream must have said; None: any."""
+    """The complete text that a stream must contain; None: any."""
 
     def endpoint(self) -> str:
         return self.url.rstrip("/").removesuffix("/v1") + _PATHS[self.dialect]
@@ -69,14 +68,12 @@ def open_session(target: Target) -> aiohttp.ClientSession:
 
 
 async def call(session: aiohttp.ClientSession, target: Target, model: str, due_at: float, call_id: str = "") -> Ended:
-    """Sends one call, due at the monotonic instant `due_at`; never raises for what a server may do. With `call_id` the
-    mock provider decides by call and attempt which requests fail (`x-mock-call`).
+    """Sends one call, due at the monotonic time `due_at`; never raises because of a server's behaviour. With `call_id`
+    the mock provider decides by call and attempt which requests fail (`x-mock-call`).
 
-    Success is a 2xx and a whole, valid body; of a stream: the dialect's terminal event, no error event, and the text
-    that was expected. Errors: `http_STATUS`, `timeout`, `connect`, `disconnected`, `truncated`, `malformed`,
-    `error_event`, and `wrong_text` for words lost, repeated or altered. Of a call that was retried, the last answer
-    counts.
-    """
+    Success is a 2xx and a complete, valid body; for a stream: the dialect's terminal event, no error event, and the
+    expected text. Errors: `http_STATUS`, `timeout`, `connect`, `disconnected`, `truncated`, `malformed`, `error_event`,
+    and `wrong_text` for words lost, repeated or altered. For a call that was retried, the last response counts."""
     requests, headers_of_call = 1, {"x-mock-call": call_id} if call_id else None
     reading, outcome = await _exchange(session, target, model, headers_of_call)
     while target.retries is not None and reading.can_be_retried(outcome):
@@ -119,7 +116,7 @@ async def _exchange(
 
 
 class _Reading:
-    """Reads one answer and judges it."""
+    """Reads one response and judges it."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -147,7 +144,7 @@ class _Reading:
         return "ok" if self._target.text in (None, "".join(self._said)) else "wrong_text"
 
     def can_be_retried(self, outcome: str) -> bool:
-        """Once a 2xx has begun, an SDK asks again only for a whole answer that never came whole."""
+        """After the start of a 2xx, an SDK only retries a unary response that did not arrive completely."""
         if self.status is None or not 200 <= self.status < 300:
             return True
         return not self._target.stream and outcome in _BROKEN
@@ -190,7 +187,7 @@ def _read_object(data: bytes) -> dict[str, Any] | None:
 
 
 def _text_of(fields: dict[str, Any]) -> str:
-    """What one event says: a delta of anthropic, or those of every choice of openai."""
+    """The text of one event: a delta of anthropic, or those of every choice of openai."""
     if fields.get("type") == "content_block_delta":
         return str((fields.get("delta") or {}).get("text") or "")
     return "".join((choice.get("delta") or {}).get("content") or "" for choice in fields.get("choices") or ())

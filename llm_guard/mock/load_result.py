@@ -1,7 +1,4 @@
-"""What a load run found: counts, shares and percentiles.
-
-Owns the arithmetic. Does not send anything (`load`).
-"""
+"""Results of a load run: counts, shares and percentiles."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Seconds, by nearest rank; all 0 where nothing was measured."""
+    """Seconds, by nearest rank; all 0 if nothing was measured."""
 
     count: int
     p50: float
@@ -25,22 +22,22 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One call of a load run."""
+    """One finished call of a load run."""
 
     outcome: str
-    """`ok`, `http_503`, or the kind of error: see `load_call.call`; `not_sent` when the cap was reached."""
+    """`ok`, `http_503`, or the kind of error (see `load_call.call`); `not_sent` above the concurrency limit."""
     latency_s: float
-    """From the instant at which the call was due, so that a late sender does not flatter the server."""
+    """Measured from the time at which the call was due, so that a late sender does not flatter the server."""
     status: int | None = None
     first_token_s: float | None = None
     ended_at: float = 0.0
-    """Monotonic seconds; `due_at` is this less the latency."""
+    """Monotonic seconds; `due_at` is this minus the latency."""
     requests: int = 1
-    """What the client sent: more than one with retries of its own."""
+    """Number of requests that the client sent: more than one with retries of its own."""
     retry_after_s: float | None = None
-    """When a failure said to come back, in seconds from then."""
+    """Wait requested by a failure, in seconds."""
     refused_by: str | None = None
-    """Who refused, where a gateway answered for itself (`x-llm-guard-refused-by`)."""
+    """The gateway's reason if it refused the call itself (`x-llm-guard-refused-by`)."""
 
     @property
     def due_at(self) -> float:
@@ -60,9 +57,9 @@ class LoadResult:
     errors: Mapping[str, int]
     """`outcomes` without `ok`."""
     latency: Percentiles
-    """Of the calls that went well."""
+    """For successful calls."""
     failed_latency: Percentiles
-    """Of those that were sent and went badly."""
+    """For calls that were sent and failed."""
     first_token: Percentiles
     duration_s: float
     calls_per_s: float
@@ -73,7 +70,7 @@ class LoadResult:
 
 
 def sum_up(ended: Sequence[Ended], duration_s: float) -> LoadResult:
-    """The result of a run that took `duration_s` seconds from its first call to its last answer."""
+    """The result of a run that took `duration_s` seconds from its first call to its last response."""
     outcomes = Counter(call.outcome for call in ended)
     ok = outcomes["ok"]
     first_tokens = [call.first_token_s for call in ended if call.first_token_s is not None]

@@ -1,7 +1,7 @@
-"""How the official SDKs retry by themselves: when they ask again, and how long they wait before that.
+"""The official SDKs' own retries: when they retry, and how long they wait before.
 
-Owns the decision alone. Does not send or sleep (`load_call`). It follows the SDK's rules, not the gateway's own
-policies: one mistake must not hide in both.
+Implements the SDKs' rules independently of the gateway's policies, so that one bug cannot hide in both. `load_call`
+sends and sleeps.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ _STATUSES = (408, 409, 429)
 class SdkRetries:
     """The retries of openai-python 3.52 (`src/openai/_base_client.py`: `_should_retry`, `_calculate_retry_timeout`).
 
-    After 408, 409, 429, any 5xx and every exchange without an answer: 0.5 s, doubling to 8 s at most, shortened by up
-    to a quarter. A retry-after of up to 120 s is obeyed instead, a longer one ends the call, and `x-should-retry`
-    settles it. anthropic-sdk-python differs in heeding any retry-after.
-    """
+    After 408, 409, 429, any 5xx and every exchange without a response: 0.5 s, doubling to 8 s at most, shortened by up
+    to a quarter. A retry-after of up to 120 s replaces that, a longer one ends the call, and `x-should-retry` overrides
+    the decision. anthropic-sdk-python differs in heeding any retry-after."""
 
     def __init__(self, retries: int, seed: int = 0, patience_s: float | None = None) -> None:
-        """`retries` of one call at most. With `patience_s` it is an application that needs its answer: it asks again
-        for so long, as often as it takes, whatever `x-should-retry` says.
-        """
+        """`retries`: maximum for one call. With `patience_s` it is an application that needs its response: it retries
+        for this long, without a limit on the number, even if `x-should-retry` says otherwise."""
         self._retries = retries
         self._patience_s = patience_s
         self._dice = Random(seed)
@@ -36,11 +34,10 @@ class SdkRetries:
     def try_wait_s(
         self, taken: int, status: int | None, headers: Mapping[str, str], elapsed_s: float = 0.0
     ) -> float | None:
-        """Seconds to wait before the next retry, None for no more.
+        """Seconds to wait before the next retry; None: no more.
 
-        `taken` retries went before, in `elapsed_s` since the call began; `status` None: there was no whole answer.
-        `headers` must be case-insensitive.
-        """
+        `taken` retries have been made, in `elapsed_s` since the call began; `status` None: no complete response.
+        `headers` must be case-insensitive."""
         told_s = retry_after_s(headers)
         wait_s = min(_FIRST_S * 2.0 ** min(taken, 10), _LONGEST_S) * (1 - 0.25 * self._dice.random())
         if told_s is not None and 0 < told_s <= _HEEDED_S:
@@ -53,7 +50,7 @@ class SdkRetries:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """What `retry-after-ms` or `retry-after` says, in seconds from now; None where neither can be read."""
+    """Wait that `retry-after-ms` or `retry-after` requests, in seconds from now; None if neither can be read."""
     for name, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) / divisor

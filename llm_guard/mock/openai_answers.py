@@ -1,7 +1,7 @@
-"""What an OpenAI-compatible provider answers when all is well: chat, completions and the small endpoints.
+"""Successful responses of an OpenAI-compatible provider: chat, completions and the small endpoints.
 
-Owns the shapes that the `openai` SDK reads. Does not own the Responses API (`openai_responses`), files and
-batches (`shelf`), nor errors (`errors`).
+They have the shapes that the `openai` SDK reads. The Responses API is in `openai_responses`, files and batches in
+`shelf`, errors in `errors`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SOUND = b"ID3\x04\x00" + bytes(range(256)) * 16
 
 
 def answer_openai(asked: Asked, tokens: int) -> Reply | Script | None:
-    """The answer, with `tokens` tokens of content where it has any; None for an unknown path."""
+    """Returns the response, with `tokens` tokens of content where it has any; None for an unknown path."""
     if asked.method == "GET" and asked.path.startswith("/models"):
         return _models(asked)
     endpoint = _ENDPOINTS.get(asked.path) if asked.method == "POST" else None

@@ -1,6 +1,6 @@
-"""The Responses API, whole and as an event stream.
+"""The Responses API, unary and as an event stream.
 
-Owns the shapes that `client.responses` reads. Does not store responses: each call stands alone.
+It has the shapes that `client.responses` reads. Responses are not stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from llm_guard.mock.going_on import speak
 
 
 def respond(asked: Asked, tokens: int) -> Reply | Script:
-    """`POST /responses` with `tokens` tokens of text."""
+    """Responds to `POST /responses` with `tokens` tokens of text."""
     wanted = (asked.fields.get("text") or {}).get("format") or {}
     schema = wanted.get("schema") if wanted.get("type") == "json_schema" else None
     pieces = speak(asked, tokens) if schema is None else say_json(schema, tokens, is_another=asked.is_another)

@@ -1,7 +1,6 @@
-"""Puts one answer on the wire, well or with one fault.
+"""Sends one response, complete or with one fault: silence, resets, cuts and broken bodies.
 
-Owns how silence, resets, cuts and broken bodies look to the peer. Does not choose the answer or the fault
-(`provider`).
+The response and the fault are chosen in `provider`.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ _RST_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Player:
-    """One exchange. Each method either returns the response or, where the fault says so, never returns.
+    """One exchange. Each method returns the response or, if the fault requires it, never returns.
 
-    The connection's loss cancels the handler, so waiting for ever is how a handler ends without an answer.
-    """
+    The loss of the connection cancels the handler, so a handler that sends no response waits for ever."""
 
     def __init__(self, request: web.BaseRequest, headers: Mapping[str, str], token_delay_s: float) -> None:
         self._request = request
@@ -33,10 +31,10 @@ class Player:
         self._token_delay_s = token_delay_s
         self._has_gzip = request.headers.get("x-mock-gzip") == "1"
         self.has_hung_up = False
-        """The connection ended by our doing, not the peer's."""
+        """True if this side ended the connection."""
 
     async def reply(self, reply: Reply, fault: Fault | None = None) -> web.StreamResponse:
-        """A whole answer."""
+        """Sends a unary response."""
         body = reply.body
         if fault is not None and fault.kind == "malformed":
             body = body.replace(b":", b"", 1)
@@ -63,7 +61,7 @@ class Player:
         return await self._hold()
 
     async def stream(self, script: Script, fault: Fault | None = None) -> web.StreamResponse:
-        """An event stream, one write for each event."""
+        """Sends an event stream, one write for each event."""
         headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
         if self._has_gzip:
             headers["content-encoding"] = "gzip"
@@ -97,7 +95,7 @@ class Player:
                 await self._tokens(events, script.tokens[after:])
                 await events.write(*script.closing)
             case _:
-                # truncated: what was sent so far is all there is.
+                # truncated: nothing more is sent.
                 return
 
     async def _tokens(self, events: _EventWriter, tokens: tuple[bytes, ...]) -> None:
@@ -107,7 +105,7 @@ class Player:
             await events.write(token)
 
     async def vanish(self, fault: Fault) -> web.StreamResponse:
-        """Silence, FIN or RST in place of an answer."""
+        """Sends nothing, FIN or RST instead of a response."""
         if fault.kind == "reset":
             self._reset()
         if fault.kind == "close":

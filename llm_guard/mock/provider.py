@@ -1,7 +1,7 @@
-"""A provider of both dialects on a real socket, which misbehaves as the request asks.
+"""A mock provider of both dialects on a real socket, with the faults that requests specify.
 
-Owns the listener and the way of one request: understand, throw the dice, answer or fail. Does not know the
-shapes of answers (`openai_answers`, `anthropic_answers`) nor how faults look on the wire (`player`).
+Listens, parses requests, draws faults, and responds or fails. The shapes of responses are in `openai_answers` and
+`anthropic_answers`; `player` carries the faults out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ _KEYS_KEPT = 10_000
 
 
 class MockProvider:
-    """`async with MockProvider() as provider:` serves both dialects at `provider.url`, `/v1` or none."""
+    """`async with MockProvider() as provider:` serves both dialects at `provider.url`, with `/v1` or without."""
 
     def __init__(self, seed: int = 0, tokens: int = 8, token_delay_s: float = 0.0, latency_s: float = 0.0) -> None:
-        """`tokens` (>= 1) of content in each answer, `token_delay_s` before each of a stream's, `latency_s`
-        before every head. The same seed and the same requests meet the same faults.
-        """
+        """Sends `tokens` (>= 1) of content in each response, after `token_delay_s` before each of a stream, and
+        `latency_s` before each response's head. The same seed and the same requests produce the same faults."""
         self._tokens = tokens
         self._token_delay_s = token_delay_s
         self._latency_s = latency_s
@@ -49,14 +48,14 @@ class MockProvider:
         self._log = Log()
         self._numbers = 0
         self._answered: dict[str, Reply | Script] = {}
-        """By their idempotency keys, the oldest first."""
+        """Responses by idempotency key, oldest first."""
         self._courses = Courses(seed)
         self._server: _Server | None = None
         self._listener: asyncio.Server | None = None
         self.url = ""
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listens; returns the base URL without `/v1`. Port 0 takes a free one. Raises OSError."""
+        """Starts listening; returns the base URL without `/v1`. Port 0 takes a free one. Raises OSError."""
         self._server = _Server(self._handle)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._server, host, port, backlog=1024)
@@ -65,7 +64,7 @@ class MockProvider:
         return self.url
 
     async def stop(self) -> None:
-        """Closes the listener and every connection, at once."""
+        """Closes the listener and every connection at once."""
         server, listener = self._server, self._listener
         if server is None or listener is None:
             return
@@ -100,12 +99,11 @@ class MockProvider:
         return self._log.snapshot(0 if self._server is None else len(self._server.transports))
 
     def switch(self, model: str, faults: str) -> None:
-        """From now on `faults` strike `model` too, after those of its own; an empty text lifts them.
-        `/health` stands for the health page.
+        """Adds `faults` to those of `model` from now on; an empty text removes them. `/health` stands for the health
+        page.
 
-        Also `POST /mock/faults` with `{"model": ..., "faults": ...}`. The model is named without faults; its dice
-        start anew. Raises BadFaultError.
-        """
+        Also `POST /mock/faults` with `{"model": ..., "faults": ...}`. The model is named without faults, and its draws
+        are reset. Raises BadFaultError."""
         self._courses.switch(model, faults)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -185,7 +183,8 @@ class MockProvider:
         return await player.reply(answer, trouble)
 
     def _executed(self, asked: Asked) -> Reply | Script:
-        """Once for one Idempotency-Key (draft-ietf-httpapi-idempotency-key-header-07): its repeats get the same."""
+        """Responds once per Idempotency-Key (draft-ietf-httpapi-idempotency-key-header-07): repeats get the same
+        response."""
         key = asked.headers.get("idempotency-key")
         if key is None:
             return self._content(asked)
@@ -210,14 +209,14 @@ class MockProvider:
 
 
 class _Order(Struct):
-    """What `POST /mock/faults` carries."""
+    """Body of `POST /mock/faults`."""
 
     model: str
     faults: str
 
 
 def _choose(asked: Asked, course: Course, struck: Struck) -> Fault | Reply | None:
-    """The first fault that applies; one that is an answer in itself, as that answer."""
+    """The first fault that applies; as a response if it is one."""
     for fault in struck.faults:
         if fault.kind == "status":
             return error_reply(asked.dialect, fault.status, asked.model, fault.retry_after)
@@ -251,10 +250,9 @@ def _seen(request: web.BaseRequest, body: bytes, model: str) -> Seen:
 
 
 class _Server(web.Server):
-    """Knows its transports, so that `stop` need not wait for a peer that does not read.
+    """Tracks its transports, so that `stop` does not wait for a peer that does not read.
 
-    Bodies are taken as they come, of any size and still compressed: tests compare bytes.
-    """
+    Accepts bodies of any size and leaves them compressed: tests compare bytes."""
 
     def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
         super().__init__(

@@ -1,6 +1,6 @@
-"""The WebSocket of `/v1/realtime`: a session that says back what it hears.
+"""The WebSocket of `/v1/realtime`: a session that echoes events.
 
-Owns the server events. Does not own a refused upgrade: a `status` fault answers before it (`provider`).
+A refused upgrade is a `status` fault, which `provider` handles before.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from llm_guard.mock.exchange import Asked
 async def converse(
     request: web.BaseRequest, asked: Asked, headers: Mapping[str, str], tokens: int
 ) -> web.StreamResponse:
-    """Until the peer closes, or asks to be closed: `{"type": "mock.close", "code": 4000, "reason": "..."}`.
+    """Runs the session until the peer closes it, or requests that: `{"type": "mock.close", "code": 4000, "reason":
+    "..."}`.
 
-    `response.create` is answered with text deltas, `session.update` with `session.updated`, any other event
-    with `mock.echo`; a binary message comes back as it is.
-    """
+    Replies to `response.create` with text deltas, to `session.update` with `session.updated`, and to any other event
+    with `mock.echo`; returns a binary message unchanged."""
     socket = web.WebSocketResponse(protocols=("realtime",), max_msg_size=0)
     socket.headers.update(headers)
     await socket.prepare(request)

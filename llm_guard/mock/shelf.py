@@ -1,7 +1,4 @@
-"""What the mock keeps between requests, in memory: files and batches of both dialects.
-
-Owns the endpoints that create and find things. A batch is finished as soon as it is made.
-"""
+"""Files and batches of both dialects, kept in memory between requests. A batch is finished as soon as it is created."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from llm_guard.mock.exchange import Asked, Reply, Upload
 
 
 class Shelf:
-    """Answers `/files`, `/batches` and `/messages/batches`."""
+    """Serves `/files`, `/batches` and `/messages/batches`."""
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[dict[str, Any], bytes]] = {}
@@ -27,7 +24,7 @@ class Shelf:
         self._message_batches: dict[str, list[dict[str, Any]]] = {}
 
     def answer(self, asked: Asked) -> Reply | None:
-        """The answer, 404 for an unknown id; None when the path is not kept here."""
+        """The response, 404 for an unknown id; None for other paths."""
         if asked.dialect == "anthropic":
             return self._find(asked, "/messages/batches", self._answer_message_batches)
         return self._find(asked, "/files", self._answer_files) or self._find(asked, "/batches", self._answer_batches)

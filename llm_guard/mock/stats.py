@@ -1,7 +1,4 @@
-"""What the mock has seen: every request as it came, and every client that left before its answer.
-
-Owns counting. Holds the last few requests only.
-"""
+"""Records what the mock has received: the last requests, counts, and clients that left before their response."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ class Seen:
     """Path and query as they were sent."""
     raw_headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
-    """As it came over the wire: a compressed body is compressed here."""
+    """The body as received: a compressed one is compressed here."""
     model: str
-    """The model that was asked for, its faults included; empty where the request names none."""
+    """The requested model with its faults; empty if the request names none."""
 
     def header(self, name: str) -> str | None:
         """The first header of that name."""
@@ -36,10 +33,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A client closed its connection before its answer was complete."""
+    """A client closed its connection before its response was complete."""
 
     at: float
-    """Monotonic seconds: when it was noticed."""
+    """Monotonic seconds when it was noticed."""
     target: str
     model: str
 
@@ -68,7 +65,7 @@ class Stats:
 
 
 class Log:
-    """Takes down requests and departures."""
+    """Records requests and departures."""
 
     def __init__(self) -> None:
         self.seen: deque[Seen] = deque(maxlen=KEPT)

@@ -1,7 +1,7 @@
-"""The audit trail: what was changed, when, by whom and why, in a SQLite file that nothing is ever taken out of.
+"""The audit trail: changes with time, author and reason, in an append-only SQLite file.
 
-Owns what lies in the file. It blocks, and is one thread's. Does not own how the file is opened and shared
-(`store.database`), nor what is written when it cannot be (`ops.trail`).
+Defines the content of the file. Blocking; used by one thread. Opening and sharing are in `store.database`; entries that
+could not be written are handled in `ops.trail`.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One change."""
 
     id: int | None = None
-    """Counts up; null: it is not on the disk."""
+    """Sequence number; null: not on the disk."""
     at: str
-    """ISO 8601, UTC."""
+    """Time as ISO 8601, UTC."""
     who: str
-    """The name of the token, and where from. Behind `operator`, whose token several may have, a name as it was claimed.
-    `expiry`, `file`, `signal`, `reload` and `start` are the gateway itself."""
+    """Name of the token, and the client's address. For the token `operator`, which several people may share, followed
+    by the name that the client claimed. `expiry`, `file`, `signal`, `reload` and `start` are the gateway itself."""
     what: str
-    """`breakers.force-open`, ..."""
+    """Action, such as `breakers.force-open`."""
     target: str
     why: str
     detail: dict[str, Any]
     instance: str
-    """Which gateway: host and process id."""
+    """Gateway that made the change: host and process id."""
 
 
 class AuditFile:
-    """Opened when it is first needed. After a StoreError the next call tries anew."""
+    """The audit trail's file. Opens it on first use; after a StoreError the next call opens it again."""
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
         self._database = Database(folder, _FORM)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """All of them, on the disk when it returns, or none. Raises StoreError."""
+        """Appends all entries or none; they are on the disk when this returns. Raises StoreError."""
         with self._database.writing() as connection:
             connection.executemany(_INSERT, [_row(entry) for entry in entries])
 
     def latest(self, limit: int, before: int | None) -> list[Entry]:
-        """The newest first, of those with a lower id than `before`. Makes nothing: without a file there is none.
+        """Returns the newest entries first; `before`: only those with a lower id. Returns none if there is no file.
         Raises StoreError."""
         with self._database.reading() as connection:
             if connection is None:
@@ -84,7 +84,7 @@ def _entry(row: tuple[int, str, str, str, str, str, str, str]) -> Entry:
     number, at, who, what, target, why, detail, instance = row
     try:
         facts = msgspec.json.decode(detail, type=dict[str, Any])
-    except msgspec.DecodeError:  # somebody else's hand
+    except msgspec.DecodeError:  # the file was changed by something else
         facts = {"unreadable": detail}
     return Entry(
         id=number, at=at, who=who, what=what, target=target, why=why, detail=facts, instance=instance,

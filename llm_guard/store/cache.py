@@ -1,7 +1,6 @@
-"""Answers that are kept for a while, by what they answer.
+"""The response cache: its types, the protocol of a store, and the store in memory.
 
-Owns the nouns, what a store of them must do, and the one in memory. Does not own what may be kept
-(`gateway.answer_cache`), nor for how long an answer may be given (`policy.freshness`).
+Which responses may be cached is decided in `gateway.answer_cache`; how long one stays fresh, in `policy.freshness`.
 """
 
 from __future__ import annotations
@@ -17,73 +16,71 @@ import msgspec
 from llm_guard.clock import Clock
 
 _BESIDE_BYTES = 650
-"""What it takes to keep an answer, beyond its text: its key, its places in the table and in the heap (CPython 3.11, 64
-bits)."""
+"""Memory in bytes of an entry besides its text: key, dict entry and heap entry (CPython 3.11, 64 bits)."""
 _HEADER_BYTES = 180
-"""The same for each of its headers."""
+"""The same for each header."""
 _FEW = 64
 
 
 class CachedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer, without what was true of its call alone."""
+    """A complete response, without headers that apply only to the original call."""
 
     route: str
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
-    """Of a stream all its events."""
+    """The body; for a stream, all its events."""
     is_stream: bool
     deployment: str
-    """Whose answer it was."""
+    """Deployment that produced the response."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """An answer that is still kept."""
+    """A cache hit."""
 
     answer: CachedAnswer
     age_s: float
-    """Since it was stored."""
+    """Age in seconds since it was stored."""
 
 
 class Held(msgspec.Struct, frozen=True):
-    """How much of a route is kept."""
+    """Size of a route's part of the cache."""
 
     entries: int
     bytes: int
 
 
 class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A store at one moment."""
+    """Statistics of a store at one moment."""
 
     kind: Literal["memory", "sqlite"]
     max_bytes: int
     routes: Mapping[str, Held]
     evictions: int
-    """Answers that made room for others, since the start."""
+    """Entries evicted to make room, since the start."""
     failures: Mapping[str, int]
-    """What a store could not do, since the start: `read`, `slow`, `write`, `full`."""
+    """Failed operations since the start, by cause: `read`, `slow`, `write`, `full`."""
 
 
 class AnswerStore(Protocol):
-    """None of its methods raises: what cannot be read is not there, what cannot be written is not kept, and both are
-    counted. A key is 32 bytes, and not to be guessed."""
+    """A store of responses. Its methods never raise: an entry that cannot be read is a miss, one that cannot be written
+    is not stored, and both are counted. A key is 32 bytes that cannot be guessed."""
 
     async def get(self, key: bytes) -> Found | None:
-        """What was put and has not lasted its time; within a tenth of a second."""
+        """Returns the entry if it has not expired; takes at most a tenth of a second."""
 
     async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
-        """In place of what was there; kept when it returns, unless something kept it from it for a second."""
+        """Stores or replaces the entry. It is stored when this returns, unless the store took longer than a second."""
 
     async def purge(self, route: str | None) -> int | None:
-        """Forgets the answers of a route, or all of them; how many. None: that is not known, the store does not
-        answer."""
+        """Deletes a route's entries (None: all) and returns their number; None if the store does not respond."""
 
     def sweep(self) -> None:
-        """To be called each second: what has lasted its time is forgotten."""
+        """Deletes expired entries. To be called each second."""
 
     def limit(self, max_bytes: int) -> None:
-        """From now on."""
+        """Changes the maximum size."""
 
     def snapshot(self) -> CacheSnapshot: ...
 
@@ -99,16 +96,16 @@ class _Slot:
 
 
 class MemoryCache:
-    """Those asked for lately, as many as there is room for. Gone with the process."""
+    """An LRU cache, bounded by size and lost with the process."""
 
     def __init__(self, clock: Clock, max_bytes: int) -> None:
-        """`max_bytes` of all together, with what it takes to keep them."""
+        """`max_bytes`: of all entries together, including their overhead."""
         self._clock = clock
         self._max_bytes = max_bytes
         self._slots: OrderedDict[bytes, _Slot] = OrderedDict()
-        """The one not asked for the longest first."""
+        """Least recently used first."""
         self._ends: list[tuple[float, bytes]] = []
-        """A heap: when each ends. Some have been replaced since."""
+        """Heap of expiry times; may contain stale entries of replaced keys."""
         self._bytes = 0
         self._evictions = 0
 
@@ -159,7 +156,7 @@ class MemoryCache:
         )
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing."""
 
     def _make_room(self, most_bytes: int) -> None:
         while self._bytes > most_bytes:
@@ -180,6 +177,6 @@ class MemoryCache:
 
 
 def cost_of(answer: CachedAnswer) -> int:
-    """What it takes to keep it, in bytes."""
+    """Memory that an entry takes, in bytes."""
     headers = sum(len(name) + len(value) + _HEADER_BYTES for name, value in answer.headers)
     return len(answer.body) + headers + _BESIDE_BYTES

@@ -1,7 +1,7 @@
-"""Cached answers in a SQLite file.
+"""Cached responses in a SQLite file.
 
-Owns what lies in the file, who makes room for whom, and that the file's own numbers are right. It blocks, and is one
-thread's. Does not own who waits for it (`store.sqlite_cache`).
+Defines the schema, eviction, and totals that stay correct. Blocking; used by one thread. Timeouts are applied in
+`store.sqlite_cache`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llm_guard.store.database import Database, Form
 FILE = "cache.db"
 
 _LATE_S = 60.0
-"""An answer from so far in the future was kept under a clock that has been set back: nobody knows how old it is."""
+"""An entry further in the future was stored before the clock was set back: its age is unknown, so it is a miss."""
 _SOME = 64
 _FIRST = """
 CREATE TABLE answers (
@@ -50,17 +50,17 @@ _decode = msgspec.msgpack.Decoder(CachedAnswer).decode
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the file holds after a change."""
+    """Content of the file after a change."""
 
     routes: Mapping[str, Held]
     evicted: int = 0
-    """Answers that made room."""
+    """Entries evicted to make room."""
     gone: int = 0
-    """Answers that were to be forgotten."""
+    """Entries deleted because they had expired or were purged."""
 
 
 class CacheFile:
-    """Several gateways may share it. Every method raises StoreError; `now` in seconds since the epoch."""
+    """The cache's file, shared by several gateways. All methods raise StoreError; `now` in seconds since the epoch."""
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
@@ -73,13 +73,14 @@ class CacheFile:
             return None
         try:
             return Found(_decode(row[0]), max(0.0, now - row[1]))
-        except msgspec.MsgspecError:  # somebody else's hand
+        except msgspec.MsgspecError:  # the file was changed by something else
             return None
 
     def put(
         self, key: bytes, answer: CachedAnswer, now: float, lasts_s: float, touches: Mapping[bytes, float], most: int
     ) -> Written:
-        """`touches`: when others were asked for since the last time; `most`: bytes of all together."""
+        """Stores or replaces an entry. `touches`: when other entries were last used; `most`: maximum size of all
+        together."""
         size = cost_of(answer)
         with self._database.writing() as connection:
             connection.executemany(_TOUCH, [(used_at, each) for each, used_at in touches.items()])
@@ -91,7 +92,7 @@ class CacheFile:
             return Written(_routes(connection), evicted, gone)
 
     def forget_ended(self, now: float, most: int) -> Written:
-        """What has lasted its time, and what has no room."""
+        """Deletes expired entries, then evicts until the rest fits into `most` bytes."""
         with self._database.writing() as connection:
             gone = _delete(connection, "ends_at <= ?", now)
             evicted = _make_room(connection, most)
@@ -101,7 +102,7 @@ class CacheFile:
         return written
 
     def purge(self, route: str | None) -> Written:
-        """Those of a route; None: all."""
+        """Deletes a route's entries; None: all."""
         with self._database.writing() as connection:
             gone = _delete(connection, "1") if route is None else _delete(connection, "route = ?", route)
             written = Written(_routes(connection), gone=gone)
@@ -113,12 +114,12 @@ class CacheFile:
 
 
 def _delete(connection: sqlite3.Connection, which: str, *values: object) -> int:
-    """`which` is one of the conditions above."""
-    return connection.execute(f"DELETE FROM answers WHERE {which}", values).rowcount  # noqa: S608  # no value in it
+    """`which` is a literal condition of this module."""
+    return connection.execute(f"DELETE FROM answers WHERE {which}", values).rowcount  # noqa: S608  # contains no values
 
 
 def _make_room(connection: sqlite3.Connection, most: int) -> int:
-    """Those not asked for the longest go first; how many went."""
+    """Evicts the least recently used entries and returns their number."""
     held = sum(each.bytes for each in _routes(connection).values())
     evicted = 0
     while held > most and (oldest := connection.execute(_LEAST_USED, (_SOME,)).fetchall()):

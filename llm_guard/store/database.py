@@ -1,7 +1,6 @@
-"""A SQLite file that several gateways can share: its making, its versions, and what becomes of a broken one.
+"""A SQLite file that several gateways can share: creation, schema versions, and recovery from corruption.
 
-Owns how such a file is opened, locked, moved aside and written to. It blocks, and is one thread's. Does not own what
-lies in it.
+Opens, locks, moves aside and writes the file; its content belongs to the stores. Blocking; used by one thread.
 """
 
 from __future__ import annotations
@@ -24,29 +23,31 @@ from llm_guard.store.shared_file import alone, create, identity, move_aside
 _log = structlog.get_logger("llm_guard.store.database")
 
 _BUSY_S = 5.0
-"""So long one gateway waits for another that writes."""
+"""How long one gateway waits for another that writes."""
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_ROOM_BYTES = 64 * 1024
 _LARGE_BYTES = 32 * 1024**2
 _FREED_PAGES = 1_000
-"""Given back to the disk at once, at most: others wait meanwhile, and each takes room in the log first."""
+"""Maximum number of pages that are returned to the disk at once: other gateways wait meanwhile, and each page takes
+room in the WAL first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What such a file is like."""
+    """Name, schema and durability of a database file."""
 
     name: str
-    """Of the file, `x.db`; `x.lock` lies beside it."""
+    """File name `x.db`; its lock file is `x.lock`."""
     said: str
-    """What people call it: `the audit trail`."""
+    """Name for messages: `the audit trail`."""
     steps: tuple[str, ...]
-    """SQL that leads from each version of it to the next, the first from nothing. It is only ever added to."""
+    """SQL that migrates each version to the next, the first one from an empty file. Append only."""
     is_durable: bool = True
-    """What was written survives a power cut, for which each write waits. kill -9 it survives in any case."""
+    """If True, each commit waits for the disk, and survives a power cut. kill -9 is survived in any case."""
     reserve_bytes: int = 0
-    """Kept back on the disk, so that something can be deleted when it is full."""
+    """Size of the file that reserves disk space, so that entries can be deleted when the disk is full."""
 
     @property
     def version(self) -> int:
@@ -54,7 +55,7 @@ class Form:
 
 
 class Database:
-    """Opened when it is first needed. After a StoreError the next use tries anew."""
+    """Opens the file on first use. After a StoreError the next use opens it again."""
 
     def __init__(self, folder: Callable[[], Path], form: Form) -> None:
         """`folder` may raise OSError."""
@@ -63,25 +64,25 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._sound: tuple[int, int] | None = None
-        """The file that was looked through, and was whole."""
+        """Identity of the file that last passed the integrity check."""
         self._is_suspect = False
-        """SQLite has said of it that it is broken."""
+        """True if SQLite has reported the file as corrupt."""
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: on the disk when it is left, or not at all. Without a file one is made, a broken one is
-        moved aside. Raises StoreError, also for values that SQLite does not take."""
+        """A write transaction: on the disk when the block ends, or rolled back. Creates a missing file and moves a
+        corrupt one aside. Raises StoreError, also for values that SQLite does not accept."""
         with self._telling():
             connection = self._open()
             with _transaction(connection):
-                # A newer gateway may have come since this file was opened.
+                # A newer gateway may have migrated the file since it was opened.
                 _check_version(connection, self._form)
                 yield connection
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
-        """All that is read is of one instant. Makes nothing and moves nothing: None without a file. Raises
-        StoreError."""
+        """A read transaction: a consistent snapshot, or None if there is no file. Creates nothing and moves nothing.
+        Raises StoreError."""
         with self._telling():
             if not self._path().exists():
                 yield None
@@ -95,26 +96,26 @@ class Database:
                     connection.execute("ROLLBACK")
 
     def is_there(self) -> bool:
-        """Raises StoreError."""
+        """True if the file exists. Raises StoreError."""
         with self._telling():
             return self._path().exists()
 
     def give_back(self) -> None:
-        """Pages that are free go back to the disk, a part of them at a time, and the log beside the file is emptied, so
-        that nothing deleted is left in either: as far as that can be done just now. Somebody else who reads keeps the
-        log as it is."""
+        """Returns some of the free pages to the disk and truncates the WAL, so that deleted content remains in neither.
+        Best effort: an active reader keeps the WAL as it is."""
         with contextlib.suppress(StoreError), self._telling():
             if self._connection is None:
                 return
             _empty_log(self._connection)
-            # `execute` would do the first page alone: it stops at the first step of what returns no columns.
+            # `execute` would free only the first page: it stops at the first step of a statement that returns no
+            # columns.
             self._connection.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")
             _empty_log(self._connection)
             self._fill_reserve()
 
     def has_released_reserve(self) -> bool:
-        """Whether what makes room on a full disk may try once more; `give_back` keeps the reserve back again. Raises
-        StoreError."""
+        """Deletes the reserve file and returns True if a failed deletion may be tried once more; `give_back` creates
+        the file again. Raises StoreError."""
         with self._telling():
             return self._reserve().has_given()
 
@@ -134,7 +135,8 @@ class Database:
             self._reserve().fill()
 
     def _current(self) -> sqlite3.Connection | None:
-        """What is open, if that is what lies in the folder: another gateway may have moved it aside."""
+        """Returns the open connection if its file is still the one in the folder: another gateway may have moved it
+        aside."""
         return self._connection if identity(self._path()) == self._identity else None
 
     def _open(self) -> sqlite3.Connection:
@@ -177,8 +179,8 @@ class Database:
         return connection
 
     def _look_through(self, connection: sqlite3.Connection, path: Path) -> None:
-        """Raises sqlite3.DatabaseError when it is broken. A large file is only looked through when there is a reason: a
-        slow disk takes seconds for it, and SQLite itself tells when it meets what is broken."""
+        """Raises sqlite3.DatabaseError if the file is corrupt. A large file is only checked after an error: on a slow
+        disk the check takes seconds, and SQLite reports corruption itself when it reads it."""
         is_small = path.stat().st_size <= _LARGE_BYTES
         if not self._is_suspect and (self._identity == self._sound or not is_small):
             return
@@ -193,7 +195,7 @@ class Database:
         try:
             yield
         except (OSError, sqlite3.Error, ValueError, TypeError, OverflowError) as error:
-            # What is wrong with one connection must not stay wrong for ever.
+            # A connection in a bad state must not be used again.
             self.close()
             if _code(error) in _BROKEN:
                 self._is_suspect = True
@@ -206,7 +208,7 @@ class Database:
             return error.errno in _FULL
         if _code(error) != sqlite3.SQLITE_IOERR:
             return _code(error) == sqlite3.SQLITE_FULL
-        # So it calls that too when it cannot make the files that it needs.
+        # SQLite also reports SQLITE_IOERR if it cannot create its auxiliary files on a full disk.
         with contextlib.suppress(OSError):
             found = os.statvfs(self._folder())
             return found.f_bavail * found.f_frsize < _NO_ROOM_BYTES
@@ -215,11 +217,11 @@ class Database:
 
 def _prepare(connection: sqlite3.Connection, form: Form, version: int) -> None:
     if version == 0:
-        # Before there is anything in it, or never.
+        # Takes effect only while the database is empty.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if form.is_durable else 'NORMAL'}")
-    # What somebody has asked a model must be gone from the file when it is deleted.
+    # Deleted prompts must be gone from the file.
     connection.execute("PRAGMA secure_delete = ON")
     if version < form.version:
         with _transaction(connection):
@@ -227,7 +229,7 @@ def _prepare(connection: sqlite3.Connection, form: Form, version: int) -> None:
 
 
 def _check_version(connection: sqlite3.Connection, form: Form) -> int:
-    """Raises sqlite3.OperationalError for one that nobody here knows."""
+    """Raises sqlite3.OperationalError for a version newer than this code."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > form.version:
         raise sqlite3.OperationalError(f"was written by a newer llm-guard (version {version} of its form)")
@@ -235,7 +237,7 @@ def _check_version(connection: sqlite3.Connection, form: Form) -> int:
 
 
 def _bring_up(connection: sqlite3.Connection, form: Form) -> None:
-    """From whatever version it has: another gateway may have been quicker."""
+    """Migrates from the version that the file has now: another gateway may have migrated it meanwhile."""
     for step in form.steps[_check_version(connection, form) :]:
         for statement in _statements(step):
             connection.execute(statement)
@@ -243,7 +245,7 @@ def _bring_up(connection: sqlite3.Connection, form: Form) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """`executescript` would end the transaction."""
+    """Splits the script into statements, since `executescript` would commit the transaction."""
     statement = ""
     for line in script.strip().splitlines():
         statement += line + "\n"
@@ -265,14 +267,14 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _empty_log(connection: sqlite3.Connection) -> None:
-    """Not while somebody reads, whom nobody waits for here."""
+    """Truncates the WAL. Skipped while a reader is active: `busy_timeout = 0`, so this never waits."""
     connection.execute("PRAGMA busy_timeout = 0")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_S * 1000:.0f}")
 
 
 def _code(error: Exception) -> int | None:
-    """The primary code: the extended ones have it in their lowest byte."""
+    """Returns the primary result code: the lowest byte of an extended one."""
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 

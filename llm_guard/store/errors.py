@@ -1,14 +1,11 @@
-"""What can go wrong with a store.
-
-Owns the errors that every store raises. Does not own what is done about them.
-"""
+"""Errors that every store raises."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """It cannot be written or read (a disk that is full, gone or too slow, a broken file); the text says why."""
+    """The store cannot be written or read (disk full, missing or too slow, file corrupt); the text says why."""
 
 
 class DiskFullError(StoreError):
-    """There is no room for it. What is there can be read, and deleted."""
+    """The disk is full: nothing can be added, but entries can still be read and deleted."""

@@ -1,7 +1,4 @@
-"""Where things are kept that outlive the process.
-
-Owns the choice of the folder, and that nobody else can look into what is kept there. Does not own what that is.
-"""
+"""The state folder: its location, and file modes that keep other users out."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ _OTHERS_WRITE = 0o022
 
 
 def state_folder(chosen: str | None, env: Mapping[str, str]) -> Path:
-    """`chosen`, else XDG_STATE_HOME/llm-guard, else ~/.local/state/llm-guard (XDG Base Directory 0.8: a relative path
-    is ignored). Raises OSError when there is no home either."""
+    """Returns `chosen`, else XDG_STATE_HOME/llm-guard, else ~/.local/state/llm-guard (XDG Base Directory 0.8: a
+    relative path is ignored). Raises OSError if there is no home either."""
     base = env.get("XDG_STATE_HOME", "")
     try:
         if chosen is not None:
@@ -34,8 +31,8 @@ def state_folder(chosen: str | None, env: Mapping[str, str]) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Raises OSError. A folder that is there already stays as it is: it may be others' as well, such as /var/lib. Where
-    they may take out what lies in it, that is logged."""
+    """Creates the folder with mode 700. An existing folder keeps its mode, since other programs may use it, such as
+    /var/lib; logs a warning if other users may remove files from it. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
@@ -44,8 +41,8 @@ def make_private(folder: Path) -> None:
 
 
 def open_private(path: Path, flags: int = 0) -> int:
-    """The descriptor of a file that is made if it is not there; one that others might open is narrowed, if it is ours.
-    Raises OSError, also for a symbolic link."""
+    """Opens or creates a file and returns its descriptor. Removes other users' permissions from an existing file if it
+    belongs to this user. Raises OSError, also for a symbolic link."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
     if mode & _OTHERS:

@@ -1,7 +1,6 @@
-"""Calls that are kept: dead letters, and those that are answered later.
+"""Types and protocol of the store of deferred calls and dead letters.
 
-Owns the nouns, and what a store of them must do. Does not own a store (`store.kept_calls` in SQLite), nor who works
-through them (`errands`).
+The store in SQLite is `store.kept_calls`; the calls are processed in `errands`.
 """
 
 from __future__ import annotations
@@ -16,50 +15,50 @@ from llm_guard.store.errors import StoreError as StoreError  # noqa: PLC0414  # 
 
 Purpose = Literal["letter", "later"]
 State = Literal["dead", "queued", "running", "answered"]
-"""dead      nobody could answer it; it stays until somebody asks again, deletes it, or it is too old
-queued    it is to be asked, at `due_at`
-running   a gateway is asking; the lease says until when it may be silent
-answered  over; the answer is kept for a while
+"""dead      all attempts failed; kept until it is requeued, deleted or too old
+queued    to be sent at `due_at`
+running   being sent by a gateway, which must extend its lease in time
+answered  finished; the response is kept for a while
 """
 
 
 class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client has asked for, without its credentials."""
+    """A client's request, without its credentials."""
 
     method: str
     path: str
     query: str
     headers: tuple[tuple[str, str], ...]
-    """Those that travel to a provider; none in which a credential, a cookie or an account may stand."""
+    """Headers that are forwarded to a provider; none that may contain a credential, a cookie or an account."""
     body: bytes | None
-    """As it came, decoded; None: it is not kept."""
+    """The body, with its content encoding removed; None: not stored."""
     dialect: DialectName
     model: str | None
     route: str
-    """Its alias when it was received."""
+    """Name of the route when the call was received."""
     upstream_name: str | None = None
     is_stream: bool = False
     is_repeatable: bool = True
-    """It may be asked again though it may have been executed."""
+    """True if it may be sent again although it may have been executed."""
     priority: int = 1
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How asking for it has failed, the last time."""
+    """The last failure of a call."""
 
     kind: str
-    """The failure kind's label, or the code of a refusal."""
+    """Label of the failure kind, or code of the gateway's refusal."""
     detail: str
     status: int | None = None
-    """What its client was told."""
+    """Status that the client got."""
     attempts: int = 0
-    """Exchanges with providers."""
+    """Number of exchanges with providers."""
     body: bytes | None = None
-    """The provider's own words, where the bodies are kept."""
+    """The provider's error body, if bodies are stored."""
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -67,116 +66,122 @@ class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One of them. Instants in seconds since the epoch."""
+    """A deferred call or dead letter. Times are in seconds since the epoch."""
 
     id: str
-    """Not to be guessed: 128 random bits."""
+    """128 random bits, so that it cannot be guessed."""
     request_id: str
-    """Of the call that it was."""
+    """Request ID of the original call."""
     purpose: Purpose
     state: State
     owner: str
-    """Whose it is: tells callers apart, and is no credential."""
+    """Identifies the caller; not a credential."""
     client: str | None
-    """The name of the client's key, if it has one."""
+    """Name of the client key, if the caller has one."""
     request: StoredRequest
     received_at: float
     first_failed_at: float | None = None
     last_failed_at: float | None = None
     attempts: int = 0
-    """Exchanges with providers, in all."""
+    """Number of exchanges with providers, in all."""
     rounds: int = 0
-    """How often it was begun."""
+    """How often processing was started."""
     due_at: float | None = None
     deadline_at: float | None = None
     ended: Ended | None = None
     answer: StoredAnswer | None = None
     answered_at: float | None = None
     webhook: str | None = None
-    """Who is told when it is over, as the config calls him; None: nobody."""
+    """Name of the webhook that is notified at the end; None: none."""
     told: State | None = None
-    """As what he has been told of it; one that was dead may be asked again, and then there is something new to tell."""
+    """The state that the webhook was last notified of. A dead call may be requeued and then end in another state."""
     is_readable: bool = True
-    """False: its bodies were sealed with a key that this gateway does not have, and are missing here."""
+    """False: its bodies were encrypted with a key that this gateway does not have, and are missing here."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of them; None: any."""
+    """A filter; None matches any value."""
 
     purpose: Purpose | None = None
     state: State | None = None
     route: str | None = None
     kind: str | None = None
     since: float | None = None
-    """Received at this instant or later."""
+    """Received at this time or later."""
     until: float | None = None
     ids: Collection[str] | None = None
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """How many there are, and how large."""
+    """Number and size of stored calls."""
 
     count: dict[str, int]
-    """By `purpose/state`."""
+    """Number of calls by `purpose/state`."""
     size: int
-    """In bytes, of all."""
+    """Size of all calls in bytes."""
     oldest_at: float | None = None
 
 
 class KeptCalls(Protocol):
-    """Blocks; of one thread. What has returned is on the disk. Every method raises StoreError.
+    """A store of calls. Blocking; used by one thread. Changes are on the disk when a method returns. All methods raise
+    StoreError.
 
-    Several gateways may share one: what one of them has begun, no other begins while the lease lasts.
+    Several gateways may share one store: a call that one of them runs is not started by another while its lease lasts.
     """
 
     def add(self, *calls: KeptCall) -> None:
-        """Those that are dead, or queued with a `due_at`: all, or none. Their ids are new."""
+        """Adds calls that are dead, or queued with a `due_at`: all or none. Their ids must be new."""
 
     def get(self, call_id: str) -> KeptCall | None: ...
 
     def find(self, wanted: Wanted, limit: int, before: str | None) -> list[KeptCall]:
-        """The newest first, without bodies; `before`: older than the one with this id, and none if that is gone."""
+        """Returns calls without bodies, newest first. `before`: only calls older than the one with this id; none if it
+        is gone."""
 
     def stats(self) -> Found: ...
 
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
-        """Takes what is queued and due, the longest due first, with bodies: it is `running` from now on, here. What is
-        sealed with a key that is not known here is left for who knows it."""
+        """Marks queued calls that are due as `running` here, longest due first, and returns them with bodies. Skips
+        calls encrypted with a key that this gateway does not have."""
 
     def extend(self, ids: Sequence[str], now: float, lease_s: float) -> list[str]:
-        """Those that run here go on; the ids of those that do not."""
+        """Extends the leases of calls that run here; returns the ids of those that do not."""
 
     def reschedule(self, times: Mapping[str, tuple[float, float]]) -> None:
-        """By id, when a queued call is due, and when one that is queued or runs expires: the wall clock was set."""
+        """Corrects due times and deadlines after the wall clock was set. `times`: due time and deadline by id, of calls
+        that are queued or running."""
 
     def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
-        """It is queued again. False: it does not run here any more (its lease ended, or it was deleted)."""
+        """Queues a running call again. False: it no longer runs here (its lease ended, or it was deleted)."""
 
     def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
-        """It is over, and what it asked for is not kept any longer. False: as above, and the answer is not kept."""
+        """Stores the response of a running call and deletes its request. False: it no longer runs here, and nothing is
+        stored."""
 
     def bury(self, call_id: str, ended: Ended, now: float) -> bool:
-        """It is dead: it has failed for good."""
+        """Marks a running call as dead: it has failed for good. False: it no longer runs here."""
 
     def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:
-        """Those that are dead and whose request is kept are queued, `pace_s` apart, without a deadline; their ids. Of
-        two who ask at once, one gets each."""
+        """Queues dead calls that have their request, `pace_s` apart and without a deadline; returns their ids. Of two
+        simultaneous calls of this method, only one gets each call."""
 
     def delete(self, wanted: Wanted) -> int:
-        """How many; those that run stay. Where there are many not all at once: the next call goes on."""
+        """Deletes calls that are not running and returns their number. Deletes a limited number at once; call it again
+        for the rest."""
 
     def told(self, call_id: str, state: State) -> None:
-        """Its webhook was told that it is that."""
+        """Records that the call's webhook was notified of this state."""
 
     def untold(self, webhook: str, limit: int) -> list[KeptCall]:
-        """Over or dead, which this webhook was not told; the oldest first, without bodies."""
+        """Returns finished or dead calls that this webhook was not notified of, oldest first, without bodies."""
 
     def recover(self, now: float) -> int:
-        """Of those whose lease or whose process has ended: repeatable ones are queued, the rest is dead; how many."""
+        """Takes over running calls after their lease or their process has ended: repeatable ones are queued, the others
+        are dead. Returns their number."""
 
     def sweep(self, now: float, answered_for_s: float, max_age_s: float, max_bytes: int) -> int:
-        """Deletes what is too old, then the oldest dead ones until the rest of them fits; how many. What nobody here
-        has the key to is dead when its deadline has passed. Where there are many not all at once: the next time goes
-        on."""
+        """Deletes calls that are too old, then the oldest dead ones until the rest of them fits; returns the number.
+        Marks calls that this gateway has no key for as dead after their deadline. Deletes a limited number at once; the
+        next sweep goes on."""
 
     def close(self) -> None: ...

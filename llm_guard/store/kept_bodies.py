@@ -1,7 +1,6 @@
-"""The bodies of kept calls: in a table of their own, so that looking for calls does not read them.
+"""The bodies of stored calls, in their own table, so that searching for calls does not read them.
 
-Owns whether they are kept, and whether they are sealed. Does not own the calls (`store.kept_calls`), nor the sealing
-(`store.sealing`).
+Decides whether bodies are stored and encrypted. The calls are in `store.kept_calls`, the encryption in `store.sealing`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from llm_guard.store.kept import Purpose
 from llm_guard.store.sealing import Sealing
 
 BodyRule = Literal["plain", "encrypted", "none"]
-"""Of dead letters. What is answered later cannot do without: it is sealed where there is a key."""
+"""Rule for the bodies of dead letters. Deferred calls always store them, encrypted if there is a key."""
 Part = Literal["request", "ended", "answer"]
 
 _PUT = "INSERT INTO bodies (call, part, key, content) VALUES (?, ?, ?, ?)"
@@ -25,30 +24,30 @@ _SELECT = "SELECT part, key, content FROM bodies WHERE call = ?"
 
 
 class Unreadable(StoreError):
-    """Something of one call is there, but was damaged; the text says what. The others are not concerned."""
+    """A stored part of one call is damaged; the text says which. Other calls are not affected."""
 
 
 class Bodies:
-    """As the config wants them. `sealing` None: there is no key."""
+    """Stores bodies as configured. `sealing` None: there is no key."""
 
     def __init__(self, rule: BodyRule, sealing: Sealing | None) -> None:
-        """Raises ValueError for encrypted ones without a key."""
+        """Raises ValueError if bodies are to be encrypted and there is no key."""
         if rule == "encrypted" and sealing is None:
             raise ValueError("bodies are to be encrypted, but there is no key")
         self._rule = rule
         self._sealing = sealing
         self.keys = json.dumps(() if sealing is None else sealing.names)
-        """The names of those that can open, as SQL reads them."""
+        """Names of the keys that can decrypt, as JSON for SQL."""
 
     def are_kept(self, purpose: Purpose, *, is_dead: bool) -> bool:
-        """Of such a call; a promise that is dead is a letter."""
+        """True if such a call's bodies are stored. A deferred call that is dead counts as a dead letter."""
         return self._rule != "none" or (purpose == "later" and not is_dead)
 
     def put(
         self, connection: sqlite3.Connection, number: int, call_id: str, parts: Mapping[Part, bytes | None],
         purpose: Purpose,
     ) -> None:  # fmt: skip
-        """In place of those that were; None: there is none any more."""
+        """Replaces the bodies of these parts; None deletes one."""
         is_sealed = self._rule == "encrypted" or purpose == "later"
         sealing = self._sealing if is_sealed else None
         for part, content in parts.items():
@@ -60,8 +59,7 @@ class Bodies:
             connection.execute(_PUT, (number, part, key, kept))
 
     def of(self, connection: sqlite3.Connection, number: int, call_id: str) -> tuple[dict[Part, bytes], bool]:
-        """Those that are there, and whether all of them could be opened with the keys that there are. Raises
-        Unreadable."""
+        """Returns the stored bodies that could be decrypted, and whether that was all of them. Raises Unreadable."""
         found: dict[Part, bytes] = {}
         is_open = True
         for part, key, content in connection.execute(_SELECT, (number,)):

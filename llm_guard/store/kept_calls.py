@@ -1,11 +1,10 @@
-"""Kept calls in a SQLite file that several gateways can share.
+"""Deferred calls and dead letters in a SQLite file that several gateways can share.
 
-Owns who may do what with a call: that each is begun by one gateway at a time, and ended by the one that has begun it.
-It blocks, and is one thread's. Does not own how the file is opened (`store.database`), its form (`store.kept_rows`),
-nor the bodies (`store.kept_bodies`).
+Ensures that each call is run by one gateway at a time, and ended only by the gateway that runs it. Blocking; used by
+one thread. Opening the file is in `store.database`, its schema in `store.kept_rows`, the bodies in `store.kept_bodies`.
 
-Instants are wall time, the callers': all gateways must agree on it to within a lease. Where it jumps ahead, what runs
-elsewhere may be begun a second time; where it jumps back, what is due waits that much longer.
+Times are wall time, passed in by the caller: all gateways must agree on it to within a lease. Where it jumps ahead, a
+call that runs elsewhere may be started a second time; where it jumps back, due calls wait that much longer.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _RESCHEDULE = """
     UPDATE calls SET due_at = iif(state = 'queued', ?, NULL), deadline_at = ?
     WHERE id = ? AND state IN ('queued', 'running')
 """
-_RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # our own terms
-_EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # our own terms
+_RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # constants
+_EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # constants
 OVERDUE = Ended(kind="deadline", detail="its deadline has passed, and nobody has the store.key to what it asked for")
-# json_each: a list of any length, which SQLite's own parameters are not.
+# json_each takes a list of any length; SQLite's own parameters do not.
 _CAN_BE_ASKED = """
     EXISTS (SELECT 1 FROM bodies WHERE call = number AND part = 'request'
         AND (key IS NULL OR key IN (SELECT value FROM json_each(:keys))))
@@ -44,11 +43,11 @@ _CAN_BE_ASKED = """
 _DUE = f"""
     SELECT number FROM calls WHERE state = 'queued' AND due_at <= :now AND (:purpose IS NULL OR purpose = :purpose)
     AND {_CAN_BE_ASKED} ORDER BY due_at, number LIMIT :limit
-"""  # noqa: S608  # our own terms
+"""  # noqa: S608  # constants
 _OVERDUE = f"""
     SELECT number, id, purpose FROM calls
     WHERE state = 'queued' AND deadline_at <= :now AND NOT {_CAN_BE_ASKED} LIMIT :limit
-"""  # noqa: S608  # our own terms
+"""  # noqa: S608  # constants
 _LOST = """
     SELECT id, runner, is_repeatable FROM calls
     WHERE state = 'running' AND (leased_until <= :now OR runner IN (SELECT value FROM json_each(:ended)))
@@ -81,33 +80,35 @@ _TOO_MANY = """
 """
 _BATCH = 300
 _BATCH_BYTES = 2 * 1024**2
-"""Deleted in one transaction, at most, so that others get their turn and the log beside the file stays small."""
+"""Limits of a transaction that deletes, so that other gateways get their turn and the WAL stays small."""
 _AT_ONCE = 5_000
-"""Deleted in one go, at most: 0.4 s, for which others wait."""
+"""Maximum number of rows deleted by one call: takes 0.4 s, for which other work waits."""
 _Doomed = tuple[str, State, int]
-"""Id, state and size of what is to be deleted, unless it has changed since."""
+"""Id, state and size of a row to be deleted, unless it has changed since it was read."""
 
 
 class KeptCallsFile:
-    """The `KeptCalls` of one gateway. Opened when it is first needed; after a StoreError the next call tries anew."""
+    """Implements `KeptCalls` for one gateway. Opens the file on first use; after a StoreError the next call opens it
+    again."""
 
     def __init__(self, folder: Callable[[], Path], runner: str | RunnerLock, bodies: Bodies) -> None:
-        """`folder` may raise OSError. `runner`: this process; no other, earlier or beside it, has the same. By a lock
-        the calls of an earlier process are taken over at once, without one when their leases end."""
+        """`folder` may raise OSError. `runner` identifies this process uniquely. With a lock, calls of an earlier
+        process are taken over at once; without one, when their leases end."""
         self._database = Database(folder, FORM)
         self._lock = None if isinstance(runner, str) else runner
         self._runner = runner if isinstance(runner, str) else runner.runner
         self._bodies = bodies
 
     def adopt(self, bodies: Bodies) -> None:
-        """What is kept from now on. The rest stays as it is, and is read with the keys that there are now."""
+        """Changes how bodies are stored from now on. Stored ones stay as they are, and are read with the keys of
+        `bodies`."""
         self._bodies = bodies
 
     def add(self, *calls: KeptCall) -> None:
         with self._database.writing() as connection:
             for call in calls:
                 number = connection.execute(INSERT, written(call)).lastrowid
-                assert number is not None  # noqa: S101  # SQLite says so of a row that it has taken
+                assert number is not None  # noqa: S101  # set after every INSERT
                 self._bodies.put(connection, number, call.id, self._kept_parts(call), call.purpose)
 
     def get(self, call_id: str) -> KeptCall | None:
@@ -116,7 +117,7 @@ class KeptCallsFile:
             return _whole(connection, row, self._bodies) if connection and row else None
 
     def find(self, wanted: Wanted, limit: int, before: str | None) -> list[KeptCall]:
-        """Without the one whose id is `before` there are none."""
+        """Returns none if the call with the id `before` is gone."""
         where, values = condition(wanted)
         if before is not None:
             where += " AND (received_at, number) < (SELECT received_at, number FROM calls WHERE id = :before)"
@@ -137,7 +138,7 @@ class KeptCallsFile:
             return []
         if self._lock is not None:
             self._lock.hold()
-        bodies = self._bodies  # another thread may change them
+        bodies = self._bodies  # another thread may replace it
         values = {"now": now, "purpose": purpose, "limit": limit, "keys": bodies.keys}
         with self._database.writing() as connection:
             numbers = [number for (number,) in connection.execute(_DUE, values).fetchall()]
@@ -146,7 +147,7 @@ class KeptCallsFile:
         return [call for call in begun if call is not None]
 
     def extend(self, ids: Sequence[str], now: float, lease_s: float) -> list[str]:
-        """Returns those that do not run here any more: somebody else may have begun them, or has deleted them."""
+        """Returns the calls that no longer run here: taken over by another gateway, or deleted."""
         if not self._database.is_there():
             return list(ids)
         with self._database.writing() as connection:
@@ -162,20 +163,20 @@ class KeptCallsFile:
         return self._leave(call_id, "queued", now, ended, due_at=due_at)
 
     def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
-        """What it asked for is not kept any longer."""
+        """Deletes the request, which is no longer needed."""
         return self._leave(call_id, "answered", now, None, answer=answer, attempts=attempts)
 
     def bury(self, call_id: str, ended: Ended, now: float) -> bool:
         return self._leave(call_id, "dead", now, ended)
 
     def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:
-        """The oldest first, behind the letters that wait already. Their deadlines are lifted. Those whose requests are
-        not kept, or cannot be read, stay dead."""
+        """Queues the oldest first, behind dead letters that wait already, and without a deadline. Calls without a
+        readable request stay dead."""
         if not self._database.is_there():
             return []
         where, values = condition(wanted)
         where += f" AND state = 'dead' AND {_CAN_BE_ASKED}"
-        chosen = f"SELECT number, id FROM calls WHERE {where} ORDER BY received_at, number"  # noqa: S608  # our own terms
+        chosen = f"SELECT number, id FROM calls WHERE {where} ORDER BY received_at, number"  # noqa: S608  # constants
         ahead = "SELECT count(*) FROM calls WHERE state = 'queued' AND due_at > ? AND purpose = 'letter'"
         with self._database.writing() as connection:
             found = connection.execute(chosen, values | {"keys": self._bodies.keys}).fetchall()
@@ -186,7 +187,7 @@ class KeptCallsFile:
 
     def delete(self, wanted: Wanted) -> int:
         where, values = condition(wanted)
-        chosen = f"SELECT id, state, size FROM calls WHERE {where} AND state != 'running' LIMIT {_AT_ONCE}"  # noqa: S608  # our own
+        chosen = f"SELECT id, state, size FROM calls WHERE {where} AND state != 'running' LIMIT {_AT_ONCE}"  # noqa: S608  # constants
         return self._making_room(lambda: self._delete(self._rows(chosen, values)))
 
     def told(self, call_id: str, state: State) -> None:
@@ -215,9 +216,9 @@ class KeptCallsFile:
         return len(found)
 
     def sweep(self, now: float, answered_for_s: float, max_age_s: float, max_bytes: int) -> int:
-        """Some thousands at most; the next one goes on. `max_bytes`: of the dead ones. What is queued, too old and past
-        its deadline goes as well: nobody works here any more. Where nobody has the key to it, it is dead from its
-        deadline on."""
+        """Deletes some thousands at most; the next sweep goes on. `max_bytes`: of the dead calls. Queued calls that are
+        too old and past their deadline are deleted too, since no gateway processes them any more. Those that this
+        gateway has no key for are marked dead at their deadline."""
         if not self._database.is_there():
             return 0
         ages = {"answered": now - answered_for_s, "received": now - max_age_s, "now": now, "limit": _AT_ONCE}
@@ -244,7 +245,7 @@ class KeptCallsFile:
         return parts
 
     def _begun(self, connection: sqlite3.Connection, number: int, bodies: Bodies, now: float) -> KeptCall | None:
-        """None: it was damaged, and is dead; the others must not wait for it."""
+        """Returns None for a damaged call, and marks it as dead, so that it does not block the others."""
         row = connection.execute(f"{SELECT} WHERE number = ?", (number,)).fetchone()
         try:
             return _whole(connection, row, bodies)
@@ -262,7 +263,7 @@ class KeptCallsFile:
         self, connection: sqlite3.Connection, call_id: str, runner: str, state: State, now: float, ended: Ended | None,
         **facts: Any,
     ) -> bool:  # fmt: skip
-        """A call that `runner` runs: it runs no more."""
+        """Ends a call that `runner` runs. False: it does not run there."""
         found = connection.execute(_RUNNING, (call_id, runner)).fetchone()
         if found is None:
             return False
@@ -281,7 +282,7 @@ class KeptCallsFile:
         self, connection: sqlite3.Connection, number: int, call_id: str, purpose: Purpose, state: State, now: float,
         ended: Ended | None, *, due_at: float | None = None, answer: StoredAnswer | None = None, attempts: int = 0,
     ) -> None:  # fmt: skip
-        """It is in another state from now on, and its bodies are what is kept in that."""
+        """Changes the state, and stores or deletes the bodies as the new state requires."""
         values = {
             "number": number, "state": state, "due_at": due_at, "ended": as_text(ended), "answer": as_text(answer),
             "kind": None if ended is None else ended.kind, "failed_at": None if ended is None else now,
@@ -298,7 +299,7 @@ class KeptCallsFile:
             parts = {"ended": ended.body}
         self._bodies.put(connection, number, call_id, parts, purpose)
 
-    # many
+    # many calls
 
     def _rows(self, query: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> list[Any]:
         with self._database.reading() as connection:
@@ -316,7 +317,7 @@ class KeptCallsFile:
             return delete()
 
     def _delete(self, doomed: Iterable[_Doomed]) -> int:
-        """How many of them were still as they were seen."""
+        """Returns how many were deleted: those that had not changed since they were read."""
         count = 0
         for batch in _batches(doomed):
             with self._database.writing() as connection:

@@ -1,7 +1,7 @@
-"""One gateway's own file in the state folder, which is replaced as a whole or stays as it was.
+"""One gateway's own file in the state folder, which is replaced atomically.
 
-Owns its name, and that two gateways of one name do not take turns at it. It blocks, and is one thread's. Does not own
-what is in it, nor when it is written (`ops.keeping`).
+Chooses its name, and detects two gateways of the same name. Blocking; used by one thread. Content and schedule are in
+`ops.keeping`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _MAX_BYTES = 16 * 1024**2
 
 
 class TakenOver(Exception):
-    """Another gateway has put its own in the place of this one's file."""
+    """Another gateway has replaced this gateway's file with its own."""
 
 
 class KeptFile:
-    """After an OSError the next call tries anew."""
+    """A file that is read and replaced as a whole. After an OSError the next call tries again."""
 
     def __init__(self, folder: Callable[[], Path], name: str) -> None:
         """`folder` may raise OSError."""
         self._folder = folder
         self._name = name
         self._mine: tuple[int, int] | None = None
-        """The file that was written here last."""
+        """Identity of the file that was last written here."""
 
     def read(self) -> bytes | None:
-        """None: there is none. Raises OSError."""
+        """Returns the content; None: there is no file. Raises OSError."""
         try:
-            # Without O_NONBLOCK somebody's pipe of that name would be waited for.
+            # O_NONBLOCK: a FIFO of that name must not block.
             descriptor = os.open(self._path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
@@ -43,7 +43,7 @@ class KeptFile:
             return file.read(_MAX_BYTES)
 
     def write(self, content: bytes) -> None:
-        """On the disk when it returns; what was there before is taken for this gateway's own the first time. Raises
+        """Replaces the file; it is on the disk when this returns. The first write replaces any existing file. Raises
         OSError, and TakenOver."""
         path = self._path()
         if self._mine is None:
@@ -68,12 +68,12 @@ def file_name(host: str, port: int) -> str:
 
 
 def gateway_name(host: str, port: int) -> str:
-    """Of the gateway that listens there on this machine: after a restart it has the same."""
+    """Name of the gateway that listens on this address of this machine; the same after a restart."""
     return f"gateway-{quote(socket.gethostname(), safe='')}-{quote(host, safe='')}-{port}"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Inode and time: a file system may give the inode of a file that is gone to the next one."""
+    """Inode and modification time: a file system may reuse the inode of a deleted file."""
     with contextlib.suppress(FileNotFoundError):
         found = path.stat()
         return found.st_ino, found.st_mtime_ns

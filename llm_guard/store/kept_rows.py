@@ -1,7 +1,6 @@
-"""What a kept call is in SQLite: the tables, and a call as a row.
+"""The schema of stored calls in SQLite, and the conversion between calls and rows.
 
-Owns the form of the file and of a row. Does not own what is done with them (`store.kept_calls`), nor the bodies
-(`store.kept_bodies`).
+The operations are in `store.kept_calls`, the bodies in `store.kept_bodies`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from llm_guard.store.database import Form
 from llm_guard.store.kept import Ended, KeptCall, StoredAnswer, StoredRequest, Wanted
 from llm_guard.store.kept_bodies import Part, Unreadable
 
-# Sizes and sums are kept by triggers: so they hold whoever writes, and nobody need read bodies, or all calls, to count.
+# Triggers keep sizes and totals: they stay correct for every writer, and counting reads neither bodies nor all calls.
 _FIRST = """
 CREATE TABLE calls (
     number INTEGER PRIMARY KEY,
@@ -75,7 +74,7 @@ _COLUMNS = (
     "last_failed_at", "attempts", "rounds", "due_at", "deadline_at", "ended", "answer", "answered_at", "webhook",
     "told",
 )  # fmt: skip
-SELECT = f"SELECT {', '.join(_COLUMNS)} FROM calls"  # noqa: S608  # our own names
+SELECT = f"SELECT {', '.join(_COLUMNS)} FROM calls"  # noqa: S608  # constants only
 _WRITTEN = (*_COLUMNS[1:], "route", "is_repeatable", "kind", "size")
 INSERT = f"INSERT INTO calls ({', '.join(_WRITTEN)}) VALUES ({', '.join(f':{name}' for name in _WRITTEN)})"  # noqa: S608
 _TERMS = {
@@ -88,11 +87,11 @@ _TERMS = {
     "ids": "id IN (SELECT value FROM json_each(:ids))",
 }
 _ROW_BYTES = 500
-"""What a row takes besides its texts: numbers and indexes."""
+"""Size of a row besides its texts: numbers and indexes."""
 
 
 def written(call: KeptCall) -> dict[str, Any]:
-    """The values of INSERT; its bodies are not among them."""
+    """The values of INSERT, without the bodies."""
     row = {name: getattr(call, name) for name in _COLUMNS[1:]}
     request, ended, answer = as_text(call.request), as_text(call.ended), as_text(call.answer)
     return row | {
@@ -104,7 +103,7 @@ def written(call: KeptCall) -> dict[str, Any]:
 
 
 def as_text(part: StoredRequest | Ended | StoredAnswer | None) -> str | None:
-    """Without its body."""
+    """The part as JSON, without its body."""
     if part is None:
         return None
     bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredAnswer) else None)
@@ -112,21 +111,22 @@ def as_text(part: StoredRequest | Ended | StoredAnswer | None) -> str | None:
 
 
 def condition(wanted: Wanted) -> tuple[str, dict[str, Any]]:
-    """As SQL has it, with its values. Only what is asked for is in it, so that SQLite sees which index serves."""
+    """The filter as an SQL condition, with its values. Contains only the terms that are set, so that SQLite can choose
+    an index."""
     values = {name: getattr(wanted, name) for name in _TERMS}
     terms = ["TRUE", *(term for name, term in _TERMS.items() if values[name] is not None)]
     return " AND ".join(terms), values | {"ids": json.dumps(sorted(wanted.ids or ()))}
 
 
 def kept_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> KeptCall:
-    """From a row of SELECT. Raises Unreadable."""
+    """Converts a row of SELECT. Raises Unreadable."""
     facts = dict(zip(_COLUMNS, row, strict=True))
     del facts["number"]
     try:
         request = msgspec.json.decode(facts.pop("request"), type=StoredRequest)
         ended = msgspec.json.decode(facts.pop("ended") or "null", type=Ended | None)
         answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredAnswer | None)
-    except msgspec.DecodeError as error:  # somebody else's hand
+    except msgspec.DecodeError as error:  # the file was changed by something else
         raise Unreadable(f"{facts['id']}: {error}") from None
     return KeptCall(
         **facts,

@@ -1,7 +1,7 @@
-"""Which client key has made which of a provider's objects, in a SQLite file that several gateways can share.
+"""Records which client key created which of a provider's objects, in a SQLite file that several gateways can share.
 
-Owns what lies in the file, and its bound. It blocks, and is one thread's. Does not own the index that calls look into
-(`policy.owners`), nor when the two are brought together (`gateway.ownership`).
+Defines the content of the file and its limit. Blocking; used by one thread. The index that calls use is in
+`policy.owners`; `gateway.ownership` synchronises the two.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _AT_ONCE = 10_000
 
 
 class OwnersFile:
-    """Opened when it is first needed. After a StoreError the next call tries anew."""
+    """The index's file. Opens it on first use; after a StoreError the next call opens it again."""
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
         self._database = Database(folder, _FORM)
 
     def exchange(self, new: Sequence[Ownership], after: int) -> tuple[list[Ownership], int]:
-        """Adds what is new here; returns up to 10,000 entries with a number above `after`, and the last number that was
+        """Adds the new entries; returns up to 10,000 entries with a number above `after`, and the last number that was
         read. Raises StoreError; then nothing was added."""
         if new:
             with self._database.writing() as connection:

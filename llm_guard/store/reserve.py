@@ -1,7 +1,4 @@
-"""Room on the disk that is kept back: to delete something takes room, and a full disk has none.
-
-Owns the file that takes the room. Does not own when it is used.
-"""
+"""Reserved disk space: deleting from a database takes room, which a full disk does not have."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 
 
 class Reserve:
-    """Of several gateways that share a folder."""
+    """A file that reserves disk space, shared by all gateways of a folder."""
 
     def __init__(self, path: Path, size: int) -> None:
         """`size`: in bytes."""
@@ -19,7 +16,7 @@ class Reserve:
         self._size = size
 
     def fill(self) -> None:
-        """Takes the room, unless that is done already, or there is not enough."""
+        """Creates the file, unless it exists or there is not enough room."""
         with contextlib.suppress(OSError):
             if self._path.exists():
                 return
@@ -33,7 +30,7 @@ class Reserve:
                 os.close(file)
 
     def has_given(self) -> bool:
-        """Gives the room to whoever writes next. False: it was given already, or never there."""
+        """Deletes the file, so that its room can be used. False: there was none."""
         try:
             os.unlink(self._path)
         except OSError:

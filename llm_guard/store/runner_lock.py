@@ -1,8 +1,8 @@
-"""A lock file that shows whether the gateway process that runs kept calls is alive.
+"""A lock file that shows whether the gateway process that runs deferred calls is alive.
 
-Owns its name, and the names of earlier processes of the same gateway that have ended. The kernel releases a lock when
-its process ends, however it ends (flock(2)). It blocks, and is one thread's. Does not own what follows for the calls
-of such a process (`store.kept_calls`).
+Also finds earlier processes of the same gateway that have ended. The kernel releases a lock when its process ends,
+however it ends (flock(2)). Blocking; used by one thread. The calls of an ended process are taken over in
+`store.kept_calls`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SUFFIX = ".lock"
 
 
 class RunnerLock:
-    """Of one process. Where it cannot be held, other processes wait for the leases of this one's calls to end."""
+    """The lock of one process. If it cannot be held, other processes wait until its calls' leases end."""
 
     def __init__(self, folder: Callable[[], Path], gateway: str, token: str) -> None:
         """`folder` may raise OSError. `gateway` is the same after a restart, `token` differs for each process."""
@@ -30,7 +30,8 @@ class RunnerLock:
         self._held: int | None = None
 
     def hold(self) -> None:
-        """Before this process runs its first call. Does nothing where the file system has no locks."""
+        """Takes the lock; call it before this process runs its first call. Does nothing where the file system has no
+        locks."""
         if self._held is not None:
             return
         with contextlib.suppress(OSError):
@@ -39,26 +40,26 @@ class RunnerLock:
             descriptor = open_private(new)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                new.rename(path)  # under its name it is never seen unlocked while this process lives
+                new.rename(path)  # so the lock file is never visible unlocked while this process lives
             except OSError:
                 os.close(descriptor)
                 raise
             self._held = descriptor
 
     def ended(self) -> list[str]:
-        """The names of earlier processes of this gateway that have ended without `release`."""
+        """Returns the names of earlier processes of this gateway that have ended without `release`."""
         with contextlib.suppress(OSError):
             names = [name.removesuffix(_SUFFIX) for name in os.listdir(self._folder()) if self._is_ours(name)]
             return [name for name in sorted(names) if name != self.runner and not self._is_locked(name)]
         return []
 
     def forget(self, runner: str) -> None:
-        """A process that has ended runs no calls any more."""
+        """Deletes the lock file of a process that has ended."""
         with contextlib.suppress(OSError):
             self._path(runner).unlink()
 
     def release(self) -> None:
-        """This process runs no calls any more."""
+        """Releases the lock and deletes its file: this process runs no more calls."""
         if self._held is not None:
             self.forget(self.runner)
             os.close(self._held)
@@ -68,7 +69,7 @@ class RunnerLock:
         return name.startswith(self._prefix) and name.endswith(_SUFFIX)
 
     def _is_locked(self, runner: str) -> bool:
-        """True also where that cannot be found out."""
+        """Returns True also if the lock cannot be checked."""
         try:
             descriptor = os.open(self._path(runner), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

@@ -1,7 +1,6 @@
-"""A file that several gateways share, before anybody looks into it.
+"""Creates, locks and moves aside a file that several gateways share.
 
-Owns its making, that one gateway at a time replaces it, and how it is moved aside. Does not own what lies in it
-(`store.database`).
+What the file contains is up to `store.database`.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _BESIDE = ("", "-wal", "-shm")
 
 
 def create(path: Path, flags: int = 0) -> None:
-    """SQLite gives its files beside this one the same mode."""
+    """Creates the file with mode 600. SQLite gives its auxiliary files the same mode."""
     os.close(open_private(path, flags))
 
 
 @contextlib.contextmanager
 def alone(lock: Path, within_s: float) -> Iterator[None]:
-    """Of all gateways with this folder: two must not move the same file aside, nor one the other's new one. Raises
-    OSError."""
+    """Holds an exclusive lock among all gateways of this folder: two must not move the same file aside, nor one of them
+    the new file of the other. Raises OSError."""
     held = open_private(lock)
     try:
         _lock(held, lock, within_s)
@@ -39,7 +38,7 @@ def alone(lock: Path, within_s: float) -> Iterator[None]:
 
 
 def move_aside(path: Path) -> str:
-    """Where it is now, with what SQLite had beside it."""
+    """Renames the file and SQLite's auxiliary files; returns the new path."""
     aside = next(name for number in count(1) if not os.path.lexists(name := f"{path}.broken-{number}"))
     for suffix in _BESIDE:
         with contextlib.suppress(FileNotFoundError):
@@ -56,7 +55,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def _lock(held: int, lock: Path, within_s: float) -> None:
-    """Raises OSError where another gateway has kept it for too long: it may have been stopped in the middle."""
+    """Raises OSError if another gateway holds the lock for too long: it may have been suspended."""
     never = threading.Event()
     for _ in range(max(1, round(within_s / _LOOK_AGAIN_S))):
         with contextlib.suppress(BlockingIOError):

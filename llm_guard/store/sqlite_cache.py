@@ -1,7 +1,7 @@
-"""Cached answers that outlive the process, as the event loop sees them.
+"""The SQLite response cache, as used from the event loop.
 
-Owns that nobody waits for the disk for long: what it does not say in time is not there, and a disk that fails is left
-alone for a while. Does not own the file (`store.cache_file`).
+Bounds how long a call waits for the disk: a read that is late is a miss, and a disk that fails is not used for a while.
+The file itself is in `store.cache_file`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from llm_guard.store.worker import Worker
 _log = structlog.get_logger("llm_guard.store.sqlite_cache")
 
 READ_S = 0.1
-"""So long a call waits to hear whether there is an answer."""
+"""How long a call waits for a read."""
 WRITE_S = 1.0
 REST_S = 5.0
-"""So long a store that has failed is not asked."""
+"""How long the store is not used after a failure."""
 MOST_UNWRITTEN_BYTES = 1 << 24
-"""Of answers that wait for the disk; more are not kept."""
+"""Limit for responses that are queued for writing; beyond it none is stored."""
 _PURGE_S = 5.0
 _SWEEP_S = 60.0
 _MOST_TOUCHES = 4096
@@ -37,23 +37,23 @@ _CLOSE_S = 5.0
 
 
 class SqliteCache:
-    """Of one event loop; `await close()` at its end."""
+    """Belongs to one event loop; `await close()` at its end."""
 
     def __init__(self, folder: Callable[[], Path], clock: Clock, max_bytes: int) -> None:
-        """`folder` may raise OSError; `max_bytes` of all answers together."""
+        """`folder` may raise OSError; `max_bytes`: of all entries together."""
         self._file = CacheFile(folder)
         self._clock = clock
         self._max_bytes = max_bytes
         self._worker = Worker("cache")
         self._touches: dict[bytes, float] = {}
-        """When answers were asked for, to be written down with the next one."""
+        """When entries were last used; written with the next entry."""
         self._unwritten = 0
         self._routes: Mapping[str, Held] = {}
         self._evictions = 0
         self._failures: Counter[str] = Counter()
         self._rests_until = self._sweep_at = self._clock.now()
         self._done = 0
-        """What the disk has been asked for and is over."""
+        """Number of disk operations that have finished."""
         self._is_closed = False
 
     async def get(self, key: bytes) -> Found | None:
@@ -77,14 +77,14 @@ class SqliteCache:
         await self._wait(writing, WRITE_S, "write")
 
     async def purge(self, route: str | None) -> int | None:
-        """Asked for also while the store rests: an operator's word is not left out."""
+        """Runs even during the pause after a failure, because an operator requested it."""
         written: Written | None = await self._ask(_PURGE_S, "write", self._file.purge, route)
         return None if written is None else written.gone
 
     def sweep(self) -> None:
         if self._clock.now() >= self._sweep_at and not self._is_resting:
             self._sweep_at = self._clock.now() + _SWEEP_S
-            _ = self._begin(self._file.forget_ended, self._clock.wall(), self._max_bytes)  # `_note` hears of it
+            _ = self._begin(self._file.forget_ended, self._clock.wall(), self._max_bytes)  # `_note` gets the result
 
     def limit(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -100,7 +100,7 @@ class SqliteCache:
         )
 
     async def close(self) -> None:
-        """What is on its way is written, if the disk answers in time. A second time does nothing."""
+        """Finishes pending writes if the disk responds in time. A second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -118,7 +118,7 @@ class SqliteCache:
         return asked
 
     def _do(self, act: Callable[..., Any], *args: Any) -> Any:
-        """In the worker's thread."""
+        """Runs in the worker's thread."""
         try:
             return act(*args)
         finally:
@@ -128,7 +128,7 @@ class SqliteCache:
         return await self._wait(self._begin(act, *args), within_s, what)
 
     async def _wait(self, asked: asyncio.Future[Any], within_s: float, what: str) -> Any:
-        """What it has come to; None where it has failed, or does not come in time."""
+        """Returns the result; None after a failure or a timeout."""
         done = self._done
         with contextlib.suppress(TimeoutError), self._clock.limit() as limit:
             limit.set(self._clock.now() + within_s, what)
@@ -140,25 +140,26 @@ class SqliteCache:
             return asked.result()
         except StoreError as error:
             self._fail(what, str(error))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the call goes on without the cache
+        except Exception as error:  # noqa: BLE001  # the call goes on without the cache
             self._fail(what, f"{type(error).__name__}: {error}")
         return None
 
     def _note_late(self, within_s: float, *, is_busy: bool) -> None:
-        """`is_busy`: the disk has done something for others meanwhile. It is no wreck that has to be left alone."""
+        """`is_busy`: other operations finished meanwhile, so the disk is only slow, and the store is not paused."""
         if is_busy:
             self._failures["slow"] += 1
         else:
             self._fail("slow", f"the disk has not answered in {within_s:g} s")
 
     def _is_too_much(self, is_much: bool) -> bool:
-        """Counted where it is. Nobody rests for it: whoever waits too long will tell."""
+        """Counts an operation that is dropped because the queue is full. Does not pause the store: if the disk hangs,
+        the operations that wait time out and do that."""
         if is_much:
             self._failures["full"] += 1
         return is_much
 
     def _note(self, asked: asyncio.Future[Any]) -> None:
-        """Also of what nobody waits for any more."""
+        """Takes the result, even if its waiter timed out."""
         if asked.cancelled() or asked.exception() is not None:
             return
         written = asked.result()
@@ -171,6 +172,6 @@ class SqliteCache:
 
     def _fail(self, what: str, why: str) -> None:
         self._failures[what] += 1
-        if not self._is_resting:  # else it has been said
+        if not self._is_resting:  # else already logged
             _log.warning("the cache's file is left alone for a while", problem=why, seconds=REST_S)
         self._rests_until = self._clock.now() + REST_S

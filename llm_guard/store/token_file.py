@@ -1,7 +1,7 @@
-"""The operator's token in the state folder: made once, read by every gateway and command that shares the folder.
+"""The operator's token in the state folder: created once, read by every gateway and command that shares the folder.
 
-Owns the file, its mode, and that of several gateways that start at once all end up with the same token. It blocks. Does
-not own what the token opens (`ops.credentials`).
+Checks the file's owner and mode, and ensures that several gateways that start at once end up with the same token.
+Blocking. What the token permits is decided in `ops.credentials`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _log = structlog.get_logger("llm_guard.store.token_file")
 FILE = "ops-token"
 
 _FORM = re.compile(r"[A-Za-z0-9_-]{43}\n?")
-"""As `secrets.token_urlsafe(32)` makes it. A file that was cut, or that something else was written to, is not."""
+"""Format of `secrets.token_urlsafe(32)`. Rejects a file that was truncated or written by something else."""
 _MAX_BYTES = 256
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: a pipe of that name must not be waited for.
+# O_NONBLOCK: a FIFO of that name must not block.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_token(folder: Path) -> str | None:
-    """The token, for a command; None if no gateway has made one yet. Raises OSError, and StoreError for a file that is
-    damaged."""
+    """Returns the token, for a command; None if no gateway has created one yet. Raises OSError, and StoreError for a
+    damaged file."""
     try:
         descriptor = os.open(folder / FILE, _READ)
     except FileNotFoundError:
@@ -43,8 +43,8 @@ def read_token(folder: Path) -> str | None:
 
 
 def shared_token(folder: Path) -> tuple[str, bool]:
-    """The token, for a gateway, and whether it was made now. Raises OSError, and StoreError for a file that must not be
-    trusted."""
+    """Returns the token, for a gateway, and whether it was created now. Raises OSError, and StoreError for a file that
+    must not be trusted."""
     found = _trusted(folder / FILE)
     if found is not None:
         return found, False
@@ -59,8 +59,8 @@ def shared_token(folder: Path) -> tuple[str, bool]:
 
 
 def _put(folder: Path, token: str) -> bool:
-    """Whether the token is in the file now; False if another gateway's is. A link, unlike a rename, replaces nothing,
-    and unlike O_EXCL it shows others the file only once it is whole."""
+    """Returns True if the token is in the file now; False if another gateway's is. A link, unlike a rename, replaces
+    nothing, and unlike O_EXCL it makes the file visible only once it is complete."""
     new = folder / f".{FILE}-{secrets.token_hex(8)}"
     try:
         with open(os.open(new, _NEW, 0o600), "wb") as file:
@@ -88,7 +88,7 @@ def _trusted(path: Path) -> str | None:
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Raises StoreError where somebody else may have chosen what is in it."""
+    """Raises StoreError if another user may have chosen the content."""
     if not stat.S_ISREG(found.st_mode):
         raise StoreError(f"{path} is no file: {_remedy(path)}")
     if found.st_uid not in (os.geteuid(), 0):
@@ -98,7 +98,7 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
 
 
 def _narrow(path: Path, descriptor: int) -> None:
-    """What others could read is read no more; whether it was, only the operator can judge."""
+    """Removes other users' access. Whether one of them has read the token already, only the operator can judge."""
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
     if mode & 0o077:
         with contextlib.suppress(PermissionError):

@@ -1,7 +1,6 @@
-"""Login codes that were used: by every gateway that shares the state folder, also before a restart.
+"""Login codes that were used, shared by every gateway of the state folder and kept across restarts.
 
-Owns a mark for each, kept until the code is too old in any case. It blocks. Does not own what makes a code a good one
-(`ops.credentials`).
+Keeps a marker file for each, until the code has expired anyway. Blocking. Codes are validated in `ops.credentials`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ _MARK = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class UsedCodes:
-    """In memory as well: a folder that cannot be written does not make a code good twice in this gateway."""
+    """Used codes, on the disk and in memory: without a writable folder a code is still accepted only once by this
+    gateway."""
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
@@ -28,7 +28,8 @@ class UsedCodes:
         self._known: dict[str, float] = {}
 
     def use(self, mark: str, until: float, now: float) -> bool:
-        """Whether this is its first use. `mark` is fit for a file's name; `until` and `now` count from the epoch."""
+        """Returns True at the first use of a code. `mark` must be a valid file name; `until` and `now` are seconds
+        since the epoch."""
         self._known = {each: end for each, end in self._known.items() if end > now}
         if mark in self._known:
             return False

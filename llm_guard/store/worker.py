@@ -1,7 +1,4 @@
-"""One thread for what blocks, so that the event loop never waits for the disk.
-
-Owns the thread, and how much may wait for it. Does not own what it does.
-"""
+"""One thread for blocking work, so that the event loop never waits for the disk."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from typing import Any
 from llm_guard.store.errors import StoreError
 
 MOST_WAITING = 1000
-"""So much that is asked of a disk that hangs is kept in memory, and no more."""
+"""Maximum length of the queue, which bounds memory when the disk hangs."""
 
 
 class Worker(Executor):
-    """One thread, begun with the first work. The process does not wait for it when it ends: a disk that hangs must not
-    hold it for ever, and a `ThreadPoolExecutor` is always waited for."""
+    """An executor with one daemon thread, started with the first work. The process does not wait for it at exit, unlike
+    for a `ThreadPoolExecutor`: a disk that hangs would block the exit for ever."""
 
     def __init__(self, name: str, most_waiting: int = MOST_WAITING) -> None:
         """`name`: the thread's."""
@@ -33,7 +30,7 @@ class Worker(Executor):
         return self._work.qsize() >= self._most_waiting
 
     def submit(self, act: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
-        """Its future has a StoreError where too much waits already."""
+        """The future fails with StoreError if the queue is full."""
         future: Future[Any] = Future()
         if self.is_full:
             future.set_exception(StoreError(f"the disk does not keep up: {self._most_waiting} reads and writes wait"))
@@ -43,8 +40,8 @@ class Worker(Executor):
             self._thread.start()
         return future
 
-    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # as `Executor`
-        """It ends when what it has got is done."""
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # as in `Executor`
+        """Ends the thread after the queued work."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -54,5 +51,5 @@ class Worker(Executor):
                 continue
             try:
                 future.set_result(act())
-            except BaseException as error:  # noqa: BLE001  # whoever asked hears of it
+            except BaseException as error:  # noqa: BLE001  # passed to the waiter
                 future.set_exception(error)

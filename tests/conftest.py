@@ -1,5 +1,5 @@
-"""In every test: no key that the tests have is in anything that a gateway says of its own (see `tests.sweep`), and
-nothing is kept in anybody's home."""
+"""Fixtures of every test: fails the test if the gateway puts one of the test keys into its own output (see
+`tests.sweep`), and keeps state out of the developer's home directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.sweep import SWEEP, listen
 
 listen(SWEEP)
 
-# No test depends on how fast the machine is, or how busy.
+# Results must not depend on how fast or how busy the machine is.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )

@@ -1,7 +1,4 @@
-"""Who looks at pages of the operator's side, and listens to its events as they come.
-
-Owns the wire side of both. Does not own what is expected of them.
-"""
+"""A client of the admin API: fetches pages and reads server-sent events as they arrive."""
 
 from __future__ import annotations
 
@@ -22,19 +19,19 @@ _View = TypeVar("_View")
 
 
 async def look(url: str, path: str, headers: Mapping[str, str] | None = None) -> Reply:
-    """GET, by the name of this machine."""
+    """Sends a GET with a Host header that the admin API accepts."""
     return await ask(url, path, headers={**HOST, **(headers or {})}, method="GET")
 
 
 async def view(url: str, path: str, kind: type[_View]) -> _View:
-    """The page's answer as what it says it is."""
+    """Fetches a page that must answer 200 and decodes it as `kind`."""
     reply = await look(url, path)
     assert reply.status == 200, reply.text
     return msgspec.json.decode(reply.body, type=kind)
 
 
 class Listening:
-    """`async with Listening(url) as reader:` server-sent events, one after the other."""
+    """Reads server-sent events one by one: `async with Listening(url) as reader:`."""
 
     def __init__(self, url: str, query: str = "", headers: Mapping[str, str] | None = None) -> None:
         self._connection = Connection(url)
@@ -52,7 +49,8 @@ class Listening:
         await self._connection.__aexit__()
 
     async def block(self) -> dict[str, str]:
-        """The next block's fields; a comment's is `""`. {} at a clean end."""
+        """Returns the fields of the next block; a comment is under the key `""`. Returns {} when the stream ends
+        cleanly."""
         while b"\n\n" not in self._unread:
             size = int(await self._line(), 16)
             if not size:
@@ -63,7 +61,7 @@ class Listening:
         return {name: value.lstrip() for name, _, value in (line.partition(":") for line in block.decode().split("\n"))}
 
     async def event(self) -> dict[str, Any]:
-        """The next event's data, comments passed over."""
+        """Returns the data of the next event and skips comments."""
         while "data" not in (block := await self.block()):
             assert block, "the stream is at its end"
         data: dict[str, Any] = json.loads(block["data"])
@@ -71,7 +69,7 @@ class Listening:
         return data
 
     async def until(self, kind: str, **facts: object) -> list[dict[str, Any]]:
-        """All events up to the next of this kind and with these facts."""
+        """Returns all events up to and including the next one of this kind with these facts."""
         heard = [await self.event()]
         while heard[-1]["kind"] != kind or not facts.items() <= heard[-1]["facts"].items():
             heard.append(await self.event())

@@ -1,7 +1,4 @@
-"""What a page of metrics says, as prometheus_client's own parsers read it.
-
-Owns how a test finds a sample. Does not own the page.
-"""
+"""Reads a metrics page with prometheus_client's own parsers and finds samples in it."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from llm_guard.ops.exposition import Family, Format, Histogram, pieces
 
 
 class Scraped:
-    """`scraped("calls_total", model="m", outcome="ok")` is that sample's value, None where there is none."""
+    """A parsed page: `scraped("calls_total", model="m", outcome="ok")` is that sample's value, None if it is absent."""
 
     def __init__(self, page: str, form: Format = "text") -> None:
-        """Raises ValueError when the page is not in that format."""
+        """Parses the page. Raises ValueError if it is not in that format."""
         read = read_openmetrics if form == "openmetrics" else read_text
         self.families: list[Metric] = list(read(page))
         self.samples = [sample for family in self.families for sample in family.samples]
@@ -30,5 +27,5 @@ class Scraped:
 
 
 def scraped(metrics: Iterable[Family | Histogram], form: Format = "text") -> Scraped:
-    """These, written and read again."""
+    """Renders these metrics and parses the result."""
     return Scraped("".join(pieces(metrics, form)), form)

@@ -1,8 +1,7 @@
-"""Looks through everything that a gateway says of its own, in every test, for the keys that the tests have.
+"""Checks in every test that no key used by the tests appears in the gateway's own output.
 
-Owns which keys are known, where the gateway's words are heard, and the comparison. It learns keys where the gateway
-itself does, from calls and from configs, so that no test need say anything; and it plants one in every raw request that
-has none.
+Learns keys where the gateway itself sees them (calls and configs), so tests need not register them, and plants one in
+every raw request that carries none. Watches logs, admin responses, the audit trail, the cache and stored calls.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ from tests.fakes import client
 
 PLANTED = "sk-CANARY-swept-0d9be1f2"
 _SHORTEST = 8
-"""A shorter key is a word like any other: `k`, `right`."""
+"""Shorter keys (`k`, `right`) are also ordinary words and would give false alarms."""
 _IN_TEXT = re.compile(r"""["']?(?:api_key|key|token)["']?: *["']([^"'$]+)["']""")
 
 
 class Sweep:
-    """What was heard in one test, and the keys of all."""
+    """Output captured in one test, and the keys of all tests."""
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
         self._heard: list[tuple[str, str]] = []
 
     def learn(self, keys: Iterable[str | None]) -> None:
-        """These must not be heard from now on."""
+        """Adds keys that must not appear from now on."""
         self.keys.update(key for key in keys if key is not None and len(key) >= _SHORTEST)
 
     def hear(self, where: str, what: object) -> None:
-        """The gateway has said this of its own."""
+        """Captures a piece of the gateway's output."""
         self._heard.append((where, what.decode("utf-8", "replace") if isinstance(what, bytes) else str(what)))
 
     def take(self) -> list[str]:
-        """What was heard since the last time and holds a key, and forgets it."""
+        """Returns the captured output that holds a key, and clears the capture."""
         heard, self._heard = self._heard, []
         return [f"{where}: {key} in {what[:500]}" for where, what in heard for key in self.keys if key in what]
 
@@ -63,7 +62,8 @@ SWEEP.learn([PLANTED])
 
 
 def listen(sweep: Sweep) -> None:
-    """From now on `sweep` learns and hears. Before any test is imported: some take functions by their names."""
+    """Patches the gateway so that `sweep` learns keys and captures output. Must run before any test is imported: some
+    tests import the patched functions by name."""
     _after(headers, "caller_keys", lambda found, *_: sweep.learn(found))
     _before(App, "__init__", lambda _app, config, **_: sweep.learn(_keys_of(config)))
     _after(operator_token, "shared_token", lambda found, *_: sweep.learn([found[0]]))
@@ -99,7 +99,7 @@ def _keys_of(config: Config) -> list[str | None]:
 
 
 def _shown(line: MutableMapping[str, Any]) -> str:
-    """A line as it would be written, with the traceback that belongs to it."""
+    """Renders a log line as it would be written, including its traceback."""
     return f"{dict(line)} {traceback.format_exc() if line.get('exc_info') and sys.exc_info()[0] else ''}"
 
 
@@ -108,7 +108,7 @@ def _planting(raw_request: Callable[..., bytes]) -> Callable[..., bytes]:
     def planted(
         target: str, body: bytes = b"", headers: Mapping[str, str] | None = None, method: str = "POST"
     ) -> bytes:
-        # Not where a test has a key of its own, or says what a connection carries.
+        # Skipped where a test sends a key of its own or sets `connection`.
         own = {name.lower() for name in headers or {}} & {"authorization", "x-api-key", "api-key", "connection"}
         key = {} if own else {"api-key": PLANTED}
         return raw_request(target, body, {**(headers or {}), **key}, method)

@@ -1,6 +1,6 @@
-"""The tokens of the gateways that tests start, and the headers that go with them.
+"""Admin tokens of the gateways that tests start, and the headers that carry them.
 
-Owns what `tests.chaos.stand.config_text` puts into `ops` where a test says nothing else of tokens.
+`tests.chaos.stand.config_text` puts these tokens into `ops` unless a test sets its own.
 """
 
 from __future__ import annotations

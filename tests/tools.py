@@ -1,7 +1,7 @@
-"""Programs that some tests need and no Python package has: found, and installed from Debian beforehand.
+"""Finds the non-Python programs that some tests need and installs them from Debian packages.
 
-Owns which package each comes from. `python -m tests.tools` installs what is missing, where it is root and there is
-apt-get; the test command runs it before the tests, so that none of them waits for it.
+`python -m tests.tools` installs what is missing if it runs as root and apt-get is available. The test command runs it
+before the tests, so that no test waits for an installation.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ PACKAGES = {
     "chromium": "chromium",
     "nginx": "nginx",
 }
-"""Which Debian package a program is in."""
+"""Debian package of each program."""
 
 _MUST_HAVE = "LLM_GUARD_TEST_TOOLS"
 """Set to `required` where no test may be skipped (.ci/run)."""
 _QUIETLY = {
     "DEBIAN_FRONTEND": "noninteractive",
-    "RUNLEVEL": "1",  # what is installed does not start as a service: invoke-rc.d,
-    "SYSTEMD_OFFLINE": "1",  # and systemctl
+    "RUNLEVEL": "1",  # keeps invoke-rc.d from starting installed services
+    "SYSTEMD_OFFLINE": "1",  # the same for systemctl
 }
 
 
 def need(program: str) -> str:
-    """Its path. Without it the test is skipped, or fails where every test must run."""
+    """Returns the program's path. Without it, skips the test, or fails it where every test must run."""
     if (path := _found(program)) is not None:
         return path
     why = f"there is no {program}: `python -m tests.tools` as root on Debian, or apt-get install {PACKAGES[program]}"
@@ -43,7 +43,7 @@ def need(program: str) -> str:
 
 
 def install() -> list[str]:
-    """Brings what is missing. Returns the names of the programs that are missing still."""
+    """Installs missing programs and returns the names of those still missing."""
     wanted = sorted({PACKAGES[name] for name in _missing()})
     if wanted and os.geteuid() == 0 and shutil.which("apt-get") is not None and not _apt("install", *wanted):
         _apt("update")
@@ -52,7 +52,7 @@ def install() -> list[str]:
 
 
 def _found(program: str) -> str | None:
-    """Also where servers are that users do not start."""
+    """Also searches /usr/sbin, where nginx is and which is not on every user's PATH."""
     return shutil.which(program) or shutil.which(program, path="/usr/sbin")
 
 
@@ -65,7 +65,7 @@ def _is_must() -> bool:
 
 
 def _apt(command: str, *packages: str) -> bool:
-    """Whether it succeeded; what it had to say is shown if not."""
+    """Runs apt-get and returns whether it succeeded; on failure prints its output."""
     options = ["--yes", "--no-install-recommends"] if packages else []
     line = ["apt-get", "--quiet", "-o", "DPkg::Lock::Timeout=300", command, *options, *packages]
     done = subprocess.run(line, env={**os.environ, **_QUIETLY}, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The rules of the gateway's own tests hold here too: no leaked keys, no state left behind, no dependence on speed."""
+"""The rules of the gateway's own tests apply here too: no leaked keys, no state left behind, no dependence on speed."""
 
 from tests.conftest import _no_key_is_said
 

@@ -1,4 +1,4 @@
-"""The comparison's arithmetic, verdicts and page; and one small run over real processes."""
+"""The comparison's arithmetic, verdicts and page, and one small run over real processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def verdicts(found: Compared) -> dict[str, str]:
 
 
 def test_ratios_and_differences_are_taken_round_by_round() -> None:
-    """A neighbour on the machine took half of it in the second round, from everybody."""
+    """In the second round another load took half of the machine from all proxies."""
     assert compared().spread(result.CALLS_PER_S, GUARDED) == Spread(18e3, 9e3, 19e3)
     ratio = compared().ratio(result.CALLS_PER_S, GUARDED, ENVOY)
     assert ratio is not None
@@ -186,7 +186,7 @@ def test_more_streams_than_descriptors_are_refused_before_anything_starts(monkey
 
 
 def test_small_run_over_real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody is measured; one who is not there is told, and is no figure."""
+    """Every proxy is measured; one that is not reachable is reported and has no figures."""
     monkeypatch.setattr(relay, "SETTLE_S", 0.05)
     monkeypatch.setattr(measure, "SETTLE_S", 0.05)
     monkeypatch.setattr(load, "_WARM_UP_S", 0.02)

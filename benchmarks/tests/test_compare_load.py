@@ -1,4 +1,4 @@
-"""The comparison's clients: what they count as a call that went well, and from when they count its latency."""
+"""The comparison's clients: which calls count as successful, and when their latency begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
 
 
 class Line(asyncio.Transport):
-    """What is written to it is kept."""
+    """Records what is written to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,13 +87,13 @@ async def test_call_without_an_answer_has_failed_at_the_end(monkeypatch: pytest.
     load = Load("http://127.0.0.1:9")
     connected(load)
     load.ask(time.monotonic())
-    load.ask(time.monotonic())  # and this one has not even found a connection
+    load.ask(time.monotonic())  # this one has not even found a connection
     await load.wait_idle()
     assert load.failed == 2
 
 
 async def test_latency_begins_when_a_call_was_due() -> None:
-    """One that finds no connection has waited as long as its user would have."""
+    """A call that finds no connection has waited as long as its user would have."""
     load = Load("http://127.0.0.1:9")
     load.asks_again = False
     connection = connected(load)

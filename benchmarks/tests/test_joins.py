@@ -1,4 +1,4 @@
-"""How joins are judged and summed up; the rate itself is the benchmark's."""
+"""Verdicts and summaries of joins; the benchmark itself measures the rate."""
 
 from __future__ import annotations
 

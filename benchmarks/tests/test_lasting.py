@@ -1,4 +1,4 @@
-"""What the benchmark of what outlives a call compares, and its arithmetic."""
+"""Configs and arithmetic of the benchmark of longer-lived features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leave-one-provider-out: which rows and words leave with a provider, and that its name does."""
+"""Leave-one-provider-out: which rows and words are removed with a provider, and that its name is, too."""
 
 from __future__ import annotations
 

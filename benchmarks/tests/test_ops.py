@@ -1,4 +1,4 @@
-"""What the benchmark of the operator's side compares, and its arithmetic."""
+"""Configs and arithmetic of the benchmark of the admin side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def calls(per_s: float, us_per_call: float) -> Calls:
 
 
 def operated(*shares: float, errors: tuple[str, ...] = ()) -> Operated:
-    """A round for each share of the calls a second; the machine is half as fast in every other one."""
+    """Builds one round per share of the calls a second; the machine is half as fast in every other round."""
     speeds = [1000 / (1 + turn % 2) for turn in range(len(shares))]
     found = {
         BARE: [calls(speed, 1e6 / speed) for speed in speeds],

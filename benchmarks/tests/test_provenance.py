@@ -1,4 +1,4 @@
-"""The commit on a page of figures, and the pages that are out of date."""
+"""The commit on a page of figures, and the detection of outdated pages."""
 
 from __future__ import annotations
 

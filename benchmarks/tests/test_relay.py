@@ -1,4 +1,4 @@
-"""The arithmetic of the relay's cost: what the machine does to both ways at once must not look like a difference."""
+"""The arithmetic of the relay's cost: load that slows both ways at once must not look like a difference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def summed(plain: list[Window], guarded: list[Window]) -> WayCost:
 
 
 def test_ratio_is_taken_round_by_round() -> None:
-    """A neighbour on the machine doubled the second round, for both; a median of each alone would say 24 to 20."""
+    """Another load doubled the second round, for both; comparing the medians would give 24 to 20."""
     found = summed([window(20), window(40), window(10)], [window(24), window(48), window(12)])
     assert [found.ratio, found.lowest_ratio, found.highest_ratio] == pytest.approx([1.2, 1.2, 1.2])
     uneven = summed([window(10), window(20), window(40)], [window(30), window(22), window(40)])

@@ -1,4 +1,4 @@
-"""The arithmetic of the scenarios: a wrong figure would praise or blame for nothing."""
+"""The arithmetic of the scenarios: a wrong figure would praise or blame without reason."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_success_during_the_outage_is_no_recovery() -> None:
 
 @pytest.mark.parametrize(("told_s", "off_s"), [(2.0, 0.0), (2.4, 0.3), (1.0, 0.9)])
 def test_a_retry_after_is_right_when_the_next_call_is_let_through_then(told_s: float, off_s: float) -> None:
-    """Calls come every 100 ms; the first that is let through is that of 4.0 s."""
+    """Calls come every 100 ms; the first one admitted is that of 4.0 s."""
     later = [refused(2.1 + place / 10, 1.9 - place / 10) for place in range(19)]
     found = outage_of([failed(1.9, 0.0), refused(2.0, told_s), *later, ok(4.0)])
     assert found.hinted == pytest.approx(10 / 11)

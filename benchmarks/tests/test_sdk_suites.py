@@ -50,7 +50,7 @@ def result(*differences: Difference, passed: int = 2) -> SuiteResult:
 
 
 def test_compares_test_by_test() -> None:
-    """Equal counts are not enough: one test may fail for another."""
+    """Equal counts are not enough: one test may fail instead of another."""
     straight = {"a": PASSED, "b": FAILED, "c": PASSED, "d": FAILED}
     behind = {"a": FAILED, "b": PASSED, "c": PASSED, "d": Outcome("failed", "other words")}
     assert compare(straight, behind) == [Difference("a", PASSED, FAILED), Difference("b", FAILED, PASSED)]

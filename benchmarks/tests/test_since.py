@@ -1,4 +1,4 @@
-"""What the benchmark against an earlier version compares, and its arithmetic."""
+"""Configs and arithmetic of the benchmark against an earlier version."""
 
 from __future__ import annotations
 

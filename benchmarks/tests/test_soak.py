@@ -1,4 +1,4 @@
-"""The soak's verdict: a leak must be seen, and what is no leak must not be taken for one."""
+"""The soak's verdict: every leak must be detected, and nothing else must be taken for one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MB_PER_HOUR = 1e6 / 3600
 
 
 def soak(mb_per_hour: float = 0.0, minutes: float = 5.0) -> Soak:
-    """Memory fills in the first 40 %, then grows steadily."""
+    """A soak in which memory fills up during the first 40 %, then grows steadily."""
     seconds = round(minutes * 60)
     warm_s = 0.4 * seconds
     samples = tuple(
@@ -59,7 +59,7 @@ def test_warm_up_is_not_taken_for_a_leak() -> None:
 
 @pytest.mark.parametrize(("minutes", "promised"), [(5.0, 30.0), (30.0, 5.0)])
 def test_a_leak_is_a_broken_promise(minutes: float, promised: float) -> None:
-    """The allocator's last steps weigh less the longer a run is, and so less is allowed."""
+    """The allocator's last steps weigh less the longer a run is, so the bound is lower."""
     assert soak(promised - 1, minutes).broken == []
     [told] = soak(promised + 1, minutes).broken
     assert told == f"memory grew by {promised + 1:.0f} MB an hour against {promised:.0f}"
@@ -101,7 +101,8 @@ def test_a_stream_whose_end_nobody_told_is_a_broken_promise(how: str, why: str) 
 
 
 def test_flat_memory_under_no_load_is_a_broken_promise() -> None:
-    """Once the provider of a soak had stopped: the gateway refused everybody, and its memory was as flat as can be."""
+    """Happened when the provider of a soak had stopped: the gateway refused all calls, and its memory was perfectly
+    flat."""
     [told] = replace(soak(), ended={"reads": {"whole": 50, "refused": 50}}).broken
     assert told == "the load was not as meant: 1000 streams open, 50% of the readers' whole"
     [told] = replace(soak(), samples=tuple(replace(each, open=800) for each in soak().samples)).broken

@@ -1,4 +1,4 @@
-"""The page of the storms: a row that the page leaves out would be an unseen promise."""
+"""The page of the storms: a row missing from the page could hide a broken promise."""
 
 from __future__ import annotations
 

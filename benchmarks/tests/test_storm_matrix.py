@@ -1,4 +1,4 @@
-"""The arithmetic of the storm matrix: a wrong figure would praise or blame for nothing."""
+"""The arithmetic of the storm matrix: a wrong figure would praise or blame without reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def counted(cell: Cell, calls: list[ClientCall], requests: list[Request]) -> Sto
     return storm
 
 
-# what is counted
+# counting
 
 
 def test_only_calls_of_the_window_count() -> None:
@@ -140,7 +140,7 @@ def test_cells_keep_their_order_and_are_reported_as_they_are_ready() -> None:
 
 
 def test_a_provider_that_is_always_well_is_always_served() -> None:
-    """The instrument loses nothing by itself."""
+    """The instrument itself loses no calls."""
     storm = measure(Cell(5.0, 5.0, "503", None, share=0.0))
     assert (storm.served_share, storm.requests_per_call, storm.refused_share) == (1.0, 1.0, 0.0)
     assert storm.p99_s == pytest.approx(0.2)

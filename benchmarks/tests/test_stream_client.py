@@ -1,4 +1,4 @@
-"""How a stream ended, as its reader has seen it: the soak's verdict rests on that."""
+"""Classification of stream ends by their reader, on which the soak's verdict rests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = b"0\r\n\r\n"
 
 
 class Line(asyncio.Transport):
-    """What a client writes to."""
+    """Records what a client writes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the benchmark of uploads promises, and its page."""
+"""Promises and page of the benchmark of uploads."""
 
 from __future__ import annotations
 

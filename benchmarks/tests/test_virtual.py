@@ -1,4 +1,4 @@
-"""The gateway on a virtual clock: an instrument that errs would praise or blame for nothing."""
+"""The gateway on a virtual clock: an instrument that errs would praise or blame without reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIRST = Load(MODEL, 1.0, 1.0, arrivals="even")
 
 @dataclass
 class By:
-    """A provider that answers by this function."""
+    """A provider that answers with this function."""
 
     answer: Callable[[Request], Answer]
 
@@ -170,7 +170,7 @@ def test_a_stream_that_ends_too_early_is_broken() -> None:
 
 
 def test_a_client_that_times_out_disconnects_and_its_request_is_cut() -> None:
-    """A silence in the middle of a stream, which the gateway would wait for."""
+    """The silence is in the middle of a stream, and the gateway would wait for longer."""
     load = Load(MODEL, 1.0, 1.0, arrivals="even", is_stream=True, patience_s=5.0)
     silent = answers.right_stream(MODEL, head_s=0.2, first_token_s=0.5, gap_s=20.0)
     played = play(config(), always(silent), [load])
@@ -222,7 +222,7 @@ def test_limits_of_the_gateway_hold_on_the_virtual_clock() -> None:
     assert call.took_s == pytest.approx(7.0)
 
 
-# the whole
+# the whole gateway
 
 
 def test_the_same_seed_plays_the_same() -> None:

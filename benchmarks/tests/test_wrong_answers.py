@@ -1,4 +1,4 @@
-"""The matrix of wrong answers: which cases are in it, and when a row holds what is promised."""
+"""The matrix of wrong answers: its cases, and when a row holds its promise."""
 
 from __future__ import annotations
 

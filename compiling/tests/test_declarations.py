@@ -1,4 +1,4 @@
-"""What Cython is told of a module."""
+"""The declarations of a module for Cython."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FUTURE = "from __future__ import annotations\n"
 
 
 def program(folder: Path, **texts: str) -> Program:
-    """Of modules with these texts."""
+    """Builds a program of modules with these texts."""
     package = folder / "llm_guard"
     package.mkdir(exist_ok=True)
     for name, text in texts.items():
@@ -29,7 +29,7 @@ def declared(folder: Path, text: str) -> str:
 
 
 def held(folder: Path, text: str) -> dict[str, str]:
-    """What an instance of C holds."""
+    """Returns the declared attributes of class C."""
     return attributes(("llm_guard.one", "C"), program(folder, one=text))
 
 
@@ -154,7 +154,7 @@ def test_arguments_have_their_types_and_their_defaults(tmp_path: Path) -> None:
 
 
 def test_method_that_one_class_of_a_family_has_otherwise_is_pythons_in_all(tmp_path: Path) -> None:
-    """C would call the base's for an instance of the other."""
+    """C would call the base's method for an instance of the subclass."""
     text = (
         "class B:\n    def act(self): ...\n    def go(self): ...\n"
         "class C(B): ...\nclass D(C):\n    def act(self): return (x for x in y)\n    def go(self): ...\n"

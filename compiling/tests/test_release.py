@@ -1,4 +1,4 @@
-"""What a release is made of, but for what takes minutes: `make release` itself builds the wheels and tries them."""
+"""Parts of a release that can be checked quickly; `make release` itself builds the wheels and tests them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module as Cython reads it."""
+"""The source of a module as rewritten for Cython."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compiling.tests.test_declarations import FUTURE, ROOT, program
 
 
 def after(folder: Path, text: str) -> str:
-    """What becomes of it, without its first line."""
+    """Returns the rewritten module without its first line."""
     found = program(folder, one=text)
     first, _, rest = rewritten(found.modules["llm_guard.one"], found).partition("\n")
     assert first == FUTURE.strip() + "; import cython"
@@ -21,13 +21,13 @@ def after(folder: Path, text: str) -> str:
 
 
 def statements(text: str) -> list[tuple[int, str]]:
-    """The line and the kind of each, where an assignment is one with an annotation or without."""
+    """Returns line and kind of each statement, with annotated assignments as plain ones."""
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)]
     return sorted((node.lineno, type(node).__name__.replace("Ann", "")) for node in nodes)
 
 
 def test_every_line_stays_where_it_was() -> None:
-    """A traceback shows the source by the line's number."""
+    """Tracebacks find the source by line number."""
     found = read_program(ROOT)
     for module in found.modules.values():
         new = statements(rewritten(module, found))

@@ -1,4 +1,4 @@
-"""What every source file of the package has in common."""
+"""Rules for every source file of the package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ each_source = pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path
 
 
 def defined_names(path: Path) -> list[str]:
-    """Of the module itself, its classes and functions."""
+    """Returns the names of the module, its classes and functions."""
     named = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     tree = ast.parse(path.read_text())
     return [path.stem, *(node.name for node in ast.walk(tree) if isinstance(node, named))]

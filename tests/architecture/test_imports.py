@@ -1,4 +1,4 @@
-"""The rule of imports holds, and no module needs another to have been imported before it."""
+"""The import rules hold, and no module depends on another one having been imported before it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTS = 12
-"""That can be tried at the same time."""
+"""Number of parts that can run in parallel."""
 
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 IMPORT_EACH_ALONE = """
@@ -46,7 +46,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def modules() -> list[str]:
-    """Every module of the package but `__main__`, which runs when it is imported."""
+    """Returns every module of the package except `__main__`, which runs when imported."""
     paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / "llm_guard").rglob("*.py"))
     names = (".".join(path.parts).removesuffix(".__init__") for path in paths)
     return sorted(name for name in names if not name.endswith("__main__"))

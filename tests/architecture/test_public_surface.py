@@ -1,7 +1,7 @@
-"""What users and their tools hold on to: the command line, metrics, response headers, config keys.
+"""Names on which users and their tools depend: the command line, metrics, response headers, config keys.
 
-The names stand in public_surface.txt. A change there is a change of the product: it belongs in the changelog, and a
-name that is gone breaks somebody's script, dashboard or config.
+public_surface.txt lists them. A change there is a change of the product and belongs in the changelog: a removed name
+breaks scripts, dashboards and configs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UPDATE = "UPDATE_PUBLIC_SURFACE"
 
 
 def metrics(stand: Stand) -> Iterator[str]:
-    """`name{labels} kind`, of all that can be scraped, but for the process's own."""
+    """Yields `name{labels} kind` for every metric except the process's own."""
     for metric in stand.app.ops._metrics.all:
         total = "_total" if metric.kind == "counter" else ""
         yield f"{metric.name}{total}{{{','.join(metric.labels)}}} {metric.kind}".replace("{}", "")
@@ -65,7 +65,7 @@ _WRITTEN = re.compile(r'"(x-llm-guard-[a-z-]+|x-should-retry|retry-after(?:-ms)?
 
 
 def response_headers() -> Iterator[str]:
-    """Those that the gateway writes: literal names in its sources."""
+    """Yields the headers that the gateway writes: literal names in its sources."""
     for path in chain.from_iterable((ROOT / "llm_guard" / each).glob("*.py") for each in ("gateway", "errands")):
         yield from (found for found in _WRITTEN.findall(path.read_text()) if not found.endswith("-"))
 
@@ -74,7 +74,7 @@ def response_headers() -> Iterator[str]:
 
 
 def config_keys(kind: object, prefix: str = "") -> Iterator[str]:
-    """Every key the models know, `*` for a name that users choose."""
+    """Yields every key that the config models define, with `*` for names that users choose."""
     if typing.get_origin(kind) is dict:
         yield from config_keys(typing.get_args(kind)[1], f"{prefix}*.")
     elif typing.get_origin(kind) in (tuple, types.UnionType, typing.Union, typing.Annotated):
@@ -88,7 +88,7 @@ def config_keys(kind: object, prefix: str = "") -> Iterator[str]:
 
 
 def keys_of(value: object, prefix: str = "") -> Iterator[str]:
-    """Every key in a config file, `*` for the names that it chose."""
+    """Yields every key in a config file, with `*` for names that it has chosen."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             is_chosen = prefix in ("upstreams.", "models.")
@@ -100,11 +100,12 @@ def keys_of(value: object, prefix: str = "") -> Iterator[str]:
         yield prefix.removesuffix(".")
 
 
-# the operator's pages
+# the admin API
 
 
 def operators_pages(stand: Stand) -> Iterator[str]:
-    """`POST /admin/limits: deployment, reason, ...`, what a body or a query may say; `?` where it need not."""
+    """Yields pages as `POST /admin/limits: deployment, reason, ...`, with the fields of body or query; `?` marks
+    optional ones."""
     for page in stand.app.ops._site.pages:
         yield f"{page.method} {page.path}{fields(page.takes or page.query)}"
 
@@ -119,7 +120,7 @@ def fields(kind: type[msgspec.Struct] | None) -> str:
 
 
 async def operators() -> tuple[list[str], list[str]]:
-    """Metrics, and pages, as a gateway has them."""
+    """Returns the metrics and pages of a running gateway."""
     async with facing() as (stand, _):
         return sorted(metrics(stand)), sorted(operators_pages(stand))
 

@@ -1,7 +1,6 @@
-"""A real browser, and a page that notes whatever it complains of and whomever it asks.
+"""A real browser, and a page that records its console errors and its requests.
 
-Owns how the browser is started, and what every page has to answer for at the end. Does not own a gateway
-(`tests.chaos.stand`), nor a single expectation of one.
+At the end of a test every page must be free of unexpected errors and of requests to other hosts.
 """
 
 from __future__ import annotations
@@ -32,19 +31,20 @@ expect.set_options(timeout=_PATIENCE_MS)
 
 @dataclass
 class Window:
-    """A page with what it has said and asked."""
+    """A page with its recorded errors and requests."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    """URLs."""
+    """Requested URLs."""
     link: str = ""
-    """The one that was opened last."""
+    """The link that was opened last."""
     expected: tuple[str, ...] = ()
-    """Complaints that a test brings about have one of these in them."""
+    """Substrings of errors that the test causes."""
 
     async def open(self, url: str, token: str | None = SHARED) -> Page:
-        """The dashboard of the gateway at `url`, by a link that `llm-guard login` could have printed; None: without."""
+        """Opens the dashboard of the gateway at `url` with a link as `llm-guard login` prints it; None opens it
+        without a code."""
         code = "" if token is None else link("", Credential.of("any", "operator", token)).partition("#")[2]
         self.link = f"{url}/dashboard#{code}"
         await self.page.goto(self.link)
@@ -54,7 +54,7 @@ class Window:
         return [each for each in self.complaints if not any(part in each for part in self.expected)]
 
     def elsewhere(self) -> set[str]:
-        """Hosts that were asked beside the page's own."""
+        """Hosts of requests other than the page's own."""
         hosts = {urlsplit(url).netloc for url in self.asked if urlsplit(url).scheme not in ("data", "blob")}
         return hosts - {urlsplit(self.asked[0]).netloc} if self.asked else set()
 
@@ -80,13 +80,13 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 def opens(browser: Browser) -> Opens:
-    """As `opening`, in the browser that the tests share."""
+    """Opens windows, like `opening`, in the browser that the tests share."""
     return opening(browser)
 
 
 def opening(browser: Browser) -> Opens:
-    """A window with a profile of its own, which has nothing to complain of: `opens(width=375, color_scheme="dark")`.
-    It is to be closed before the gateway is."""
+    """Opens windows with a profile of their own that must end without errors: `opens(width=375,
+    color_scheme="dark")`. Close the window before the gateway."""
 
     @asynccontextmanager
     async def opened(width: int = 1280, height: int = 900, **settings: Any) -> AsyncIterator[Window]:

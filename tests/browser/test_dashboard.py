@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, before a real gateway and a provider that misbehaves."""
+"""The dashboard in a real browser, with a real gateway and a misbehaving provider."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
 
 
 async def call(stand: Stand, model: str = "gpt") -> int:
-    """The status of one call's answer."""
+    """Makes one call and returns its status."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]}).encode()
     return (await ask(stand.url, "/v1/chat/completions", body)).status
 
 
 @asynccontextmanager
 async def gateway(provider: MockProvider, **sections: Any) -> AsyncIterator[Stand]:
-    """Keeps what it keeps in a folder of its own."""
+    """Runs a gateway with a state folder of its own."""
     with TemporaryDirectory() as folder:
         ops = {"store": folder, **sections.pop("ops", {})}
         rules = {"breaker": {"consecutive_failures": 3, "open_for": "60s"}, "ops": ops, **sections}
@@ -51,7 +51,7 @@ async def gateway(provider: MockProvider, **sections: Any) -> AsyncIterator[Stan
 
 @asynccontextmanager
 async def traffic(stand: Stand, model: str = "gpt") -> AsyncIterator[None]:
-    """Fifty calls a second."""
+    """Makes fifty calls a second."""
 
     async def flow() -> None:
         while True:
@@ -70,7 +70,7 @@ def tile(page: Page, label: str) -> Any:
     return page.locator(".tile", has=page.locator("h3", has_text=re.compile(f"^{re.escape(label)}$")))
 
 
-# what it shows
+# display
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -114,7 +114,7 @@ async def test_time_to_the_next_probe_counts_down_between_answers(opens: Opens) 
 
 
 async def answered(route: Route) -> None:
-    """With a breaker that has just opened."""
+    """Responds as if the breaker had just opened."""
     said = await (await route.fetch()).json()
     said["deployments"][0]["breaker"] |= {"state": "open", "next_probe_s": 30}
     await route.fulfill(json=said)
@@ -165,7 +165,7 @@ async def test_text_of_callers_and_providers_is_shown_as_text(opens: Opens) -> N
 
 
 async def said_by_a_provider(route: Route) -> None:
-    """Where the gateway would quote it."""
+    """Inserts hostile text wherever the gateway would quote a provider."""
     said = await (await route.fetch()).json()
     for attempt in said["attempts"]:
         attempt |= {"why": HOSTILE, "then": HOSTILE, "outcome": HOSTILE}
@@ -249,14 +249,14 @@ async def test_tables_are_as_wide_whatever_fonts_a_machine_has(tmp_path: Path, f
         for width in (1440, 1400, 1366):
             async with full_tables(opening(browser), width) as page:
                 loaded = "document.fonts.ready.then(fonts => [...fonts].map(each => `${each.family} ${each.status}`))"
-                # Chromium takes no font from a page where it finds none on the machine to fall back on.
+                # Chromium loads no web font if the machine has no fallback font.
                 assert await page.evaluate(loaded) == ["Inter error" if fonts is None else "Inter loaded"]
                 assert await page.evaluate(WIDER) == [0, 0]
 
 
 @asynccontextmanager
 async def full_tables(opens: Opens, width: int) -> AsyncIterator[Page]:
-    """The dashboard of a model with a long name, with figures as wide as they get."""
+    """Opens the dashboard of a model with a long name, with figures of maximal width."""
     name = "claude-sonnet-4-20250514"
     models = {name: {"deployments": [{"upstream": "one"}]}}
     async with MockProvider() as provider, gateway(provider, models=models) as stand, opens(width=width) as window:
@@ -268,7 +268,7 @@ async def full_tables(opens: Opens, width: int) -> AsyncIterator[Page]:
 
 
 async def busy(route: Route) -> None:
-    """With figures as wide as they get."""
+    """Responds with figures of maximal width."""
     said = await (await route.fetch()).json()
     times = {"p50_s": 0.888, "p95_s": 12.8, "p99_s": 88.8}
     traffic = {"timeout_rate": 0.1234, "in_flight": 888, "duration": times, "time_to_first_token": times}
@@ -300,7 +300,7 @@ async def test_event_of_an_alert_says_everything_once(opens: Opens) -> None:
         await expect(told).to_have_text("breaker open, firing. one/gpt: its breaker is open")
 
 
-# what it does
+# actions
 
 
 async def test_operator_forces_a_breaker_open_and_resets_it(opens: Opens) -> None:
@@ -438,7 +438,7 @@ async def test_everything_can_be_done_by_the_keyboard_alone(opens: Opens) -> Non
 
 
 async def tab_to(page: Page, name: str) -> None:
-    """Tab, and nothing else, until what has the focus is named so; what has it must be seen to have it."""
+    """Presses Tab until the focused element has this name; each focused element must show its focus."""
     script = """() => {
         const it = document.activeElement, look = getComputedStyle(it);
         return [it.getAttribute("aria-label") ?? it.innerText ?? "", look.outlineStyle];
@@ -463,7 +463,7 @@ async def test_focus_stays_while_the_figures_change(opens: Opens) -> None:
         await expect(button).to_be_focused()
 
 
-# who may
+# login and roles
 
 
 async def test_token_is_asked_for_and_becomes_a_cookie_that_no_script_reads(opens: Opens) -> None:
@@ -508,7 +508,8 @@ async def test_link_logs_in_once_and_leaves_no_code_in_the_address(opens: Opens)
             await stranger.page.goto(used)
             await expect(stranger.page.locator("#token-said")).to_contain_text("the link has been used")
             await expect(stranger.page.locator("main")).to_be_hidden()
-            fresh = (await stranger.open(stand.url)).locator("#status-word")  # in the same tab: only the hash changes
+            # In the same tab: only the fragment changes.
+            fresh = (await stranger.open(stand.url)).locator("#status-word")
             await expect(fresh).to_have_text("Healthy")
 
 
@@ -554,7 +555,7 @@ async def test_viewer_is_offered_no_change_and_a_named_token_no_name(opens: Open
             await expect(page.locator("#holds")).to_contain_text("maintenance (ann from 127.0.0.1, since ")
 
 
-# away
+# a gateway that is down
 
 
 async def test_gateway_that_is_away_is_said_so_and_comes_back_by_itself(opens: Opens) -> None:
@@ -598,7 +599,7 @@ async def test_alert_is_silenced(opens: Opens) -> None:
         await expect(page.locator("#alerts")).to_contain_text("firing, silenced since")
 
 
-# shapes
+# screen sizes and themes
 
 
 LONG = "a-model-with-a-name-that-has-no-place-to-break-and-goes-on-for-quite-a-while-0123456789-0123456789"
@@ -628,7 +629,7 @@ async def test_phone_has_no_sideways_scroll(opens: Opens) -> None:
 
 
 async def sideways(page: Page) -> int:
-    """By how many pixels the page is wider than the screen."""
+    """Returns by how many pixels the page is wider than the screen."""
     script = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) - 375"
     return max(0, int(await page.evaluate(script)))
 

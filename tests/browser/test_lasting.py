@@ -1,4 +1,4 @@
-"""What outlives a call on the dashboard: engines, probes, degraded modes, the cache, and calls that are kept."""
+"""Longer-lived state on the dashboard: engines, probes, degraded modes, the cache, and stored calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ async def call(stand: Stand, text: str = "hello") -> Reply:
 
 @asynccontextmanager
 async def gateway(provider: MockProvider, folder: Path, **more: Any) -> AsyncIterator[Stand]:
-    """`rules` are the defaults of all models; `engines` and `probe` (of the upstream `near`) sections of their own."""
+    """Runs a gateway; `rules` are the defaults of all models, `engines` and `probe` (of the upstream `near`)
+    sections of their own."""
     near = {"dialect": "openai", "base_url": f"http://127.0.0.1:{more.get('port', 9)}/v1", "probe": more.get("probe")}
     text = json.loads(config_text(provider.url, ops={"store": str(folder)}, upstreams={"near": near}))
     text["upstreams"]["one"]["api_key"] = "sk-the-gateways-own"
@@ -67,13 +68,13 @@ def tile(page: Page, name: str, title: str) -> Any:
 
 
 async def do(page: Page, reason: str) -> None:
-    """In the dialog that asks why."""
+    """Confirms the dialog that requires a reason."""
     await page.get_by_label("Reason").fill(reason)
     await page.locator("#act-do").click()
     await expect(page.locator("#act")).to_be_hidden()
 
 
-# what is there
+# empty sections
 
 
 async def test_what_a_gateway_does_not_use_is_not_shown(opens: Opens, tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ async def test_upstream_is_looked_at_now(opens: Opens, tmp_path: Path) -> None:
         await expect(page.locator("#events")).to_contain_text("near is down")
 
 
-# lesser answers
+# fallback responses
 
 
 async def test_degraded_mode_is_entered_and_left(opens: Opens, tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ async def test_failed_call_says_what_its_client_got(opens: Opens, tmp_path: Path
         await expect(tile(page, "modes", "gpt")).to_contain_text("in place of an answer: 1 static")
 
 
-# answers from before
+# the response cache
 
 
 async def test_cache_says_what_calls_got_of_it_and_is_emptied(opens: Opens, tmp_path: Path) -> None:
@@ -264,7 +265,7 @@ async def test_cache_says_what_calls_got_of_it_and_is_emptied(opens: Opens, tmp_
         await expect(one.get_by_role("button", name="Forget")).to_be_hidden()
 
 
-# kept calls
+# stored calls
 
 
 async def test_letter_is_asked_again_and_another_deleted(opens: Opens, tmp_path: Path) -> None:
@@ -386,7 +387,7 @@ async def test_words_of_providers_and_engines_are_shown_as_text(opens: Opens, tm
 
 
 async def spiteful(route: Route) -> None:
-    """Says it wherever words of others may stand."""
+    """Inserts hostile text wherever the page may show foreign text."""
     said = await (await route.fetch()).json()
     said["engines"] = [{
         "engine": HOSTILE, "kind": "command", "place": HOSTILE, "upstreams": [HOSTILE], "state": HOSTILE,

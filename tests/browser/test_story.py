@@ -1,6 +1,7 @@
-"""An outage as its operator lives through it: seen, told, explained, acted upon, and found again after a restart.
+"""An outage from the operator's point of view: seen, alerted, explained, acted upon, and still on record after a
+restart.
 
-Everything is a process of its own, as its users run it: the provider, the gateway, the browser, the command line.
+Everything is a process of its own, as users run it: the provider, the gateway, the browser, the command line.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PATHS = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT)), "L
 
 @asynccontextmanager
 async def mock() -> AsyncIterator[str]:
-    """The URL of `llm-guard mock`."""
+    """Runs `llm-guard mock` and yields its URL."""
     process = await asyncio.create_subprocess_exec(*COMMAND, "mock", "--port", "0", stderr=PIPE, env=PATHS)
     assert process.stderr is not None
     try:
@@ -52,7 +53,7 @@ async def mock() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def traffic(url: str) -> AsyncIterator[None]:
-    """Thirty calls a second."""
+    """Makes thirty calls a second."""
 
     async def flow() -> None:
         while True:
@@ -92,14 +93,14 @@ async def test_operator_sees_an_outage_is_told_finds_the_cause_acts_and_finds_it
             async with traffic(gateway.url):
                 await expect(page.locator("#models")).to_contain_text("100 %")
 
-                # It happens, and is seen.
+                # The outage begins and is visible.
                 await ask(provider, "/mock/faults", b'{"model": "gpt", "faults": "status:503"}')
                 began_at = time.monotonic()
                 await expect(tile.locator(".state")).to_contain_text("Open", timeout=SEEN_WITHIN_MS)
                 await expect(page.locator("#status-word")).not_to_have_text("Healthy", timeout=SEEN_WITHIN_MS)
                 assert time.monotonic() - began_at < SEEN_WITHIN_MS / 1000
 
-                # Somebody is told, once.
+                # One alert is sent.
                 await eventually(lambda: any(b"success_rate" in each for each in team.requests), within_s=20)
                 await asyncio.sleep(2)
                 told = [
@@ -110,7 +111,7 @@ async def test_operator_sees_an_outage_is_told_finds_the_cause_acts_and_finds_it
                 ]
                 assert told == ["firing"]
 
-            # One click, or one command, away from the cause.
+            # The cause is one click or one command away.
             await page.locator("#calls button", has_text="one/gpt").first.click()
             dialog = page.locator("dialog#call")
             await expect(dialog).to_contain_text("503")

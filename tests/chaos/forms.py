@@ -1,7 +1,4 @@
-"""The five kinds of call that the tests make, and how a provider answers each.
-
-Owns sample bytes in both dialects, and how an error is read from either.
-"""
+"""The five kinds of call that the tests make, with sample responses in both dialects and readers of their errors."""
 
 from __future__ import annotations
 
@@ -16,26 +13,26 @@ from tests.fakes.provider import END, Respond, chunk, stream_head, whole
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One endpoint."""
+    """One endpoint and its sample bytes."""
 
     path: str
     model: str
     answer: bytes
-    """A whole unary answer."""
+    """A complete unary response."""
     preamble: tuple[bytes, ...] = ()
-    """Events that are no token."""
+    """Stream events before the first token."""
     token: bytes = b""
     end: bytes = b""
-    """The terminal event, and what follows it."""
+    """The terminal event and anything after it."""
     error: bytes = b""
-    """An in-band error of the provider's."""
+    """An in-band error of the provider."""
 
     def __str__(self) -> str:
         return self.path.removeprefix("/v1/")
 
     @property
     def deployment(self) -> str:
-        """The label of the stand's deployment for it."""
+        """Label of the stand's deployment for this form."""
         return f"{'two' if self.model == 'claude' else 'one'}/{self.model}"
 
     def body(self, *, stream: bool = False, **more: object) -> bytes:
@@ -45,30 +42,30 @@ class Form:
         return raw_request(self.path, self.body(stream=stream, **more))
 
     async def ask(self, url: str, *, stream: bool = False, **more: object) -> Reply:
-        """One call of this form on a connection of its own."""
+        """Sends one call of this form on a connection of its own."""
         return await ask(url, self.path, self.body(stream=stream, **more))
 
     @property
     def ok(self) -> tuple[Respond, ...]:
-        """A provider's good unary answer."""
+        """A good unary response."""
         return (whole(200, self.answer),)
 
     @property
     def good_stream(self) -> tuple[Respond, ...]:
-        """A provider's good stream of one token."""
+        """A good stream of one token."""
         return (stream_head(), *map(chunk, self.preamble), chunk(self.token), chunk(self.end), END)
 
     @property
     def stream_bytes(self) -> bytes:
-        """What a client gets of `good_stream`."""
+        """Bytes that a client receives from `good_stream`."""
         return b"".join((*self.preamble, self.token, self.end))
 
     def error_of(self, reply: Reply) -> dict[str, Any]:
-        """The gateway's error in this dialect."""
+        """Returns the gateway's error in this dialect."""
         return self._error(reply.json)
 
     def error_in(self, event: bytes) -> dict[str, Any]:
-        """The error event's error, in this dialect."""
+        """Returns the error in an error event of this dialect."""
         lines = event.split(b"\n")
         assert lines[0] == b"event: error"
         assert len(lines) == 2
@@ -145,11 +142,11 @@ MESSAGES = Form(
 UNARY = (CHAT, RESPONSES, EMBEDDINGS, MESSAGES)
 STREAMS = (CHAT, RESPONSES, MESSAGES)
 BOTH = tuple((form, False) for form in UNARY) + tuple((form, True) for form in STREAMS)
-"""Form and whether it is asked for a stream."""
+"""Form, and whether it is streamed."""
 
 
 def name_of(value: object) -> str:
-    """A parameter's name in a test's id."""
+    """Names a parameter in a test's id."""
     if isinstance(value, bool):
         return "stream" if value else "unary"
     return str(value)
@@ -159,4 +156,4 @@ ANY_ANSWER = (
     b'{"id":"any","role":"assistant","choices":[{"index":0,"message":{"role":"assistant","content":"hi"}}],'
     b'"data":[{"embedding":[0.5]}],"content":[],"output":[],"usage":{}}'
 )
-"""A good answer in each form."""
+"""A good response for every form."""

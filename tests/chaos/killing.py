@@ -1,10 +1,10 @@
-"""Kills processes that write into a store of kept calls, and looks at what they leave.
+"""Kills processes while they write to a store of calls, and checks what they leave behind.
 
-`python -m tests.chaos.killing FOLDER SEED KILLS`, a process of its own: it has imported all that its writers need, so
-that they are forked in a few milliseconds. Two of them at a time share the file. Each says what it is about to do, does
-it, and says what came of it; what it has said after a deed it has done. Between two generations the file is looked at,
-and what it holds must be what the writers have said, give or take what they were killed in the middle of. Ends only
-processes that it has started.
+Run as `python -m tests.chaos.killing FOLDER SEED KILLS` in a process of its own: it has imported all that its writers
+need, so that forking takes only a few milliseconds. Two writers share the file at a time. Each reports what it is about
+to do, does it, and reports the result, so what it has reported as done must be stored. Between two generations the file
+is compared with the reports, allowing for the operations that were interrupted. Kills only processes that it has
+started.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tests.fakes.kept import ANSWER, FAILED, letter, promise, stored_request
 
 LEASE_S = 50.0
 _GENERATION_S = 100.0
-"""Of wall time: leases outlive a generation's writers, but not the next one."""
+"""Wall time in seconds: leases outlive a generation's writers but not the next generation."""
 _ALL = 100_000
 _OLD = 3
-"""Generations after which what is answered may be swept."""
+"""Generations after which answered calls may be swept."""
 _LEADS_TO = {
     "add": ("absent", "queued"), "bury-new": ("absent", "dead"), "begin": ("queued", "running"),
     "put_back": ("running", "queued"), "answer": ("running", "answered"), "bury": ("running", "dead"),
@@ -50,31 +50,31 @@ def body_of(call_id: str) -> bytes:
 
 
 class Writer:
-    """In a process of its own, which will be killed."""
+    """A process that writes to the store until it is killed."""
 
     def __init__(self, store: KeptCallsFile, name: str, now: float, ends: tuple[int, int], dice: Random) -> None:
-        """`ends`: of two pipes, for what it says, and for that it is ready."""
+        """Takes in `ends` the write ends of two pipes: one for its reports, one to signal that it is ready."""
         self.store = store
         self.name = name
         self.now = now
         self.out, self.ready = ends
         self.dice = dice
         self.mine: list[str] = []
-        """They run here."""
+        """Calls that this writer has leased."""
         self.dead: list[str] = []
-        """They were buried here."""
+        """Dead letters that this writer has stored."""
         self.added = 0
 
     def write(self) -> None:
         deeds = [self.add, self.add, self.bury_new, self.begin, self.begin, self.end, self.end, self.end]
         deeds += [self.requeue, self.delete, self.extend, self.sweep]
-        self.store.stats()  # it is open
+        self.store.stats()  # opens the file
         os.write(self.ready, b"!")
         while True:
             self.dice.choice(deeds)()
 
     def say(self, mark: str, *what: object) -> None:
-        """One write: it cannot be torn, and the other writer's cannot come between."""
+        """Writes a report in one system call, so that it is not torn or mixed with the other writer's."""
         os.write(self.out, json.dumps([mark, self.name, *what]).encode() + b"\n")
 
     def do(self, deed: str, ids: list[str], act: Callable[[], Any]) -> Any:
@@ -135,19 +135,19 @@ class Writer:
         self.do("sweep", [], lambda: self.store.sweep(self.now, keep_s, 1e9, 1 << 40))
 
 
-# what must be
+# expected states
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What the writers have said."""
+    """Expected state of the store, from the writers' reports."""
 
     states: dict[str, str] = field(default_factory=dict)
     runners: dict[str, str] = field(default_factory=dict)
     answered_in: dict[str, int] = field(default_factory=dict)
-    """By id, the generation."""
+    """Generation in which each call was answered, by id."""
     pending: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
-    """By writer: what it is about to do."""
+    """The operation that each writer is about to do."""
     said: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     generation: int = 0
@@ -188,14 +188,15 @@ class Ledger:
 
     def _moved(self, writer: str, call_id: str, before: str, after: str) -> None:
         if after == "queued" and self.runners.get(call_id, writer) != writer and self.states[call_id] != before:
-            return  # the other one has begun it already, and was quicker to say so
+            return  # the other writer has already begun it and reported sooner
         self.states[call_id] = after
         self.runners.pop(call_id, None)
         if after == "answered":
             self.answered_in[call_id] = self.generation
 
     def may_be(self, call_id: str) -> set[str]:
-        """As it was last said to be, or as those who were killed may have left it."""
+        """Returns the states a call may be in: the last reported one, or one that an interrupted operation may have
+        left."""
         states = {self.states.get(call_id, "absent")}
         deeds = [(deed, ids) for deed, ids in self.pending.values() if deed in _LEADS_TO]
         for _ in range(len(deeds)):
@@ -219,7 +220,7 @@ class Ledger:
 
 
 def kill_writers(folder: Path, seed: int, kills: int) -> dict[str, Any]:
-    """What was found; `problems` is empty where nothing is wrong."""
+    """Runs the generations and returns the result; `problems` is empty if the store was always consistent."""
     dice, ledger, interrupted = Random(seed), Ledger(), Counter[str]()
     for generation in range(kills // 2):
         ledger.generation = generation
@@ -234,7 +235,7 @@ def kill_writers(folder: Path, seed: int, kills: int) -> dict[str, Any]:
 
 
 def _run_and_kill(folder: Path, names: list[str], now: float, dice: Random) -> list[bytes]:
-    """What they have said."""
+    """Runs two writers, kills them, and returns their reports."""
     (reading, writing), (hearing, ready) = os.pipe(), os.pipe()
     writers = [_fork(folder, name, now, (writing, ready), dice.randrange(1 << 30)) for name in names]
     for _ in writers:
@@ -266,7 +267,7 @@ def _store(folder: Path, name: str) -> KeptCallsFile:
 
 
 def _look(folder: Path, ledger: Ledger, now: float) -> None:
-    """Compares, and lets the leases of the dead end."""
+    """Compares the store with the reports and ends the leases of the killed writers."""
     store = _store(folder, "killer")
     found = {call.id: call for call in store.find(Wanted(), _ALL, None)}
     ledger.compare(found)

@@ -1,7 +1,7 @@
-"""How long an event loop was late, and whose fault that was.
+"""Measures how late the event loop runs, and how much of that the process caused itself.
 
-Tests stretch their time bounds by the lag of the loop that they share with the gateway. A gateway that blocks this loop
-would stretch them too, so the part of the lag that the process has caused itself is measured and bounded.
+Tests stretch their time bounds by the lag of the loop, which they share with the gateway. A gateway that blocks this
+loop would stretch them too, so the part of the lag that the process causes is measured and bounded.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import time
 from typing import Any
 
 LONGEST_BLOCK_S = 0.1
-"""The longest that the loop may be kept busy, or blocked, by the process itself."""
+"""Longest time in seconds that the process itself may keep the loop busy or blocked."""
 _EVERY_S = 0.005
 
 
 class Lag:
-    """Of the running loop, between `start` and `stop`."""
+    """The lag of the running loop between `start` and `stop`."""
 
     def __init__(self) -> None:
         self.is_used = False
-        """A test has stretched a bound by it."""
+        """True once a test has stretched a bound by it."""
         self.longest_block_s = 0.0
-        """The longest lag between two ticks that is neither the machine's doing nor a collection of garbage."""
+        """The longest lag between two ticks that neither the machine nor a garbage collection caused."""
         self._total_s = 0.0
         self._task: asyncio.Task[None] | None = None
         self._collected_s = 0.0
@@ -33,7 +33,7 @@ class Lag:
 
     @property
     def total_s(self) -> float:
-        """The sum of all lags above 5 ms."""
+        """Sum of all lags above 5 ms."""
         self.is_used = True
         return self._total_s
 
@@ -48,7 +48,7 @@ class Lag:
             gc.callbacks.remove(self._on_collection)
 
     def check(self) -> None:
-        """Raises AssertionError where a stretched bound might hide that the gateway has blocked its loop."""
+        """Raises AssertionError if a stretched bound might hide that the gateway has blocked its loop."""
         if self.is_used:
             assert self.longest_block_s <= LONGEST_BLOCK_S, f"the loop was blocked for {self.longest_block_s:.3f} s"
 
@@ -70,8 +70,8 @@ class Lag:
 
 
 def queued() -> float:
-    """Seconds for which this thread could have run while others had the processors. Where the system does not count
-    that, it is all the time: then all lag is excused."""
+    """Seconds for which this thread was runnable but waited for a processor. Where the system does not report that,
+    returns all elapsed time, so that all lag is excused."""
     try:
         with open(f"/proc/self/task/{threading.get_native_id()}/schedstat", encoding="ascii") as file:
             return int(file.read().split()[1]) / 1e9

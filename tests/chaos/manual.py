@@ -1,6 +1,6 @@
-"""A provider that answers when the test says so, and counts how many exchanges are open at once.
+"""A provider that answers when the test makes it, and counts how many exchanges are open at once.
 
-Owns the provider's side of a call that is to last. Does not own what is said (`tests.fakes.provider`, `forms`).
+The response bytes come from `tests.fakes.provider` and `forms`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tests.fakes.provider import Respond, request_size
 
 
 class Exchange:
-    """One request and its answer; open until it is answered or the peer has left."""
+    """One request and its response; open until it is answered or the peer has disconnected."""
 
     def __init__(self, line: _Line, request: bytes) -> None:
         self.request = request
         self.began_at = time.monotonic()
         self.left_at: float | None = None
-        """When the peer closed the connection before the answer was whole."""
+        """When the peer closed the connection before the response was complete."""
         self.is_open = True
         self._line = line
         self._left = asyncio.Event()
@@ -31,18 +31,18 @@ class Exchange:
         return json.loads(self.request.partition(b"\r\n\r\n")[2])
 
     def say(self, *parts: Respond) -> None:
-        """A part of the answer."""
+        """Sends part of the response."""
         for part in parts:
             self._line.transport.write(part.data)
 
     def answer(self, *parts: Respond) -> None:
-        """The rest of the answer, unless the peer has left."""
+        """Sends the rest of the response, unless the peer has disconnected."""
         if self.is_open:
             self.end()
             self.say(*parts)
 
     def cut(self) -> None:
-        """Ends the connection here."""
+        """Closes the connection here."""
         self.end()
         self._line.transport.close()
 
@@ -51,7 +51,7 @@ class Exchange:
         self._line.provider.open.remove(self)
 
     async def left(self, within_s: float = 2.0) -> float:
-        """The instant at which the peer left, waited for."""
+        """Waits for the peer to disconnect and returns the instant."""
         async with asyncio.timeout(within_s):
             await self._left.wait()
         assert self.left_at is not None
@@ -65,12 +65,12 @@ class Exchange:
 
 
 class ManualProvider:
-    """`async with ManualProvider() as provider:` listens at `provider.url`; `on_request` may answer at once."""
+    """Listens at `provider.url`: `async with ManualProvider() as provider:`. `on_request` may answer at once."""
 
     def __init__(self, on_request: Callable[[Exchange], None] | None = None) -> None:
         self.on_request = on_request
         self.exchanges: list[Exchange] = []
-        """All, in the order of arrival."""
+        """All exchanges, in the order of arrival."""
         self.open: list[Exchange] = []
         self.most_open = 0
         self.lines: set[_Line] = set()
@@ -98,7 +98,7 @@ class ManualProvider:
 
 
 def after(seconds: float, *parts: Respond) -> Callable[[Exchange], None]:
-    """Answers each request so much later."""
+    """Answers each request after some seconds."""
 
     def on_request(exchange: Exchange) -> None:
         asyncio.get_running_loop().call_later(seconds, lambda: exchange.answer(*parts))
@@ -107,7 +107,7 @@ def after(seconds: float, *parts: Respond) -> Callable[[Exchange], None]:
 
 
 class _Line(asyncio.Protocol):
-    """One connection, kept alive from exchange to exchange."""
+    """One connection, kept alive between exchanges."""
 
     def __init__(self, provider: ManualProvider) -> None:
         self.provider = provider

@@ -1,7 +1,4 @@
-"""A gateway before two providers of the same models, which answer when a test says so.
-
-Owns how they stand. Does not own what they say.
-"""
+"""A gateway in front of two providers of the same models, which answer when a test makes them."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ OnRequest = Callable[[Exchange], None] | None
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A gateway before two providers of the same models."""
+    """A gateway and its two providers."""
 
     stand: Stand
     front: ManualProvider
     back: ManualProvider
 
     def in_flight(self) -> int:
-        """At the gates of all deployments."""
+        """Number of calls in flight and waiting at the gates of all deployments."""
         now = time.monotonic()
         gates = [gate for each in self.stand.app.gateway.deployments() for gate in each.gates.all()]
         return sum(gate.snapshot(now).in_flight + sum(gate.snapshot(now).waiting.values()) for gate in gates)
@@ -34,7 +31,7 @@ class Pair:
 
 @asynccontextmanager
 async def pair_of(front: OnRequest = None, back: OnRequest = None, **rules: Any) -> AsyncIterator[Pair]:
-    """The provider of each model's first deployment, and that of its second; silent where nothing is said."""
+    """Starts a gateway with `front` as each model's first deployment and `back` as its second; None never answers."""
     async with ManualProvider(front) as one, ManualProvider(back) as two:
         upstreams = {
             "one-back": {"dialect": "openai", "base_url": f"{two.url}/v1"},

@@ -1,6 +1,6 @@
-"""The gateway as its users run it: `python -m llm_guard serve` in a process of its own.
+"""Starts the gateway as users run it, `python -m llm_guard serve` in a process of its own, watches it and ends it.
 
-Owns starting, watching and ending it. Ends only what it started.
+Ends only processes that it has started.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _ROOT = Path(__file__).parents[2]
 
 
 def write(path: Path, text: str) -> Path:
-    """Puts a config there."""
+    """Writes a config file."""
     path.write_text(text)
     return path
 
 
 async def start(path: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
-    """The process, not waited for."""
+    """Starts the gateway without waiting for it to be ready."""
     command = (sys.executable, "-m", "llm_guard", "serve", "-c", str(path), *arguments)
     paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", str(_ROOT)), "PYTHONUNBUFFERED": "1"}
     return await asyncio.create_subprocess_exec(
@@ -38,7 +38,7 @@ async def start(path: Path, *arguments: str, env: Mapping[str, str] | None = Non
 
 
 async def outcome_of(path: Path, *arguments: str) -> tuple[int, str]:
-    """Exit code and standard error of a process that ends by itself, within 20 s."""
+    """Exit code and standard error of a process that ends by itself within 20 s."""
     process = await start(path, *arguments)
     async with asyncio.timeout(20):
         _, error = await process.communicate()
@@ -48,14 +48,14 @@ async def outcome_of(path: Path, *arguments: str) -> tuple[int, str]:
 
 @dataclass(slots=True)
 class Served:
-    """A gateway that has said where it listens."""
+    """A gateway that has printed where it listens."""
 
     process: Process
     said: str
-    """Its first line."""
+    """First line of standard error."""
     log: list[dict[str, Any]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
-    """What it wrote to standard error after its first line."""
+    """Later lines of standard error."""
 
     @property
     def urls(self) -> list[str]:
@@ -69,7 +69,7 @@ class Served:
         self.process.send_signal(number)
 
     async def logged(self, event: str, count: int = 1) -> dict[str, Any]:
-        """The `count`th line of this event, waited for."""
+        """Waits for the `count`th log line of this event and returns it."""
         await eventually(lambda: len(self._lines(event)) >= count, within_s=10)
         return self._lines(event)[count - 1]
 
@@ -83,14 +83,15 @@ class Served:
 
 @asynccontextmanager
 async def serving(path: Path, text: str, *, env: Mapping[str, str] | None = None) -> AsyncIterator[Served]:
-    """A gateway of this config, written to `path`; ended by force if the test has not ended it."""
+    """Runs a gateway with this config, written to `path`; kills it if the test has not ended it."""
     write(path, text)
     process = await start(path, env=env)
     assert process.stdout is not None
     assert process.stderr is not None
     async with asyncio.timeout(20):
         served = Served(process, (await process.stderr.readline()).decode())
-    # It speaks before it hears: signals and changes of the file are heard from the first turn of its loop on.
+    # The gateway prints its address before it handles signals and config changes: those work from the first turn of its
+    # loop on.
     assert (await fetch(f"{served.url}/healthz")).status == 200
     reading = asyncio.gather(_read_log(process.stdout, served), _read_complaints(process.stderr, served))
     try:

@@ -1,6 +1,5 @@
 """Providers that no script can play: one that never accepts, one that never reads, one that speaks TLS, one that
-pours for as long as it is let.
-"""
+streams without end."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from tests.fakes.provider import ScriptedProvider, Step, _Line, chunk, request_s
 
 @contextmanager
 def never_accepting() -> Iterator[str]:
-    """The URL of a listener whose backlog is full: a new connection is neither accepted nor refused."""
+    """The URL of a listener with a full backlog: new connections are neither accepted nor refused."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -35,8 +34,8 @@ def never_accepting() -> Iterator[str]:
 
 @contextmanager
 def refusing() -> Iterator[tuple[str, socket.socket]]:
-    """The URL of a port that is held and does not listen: connections are refused, until a ScriptedProvider takes the
-    socket over."""
+    """The URL of a bound port that does not listen: connections are refused until a ScriptedProvider takes over the
+    socket."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{held.getsockname()[1]}", held
@@ -44,13 +43,13 @@ def refusing() -> Iterator[tuple[str, socket.socket]]:
 
 @dataclass(slots=True)
 class Unread:
-    """A provider that accepts and does not read until `read_rest`."""
+    """A provider that accepts connections and does not read until `read_rest`."""
 
     url: str
     sockets: list[socket.socket] = field(default_factory=list)
 
     async def read_rest(self) -> int:
-        """How many bytes were on their way when the peer left; returns at the end of the connection."""
+        """Reads until the connections end and returns how many bytes were in transit when the peer disconnected."""
         loop = asyncio.get_running_loop()
         size = 0
         for one in self.sockets:
@@ -64,7 +63,7 @@ class Unread:
 
 @asynccontextmanager
 async def never_reading() -> AsyncIterator[Unread]:
-    """Its buffers are small, so that an upload of megabytes is stuck at its client."""
+    """Starts a provider with small buffers, so that an upload of megabytes stalls."""
     loop = asyncio.get_running_loop()
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -102,16 +101,16 @@ class TlsProvider(ScriptedProvider):
 
 @dataclass(slots=True)
 class Fountain:
-    """A provider whose stream has no end; it stops when nobody drinks."""
+    """A provider with an endless stream; backpressure stops it."""
 
     event: bytes
     url: str = ""
     poured: int = 0
-    """Bytes the kernel has taken from it."""
+    """Bytes that the kernel has accepted."""
     closed_at: float | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, poured into until its peer leaves."""
+        """Streams on one connection until its peer disconnects."""
         received = b""
         while request_size(received) is None:
             received += await reader.read(1 << 16)
@@ -129,7 +128,7 @@ class Fountain:
 
 @asynccontextmanager
 async def pouring(event: bytes) -> AsyncIterator[Fountain]:
-    """A fountain of this event, its kernel buffer small."""
+    """Starts a fountain that repeats `event`, with a small kernel buffer."""
     fountain = Fountain(event)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
@@ -145,7 +144,7 @@ async def pouring(event: bytes) -> AsyncIterator[Fountain]:
 
 @asynccontextmanager
 async def half_closing(data: bytes) -> AsyncIterator[str]:
-    """The URL of a provider that answers every request with `data`, ends its own side only and goes on listening."""
+    """The URL of a provider that answers every request with `data`, half-closes the connection and keeps reading."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

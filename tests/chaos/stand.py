@@ -1,8 +1,5 @@
-"""A gateway in the test's own loop, its config as a mapping, and what it has counted and logged.
-
-Owns how it is started, looked into and stopped. Does not own providers (`tests.fakes.provider`), nor a single
-expectation.
-"""
+"""Runs a gateway in the test's own event loop, from a config given as a mapping, with access to its metrics and
+logs."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ from tests.tokens import OPS
 Section = Mapping[str, Any]
 
 CLOSE_S = 0.1
-"""Within this a provider sees that an exchange was given up."""
+"""Seconds within which a provider sees that an exchange was aborted."""
 ANSWER_S = 0.25
-"""Within this after a limit the client has its answer."""
+"""Seconds after a limit within which the client has its response."""
 
 
 def config_text(
@@ -52,10 +49,9 @@ def config_text(
     defaults: Section | None = None,
     answers: str = "strict",
 ) -> str:
-    """A config (JSON is YAML) with the models `gpt` and `claude`, both served at `url`.
+    """Builds a config (JSON is YAML) with the models `gpt` and `claude`, both served at `url`.
 
-    Without a word to the contrary nothing is retried, no breaker opens, every limit is 5 s, and the tokens are those of
-    `tests.tokens`.
+    Defaults: no retries, no breaker opens, every limit is 5 s, and the admin tokens are those of `tests.tokens`.
     """
     limits = {"connect": "5s", "first_token": "5s", "idle": "5s", "attempt": "5s", "total": "5s"}
     config = {
@@ -86,7 +82,7 @@ def config_text(
 
 
 def config_of(url: str, **sections: Any) -> Config:
-    """`config_text`, read."""
+    """Parses the result of `config_text`."""
     return parse_config(config_text(url, **sections), "test.yaml", {})
 
 
@@ -101,8 +97,8 @@ class Stand:
 
     @property
     def lag_s(self) -> float:
-        """How late the loop was in all: what is measured cannot be finer. A test that uses it fails where the process
-        has blocked the loop for longer than `LONGEST_BLOCK_S` at once."""
+        """How late the loop was in total, which bounds the precision of any measurement. A test that uses it fails if
+        the process has blocked the loop for longer than `LONGEST_BLOCK_S` at once."""
         return self.lag.total_s
 
     @property
@@ -111,23 +107,23 @@ class Stand:
 
     @property
     def held_bytes(self) -> int:
-        """What the gateway itself holds of answers: received from upstreams and not read, or written and not yet
-        taken by the kernel."""
+        """Bytes of responses that the gateway itself holds: received from upstreams and not read, or written and not
+        yet accepted by the kernel."""
         clients = [each for _, listener in self.app._listeners for each in listener._connections]
         unread = sum(each.unread for each in self.app._connections._living)
         return unread + sum(each.unsent_bytes for each in clients)
 
     async def metric(self, name: str, **labels: str) -> float:
-        """The sum of all samples with these labels, among others, once every call has been recorded."""
+        """Sums all samples that have at least these labels, once every call has been recorded."""
         await self.idle()
         return total((await fetch(f"{self.url}/metrics")).text, name, **labels)
 
     async def idle(self) -> None:
-        """Returns when no call is in flight."""
+        """Returns once no call is in flight."""
         await eventually(lambda: self.app.gateway.running == 0)
 
     async def calls(self) -> list[MutableMapping[str, Any]]:
-        """The log lines of all calls, once there is one and none is in flight."""
+        """Returns the log lines of all calls, once there is one and none is in flight."""
         await eventually(lambda: any(line["event"] == "call" for line in self.log))
         await self.idle()
         return [line for line in self.log if line["event"] == "call"]
@@ -140,7 +136,7 @@ class Stand:
 
 
 def total(metrics: str, name: str, **labels: str) -> float:
-    """The sum over the samples of a Prometheus text that have these labels, among others."""
+    """Sums the samples of a Prometheus text that have at least these labels."""
     return sum(
         sample.value
         for family in text_string_to_metric_families(metrics)
@@ -150,13 +146,14 @@ def total(metrics: str, name: str, **labels: str) -> float:
 
 
 def connections_to(url: str) -> int:
-    """How many living connections this process has to a provider."""
+    """Counts this process's open connections to a provider."""
     port = int(url.rsplit(":", 1)[1])
     return sum(_peer_port(int(fd)) == port for fd in os.listdir("/dev/fd"))
 
 
 def _peer_port(fd: int) -> int | None:
-    """Asked of the socket itself: the system's table of connections is long after a test of thousands of them."""
+    """Returns the port of a socket's peer. Queries the socket itself: after thousands of connections the system's table
+    is long."""
     try:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             return None
@@ -169,7 +166,7 @@ def _peer_port(fd: int) -> int | None:
 
 @asynccontextmanager
 async def standing(config: Config) -> AsyncIterator[Stand]:
-    """A gateway of this config."""
+    """Runs a gateway with this config."""
     with capture_logs() as log:
         app = create_app(config)
         await app.start()
@@ -185,6 +182,6 @@ async def standing(config: Config) -> AsyncIterator[Stand]:
 
 @asynccontextmanager
 async def facing(*scripts: Sequence[Step], **sections: Any) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
-    """A gateway before a provider that plays these scripts, one for each request."""
+    """Runs a gateway in front of a provider that plays these scripts, one per request."""
     async with ScriptedProvider(*scripts) as provider, standing(config_of(provider.url, **sections)) as stand:
         yield stand, provider

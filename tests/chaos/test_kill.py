@@ -1,4 +1,4 @@
-"""kill -9 in the middle of writing: what was acknowledged is there, and nothing runs twice."""
+"""After kill -9 in the middle of a write, everything acknowledged is still there and nothing runs twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 KILLS = 200
 SEEDS = (1, 2)
-"""At the same time, a process each; when exactly they kill is the machine's affair."""
+"""One process each, run at the same time; the instants of the kills depend on the machine."""
 
 
 def kill_writers(folder: Path, seed: int) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def kill_writers(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def test_nothing_acknowledged_is_lost_or_run_twice_by_kill_9_at_200_moments() -> None:
-    # In memory where that can be had: what a process has written outlives it there too, and it comes to more.
+    # In memory where possible: data that a process has written outlives it there too, and more writes happen.
     memory = Path("/dev/shm")
     with (
         tempfile.TemporaryDirectory(prefix="killed-", dir=memory if memory.is_dir() else None) as folder,
@@ -39,7 +39,7 @@ def test_nothing_acknowledged_is_lost_or_run_twice_by_kill_9_at_200_moments() ->
     for report in reports:
         said.update(report["said"])
         interrupted.update(report["interrupted"])
-    # Writers that have not come to much prove nothing.
+    # A run in which the writers did little proves nothing.
     deeds = ("add", "bury-new", "begin", "answer", "put_back", "bury", "requeue", "delete", "extend", "sweep")
     assert min(said[deed] for deed in deeds) >= 20, said
     assert sum(interrupted.values()) > KILLS / 2, interrupted

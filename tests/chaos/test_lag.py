@@ -1,4 +1,4 @@
-"""The lag that tests stretch their bounds by is not the gateway's own."""
+"""The lag by which tests stretch their bounds must not be caused by the gateway."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_wait_for_a_processor_is_excused(monkeypatch: pytest.MonkeyPatch) 
 async def test_gateway_that_blocks_its_loop_at_the_end_of_an_attempt_fails_a_test_that_stretches_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    note_ok = Callers.note_ok  # called as an attempt ends, and interpreted also in the compiled build
+    note_ok = Callers.note_ok  # called at the end of an attempt, and interpreted in the compiled build too
 
     def slowly(*args: Any) -> None:
         time.sleep(BLOCK_S)

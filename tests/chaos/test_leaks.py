@@ -21,7 +21,7 @@ from tests.fakes.waiting import eventually
 CALLS = 10_000
 AT_ONCE = 200
 GROWTH_BYTES = 5 << 20
-"""What the second half of the calls may add to the process's memory."""
+"""Bytes by which the second half of the calls may grow the process's memory."""
 NEVER_OPEN = {"consecutive_failures": 1_000_000, "min_calls": 1_000_000}
 
 UNARY, STREAM = CHAT.request(), CHAT.request(stream=True)
@@ -29,14 +29,14 @@ UNARY, STREAM = CHAT.request(), CHAT.request(stream=True)
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Twenty thousand log lines are not what is measured."""
+    """Turns off logging: twenty thousand log lines would distort the measurement."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()
 
 
 class Silent(asyncio.Protocol):
-    """A provider's connection: hears everything, says nothing."""
+    """A provider's connection that reads everything and never answers."""
 
     def __init__(self, open_ones: set[Silent]) -> None:
         self._open = open_ones
@@ -50,7 +50,7 @@ class Silent(asyncio.Protocol):
 
 
 class Caller(asyncio.Protocol):
-    """A client's connection: one request, at a time; `answered` ends with its answer or with the connection."""
+    """A client's connection with one request at a time; `answered` ends with the response or the connection."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -82,7 +82,7 @@ async def silent_provider() -> AsyncIterator[tuple[str, set[Silent]]]:
 
 
 async def call_and_time_out(port: int, number: int) -> None:
-    """One call that the gateway's limit ends."""
+    """Makes one call that the gateway's limit ends."""
     loop = asyncio.get_running_loop()
     transport, caller = await loop.create_connection(Caller, "127.0.0.1", port)
     transport.write(STREAM if number % 2 else UNARY)
@@ -92,7 +92,7 @@ async def call_and_time_out(port: int, number: int) -> None:
 
 
 async def call_and_leave(port: int, number: int) -> None:
-    """One call that its client abandons, sooner or later."""
+    """Makes one call that its client abandons after 0 to 39 ms."""
     transport, _ = await asyncio.get_running_loop().create_connection(Caller, "127.0.0.1", port)
     transport.write(STREAM if number % 2 else UNARY)
     await asyncio.sleep(0.001 * (number % 40))
@@ -100,7 +100,7 @@ async def call_and_leave(port: int, number: int) -> None:
 
 
 async def repeat(one: Callable[[int, int], Awaitable[None]], port: int, numbers: range) -> None:
-    """`one` for each number, AT_ONCE at a time."""
+    """Runs `one` for each number, AT_ONCE at a time."""
     waiting = iter(numbers)
 
     async def work() -> None:
@@ -147,12 +147,12 @@ async def test_ten_thousand_calls_leave_nothing_behind(
         assert total(metrics, "llm_guard_in_flight_calls") == 0
         calls = total(metrics, "llm_guard_calls_total")
         assert total(metrics, "llm_guard_calls_total", outcome=outcome) == calls
-        # A client that leaves at once may be gone before its request is read.
+        # A client that disconnects at once may be gone before its request is read.
         assert calls > CALLS * (0.8 if outcome == "client_cancelled" else 1)
         await app.stop()
 
 
 async def settle(app: App, open_ones: set[Silent]) -> None:
-    """Every call is over, and the gateway has closed every connection to the provider."""
+    """Waits until every call is over and the gateway has closed every connection to the provider."""
     await eventually(lambda: app.gateway.running == 0)
     await eventually(lambda: not open_ones)

@@ -1,4 +1,4 @@
-"""Retries, fallbacks and breakers over real sockets, as a client and a provider see them."""
+"""Retries, fallbacks and breakers over real sockets, as clients and providers see them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_when_everything_fails_the_last_answer_is_passed_on() -> None:
         assert [body_of(each)["model"] for each in provider.requests] == ["first", "second", "third"]
 
 
-# what a breaker does to calls
+# effects of a breaker on calls
 
 
 def check_refused(form: Form, reply: Reply, stand: Stand, open_for_s: float) -> None:
@@ -151,7 +151,7 @@ def check_refused(form: Form, reply: Reply, stand: Stand, open_for_s: float) -> 
     assert reply.headers["x-should-retry"] == "false"
     assert form.deployment in form.error_of(reply)["message"]
     wait_ms = int(reply.headers["retry-after-ms"])
-    # An opening is shortened by up to a tenth (`breaker.open_jitter`): the first draw of a breaker may be the shortest.
+    # `breaker.open_jitter` shortens an opening by up to a tenth: a breaker's first draw may be the shortest.
     assert (open_for_s * 0.9 - 1 - stand.lag_s) * 1000 < wait_ms <= open_for_s * 1000
     assert wait_ms <= int(reply.headers["retry-after"]) * 1000 < wait_ms + 1000
 
@@ -173,7 +173,7 @@ async def test_breaker_of_a_dead_provider_refuses_in_milliseconds(form: Form, is
 
 @pytest.mark.parametrize("answer", [whole(503), Close()], ids=["an error", "no answer"])
 async def test_failure_that_opens_the_breaker_says_when_to_come_back(answer: Respond | Close) -> None:
-    """A client that asks until it is answered would else wait longer and longer by itself."""
+    """Without the header, a client that retries until it succeeds would back off longer and longer."""
     breaker = {"consecutive_failures": 3, "open_for": "20s", "early_probes": False}
     async with facing([answer], breaker=breaker) as (stand, _):
         replies = [await CHAT.ask(stand.url) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""One test for each fault that was found by using the gateway as a stranger would."""
+"""One test for each bug found by using the gateway without knowing its code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def posted(body: bytes) -> bytes:
 
 
 async def test_slow_upload_uses_up_nobody_elses_patience() -> None:
-    """`total` is for attempts, waits and stream: a client that uploads slowly must not open a breaker."""
+    """`total` covers attempts, waits and the stream: a client that uploads slowly must not open a breaker."""
     body = b'{"model": "gpt", "messages": []}'
     async with facing(CHAT.ok, timeout={"total": "300ms"}) as (stand, _):
         reader, writer = await asyncio.open_connection(*stand.url.removeprefix("http://").split(":"))

@@ -1,4 +1,4 @@
-"""Thousands of calls that share their requests, and leave at any moment: nothing is left behind."""
+"""Thousands of calls that share upstream requests and disconnect at any moment leave nothing behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fakes.waiting import eventually
 CALLS = 1000
 AT_ONCE = 40
 QUESTIONS = 12
-"""So many at a time ask the same."""
+"""Number of different requests: the fewer, the more calls share one."""
 SCRIPTS: list[list[Step]] = [
     [Pause(0.004), *CHAT.ok],
     [stream_head(), chunk(CHAT.token), Pause(0.004), chunk(CHAT.end), END],
@@ -41,7 +41,7 @@ def _quiet() -> Iterator[None]:
 
 
 async def one(url: str, dice: Random) -> None:
-    """Asks one of a few questions, and may leave at any moment."""
+    """Sends one of a few requests and may disconnect at any moment."""
     request = CHAT.request(stream=dice.random() < 0.6, question=dice.randrange(QUESTIONS))
     async with Connection(url) as connection:
         connection.writer.write(request)

@@ -1,4 +1,4 @@
-"""A thousand clients that leave at any moment take no place in a deployment, in its line or in a race with them."""
+"""A thousand clients that disconnect at any moment leak no slot of a deployment, wait queue or hedged attempt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLS = 1000
 AT_ONCE = 60
 LIMIT = 8
 LONGEST_S = 0.03
-"""A client is gone after so long, and an exchange over."""
+"""Seconds after which a client has disconnected and an exchange has ended."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Whims:
-    """Plays each exchange in one of the ways that take their time, by its own dice."""
+    """Answers each exchange in a random way that takes time, from its own random generator."""
 
     def __init__(self, dice: random.Random, form: Form) -> None:
         self._dice = dice
@@ -53,7 +53,7 @@ class Whims:
 
 
 async def leave_at_random(stand: Stand, form: Form, dice: random.Random, calls: int) -> None:
-    """So many clients, some of them patient enough to get an answer or a part of it, AT_ONCE at a time."""
+    """Runs so many clients, AT_ONCE at a time; some wait long enough for a response or a part of it."""
     left = iter(range(calls))
 
     async def work() -> None:
@@ -69,7 +69,7 @@ async def leave_at_random(stand: Stand, form: Form, dice: random.Random, calls: 
 
 
 def in_use(stand: Stand) -> dict[str, int]:
-    """What calls hold of deployments."""
+    """Counts the resources of deployments that calls hold."""
     now = time.monotonic()
     deployments = stand.app.gateway.deployments()
     snapshots = [gate.snapshot(now) for each in deployments for gate in each.gates.all()]
@@ -118,7 +118,7 @@ async def test_thousand_disconnects_leave_every_place_free(form: Form, is_hedged
             await eventually(lambda: in_use(stand) == NOTHING, within_s=1)
             await eventually(lambda: not front.open and not back.open, within_s=1)
             await eventually(lambda: len(asyncio.all_tasks()) <= tasks, within_s=1)
-            # The stand was as crowded as it was meant to be, and no fuller than it may.
+            # The deployments were as busy as intended, and within their limits.
             assert most["slots"] == most["attempts"] == 2 * LIMIT
             assert most["waiting"] >= 5
             for provider in (front, back):

@@ -1,4 +1,4 @@
-"""What a provider can do wrong before commit: each fault by its name, and cured by a second attempt."""
+"""Faults of a provider before commit: each is named correctly, and a second attempt recovers from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INSIDE = ACCENTED.index(b"\xc3") + 1
 
 
 async def check_failed(stand: Stand, form: Form, reply: Reply, kind: str) -> None:
-    """502 in the form's dialect, and one failure of that kind on record."""
+    """Expects a 502 in the form's dialect and one recorded failure of that kind."""
     assert (reply.status, reply.is_whole) == (502, True)
     assert form.deployment in form.error_of(reply)["message"]
     assert reply.headers["x-should-retry"] == "false"

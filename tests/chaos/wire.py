@@ -1,6 +1,6 @@
-"""A client that shows an answer as it came over the wire: whole or cut, cleanly ended or not.
+"""A client that shows a response exactly as it arrived: complete or cut, cleanly ended or not.
 
-Owns HTTP framing on the client's side. Real clients hide what these tests are about.
+Parses HTTP framing itself, because real clients hide these details.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _CUT = (ConnectionError, asyncio.IncompleteReadError)
 
 @dataclass(slots=True)
 class Reply:
-    """An answer, or as much of it as came."""
+    """A response, or as much of it as arrived."""
 
     status: int
     headers: dict[str, str]
     body: bytes = b""
     is_whole: bool = False
-    """It ended as its framing demands."""
+    """True if it ended as its framing requires."""
     took_s: float = 0.0
-    """From the request's first byte to the answer's last."""
+    """Seconds from the request's first byte to the response's last."""
     interim: list[int] = field(default_factory=list)
-    """Statuses of 1xx answers before it."""
+    """Statuses of 1xx responses before it."""
 
     @property
     def text(self) -> str:
@@ -46,14 +46,14 @@ class Reply:
 
     @property
     def events(self) -> list[bytes]:
-        """A stream's events; raises when its last one is not complete."""
+        """Events of a stream; raises if the last one is incomplete."""
         blocks = self.body.split(b"\n\n")
         assert blocks.pop() == b"", f"an event was cut: {self.body[-80:]!r}"
         return blocks
 
 
 class Connection:
-    """One connection to `url`; requests on it follow each other."""
+    """One connection to `url` for consecutive requests."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
@@ -70,7 +70,7 @@ class Connection:
             await self.writer.wait_closed()
 
     async def ask(self, request: bytes) -> Reply:
-        """Sends a request, returns its answer."""
+        """Sends a request and returns its response."""
         began_at = time.monotonic()
         self.writer.write(request)
         reply = await self.reply(has_body=not request.startswith(b"HEAD "))
@@ -78,7 +78,7 @@ class Connection:
         return reply
 
     async def reply(self, *, has_body: bool = True) -> Reply:
-        """The next answer; raises ConnectionError or IncompleteReadError when there is none."""
+        """Returns the next response. Raises ConnectionError or IncompleteReadError if there is none."""
         interim: list[int] = []
         reply = await self.head()
         while reply.status < 200:
@@ -92,13 +92,13 @@ class Connection:
         return reply
 
     async def head(self) -> Reply:
-        """The next answer's head alone."""
+        """Reads only the head of the next response."""
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines[1:] if line)
         return Reply(int(lines[0].split(" ")[1]), {name.lower(): value for name, value in headers.items()})
 
     def leave(self, how: str) -> float:
-        """Disappears with RST ("reset") or FIN ("close"); returns the instant."""
+        """Disconnects with RST ("reset") or FIN ("close") and returns the instant."""
         if how == "reset":
             sock = self.writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -106,7 +106,7 @@ class Connection:
         return time.monotonic()
 
     async def is_closed(self, within_s: float = 2.0) -> bool:
-        """Whether the peer has ended the connection without another word."""
+        """Returns whether the peer has closed the connection without sending more."""
         async with asyncio.timeout(within_s):
             try:
                 return await self.reader.read() == b""
@@ -134,12 +134,12 @@ class Connection:
 async def ask(
     url: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None, method: str = "POST"
 ) -> Reply:
-    """One request on a connection of its own."""
+    """Sends one request on a connection of its own."""
     async with Connection(url) as connection:
         return await connection.ask(raw_request(target, body, headers, method))
 
 
 async def fetch(url: str) -> Reply:
-    """GET."""
+    """Sends a GET."""
     parts = urlsplit(url)
     return await ask(f"{parts.scheme}://{parts.netloc}", parts.path, method="GET")

@@ -1,7 +1,6 @@
-"""Every way for a stream to break after its first token, and every way of the official SDKs to listen to one.
+"""Every way in which a stream can break after its first token, and every way in which the official SDKs read one.
 
-Owns a provider that breaks as the model's name says (`gpt-reset`, `claude-stall`), and the listeners. Does not own a
-single expectation.
+The provider breaks as the model's name says (`gpt-reset`, `claude-stall`).
 """
 
 from __future__ import annotations
@@ -27,21 +26,22 @@ from tests.e2e.stand import SAID
 from tests.fakes.provider import END, Close, Hold, Pause, Reset, ScriptedProvider, Step, chunk, stream_head
 
 HEARD = 3
-"""Tokens that come before a stream breaks."""
+"""Tokens before a stream breaks."""
 TEXT = "".join(say(HEARD))
 IDLE_S = 0.3
-"""Of the models `gpt-stall` and `claude-stall` alone."""
+"""`idle` limit of the models `gpt-stall` and `claude-stall` only."""
 TOTAL_S = 0.4
-"""Of the models `gpt-total` and `claude-total` alone."""
+"""`total` limit of the models `gpt-total` and `claude-total` only."""
 
 _AFTER_A_WHILE = Pause(0.02)
-"""An error in one packet with the first token would still be retried, and a reset overtake it."""
+"""Delay before the break: an error in one packet with the first token would still be retried, and a reset could
+overtake the token."""
 _DONE = chunk(b"data: [DONE]\n\n")
 _LLAMA_ERROR = chunk(b'error: {"code":500,"message":"slot lost","type":"server_error"}\n\n')
 
 
 def _long(script: Script) -> bytes:
-    """A token of two megabytes, all but its end: too much to be held back until it is whole."""
+    """A token of two megabytes without its end: too large to be buffered until it is complete."""
     word = say(1)[0].encode()
     return script.tokens[0].partition(word)[0] + word * 200_000
 
@@ -71,7 +71,7 @@ BREAKS: dict[str, Callable[[Script], Sequence[Step]]] = {
     "total": _drip,
     "drain": lambda _: [Hold()],
 }
-"""What follows the last good token, by the model's name."""
+"""Steps after the last good token, by model name."""
 
 _FEW: dict[str, tuple[str, ...]] = {
     "error-and-done": ("chat", "responses", "legacy"),
@@ -80,12 +80,12 @@ _FEW: dict[str, tuple[str, ...]] = {
     "cut-in-a-long-event": ("chat", "responses", "messages"),
     "cut-gzip": ("chat", "responses", "messages"),
 }
-"""Breaks that only these listeners hear: chat's events have no names, llama.cpp speaks no other format, and the rest
-is told apart by its format alone."""
+"""Breaks that only these listeners can see: chat events have no names, llama.cpp speaks no other format, and the rest
+depend on the format alone."""
 
 
 class BreakingProvider(ScriptedProvider):
-    """Answers every stream well for some tokens, then breaks as its model's name says."""
+    """Streams some good tokens, then breaks as the model's name says."""
 
     def next_script(self) -> Sequence[Step]:
         head, _, body = self.requests[-1].partition(b"\r\n\r\n")
@@ -107,7 +107,7 @@ class BreakingProvider(ScriptedProvider):
 
 @asynccontextmanager
 async def breaking(*, server: Section | None = None) -> AsyncIterator[tuple[Stand, BreakingProvider]]:
-    """A gateway in front of it; `server` is that section of its config."""
+    """Runs a gateway in front of a BreakingProvider; `server` is that section of its config."""
     timeout = {"idle": "10s", "total": "20s"}
     shorter = {"stall": {"idle": f"{IDLE_S}s"}, "total": {"total": f"{TOTAL_S}s"}}
     models: dict[str, Section] = {}
@@ -123,29 +123,29 @@ async def breaking(*, server: Section | None = None) -> AsyncIterator[tuple[Stan
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One way to ask for a stream and to take what comes."""
+    """One way to request a stream and to read it."""
 
     name: str
     ask: Callable[[Any, str], Any]
-    """With a client, sync or async, and a model: a stream, or what opens one."""
+    """Takes a client, sync or async, and a model; returns a stream, or an object that opens one."""
     text_of: Callable[[Any], str]
-    """The text in one item of it; "" where there is none."""
+    """Returns the text in one item of the stream, "" if it has none."""
     items: Callable[[Any], Any] = lambda stream: stream
-    """What to iterate over."""
+    """Returns the object to iterate over."""
     final: str = ""
-    """The helper's method that waits for the whole answer."""
+    """The helper's method that waits for the complete response."""
     family: str = "gpt"
 
     def __str__(self) -> str:
         return self.name
 
     def may_hear(self, kind: str) -> bool:
-        """Whether this break is one for it."""
+        """Returns whether this listener can see this kind of break."""
         return kind not in _FEW or self.name in _FEW[kind]
 
     async def listen(self, url: str, kind: str, heard: list[str], *, is_sync: bool, final: str = "") -> None:
-        """Asks for the stream that breaks like this, and takes it to its end, `heard` what comes; or, with `final`,
-        waits for the whole answer by that method."""
+        """Requests the stream that breaks this way and reads it to its end into `heard`; with `final`, waits for the
+        complete response by that method instead."""
         model = f"{self.family}-{kind}"
         if is_sync:
             await asyncio.to_thread(self._listen_in_thread, url, model, heard, final)

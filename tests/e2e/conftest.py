@@ -1,4 +1,4 @@
-"""One gateway in front of one mock provider for each test, and the official SDKs pointed at it."""
+"""Fixtures: one gateway in front of one mock provider for each test, and the official SDKs pointed at it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.e2e.stand import Stand, standing
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDKs take keys, headers, addresses and proxies from variables: whoever runs the tests may have some."""
+    """Removes variables from which the SDKs take keys, headers, addresses and proxies: a developer may have set
+    some."""
     for name in os.environ:
         if name.startswith(("OPENAI_", "ANTHROPIC_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)

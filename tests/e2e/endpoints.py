@@ -241,7 +241,7 @@ ANTHROPIC = """
 
 
 def by_resource(listing: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(resource, [(method, path)]): the resource is the path's part behind `/v1/`."""
+    """Groups a listing as (resource, [(method, path)]); the resource is the path segment after `/v1/`."""
     lines = [line.split() for line in listing.split("\n") if line]
     groups = groupby(lines, key=lambda words: words[0].split("/")[2])
     return [(name, [(method, path) for path, *methods in group for method in methods]) for name, group in groups]

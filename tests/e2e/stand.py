@@ -1,7 +1,4 @@
-"""Gateway and mock provider in the test's own loop, and what the official SDKs need to reach them.
-
-Owns how they are started and joined. Does not own a single expectation.
-"""
+"""Runs a gateway and a mock provider in the test's own event loop, with what the official SDKs need to reach them."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from llm_guard.mock.faults import parse_plan
 from llm_guard.mock.provider import MockProvider
 
 TOKENS = 8
-"""Of content in each of the mock's answers."""
+"""Content tokens in each of the mock's responses."""
 MAX_ATTEMPTS = 3
 SAID: Any = [{"role": "user", "content": "hi"}]
 
@@ -25,7 +22,7 @@ MODELS = """
   "text-embedding-*": {deployments: [{upstream: openai}]}
   "claude-*": {deployments: [{upstream: anthropic}]}
 """
-"""Names, and with them the mock's faults, are passed through."""
+"""Model names are passed through, and with them the mock's faults."""
 
 _CONFIG = """
 server: {{port: 0, drain: 1s, client_keys: [{keys}]}}
@@ -51,9 +48,9 @@ def config_text(
     keys: Iterable[str] = (),
     answers: str = "strict",
 ) -> str:
-    """A config whose upstreams `openai` and `anthropic` are at `url`, but for an `anthropic_url`; so are those
-    that `upstreams` adds (`NAME: {dialect: ..., BASE}`, BASE standing for base_url). `keys` open the gateway.
-    """
+    """Builds a config whose upstreams `openai` and `anthropic` are at `url`, unless `anthropic_url` is given.
+    `upstreams` adds others at `url` (`NAME: {dialect: ..., BASE}`, where BASE stands for base_url). `keys` are the
+    gateway's client keys."""
     return _CONFIG.format(
         url=url,
         anthropic_url=anthropic_url or url,
@@ -72,7 +69,7 @@ def _with_base(line: str, url: str) -> str:
 
 @asynccontextmanager
 async def gateway(config: str) -> AsyncIterator[App]:
-    """A gateway of this config, on a free port."""
+    """Runs a gateway with this config on a free port."""
     app = create_app(parse_config(config, "test.yaml", {}))
     await app.start()
     try:
@@ -90,12 +87,12 @@ class Stand:
 
     @property
     def url(self) -> str:
-        """The gateway's, without `/v1`."""
+        """The gateway's URL, without `/v1`."""
         return self.app.addresses[0]
 
     @property
     def upstream_requests(self) -> int:
-        """How many the provider has received."""
+        """Number of requests the provider has received."""
         return self.provider.stats().requests
 
 
@@ -109,7 +106,7 @@ async def standing(
     upstreams: Iterable[str] = (),
     keys: Iterable[str] = (),
 ) -> AsyncIterator[Stand]:
-    """Both, running; the arguments are the mock's and those of `config_text`."""
+    """Runs both; the arguments are those of the mock and of `config_text`."""
     async with MockProvider(seed=seed, tokens=tokens, token_delay_s=token_delay_s) as provider:
         config = config_text(provider.url, models=models, upstreams=upstreams, keys=keys)
         async with gateway(config) as app:
@@ -117,7 +114,8 @@ async def standing(
 
 
 def first_only(model: str) -> int:
-    """A seed with which the faults of `model` (`NAME+FAULT@50%`) strike its first request and not the next two."""
+    """Finds a seed with which the faults of `model` (`NAME+FAULT@50%`) affect its first request but not the next
+    two."""
     plan = parse_plan(model)
     wanted = [True, False, False]
     return next(seed for seed in range(10_000) if [bool(plan.draw(seed, n).faults) for n in (1, 2, 3)] == wanted)

@@ -1,4 +1,4 @@
-"""What users of the `anthropic` SDK do, through the gateway."""
+"""Common uses of the `anthropic` SDK through the gateway."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_x_api_key_passes_as_it_came(stand: Stand) -> None:
 
 
 async def test_beta_endpoints_keep_their_query_and_header(anthropic: AsyncAnthropic, stand: Stand) -> None:
-    # Older SDKs add the query by themselves.
+    # Older SDKs add the query themselves.
     await anthropic.beta.messages.create(betas=["files-api-2025-04-14"], extra_query={"beta": "true"}, **ASKED)
     assert stand.provider.last.target == "/v1/messages?beta=true"
     assert stand.provider.last.header("anthropic-beta") == "files-api-2025-04-14"
@@ -125,7 +125,7 @@ async def test_raw_response_says_what_the_gateway_did(anthropic: AsyncAnthropic)
 async def test_client_timeout_closes_the_upstream_exchange(
     anthropic: AsyncAnthropic, stand: Stand, stream: bool
 ) -> None:
-    # A client that does not say how long it waits: the SDK does.
+    # Drops the headers in which the SDK announces its timeout: other clients send none.
     unsaid = {"x-stainless-read-timeout": "None", "x-stainless-timeout": "NOT_GIVEN"}
     with pytest.raises(APITimeoutError):
         await anthropic.with_options(timeout=0.3).messages.create(

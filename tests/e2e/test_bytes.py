@@ -1,4 +1,4 @@
-"""What travels is what was sent: bodies, queries, headers and credentials, in both directions."""
+"""Bodies, queries, headers and credentials travel unchanged in both directions."""
 
 from __future__ import annotations
 

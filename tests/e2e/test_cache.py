@@ -1,4 +1,4 @@
-"""Answers from before, read by the official SDKs: whole ones, streams, and their stream helpers."""
+"""Cached responses read by the official SDKs: whole ones, streams, and their stream helpers."""
 
 from __future__ import annotations
 
@@ -102,5 +102,5 @@ async def test_outage_goes_unnoticed(openai: AsyncOpenAI, stand: Stand) -> None:
 
     before = await openai.chat.completions.create(model="gpt-4o", messages=SAID)
     await stand.provider.stop()
-    NEW = {"cache-control": "max-age=1, min-fresh=60"}  # what is fresh is not fresh enough  # noqa: N806
+    NEW = {"cache-control": "max-age=1, min-fresh=60"}  # the cached response is not fresh enough for this  # noqa: N806
     assert await ask() == before.choices[0].message.content

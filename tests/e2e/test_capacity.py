@@ -1,4 +1,4 @@
-"""The official SDKs where calls wait, are turned away, are paced and are hedged."""
+"""The official SDKs where calls queue, are rejected, are paced and are hedged."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ async def test_sdk_that_is_turned_away_comes_back_when_it_was_told_to_and_is_ser
         refused = await rate_limit_error_of(hold())
         assert refused.response.headers["x-llm-guard-refused-by"] == "limit"
         told_s = int(refused.response.headers["retry-after-ms"]) / 1000
-        assert told_s == pytest.approx(1.0)  # two places and two calls for them, at a second each as far as is known
+        assert told_s == pytest.approx(1.0)  # two slots and two calls ahead, at an estimated second each
 
-        # The same with a retry of its own: turned away once, then served.
+        # The same with an SDK that retries once: rejected, then served.
         async with sdk(app.addresses[0], max_retries=1) as ask_it:
             came_at = time.monotonic()
             again = asyncio.ensure_future(ask_it())
@@ -91,7 +91,7 @@ async def test_sdk_that_is_turned_away_comes_back_when_it_was_told_to_and_is_ser
 
 
 async def rate_limit_error_of(call: Awaitable[Any]) -> Any:
-    """The exception of either SDK."""
+    """Awaits the rate limit exception of either SDK and returns it."""
     with pytest.raises((openai_sdk.RateLimitError, anthropic_sdk.RateLimitError)) as caught:
         await call
     return caught.value

@@ -1,4 +1,4 @@
-"""The official SDKs at a client key's limit: they wait as long as the answer says, or raise their error for a 429."""
+"""The official SDKs at a client key's limit: they wait as long as the response says, or raise their error for a 429."""
 
 from __future__ import annotations
 

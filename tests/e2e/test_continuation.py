@@ -1,4 +1,4 @@
-"""A stream that dies in the middle goes on elsewhere, and the official SDKs see one whole answer."""
+"""A stream that dies midway resumes on another deployment, and the official SDKs see one complete response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.e2e.stand import MAX_ATTEMPTS, SAID, Stand, standing
 TOKENS = 30
 TEXT = "".join(say(TOKENS))
 DEATHS = ["cut:10", "error:10", "stall:10", "truncated"]
-"""In the middle of a stream."""
+"""Faults in the middle of a stream."""
 MANNERS = ["prefill", "instruction", "restart"]
 
 deaths = pytest.mark.parametrize("death", DEATHS)
@@ -30,10 +30,11 @@ manners = pytest.mark.parametrize("manner", MANNERS)
 
 
 def models(manner: str, death: str, *, second: str = "", has_third: bool = False) -> str:
-    """Each model's first deployment dies so, its second does not, or as `second` says; a third one is well."""
+    """Builds models: the first deployment dies this way; the second does not, or does as `second` says; a third one is
+    healthy."""
     recover = "restart" if manner == "restart" else "continue"
     prefill = "plain" if manner == "prefill" else "none"
-    # On a busy machine a stream that is well may be silent for a while, too.
+    # On a busy machine a healthy stream may be silent for a while, too.
     idle = "700ms" if death.startswith("stall") else "30s"
     rules = f"timeout: {{idle: {idle}}}, stream: {{recover: {recover}}}"
     return "\n".join(
@@ -46,7 +47,8 @@ def models(manner: str, death: str, *, second: str = "", has_third: bool = False
 
 @asynccontextmanager
 async def facing(manner: str, death: str, *, second: str = "", has_third: bool = False) -> AsyncIterator[Stand]:
-    """Tokens come one by one: what comes in one packet with the first token is not passed on before it is judged."""
+    """Runs a gateway with a mock that sends tokens one by one: data in one packet with the first token is judged before
+    it is passed on."""
     each = models(manner, death, second=second, has_third=has_third)
     async with standing(tokens=TOKENS, token_delay_s=0.003, models=each) as stand:
         yield stand
@@ -156,7 +158,8 @@ async def test_message_goes_on(manner: str, death: str) -> None:
 
 @pytest.mark.parametrize("habit", ["preamble", "overlap:8", "overlap:99", "preamble+overlap:12"])
 async def test_model_that_does_not_only_repeat_the_last_words_goes_on(habit: str) -> None:
-    """A remark before them, or more words: they come from the text to the character once."""
+    """The model adds a remark before the last words, or repeats more of them: the joined text still has every character
+    once."""
     async with facing("instruction", "cut:10", second=f"+{habit}") as stand:
         async with openai(stand) as client:
             stream = await client.chat.completions.create(model="gpt", messages=SAID, stream=True)
@@ -172,14 +175,14 @@ async def test_model_that_does_not_only_repeat_the_last_words_goes_on(habit: str
 
 
 def forget_failures(stand: Stand) -> None:
-    """Else those that failed are asked last."""
+    """Resets the failure rates: otherwise deployments that failed are tried last."""
     for deployment in stand.app.gateway.deployments():
         deployment.budget.recent = Recent(time.monotonic())
 
 
 @pytest.mark.parametrize("habit", ["overlap:0", "overlap:1", "another", "preamble+overlap:0"])
 async def test_text_that_cannot_be_joined_ends_in_an_error(habit: str) -> None:
-    """Each SDK raises, what it has got is the beginning of the text, and nothing counts as recovered."""
+    """Each SDK raises after receiving the beginning of the text, and no resume is counted as successful."""
     async with facing("instruction", "cut:10", second=f"+{habit}") as stand:
         heard = ""
         async with openai(stand) as client:
@@ -203,7 +206,7 @@ async def test_text_that_cannot_be_joined_ends_in_an_error(habit: str) -> None:
 
 
 async def test_without_a_word_of_it_a_stream_goes_on_by_prefill_alone() -> None:
-    """`recover: auto`, the default: exactly where a deployment takes the beginning, and nowhere else."""
+    """`recover: auto`, the default, resumes exactly where a deployment accepts a prefill, and nowhere else."""
     rules = "retry: {max_attempts: 1}"
     models = "\n".join(
         f"  {alias}: {{deployments: [{{upstream: {upstream}, model: {name}-first+cut:10}}, "
@@ -272,7 +275,7 @@ async def test_restart_that_says_something_else_ends_in_an_error(death: str) -> 
     async with facing("restart", death, second="+another") as stand, openai(stand) as client:
         stream = await client.chat.completions.create(model="gpt", messages=SAID, stream=True)
         said = []
-        # An error event of the provider's own is passed on once nobody goes on.
+        # The provider's own error event is passed on once no deployment can resume the stream.
         why = "server had an error" if death.startswith("error") else "not gone on with"
         with pytest.raises(openai_sdk.APIError, match=why):  # noqa: PT012
             async for chunk in stream:
@@ -318,7 +321,7 @@ async def test_structured_output_is_begun_anew(death: str) -> None:
 
 @pytest.mark.parametrize("recover", ["off", "continue"])
 async def test_where_nobody_goes_on_the_client_is_told(recover: str) -> None:
-    """No other deployment, and this one dies each time at once."""
+    """There is no other deployment, and this one fails early each time."""
     fault = "cut:3"
     rules = f"stream: {{recover: {recover}}}, retry: {{max_attempts: 1}}"
     only = f"""

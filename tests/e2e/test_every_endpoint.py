@@ -1,4 +1,4 @@
-"""Each endpoint of both dialects reaches the provider with its method, path and query as they were sent."""
+"""Requests to each endpoint of both dialects reach the provider with method, path and query unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_anthropic_endpoints_reach_the_provider(resource: str, operations:
 async def _call(
     config: str, provider: ScriptedProvider, operations: list[tuple[str, str]], body: bytes, headers: dict[str, str]
 ) -> None:
-    """Every operation through a gateway of this config; `provider` must receive each as it was sent."""
+    """Sends every operation through a gateway with this config; `provider` must receive each one unchanged."""
     asked = [(method, target, body if method == "POST" else b"") for method, target in _filled(operations)]
     async with gateway(config) as app, aiohttp.ClientSession() as session:
         for method, target, sent in asked:

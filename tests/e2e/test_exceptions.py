@@ -1,4 +1,4 @@
-"""Which exception of the official SDKs a failure becomes, and what it costs upstream."""
+"""The exception of the official SDKs that each failure becomes, and the number of requests it costs upstream."""
 
 from __future__ import annotations
 
@@ -153,6 +153,6 @@ async def test_anthropic_sdk_does_not_retry_what_the_gateway_has_retried(stand: 
     async with AsyncAnthropic(base_url=stand.url, api_key="k", max_retries=2) as client:
         with pytest.raises(anthropic_sdk.APIStatusError) as caught:
             await client.messages.create(model=f"claude-3+{fault}", max_tokens=9, messages=SAID, stream=True)
-    # The mock says "true" with a 529, as Anthropic does: one word must be left, and it is the gateway's.
+    # The mock sends "true" with a 529, as Anthropic does: only the gateway's value may remain.
     assert caught.value.response.headers.get_list("x-should-retry") == ["false"]
     assert stand.upstream_requests == MAX_ATTEMPTS

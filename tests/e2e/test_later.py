@@ -1,4 +1,4 @@
-"""Calls that are answered later, as users of the official SDKs ask for them and fetch them."""
+"""Deferred calls, made and fetched with the official SDKs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def stand() -> AsyncIterator[Stand]:
 
 
 async def fetched(client: AsyncOpenAI | AsyncAnthropic, url: str) -> httpx2.Response:
-    """The answer itself, waited for: 202 as long as there is none."""
+    """Polls for the response itself: 202 means that there is none yet."""
     async with asyncio.timeout(10):
         while (reply := await client.get(url, cast_to=httpx2.Response)).status_code == 202:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -34,7 +34,7 @@ async def fetched(client: AsyncOpenAI | AsyncAnthropic, url: str) -> httpx2.Resp
 
 
 def place(headers: Mapping[str, str], base: str) -> str:
-    """Where the answer will be, below the SDK's own address."""
+    """Returns the response's location, relative to the SDK's base URL."""
     return headers["location"].removeprefix(base)
 
 

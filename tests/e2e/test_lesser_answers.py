@@ -1,4 +1,5 @@
-"""The official SDKs read a static answer as they read any: whole, as a stream, by their helpers, and parsed."""
+"""The official SDKs read a static fallback response like any other: whole, as a stream, with their helpers, and
+parsed."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ models:
   claude: {deployments: [{upstream: anthropic}]}
   claude-json: {deployments: [{upstream: anthropic}], degraded: {answer: '{"name": "nobody"}'}}
 """
-"""Nobody listens there."""
+"""All models have upstreams that refuse connections."""
 
 
 class Person(BaseModel):

@@ -1,4 +1,4 @@
-"""What users of the `openai` SDK do with text, through the gateway."""
+"""Common text features of the `openai` SDK through the gateway."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_streamed_response_carries_the_same_headers(openai: AsyncOpenAI) -
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_client_timeout_closes_the_upstream_exchange(openai: AsyncOpenAI, stand: Stand, stream: bool) -> None:
-    # A client that does not say how long it waits: the SDK does.
+    # Drops the header in which the SDK announces its timeout: other clients send none.
     unsaid = {"x-stainless-read-timeout": "None"}
     impatient = openai.with_options(timeout=0.3)
     with pytest.raises(APITimeoutError):

@@ -1,4 +1,4 @@
-"""Images, sound, files and lists of the `openai` SDK, through the gateway: binary bodies and calls without a model."""
+"""Images, sound, files and lists of the `openai` SDK through the gateway: binary bodies and calls without a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What one SDK call, with its two retries, costs a provider that always fails, and how soon the SDK knows."""
+"""The number of requests that one SDK call, with its two retries, costs a provider that always fails, and the time
+until the SDK raises."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ sdks = pytest.mark.parametrize("sdk", SDKS, ids=["openai chat", "openai response
 
 
 async def status_error_of(call: Awaitable[Any]) -> Any:
-    """The exception of either SDK that has a status."""
+    """Awaits the status exception of either SDK and returns it."""
     with pytest.raises((openai_sdk.APIStatusError, anthropic_sdk.APIStatusError)) as caught:
         await call
     return caught.value
@@ -82,7 +83,8 @@ async def test_call_of_an_sdk_costs_no_more_than_the_gateways_attempts_and_ends_
         gateway(config_text(provider.url)) as app,
         sdk(app.addresses[0], timeout=TIMEOUT_S) as ask_it,
     ):
-        # A status within the SDK's own read timeout: else it would raise a timeout, after three calls to the gateway.
+        # The status must arrive within the SDK's own read timeout: otherwise it raises a timeout, after three calls to
+        # the gateway.
         error = await status_error_of(ask_it(stream=stream))
         assert sum(counts.begun for counts in app.gateway.recorder.models.values()) == 1
         assert 1 <= len(provider.requests) <= MAX_ATTEMPTS
@@ -143,13 +145,13 @@ def _patience(request: Wired) -> float | None:
     return patience_s(dict(request.headers))
 
 
-# the forms of the headers, on the wire
+# forms of the headers on the wire
 
 SILENT_S = 0.15
 
 
 async def ask_silent(headers: dict[str, str]) -> tuple[Reply, int]:
-    """The answer while the provider is silent, and how often it was asked; an attempt may take 150 ms."""
+    """Calls a silent provider with an attempt limit of 150 ms; returns the response and the number of requests sent."""
     limits = {"attempt": f"{SILENT_S * 1000:g}ms"}
     async with (
         ScriptedProvider([Hold()]) as provider,
@@ -175,7 +177,7 @@ async def test_short_patience_is_met_under_either_header(name: str) -> None:
 
 
 async def test_patience_begins_when_the_client_has_sent_its_request() -> None:
-    """A slow upload is no silence of ours: SDKs begin to wait for an answer after it."""
+    """A slow upload does not count against the client's timeout: SDKs start waiting for a response after it."""
     body = CHAT.body()
     head = (
         f"POST {CHAT.path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
@@ -189,7 +191,7 @@ async def test_patience_begins_when_the_client_has_sent_its_request() -> None:
         assert reply.status == 200
 
 
-# calls that are bound to be executed once, by the SDK that makes them
+# calls that must be executed at most once, according to the SDK
 
 
 @pytest.mark.parametrize(
@@ -215,11 +217,11 @@ async def test_change_that_may_have_been_executed_is_sent_once_by_sdk_and_gatewa
     ):
         with pytest.raises(openai_sdk.InternalServerError) as caught:
             await change(client)
-        assert caught.value.status_code == 503  # the provider's last words; the reset had none
-        assert len(provider.requests) == 2  # refused at the door, then perhaps executed
+        assert caught.value.status_code == 503  # the provider's last error; the reset carried none
+        assert len(provider.requests) == 2  # one refused, one perhaps executed
 
 
-# what another model may answer
+# failures on which another model is tried
 
 TOO_LONG = json.dumps({
     "error": {

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a running gateway, by the scrape config and the rules that are in config/."""
+"""A real Prometheus scrapes a running gateway with the scrape config and the rules of config/."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.tools import need
 CONFIG = Path(__file__).parents[2] / "config" / "prometheus"
 BODY = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "hi"}]}).encode()
 WITHIN_S = 30.0
-"""Prometheus tells nobody when it has seen something: it is asked again and again for so long."""
+"""Prometheus sends no notification of what it has scraped, so tests poll it for at most this many seconds."""
 CALLS = 40
 
 
 class Prometheus:
-    """What its HTTP API says."""
+    """A client of Prometheus's HTTP API."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -45,7 +45,7 @@ class Prometheus:
         return json.loads(reply.body)["data"]
 
     async def value(self, query: str) -> float | None:
-        """Of the one sample that the query gives, if it gives one."""
+        """Returns the value of the one sample that the query yields, None if there is none."""
         found = (await self.api("query", query=query))["result"]
         return float(found[0]["value"][1]) if found else None
 
@@ -61,7 +61,7 @@ class Prometheus:
 
 @asynccontextmanager
 async def watching(gateway: str, folder: Path) -> AsyncIterator[Prometheus]:
-    """Prometheus by our config, but twice a second, and of this gateway."""
+    """Runs Prometheus with our config, scraping this gateway twice a second."""
     config = yaml.safe_load((CONFIG / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [gateway.removeprefix("http://")]
@@ -84,12 +84,12 @@ async def watching(gateway: str, folder: Path) -> AsyncIterator[Prometheus]:
             yield prometheus
         finally:
             if process.returncode is None:
-                process.kill()  # nobody needs what it has stored
+                process.kill()  # its stored data is not needed
             await process.wait()
 
 
 async def port_of(process: Process, folder: Path) -> int:
-    """Where it listens: the system has chosen."""
+    """Waits until Prometheus listens and returns the port that the system chose."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             assert process.returncode is None, (folder / "log").read_text()
@@ -101,7 +101,7 @@ async def port_of(process: Process, folder: Path) -> int:
 
 @asynccontextmanager
 async def watched(folder: Path, **sections: Section) -> AsyncIterator[tuple[Prometheus, Stand, MockProvider]]:
-    """A gateway of this config before a provider, and Prometheus."""
+    """Runs a mock provider, a gateway with this config and Prometheus."""
     async with (
         MockProvider() as provider,
         standing(config_of(provider.url, **sections)) as stand,
@@ -130,7 +130,7 @@ async def test_outage_fires_the_rules_of_a_real_prometheus(tmp_path: Path) -> No
         provider.switch("gpt", "status:500")
 
         async def is_told() -> bool:
-            assert await call(stand) in (500, 503)  # an outage goes on: from one scrape to the next its count grows
+            assert await call(stand) in (500, 503)  # the outage must go on, so that its count grows between scrapes
             return {"LlmGuardBreakerOpened", "LlmGuardErrorBudgetBurnsFast"} <= set(await prometheus.firing())
 
         await prometheus.until(is_told)

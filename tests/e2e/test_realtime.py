@@ -1,4 +1,4 @@
-"""`client.realtime` of the `openai` SDK over a WebSocket, through the gateway."""
+"""`client.realtime` of the `openai` SDK over a WebSocket through the gateway."""
 
 from __future__ import annotations
 

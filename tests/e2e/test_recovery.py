@@ -1,4 +1,4 @@
-"""Failures that a client does not notice, and those that it must not miss."""
+"""Failures that the gateway hides from a client, and those that must reach it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FALLING_BACK = """
 
 @pytest.fixture
 async def stand() -> AsyncIterator[Stand]:
-    """Tokens come one by one: an error in one packet with the first token would still be retried."""
+    """Runs a stand that sends tokens one by one: an error in one packet with the first token would still be retried."""
     async with standing(token_delay_s=0.01) as stand:
         yield stand
 
@@ -125,8 +125,8 @@ async def test_responses_stream_that_breaks_after_its_first_token_raises(
 async def test_responses_error_event_passes_as_the_provider_wrote_it_and_is_heard(
     openai: AsyncOpenAI, stand: Stand
 ) -> None:
-    # The SDK hands this event over instead of raising: its fields are flat, as the API description has them. So it is
-    # told once more.
+    # The SDK yields this event instead of raising, since its fields are flat, as in the API description. So the gateway
+    # sends a second error event, on which the SDK raises.
     events: list[Any] = []
     with pytest.raises(openai_sdk.APIError, match="openai/gpt-"):  # noqa: PT012
         async for event in await openai.responses.create(model="gpt-4o+error:3", input="hi", stream=True):
@@ -163,7 +163,7 @@ async def test_anthropic_stream_that_breaks_after_its_first_token_raises(
 
 
 async def test_gzipped_stream_that_is_cut_is_no_clean_end(openai: AsyncOpenAI, stand: Stand) -> None:
-    # No event of ours can follow compressed bytes: the connection breaks instead.
+    # No error event can follow compressed bytes: the connection is aborted instead.
     stream = await openai.chat.completions.create(
         model="gpt-4o+cut:3", messages=SAID, stream=True, extra_headers={"x-mock-gzip": "1"}
     )
@@ -173,11 +173,12 @@ async def test_gzipped_stream_that_is_cut_is_no_clean_end(openai: AsyncOpenAI, s
 
 
 def _said(fault: str) -> str:
-    """In the exception's message: the provider's own words if it had any, else the gateway's, which name it."""
+    """Pattern of the exception's message: the provider's own error if it sent one, else the gateway's, which names the
+    deployment."""
     return "The server had an error" if fault.startswith("error") else r"openai/gpt-\*: "
 
 
 async def _keep(stream: AsyncIterable[Any], keep: Callable[[Any], None]) -> None:
-    """Reads to the end; what came before an exception has been kept."""
+    """Reads a stream to the end; items before an exception have been kept."""
     async for item in stream:
         keep(item)

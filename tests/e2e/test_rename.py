@@ -1,4 +1,4 @@
-"""An alias changes the model's value on its way to the provider, and no other byte."""
+"""An alias changes the value of `model` in the request to the provider, and no other byte."""
 
 from __future__ import annotations
 

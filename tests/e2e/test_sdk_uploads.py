@@ -1,4 +1,5 @@
-"""Uploads of the official `openai` SDK, in a thread: the gateway sends them on while the SDK still reads its file."""
+"""Uploads of the official `openai` SDK, run in a thread: the gateway sends them on while the SDK still reads its
+file."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ MODEL = {"gpt-4o-transcribe": {"deployments": [{"upstream": "one", "model": "whi
 
 
 class SlowFile(io.BytesIO):
-    """Gives its second half only when it may."""
+    """A file that yields its second half only once the test allows it."""
 
     name = "batch.jsonl"
 

@@ -1,6 +1,4 @@
-"""Streams that break after their first token: whoever listens with an official SDK hears of it, in every way there is
-to listen.
-"""
+"""Streams that break after their first token raise in the official SDKs, in every way to read a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from tests.e2e.breaking import BREAKS, IDLE_S, LISTENERS, TEXT, TOTAL_S, Breakin
 from tests.fakes.waiting import eventually
 
 SLACK_S = 1.5
-"""The machine's, on top of the second that finding out may take."""
+"""Slack in seconds for a slow machine, in addition to the second that detection may take."""
 WHY = {
     "stall": f"silent for {IDLE_S:g} s",
     "cut": "was cut",
@@ -28,16 +26,16 @@ WHY = {
     "done": "without its terminal event",
     "total": "time of the whole call",
 }
-"""What the gateway says of it."""
+"""The gateway's description of each break."""
 THEIRS = ("The server had an error", "Overloaded", "slot lost")
-"""What the provider says in an error event of its own."""
+"""Error messages that the provider sends in an event of its own."""
 SPEECHLESS = ("cut-gzip", "cut-in-a-long-event")
-"""No event of ours can follow what has been passed on: the connection breaks instead."""
+"""Breaks after which no error event can be sent: the connection is aborted instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One break, heard in one way."""
+    """One break, read in one way."""
 
     kind: str
     listener: Listener
@@ -52,9 +50,9 @@ class Case:
         return f"{upstream}/{self.listener.family}-{self.kind if self.kind in ('stall', 'total') else '*'}"
 
     def check(self, raised: Exception) -> None:
-        """An exception of the SDK's that says what has happened and, where the gateway wrote it, to whom."""
+        """Expects an SDK exception that says what happened and, if the gateway wrote it, names the deployment."""
         if self.kind in SPEECHLESS:
-            # The anthropic SDK hands on what its HTTP library raises.
+            # The anthropic SDK passes on the exception of its HTTP library.
             kinds = (openai.APIConnectionError, anthropic.APIConnectionError)
             assert isinstance(raised, kinds) or type(raised).__name__ == "RemoteProtocolError"
             return

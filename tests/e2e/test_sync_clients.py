@@ -1,4 +1,4 @@
-"""The synchronous clients, each in a thread, against a gateway in the test's loop."""
+"""The synchronous clients, each in a thread, against a gateway in the test's event loop."""
 
 from __future__ import annotations
 

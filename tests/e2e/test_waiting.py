@@ -1,4 +1,4 @@
-"""Comments for a client that waits: the official SDKs read on behind them."""
+"""Keep-alive comments for a waiting client: the official SDKs read past them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITING = {"waiting": {"after": "50ms"}}
 
 async def test_openai_reads_on_behind_comments() -> None:
     script: list[Step] = [stream_head(), Pause(0.3), *CHAT.good_stream[1:]]
-    # Its read timeout would end a silence of this length.
+    # The SDK's read timeout would end a silence of this length.
     async with (
         facing(script, stream=WAITING) as (stand, _),
         AsyncOpenAI(base_url=f"{stand.url}/v1", api_key="k", max_retries=0, timeout=0.2) as client,

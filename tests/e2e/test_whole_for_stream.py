@@ -1,4 +1,4 @@
-"""A provider that answers a request for a stream with a whole answer: the official SDKs read all of it as a stream."""
+"""A provider answers a streaming request with a unary response: the official SDKs read all of it as a stream."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOGPROBS = {"content": [{"token": "x", "logprob": -0.5, "bytes": [120], "top_log
 
 @asynccontextmanager
 async def answering(body: dict[str, Any]) -> AsyncIterator[str]:
-    """A gateway before a provider that answers everything with this body."""
+    """Runs a gateway in front of a provider that answers every request with this body."""
     script = [whole(200, json.dumps(body).encode())]
     async with (
         ScriptedProvider(script) as provider,
@@ -95,7 +95,7 @@ def calls_of(message: Any) -> list[tuple[str, str, str]]:
 
 
 async def final_of(stream: Any) -> Any:
-    """Its snapshot: `get_final_completion` raises for an answer that is cut at its length, as it does for any."""
+    """Returns the helper's snapshot: `get_final_completion` raises for every response that was cut at its length."""
     try:
         return await stream.get_final_completion()
     except openai_sdk.LengthFinishReasonError:
@@ -247,7 +247,7 @@ async def test_message_without_the_helper() -> None:
     assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
 
 
-# what cannot be written
+# content that cannot be converted
 
 
 @pytest.mark.parametrize(

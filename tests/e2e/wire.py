@@ -1,7 +1,5 @@
-"""Requests and answers byte for byte: what an SDK sent, what a provider received, what a raw caller may send.
-
-Owns the comparison's two sides. Does not compare.
-"""
+"""Captures requests and responses byte for byte: those that an SDK sent, a provider received, or a raw caller may
+send."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from tests.fakes.client import raw_request
 from tests.fakes.provider import request_size
 
 CHANGED = frozenset({"host", "connection"})
-"""Headers that belong to one connection: not compared."""
+"""Headers that belong to one connection and are not compared."""
 _NO_BODY = ("content-length", "0")
-"""Says the same as no length at all (RFC 9112, section 6.3): an HTTP client may add it to a DELETE."""
+"""Means the same as no content-length (RFC 9112, section 6.3): an HTTP client may add it to a DELETE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +24,16 @@ class Wired:
 
     first_line: str
     headers: tuple[tuple[str, str], ...]
-    """Lower-case names, sorted, those of `CHANGED` left out."""
+    """Lower-case names, sorted, without those of `CHANGED`."""
     body: bytes
 
     def values(self, name: str) -> list[str]:
-        """Every value of a header."""
+        """Returns every value of a header."""
         return [value for key, value in self.headers if key == name]
 
 
 def wired(message: bytes) -> Wired:
-    """A request or an answer with a content-length, taken apart."""
+    """Parses a request, or a response with a content-length."""
     head, _, body = message.partition(b"\r\n\r\n")
     first_line, *lines = head.decode().split("\r\n")
     pairs = [tuple(line.split(": ", 1)) for line in lines]
@@ -48,7 +46,7 @@ def _headers(pairs: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 class Tap:
-    """Keeps every request of an SDK's HTTP client, given to it as `event_hooks=tap.hooks`."""
+    """Records every request of an SDK's HTTP client; pass it as `event_hooks=tap.hooks`."""
 
     def __init__(self) -> None:
         self.sent: list[Wired] = []
@@ -67,7 +65,7 @@ class Tap:
 async def exchange(
     url: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None, method: str = "POST"
 ) -> Wired:
-    """Sends one request over a bare socket to `url`, reads an answer that has a content-length."""
+    """Sends one request over a plain socket to `url` and reads a response that has a content-length."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     writer.write(raw_request(target, body, headers, method))

@@ -1,4 +1,4 @@
-"""Certificates, made for one test."""
+"""A certificate authority for tests and the certificates it issues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trustme
 
 
 class Authority:
-    """Signs certificates, and writes them to files."""
+    """A test CA that issues certificates and writes them to files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -20,11 +20,12 @@ class Authority:
         self.replace_ca(self)
 
     def replace_ca(self, by: Authority) -> None:
-        """The file holds this authority's certificate."""
+        """Overwrites this CA's file with the certificate of `by`."""
         by._ca.cert_pem.write_to_path(str(self.file))
 
     def pair(self, name: str, *hosts: str, ends: datetime | None = None) -> dict[str, str]:
-        """Files `cert` and `key`; those of that name are replaced."""
+        """Issues a certificate and returns the paths of its `cert` and `key` files; existing files of that name are
+        replaced."""
         leaf = self._ca.issue_cert(*(hosts or ("127.0.0.1", "localhost")), not_after=ends, common_name=name)
         files = {"cert": self._folder / f"{name}.crt", "key": self._folder / f"{name}.key"}
         files["key"].write_bytes(leaf.private_key_pem.bytes())
@@ -32,14 +33,14 @@ class Authority:
         return {which: str(file) for which, file in files.items()}
 
     def client(self, pair: dict[str, str] | None = None) -> ssl.SSLContext:
-        """Of a client that trusts this authority, and shows this pair."""
+        """Returns the TLS context of a client that trusts this CA and presents `pair`."""
         context = ssl.create_default_context(cafile=str(self.file))
         if pair is not None:
             context.load_cert_chain(pair["cert"], pair["key"])
         return context
 
     def server(self, *hosts: str, client_ca: Authority | None = None) -> ssl.SSLContext:
-        """Of a server; with `client_ca` it demands a certificate of that authority."""
+        """Returns the TLS context of a server; with `client_ca` it requires client certificates of that CA."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._ca.issue_cert(*(hosts or ("127.0.0.1", "localhost"))).configure_cert(context)
         if client_ca is not None:
@@ -49,7 +50,7 @@ class Authority:
 
 
 def replace(files: Mapping[str, str], by: Mapping[str, str]) -> None:
-    """Writes a pair over another one."""
+    """Overwrites the files of one certificate pair with those of another."""
     for which, file in files.items():
         Path(file).write_bytes(Path(by[which]).read_bytes())
 

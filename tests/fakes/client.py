@@ -1,4 +1,4 @@
-"""A client that sends a request and disappears."""
+"""A client that sends a request and disconnects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 def raw_request(
     target: str, body: bytes = b"", headers: Mapping[str, str] | None = None, method: str = "POST"
 ) -> bytes:
-    """A request's bytes; `host`, `content-type` and `content-length` are added."""
+    """Builds the bytes of a request; adds `host`, `content-type` and `content-length`."""
     fixed = {"host": "test", "content-type": "application/json", "content-length": str(len(body))}
     lines = [f"{name}: {value}" for name, value in {**fixed, **(headers or {})}.items()]
     return "\r\n".join([f"{method} {target} HTTP/1.1", *lines, "", ""]).encode() + body
 
 
 class VanishingClient:
-    """Speaks to `url` over a bare socket, one connection for each `vanish`."""
+    """Sends raw bytes to `url` over a plain socket, with a new connection for each `vanish`."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -34,9 +34,8 @@ class VanishingClient:
         after_bytes: int | None = None,
         how: Literal["reset", "close"] = "reset",
     ) -> bytes:
-        """Sends `request`, reads for `after_s` seconds or until `after_bytes` bytes have come (or the peer
-        ends), disappears with RST or FIN, and returns what it had read. With neither it leaves at once.
-        """
+        """Sends `request`, reads for `after_s` seconds or until `after_bytes` bytes have arrived (or the peer closes),
+        then disconnects with RST or FIN and returns what it has read. With neither limit it disconnects at once."""
         loop = asyncio.get_running_loop()
         with socket.socket() as sock:
             sock.setblocking(False)

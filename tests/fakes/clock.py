@@ -1,4 +1,5 @@
-"""Clocks that move only when they are told to: one also when someone sleeps on it, one that wakes its sleepers."""
+"""Manual clocks: `ManualClock` also advances when code sleeps on it; `SteppedClock` wakes sleepers as it is
+advanced."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ from llm_guard.clock import TimeLimit
 
 
 class ManualClock:
-    """Has the surface of `llm_guard.clock.Clock`."""
+    """Implements the interface of `llm_guard.clock.Clock`."""
 
     def __init__(self, now: float = 1000.0, wall: float = 1_800_000_000.0) -> None:
         self._now = now
         self._wall_offset_s = wall - now
         self.slept: list[float] = []
-        """Every sleep asked for, in seconds."""
+        """Every requested sleep, in seconds."""
         self.limits: list[ManualLimit] = []
-        """Every scope handed out, oldest first."""
+        """Every time limit handed out, oldest first."""
         self.alarms: list[ManualAlarm] = []
         """Every alarm set, oldest first."""
 
@@ -26,32 +27,32 @@ class ManualClock:
         return self._now
 
     def set_wall(self, by_s: float) -> None:
-        """Somebody sets the wall clock: by so much it is later from now on, and the monotonic one is as before."""
+        """Shifts the wall clock by `by_s`; the monotonic clock is unaffected."""
         self._wall_offset_s += by_s
 
     def wall(self) -> float:
         return self._now + self._wall_offset_s
 
     def advance(self, seconds: float) -> None:
-        """Moves on; fires no limit."""
+        """Advances the clock without firing limits."""
         assert seconds >= 0, "time does not run backwards"
         self._now += seconds
 
     def ring_due(self) -> int:
-        """Rings the alarms whose instant has come, in the order of their instants; how many rang."""
+        """Rings the alarms that are due, in the order of their instants, and returns how many rang."""
         due = sorted((each for each in self.alarms if each.is_due(self._now)), key=lambda each: each.at)
         for alarm in due:
             alarm.ring()
         return len(due)
 
     def call_at(self, at: float, act: Callable[[], None]) -> ManualAlarm:
-        """Rings when a test says so."""
+        """Registers an alarm, which rings only when the test calls for it."""
         alarm = ManualAlarm(at, act)
         self.alarms.append(alarm)
         return alarm
 
     async def sleep(self, seconds: float) -> None:
-        """Notes the sleep, moves on by it at once, and lets others run once."""
+        """Records the sleep, advances the clock by it at once, and yields once to other tasks."""
         self.slept.append(seconds)
         self.advance(seconds)
         await asyncio.sleep(0)
@@ -64,7 +65,7 @@ class ManualClock:
 
 @dataclass
 class ManualAlarm:
-    """A call to come, at `at`."""
+    """A callback scheduled for `at`."""
 
     at: float
     act: Callable[[], None]
@@ -78,14 +79,14 @@ class ManualAlarm:
         return self.at <= now and not self.is_cancelled and not self.has_rung
 
     def ring(self) -> None:
-        """Once, and not when an alarm before it has cancelled it."""
+        """Calls `act` once, unless an earlier alarm has cancelled it."""
         if not self.is_cancelled and not self.has_rung:
             self.has_rung = True
             self.act()
 
 
 class ManualLimit(TimeLimit):
-    """A scope that ends when `fire` is called, never by itself."""
+    """A time limit that ends only when `fire` is called."""
 
     __slots__ = ()
 
@@ -99,12 +100,12 @@ class ManualLimit(TimeLimit):
 
     @property
     def idle_s(self) -> float | None:
-        """The longest silence it was last set to; None when it has none."""
+        """The longest silence it was last set to; None if it has none."""
         return self._idle_s
 
     @property
     def stalls_at(self) -> float:
-        """The instant at which it ends without progress; infinity when it has no stall limit."""
+        """The instant at which it ends without progress; infinity if it has no stall limit."""
         return self._stall_at
 
     @property
@@ -112,7 +113,7 @@ class ManualLimit(TimeLimit):
         return self._touched_at
 
     def fire(self, name: str | None = None) -> None:
-        """The deadline passes now: the body is cancelled, TimeoutError leaves the scope.
+        """Makes the deadline pass now: cancels the body, and TimeoutError leaves the scope.
 
         `name` replaces the limit's name.
         """
@@ -123,14 +124,14 @@ class ManualLimit(TimeLimit):
         self._timer = asyncio.get_running_loop().call_soon(self._end)
 
     def _arm(self, at: float) -> None:
-        """No timer."""
+        """Sets no timer."""
 
 
 class SteppedClock(ManualClock):
-    """One on which sleepers sleep, and limits end, as soon as `pass_s` comes by their instants."""
+    """A clock on which sleeps and limits end as soon as `pass_s` moves past their instants."""
 
     async def pass_s(self, seconds: float) -> None:
-        """Moves on, from one instant at which something is due to the next, and lets everybody run at each."""
+        """Advances the clock from one due instant to the next and lets all tasks run at each."""
         until = self._now + seconds
         await let_run()
         while due := [each for each in self.alarms if each.is_due(until)]:
@@ -141,7 +142,7 @@ class SteppedClock(ManualClock):
         self._now = until
 
     async def sleep(self, seconds: float) -> None:
-        """Returns when the clock was moved on so far; a sleep of 0 lets others run once."""
+        """Returns once the clock has advanced by that much; a sleep of 0 yields once to other tasks."""
         self.slept.append(seconds)
         if seconds <= 0:
             await asyncio.sleep(0)
@@ -160,7 +161,7 @@ class SteppedClock(ManualClock):
 
 
 class SteppedLimit(ManualLimit):
-    """A scope that ends when its clock comes by its instant."""
+    """A time limit that ends when its clock passes its instant."""
 
     __slots__ = ()
 
@@ -169,6 +170,6 @@ class SteppedLimit(ManualLimit):
 
 
 async def let_run(turns: int = 20) -> None:
-    """Lets everybody run until they wait for something else; a call through the whole gateway takes fewer turns."""
+    """Lets all tasks run until they wait again; a call through the whole gateway takes fewer turns than the default."""
     for _ in range(turns):
         await asyncio.sleep(0)

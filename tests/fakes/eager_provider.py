@@ -1,6 +1,6 @@
-"""A provider that acts before a request has arrived as a whole, over real sockets.
+"""A provider that acts before a request has fully arrived, over real sockets.
 
-For what `tests.fakes.provider` cannot say: it takes a request apart once all of it is there.
+`tests.fakes.provider` cannot do this: it parses a request only once it is complete.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tests.fakes.provider import Respond, request_size, whole
 
 
 class Upload:
-    """One request on its own connection, as far as it has come."""
+    """One request on its own connection, as far as it has arrived."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.received = bytearray()
-        """Head and body, as they came."""
+        """Head and body as received."""
         self.is_cut = False
-        """The peer has left."""
+        """True once the peer has disconnected."""
         self._reader = reader
         self._writer = writer
 
@@ -32,7 +32,7 @@ class Upload:
 
     @property
     def body(self) -> bytes:
-        """As far as it has come, without the framing of chunks."""
+        """The body received so far, with chunked framing removed."""
         framed = bytes(self.received.partition(b"\r\n\r\n")[2])
         return _unchunked(framed) if b"\r\ntransfer-encoding: chunked" in self.head else framed
 
@@ -41,7 +41,7 @@ class Upload:
         return request_size(self.received) == len(self.received) > 0
 
     async def read_until(self, is_enough: Callable[[], bool]) -> None:
-        """Returns as soon as that is so, or the peer has left."""
+        """Reads until `is_enough()` is true or the peer has disconnected."""
         while not is_enough() and not self.is_cut:
             try:
                 data = await self._reader.read(1 << 18)
@@ -51,7 +51,7 @@ class Upload:
             self.is_cut = not data
 
     async def read_body(self, size: int) -> None:
-        """Reads so many bytes of the body."""
+        """Reads until `size` bytes of the body have arrived."""
         await self.read_until(lambda: len(self.body) >= size)
 
     async def read_whole(self) -> None:
@@ -61,7 +61,7 @@ class Upload:
         self._writer.write(step.data)
 
     def reset(self) -> None:
-        """RST."""
+        """Resets the connection (RST)."""
         sock = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
@@ -71,13 +71,12 @@ Act = Callable[[Upload], Awaitable[None]]
 
 
 class EagerProvider:
-    """`async with EagerProvider(act) as provider:` plays one act for each connection; the last one for all that
-    follow."""
+    """Runs one act per connection, the last one for all that follow: `async with EagerProvider(act) as provider:`."""
 
     def __init__(self, *acts: Act) -> None:
         self._acts = list(acts)
         self.uploads: list[Upload] = []
-        """In the order of their connections."""
+        """In the order in which their connections were accepted."""
         self.url = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -112,14 +111,14 @@ class EagerProvider:
 
 
 async def store(upload: Upload) -> None:
-    """Takes all of it, and says so."""
+    """Reads the whole request and answers as the files endpoint does."""
     await upload.read_whole()
     if upload.is_whole:
         upload.answer(whole(200, b'{"id":"file-1","object":"file"}'))
 
 
 def early(after_bytes: int, *steps: Respond) -> Act:
-    """Answers when so much of the body has come."""
+    """Returns an act that answers once `after_bytes` of the body have arrived."""
 
     async def act(upload: Upload) -> None:
         await upload.read_body(after_bytes)
@@ -130,7 +129,7 @@ def early(after_bytes: int, *steps: Respond) -> Act:
 
 
 def resetting(after_bytes: int) -> Act:
-    """Breaks the connection when so much of the body has come."""
+    """Returns an act that resets the connection once `after_bytes` of the body have arrived."""
 
     async def act(upload: Upload) -> None:
         await upload.read_body(after_bytes)
@@ -140,7 +139,7 @@ def resetting(after_bytes: int) -> Act:
 
 
 def _unchunked(framed: bytes) -> bytes:
-    """Of whole chunks, and of the last one as much as there is."""
+    """Decodes the complete chunks, and as much of the last one as is there."""
     body = b""
     while framed:
         size, _, rest = framed.partition(b"\r\n")

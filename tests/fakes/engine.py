@@ -1,6 +1,6 @@
-"""An engine that does what a test says, and a prober that looks when a test says.
+"""A scripted engine, and a prober with results set by the test.
 
-Have the surfaces of `llm_guard.health.strategy.Strategy` and `llm_guard.health.supervisor.Probing`.
+They implement `llm_guard.health.strategy.Strategy` and `llm_guard.health.supervisor.Probing`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from llm_guard.health.strategy import EngineError, Found
 
 
 class FakeEngine:
-    """`problems` are raised one after the other by whatever is asked next; `gate` holds up every stop."""
+    """Raises `problems` one by one, each on the next call of any method; `gate` holds up every stop."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
         self.run = 0
-        """How often it was started; 0: never."""
+        """Number of starts; 0 means never started."""
         self.is_running = False
         self.is_closed = False
         self.problems: list[str] = []
@@ -52,7 +52,7 @@ class FakeEngine:
             await self.gate.wait()
 
     def begin(self) -> None:
-        """It runs, whoever started it."""
+        """Marks it as running, also when the supervisor did not start it."""
         self.run += 1
         self.is_running = True
         self._gone.clear()
@@ -69,12 +69,12 @@ class FakeEngine:
 
 
 class FakeProbing:
-    """Tells what a test has seen."""
+    """Reports the probe results that a test sets."""
 
     def __init__(self) -> None:
         self.hearers: dict[str, list[Hear]] = {}
         self.asked: list[str] = []
-        """Whom to look at, now."""
+        """Upstreams for which an immediate probe was requested."""
         self.failed: dict[str, str] = {}
 
     def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
@@ -92,15 +92,15 @@ class FakeProbing:
             self.failed[upstream] = why
 
     def up(self, upstream: str = "local", took_s: float = 0.0) -> None:
-        """A look that went well has just ended."""
+        """Reports a successful probe that has just ended."""
         self._tell(ProbeView(upstream, "up", took_s=took_s, last="ok"))
 
     def down(self, upstream: str = "local", why: str = "status 503") -> None:
-        """So many in a row have gone wrong."""
+        """Reports three failed probes in a row."""
         self._tell(ProbeView(upstream, "down", why, failures=3, last="failed"))
 
     def slip(self, upstream: str = "local") -> None:
-        """One has gone wrong, and it counts as up all the same."""
+        """Reports one failed probe, after which the upstream still counts as up."""
         self._tell(ProbeView(upstream, "up", "status 503", failures=1, took_s=0.0, last="failed"))
 
     def _tell(self, view: ProbeView) -> None:

@@ -1,7 +1,7 @@
-"""How models go on with a text when an instruction tells them to: the texts of `tests/data/texts`, cut anywhere, and
-what a model of each habit writes then.
+"""The ways in which models continue a text when an instruction asks them to.
 
-Owns the habits. Does not own what is made of them (`dialect.seam`).
+Cuts the texts of `tests/data/texts` anywhere and writes what a model with each habit would answer. `dialect.seam` joins
+the results.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from llm_guard.dialect.seam import anchor, given_back
 
 _DATA = Path(__file__).parent.parent / "data" / "texts"
 TEXTS = {path.stem: path.read_text(encoding="utf-8").rstrip("\n") for path in sorted(_DATA.glob("*.txt"))}
-"""By kind."""
+"""Texts by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A text of which the client has the beginning."""
+    """A text of which the client has received the beginning."""
 
     whole: str
     sent: str
@@ -34,12 +34,12 @@ class Cut:
 
     @property
     def rest(self) -> str:
-        """What follows on the text as the request gives it back."""
+        """The text that follows what the request gives back to the model."""
         return self.whole[len(given_back(self.sent)) :]
 
 
 Habit = Callable[[random.Random, Cut], str]
-"""What a model writes."""
+"""Writes a model's continuation of a cut text."""
 
 _PREAMBLES = (
     "Sure, here is the rest:\n\n", "Sure, here is the rest: ", "Of course! ",
@@ -73,7 +73,7 @@ _ANEW = (
 
 
 def exactly(dice: random.Random, cut: Cut) -> str:
-    """As it was told."""
+    """Repeats the anchor as instructed."""
     return dice.choice(("", "", "", " ", "\n", "\n\n")) + cut.anchor + cut.rest
 
 
@@ -83,13 +83,13 @@ def with_preamble(dice: random.Random, cut: Cut) -> str:
 
 
 def quoted(dice: random.Random, cut: Cut) -> str:
-    """Behind an opening quotation mark, with or without one at the end."""
+    """Begins with an opening quotation mark, with or without a closing one."""
     begin, end = dice.choice(_QUOTES)
     return begin + cut.anchor + cut.rest + dice.choice(("", end))
 
 
 def fenced(dice: random.Random, cut: Cut) -> str:
-    """In a code fence, with or without its end."""
+    """Wraps the text in a code fence, with or without its end."""
     begin = dice.choice(_FENCES)
     mark = re.match(r"[`~]+", begin)
     return begin + cut.anchor + cut.rest + dice.choice(("", f"\n{mark[0] if mark else ''}"))
@@ -100,7 +100,7 @@ def with_dots(dice: random.Random, cut: Cut) -> str:
 
 
 def otherwise_written(dice: random.Random, cut: Cut) -> str:
-    """In another case, another Unicode normal form, or with other quotation marks."""
+    """Writes the anchor in another case, another Unicode normal form, or with other quotation marks."""
     changes: list[Callable[[str], str]] = [
         str.upper, str.lower, str.title, str.swapcase, str.capitalize,
         lambda text: unicodedata.normalize("NFD", text), lambda text: unicodedata.normalize("NFC", text),
@@ -115,7 +115,7 @@ def otherwise_spaced(dice: random.Random, cut: Cut) -> str:
 
 
 def more(dice: random.Random, cut: Cut) -> str:
-    """The last sentence, the last paragraph, or everything."""
+    """Repeats the last sentence, the last paragraph, or everything."""
     given = given_back(cut.sent)
     before = given[: len(given) - len(cut.anchor)]
     starts = [0]
@@ -126,7 +126,7 @@ def more(dice: random.Random, cut: Cut) -> str:
 
 
 def less(dice: random.Random, cut: Cut) -> str:
-    """The last words, or the last characters."""
+    """Repeats only the last words or the last characters."""
     given = given_back(cut.sent)
     words = [match.start() for match in re.finditer(r"\S+", given)]
     by_words = words[-min(len(words), dice.randint(1, 4))] if words else 0
@@ -135,12 +135,12 @@ def less(dice: random.Random, cut: Cut) -> str:
 
 
 def not_at_all(dice: random.Random, cut: Cut) -> str:
-    """The rest alone."""
+    """Writes the rest without the anchor."""
     return dice.choice((cut.rest, cut.rest.lstrip()))
 
 
 def anew(dice: random.Random, cut: Cut) -> str:
-    """Another answer, or this one in another order and without its last words."""
+    """Writes another answer, or this one in another order and without its last words."""
     sentences = re.split(r"(?<=[.!?。])\s*", cut.whole)
     dice.shuffle(sentences)
     mixed = " ".join(sentences)
@@ -172,4 +172,4 @@ OTHERS: dict[str, Habit] = {
 }
 HABITS = REPEATING | OTHERS
 UNJOINABLE = frozenset({"begins anew in other words", "apologises and refuses"})
-"""No join of such a text is right."""
+"""Habits after which no join is right."""

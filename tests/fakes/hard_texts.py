@@ -1,7 +1,7 @@
 """Texts in which the end of what was sent is hard to find again: rows that begin alike, refrains, repeated code,
 quotations that stay open.
 
-Owns the texts. Does not own how models continue them (`tests.fakes.habits`).
+`tests.fakes.habits` continues them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _phrase(dice: random.Random, least: int = 3, most: int = 9) -> str:
 
 
 def open_quotations(dice: random.Random) -> str:
-    """Dialogue in several kinds of marks, whose last quotation may stay open."""
+    """Dialogue in several kinds of quotation marks; the last quotation may stay open."""
     pairs = (('"', '"'), ("“", "”"), ("«", "»"), ("„", "“"), ("「", "」"))
     begin, end = dice.choice(pairs)
     parts = []
@@ -40,13 +40,13 @@ def open_quotations(dice: random.Random) -> str:
 
 
 def measures(dice: random.Random) -> str:
-    """Inches and feet, apostrophes, empty strings in code: marks without a partner."""
+    """Inches and feet, apostrophes and empty strings in code: quotation marks without a partner."""
     rows = (f"A {_phrase(dice, 2, 4)} of {dice.randint(2, 9)}'{dice.randint(1, 11)}\"" for _ in range(8))
     return ", ".join(rows) + dice.choice(("", ".", "", ' and the name is ""'))
 
 
 def rows(dice: random.Random) -> str:
-    """CSV with a long part that is the same in each row."""
+    """CSV rows that share a long part."""
     same = ",".join(dice.choices(_WORDS, k=dice.randint(4, 12)))
     count, places = dice.randint(6, 40), dice.choice((0, 1, 2))
     numbers = [dice.randint(0, 99) if dice.random() < 0.5 else at for at in range(count)]
@@ -60,7 +60,7 @@ def rows(dice: random.Random) -> str:
 
 
 def logs(dice: random.Random) -> str:
-    """Lines of a log: a time, and words that come again."""
+    """Log lines with timestamps and repeated messages."""
     messages = [_phrase(dice, 5, 12) for _ in range(dice.choice((1, 2, 3)))]
     clock = dice.choice(("2024-05-01T12:00:{:02}Z", "[12:00:{:02}]", "{}"))
     return "\n".join(
@@ -76,14 +76,14 @@ def table(dice: random.Random) -> str:
 
 
 def same_prefixes(dice: random.Random) -> str:
-    """A list whose items begin with the same sentence."""
+    """A list of items that begin with the same sentence."""
     same = _phrase(dice, 6, 16).capitalize()
     mark = dice.choice(("- ", "* ", "{}. ", "{}) "))
     return "\n".join(f"{mark.format(at)}{same} {_phrase(dice, 1, 3)}." for at in range(1, dice.randint(6, 24)))
 
 
 def code(dice: random.Random) -> str:
-    """Functions whose lines come again."""
+    """Functions with repeated lines."""
     body = [f"    if {dice.choice(_WORDS)} is None:", f"        return {dice.choice(_WORDS)}", "    try:"]
     body += [f"        self.{dice.choice(_WORDS)}.append(value)", "    except ValueError:", "        return None", ""]
     lines: list[str] = []
@@ -100,7 +100,7 @@ def poem(dice: random.Random) -> str:
 
 
 def json_array(dice: random.Random) -> str:
-    """Objects that are alike."""
+    """A JSON array of similar objects."""
     name = _phrase(dice, 3, 6)
     items = [
         {
@@ -116,7 +116,7 @@ def json_array(dice: random.Random) -> str:
 
 
 def han(dice: random.Random) -> str:
-    """Chinese clauses, some of which come again."""
+    """Chinese clauses, some of them repeated."""
     clauses = ["".join(dice.choices(_HAN, k=dice.randint(4, 9))) for _ in range(6)]
     return "".join(dice.choice(clauses) + dice.choice("，。、；") for _ in range(dice.randint(10, 60)))
 
@@ -127,7 +127,7 @@ def emoji(dice: random.Random) -> str:
 
 
 def right_to_left(dice: random.Random) -> str:
-    """Arabic and Hebrew, with numbers and Latin words between them."""
+    """Arabic and Hebrew with numbers and Latin words between them."""
     return " ".join(dice.choice((*_RTL, str(dice.randint(0, 99)), "API")) for _ in range(dice.randint(30, 90)))
 
 
@@ -145,4 +145,4 @@ KINDS: dict[str, Callable[[random.Random], str]] = {
     "joined emoji": emoji,
     "right to left": right_to_left,
 }
-"""By kind: another text for each random generator."""
+"""Functions by kind of text; each writes another text for each random generator."""

@@ -1,7 +1,5 @@
-"""Models that are dead behind a front that keeps the connection alive: what such fronts send, endpoint by endpoint.
-
-Owns the keep-alives, and the scripts of streams that hang behind them before or after the first token.
-"""
+"""Dead models behind a front that keeps the connection alive: the keep-alives that such fronts send on each endpoint,
+and scripts of streams that hang behind them before or after the first token."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from tests.chaos.forms import CHAT, LEGACY, MESSAGES, RESPONSES, Form
 from tests.fakes.provider import Pause, Respond, Step, chunk, stream_head
 
 EVERY_S = 0.02
-"""Between two keep-alives."""
+"""Seconds between two keep-alives."""
 FORMS = (CHAT, LEGACY, RESPONSES, MESSAGES)
 
 

@@ -1,4 +1,4 @@
-"""Kept calls as tests need them."""
+"""Builders of stored calls for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stored_request(body: bytes | None = BODY, **facts: Any) -> StoredRequest:
 
 
 def letter(call_id: str = "a", received_at: float = 1000.0, **facts: Any) -> KeptCall:
-    """A dead one; `facts` may say otherwise."""
+    """A dead letter; `facts` override its fields."""
     usual: dict[str, Any] = {
         "request_id": f"req-{call_id}", "purpose": "letter", "state": "dead", "owner": "hash", "client": "app-1",
         "request": stored_request(), "first_failed_at": received_at, "last_failed_at": received_at, "attempts": 3,
@@ -30,7 +30,7 @@ def letter(call_id: str = "a", received_at: float = 1000.0, **facts: Any) -> Kep
 
 
 def promise(call_id: str = "a", received_at: float = 1000.0, due_at: float = 1000.0, **facts: Any) -> KeptCall:
-    """A queued one."""
+    """A queued deferred call; `facts` override its fields."""
     usual: dict[str, Any] = {
         "purpose": "later", "state": "queued", "due_at": due_at, "deadline_at": received_at + 3600, "ended": None,
         "first_failed_at": None, "last_failed_at": None, "attempts": 0,

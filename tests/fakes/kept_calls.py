@@ -1,6 +1,6 @@
-"""A store of kept calls in memory, with a disk that can be full.
+"""An in-memory store of calls with a simulated full disk.
 
-Has the surface of `llm_guard.store.kept.KeptCalls`. Several gateways share one by `beside`.
+Implements `llm_guard.store.kept.KeptCalls`. Several gateways share one through `beside`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from llm_guard.store.kept import Ended, Found, KeptCall, Purpose, State, StoredA
 
 
 class KeptInMemory:
-    """Of one gateway, by the name of `runner`."""
+    """The store as one gateway sees it; `runner` is that gateway's name."""
 
     def __init__(self, runner: str = "one", rows: dict[str, KeptCall] | None = None) -> None:
         self.rows: dict[str, KeptCall] = {} if rows is None else rows
         self.leases: dict[str, tuple[str, float]] = {}
         self.problem: str | None = None
-        """What every method raises, if anything."""
+        """Error that every method raises, None for no error."""
         self.refused = b"not to be written"
-        """A body that no call can have here."""
+        """A body that the store refuses to write."""
         self.done: list[str] = []
-        """The methods that were called, in order."""
+        """Names of the methods that were called, in order."""
         self._runner = runner
 
     def beside(self, runner: str) -> KeptInMemory:
-        """Another gateway's, with the same calls."""
+        """Returns another gateway's view of the same calls."""
         other = KeptInMemory(runner, self.rows)
         other.leases = self.leases
         return other

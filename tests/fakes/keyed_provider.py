@@ -1,4 +1,4 @@
-"""A provider whose answer depends on the key of the request."""
+"""A provider that chooses its answer by the request's API key."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _KEY = re.compile(rb"^authorization: bearer (\S*)\r$", re.IGNORECASE | re.MULTIL
 
 
 class KeyedProvider:
-    """`async with KeyedProvider({"sk-a": REFUSED}) as provider:` all other keys get a good answer."""
+    """Answers by key; unlisted keys get a good answer: `async with KeyedProvider({"sk-a": REFUSED}) as provider:`."""
 
     def __init__(self, answers: Mapping[str, Respond] | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.answers = dict(answers or {})
-        """By key; may be changed at any time."""
+        """Answer by key; may be changed at any time."""
         self.holds: dict[str, asyncio.Event] = {}
-        """By key: what a request waits for before it is answered."""
+        """Event by key; a request with that key waits for it before it is answered."""
         self.keys: list[str] = []
-        """Of the requests, in the order of arrival."""
+        """Keys of the requests, in the order of arrival."""
         self.certificates: list[Any] = []
-        """What the peers of the connections have shown."""
+        """Client certificates that the peers have presented."""
         self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -1,6 +1,6 @@
-"""A provider that keeps objects of one account, over both dialects: whoever has its key reaches all of them.
+"""A provider that stores the objects of one account, in both dialects: its key gives access to all of them.
 
-Owns what it answers, as bytes. Does not own the connection that they go over.
+Produces responses as bytes and opens no connections.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class ObjectProvider:
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
-        """By id, the oldest first."""
+        """Objects by id, oldest first."""
         self._numbers = count(1)
 
     def answer(self, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """The bytes of an answer."""
+        """Returns the bytes of the response."""
         path, _, query = target.partition("?")
         if path == "/v1/models":
             return json_of({"object": "list", "data": [{"id": name, "object": "model"} for name in MODELS]})
@@ -78,7 +78,7 @@ class ObjectProvider:
         return made
 
     def _page(self, collection: str, query: Mapping[str, list[str]], *, is_anthropic: bool) -> dict[str, Any]:
-        """The newest first."""
+        """Returns one page of a collection, newest first."""
         all_of_it = [each for each in reversed(self.objects.values()) if each["collection"] == collection]
         after = query.get("after_id" if is_anthropic else "after", [""])[0]
         ids = [each["id"] for each in all_of_it]
@@ -97,7 +97,7 @@ _CHAT = {
 
 
 def streamed(response: dict[str, Any]) -> Iterator[bytes]:
-    """A response as a stream, the ids of its items only in its middle."""
+    """Yields a response as a stream that carries its items' ids only in the middle."""
     yield stream_head().data
     yield chunk(event("response.created", response={**response, "output": []})).data
     for item in response["output"]:
@@ -116,7 +116,7 @@ def json_of(value: object, status: int = 200) -> bytes:
 
 
 def json_in(body: bytes) -> dict[str, Any]:
-    """Nothing for a form."""
+    """Parses a JSON object; returns {} for a form."""
     try:
         value = json.loads(body)
     except ValueError:

@@ -1,7 +1,7 @@
-"""A provider that plays exact bytes over real sockets and writes down what it received.
+"""A provider that plays exact bytes over real sockets and records what it receives.
 
-For what `llm_guard.mock` cannot say: bytes outside HTTP, cuts inside a header or a character. Each request
-takes the next script; the last one is played again for all that follow.
+For what `llm_guard.mock` cannot do: bytes outside HTTP, cuts inside a header or a character. Each request takes the
+next script; the last one is repeated for all that follow.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """FIN, after what was sent before."""
+    """Sends FIN after everything sent before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """RST; what was sent just before may be lost with it."""
+    """Sends RST; what was sent just before may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Silence until the peer leaves."""
+    """Stays silent until the peer disconnects."""
 
 
 Step = Respond | Pause | Close | Reset | Hold
 
 
 def whole(status: int = 200, body: bytes = b"{}", headers: Mapping[str, str] | None = None) -> Respond:
-    """An answer with a content-length; JSON unless `headers` say otherwise."""
+    """A response with a content-length; JSON unless `headers` set another type."""
     fixed = {"content-type": "application/json", "content-length": str(len(body))}
     return Respond(_head(status, {**fixed, **(headers or {})}) + body)
 
@@ -75,18 +75,18 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One connection's life; instants are monotonic seconds."""
+    """A connection's record; instants are monotonic seconds."""
 
     opened_at: float
     requests: list[bytes] = field(default_factory=list)
-    """Each request as it came, head and body."""
+    """Each request as received, head and body."""
     closed_at: float | None = None
-    """When it ended, by whomever."""
+    """When it ended, by either side."""
     is_closed_by_peer: bool = False
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def closed_within(self, seconds: float) -> bool:
-        """Waits at most `seconds`; whether the connection has ended."""
+        """Waits at most `seconds` and returns whether the connection has ended."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closed.wait()
@@ -101,14 +101,13 @@ class Connection:
 
 
 class ScriptedProvider:
-    """`async with ScriptedProvider([whole(503)], [whole()]) as provider:` answers at `provider.url`."""
+    """Plays scripts at `provider.url`: `async with ScriptedProvider([whole(503)], [whole()]) as provider:`."""
 
     def __init__(
         self, *scripts: Sequence[Step], on_connect: Sequence[Step] = (), sock: socket.socket | None = None
     ) -> None:
-        """`scripts`: one for each request, in the order of arrival. `on_connect` is played before the first
-        request of every connection. It listens on `sock`, which must be bound, or on a port of its own.
-        """
+        """Takes one script per request, in the order of arrival. `on_connect` is played before the first request of
+        every connection. Listens on `sock`, which must be bound, or else on a port of its own."""
         self._scripts = iter(scripts)
         self._script: Sequence[Step] = (Hold(),)
         self._on_connect = on_connect
@@ -116,7 +115,7 @@ class ScriptedProvider:
         self._listener: asyncio.Server | None = None
         self.connections: list[Connection] = []
         self.requests: list[bytes] = []
-        """Each request of every connection as it came, in the order of arrival."""
+        """Requests of all connections as received, in the order of arrival."""
         self.url = ""
         self._lines: set[_Line] = set()
 
@@ -143,18 +142,19 @@ class ScriptedProvider:
         return sum(connection.closed_at is None for connection in self.connections)
 
     async def closed_within(self, seconds: float) -> bool:
-        """Waits at most `seconds`; whether every connection made so far has ended."""
+        """Waits at most `seconds` and returns whether every connection made so far has ended."""
         ended = await asyncio.gather(*(one.closed_within(seconds) for one in self.connections))
         return all(ended)
 
     def next_script(self) -> Sequence[Step]:
-        """The next request's steps."""
+        """Returns the steps for the next request."""
         self._script = next(self._scripts, self._script)
         return self._script
 
 
 class _Line(asyncio.Protocol):
-    """One connection: takes requests apart, plays scripts, sees the peer leave whatever is being played."""
+    """One connection: parses requests, plays scripts, and notices when the peer disconnects, also in the middle of a
+    script."""
 
     def __init__(self, provider: ScriptedProvider) -> None:
         self._provider = provider
@@ -216,12 +216,12 @@ class _Line(asyncio.Protocol):
                 await self._wait_for_end()
 
     async def _wait_for_end(self) -> None:
-        """The connection's loss cancels the playing."""
+        """Waits forever; the loss of the connection cancels the script."""
         await asyncio.Event().wait()
 
 
 def request_size(received: bytes | bytearray) -> int | None:
-    """The length of the first whole request, head and body; None while it is incomplete."""
+    """Returns the length of the first complete request, head and body; None while it is incomplete."""
     end = received.find(b"\r\n\r\n")
     if end < 0:
         return None
@@ -234,7 +234,7 @@ def request_size(received: bytes | bytearray) -> int | None:
 
 
 def _chunk_ends(received: bytes, at: int) -> Iterator[int]:
-    """The end of a chunked body that starts at `at`, if it is there."""
+    """Yields the end of the chunked body that starts at `at`, if it has arrived."""
     while (line_end := received.find(b"\r\n", at)) >= 0:
         size = int(received[at:line_end].split(b";")[0], 16)
         at = line_end + 2 + size + 2

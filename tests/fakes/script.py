@@ -1,6 +1,6 @@
-"""Upstreams that answer by script, and the calls and targets to ask them with.
+"""Scripted upstreams, and the calls and targets to run against them.
 
-The transcript holds what was asked and how long was slept, in order, to be compared as a whole.
+The transcript records sent requests and sleeps in order, so that a test can compare it as a whole.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ UNAVAILABLE = Failure(
 
 @dataclass(frozen=True)
 class Slow:
-    """An outcome that takes its time."""
+    """An outcome after some seconds."""
 
     seconds: float
     outcome: Opened | Failure
 
 
 class Hang:
-    """No outcome at all."""
+    """An exchange that never ends."""
 
 
 Outcome = Opened | Failure | BaseException | Slow | Hang
 
 
 class Script:
-    """Has the surface of `gateway.attempt_loop.Opener`: answers each exchange with the next outcome, raises those
-    that are exceptions. An exchange beyond the last one is an error of the test."""
+    """Implements `gateway.attempt_loop.Opener`: returns the next outcome for each exchange, or raises it if it is an
+    exception. An exchange beyond the last one is an error of the test."""
 
     def __init__(self, *outcomes: Outcome, is_cancelled_asleep: bool = False) -> None:
-        """`is_cancelled_asleep`: whoever sleeps on the script's clock is cancelled in it."""
+        """With `is_cancelled_asleep`, every sleep on the script's clock raises CancelledError."""
         self._outcomes = list(outcomes)
         self.transcript: list[str] = []
         self.asked: list[Target] = []
@@ -86,14 +86,14 @@ class _NotingClock(ManualClock):
 
 
 class TimedScript:
-    """As `Script`, for calls that run at the same time on one clock that is moved step by step: each deployment has
-    outcomes of its own, and a slow one takes its time on that clock.
+    """A `Script` for concurrent calls on one stepped clock: each deployment has its own outcomes, and slow outcomes
+    take time on that clock.
 
-    The transcript says what was asked and what was broken off, and when, in seconds from the beginning.
+    The transcript records which requests were sent and aborted, and when, in seconds from the beginning.
     """
 
     def __init__(self, **outcomes: list[Outcome]) -> None:
-        """By the names of deployments, as far as they go before `/`."""
+        """Takes outcomes by deployment name, up to `/`."""
         self._outcomes = {name: list(each) for name, each in outcomes.items()}
         self.transcript: list[str] = []
         self.clock = SteppedClock()
@@ -124,7 +124,7 @@ class TimedScript:
 
 
 class OpenExchange:
-    """Has the surface of `call.Exchange`: an answer whose rest is never read."""
+    """Implements `call.Exchange`: a response of which the rest is never read."""
 
     def __init__(self) -> None:
         self.is_aborted = False
@@ -143,13 +143,13 @@ class OpenExchange:
 
 
 def open_stream() -> Opened:
-    """A stream at its first token."""
+    """Returns a stream at its first token."""
     exchange: Exchange = OpenExchange()
     return Opened(200, "OK", (("content-type", "text/event-stream"),), b"data: {}\n\n", exchange)
 
 
 CHOSEN_TIMEOUTS = TimeoutSettings(first_token=30.0, attempt=120.0)
-"""Limits as a config names them; with those of no config an exchange that times out is sent again once at most."""
+"""Limits as a config sets them. With the default limits, an exchange that times out is retried at most once."""
 
 
 def new_target(
@@ -166,10 +166,12 @@ def new_target(
     weight: float = 1.0,
     group: int = 0,
 ) -> Target:
-    """A deployment of its own, on a `host` of its own unless one is given; its waits have no jitter and do not grow
-    with failures unless `retry` says so, nobody waits for a turn unless `capacity` does, and an open breaker lets no
-    early probe through unless `breaker` does. `model` is the label's by default; a label without one is that of
-    pass-through."""
+    """Builds a deployment on a `host` of its own unless one is given.
+
+    Defaults: waits have no jitter and do not grow with failures (`retry`), calls do not queue (`capacity`), and an open
+    breaker lets no early probe through (`breaker`). `model` defaults to the label's; a label without a model is a
+    pass-through deployment.
+    """
     upstream = Upstream(label.partition("/")[0], "openai", "http://127.0.0.1:1/v1", api_key, "bearer")
     retry = retry or RetrySettings(max_attempts=3, jitter=0.0, adaptive=False)
     model = model or label.partition("/")[2] or None
@@ -183,14 +185,14 @@ def new_target(
 
 
 def new_route(*targets: Target, alias: str = "gpt-4", **facts: Any) -> Route:
-    """A route over `targets`, with a retry budget of its own that has tokens enough."""
+    """Builds a route over `targets` with a retry budget of its own that does not run out."""
     plenty = RetryBudget(BudgetSettings(min_per_second=1000.0), ManualClock().now())
     return Route(alias, targets[0].timeouts, targets, plenty, **facts)
 
 
 def new_call(*targets: Target, deadline_at: float = float("inf"), alias: str = "gpt-4", **facts: Any) -> Call:
-    """A call received at the manual clock's beginning, with a route over `targets` if there are any; `facts` are other
-    fields of it."""
+    """Builds a call received at the manual clock's start, with a route over `targets` if there are any; `facts` set
+    other fields."""
     route = new_route(*targets, alias=alias) if targets else None
     return Call(
         "lg-1", "openai", "POST", "/v1/chat/completions", "", (), 1000.0,

@@ -1,4 +1,4 @@
-"""A real disk of a few megabytes, where the machine lets tests mount one."""
+"""A real disk of a few megabytes, where the machine allows tests to mount one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """20 MiB, of which the store of kept calls keeps 8 back."""
+    """Mounts a disk of 20 MiB, of which the store of calls reserves 8."""
     disk = folder / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -27,7 +27,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Not a byte is left, of the disk's or of what a store has taken."""
+    """Fills the disk to the last byte, beyond what a store has reserved."""
     junk = disk / "junk"
     with junk.open("wb", buffering=0) as file:
         try:

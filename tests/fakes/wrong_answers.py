@@ -1,6 +1,6 @@
-"""Answers with status 200 that are wrong for their endpoint, and good ones: what a provider sends, and to what request.
+"""Responses with status 200 that are wrong for their endpoint, and good ones, with the requests they answer.
 
-Owns the cases that the integration tests and `benchmarks/wrong_answers.py` play over real sockets.
+The integration tests and `benchmarks/wrong_answers.py` play these cases over real sockets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint, how it is called, and its good answer."""
+    """An endpoint, a request to it, and its good response."""
 
     name: str
     path: str
@@ -42,16 +42,16 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a provider answers to a call."""
+    """A provider's response to one call, and the expected result."""
 
     form: str
     endpoint: Endpoint
     script: tuple[Step, ...]
     kind: str
-    """Of the failure; empty: the answer is good."""
+    """Kind of the expected failure; empty if the response is good."""
     is_stream: bool = False
     has_begun: bool = False
-    """The client has the first token before anything is wrong."""
+    """The client has received the first token before anything is wrong."""
 
     def __str__(self) -> str:
         return f"{self.endpoint.name}: {self.form}"
@@ -105,12 +105,12 @@ OTHER_FORMATS = {
     "UTF-16": "\ufeff<html><title>Sign in".encode("utf-16-le"),
     "Latin-1": "Erreur : le délai a été dépassé, réessayez plus tard".encode("latin-1"),
 }
-"""What is no audio, whatever its headers say."""
+"""Bodies that are not audio, regardless of their headers."""
 STREAMED = ("chat", "completions", "responses", "messages")
 
 
 def wrong_cases() -> Iterator[Case]:
-    """Every wrong answer."""
+    """Yields every wrong response."""
     for endpoint in ENDPOINTS:
         good = endpoint.answer
         yield Case("HTML", endpoint, (whole(200, PAGE, {"content-type": "Text/HTML; charset=utf-8"}),), "misrouted")
@@ -150,7 +150,7 @@ def wrong_cases() -> Iterator[Case]:
 
 
 def _too_few_or_many() -> Iterator[Case]:
-    """Answers to another number of inputs, and items without what they are for."""
+    """Yields responses to another number of inputs, and items that lack their payload."""
     text, verdict = b'{"index":0,"text":"hi"}', b'{"flagged":false}'
     for inputs in (["a", "b", "c"], [[1, 2], [3], [4]], ["a" * 70_000, "b" * 70_000, "c"]):
         size = "large " if len(str(inputs)) > 1000 else "token " if inputs[0] == [1, 2] else ""
@@ -175,7 +175,7 @@ def _too_few_or_many() -> Iterator[Case]:
 
 
 def vectors(*indexes: int | None) -> bytes:
-    """Embeddings with these indexes; None: without one."""
+    """Returns embeddings with these indexes; None omits the index."""
     items = [{"embedding": [0.5]} | ({} if index is None else {"index": index}) for index in indexes]
     return json.dumps({"data": items}).encode()
 
@@ -185,7 +185,7 @@ def _list(name: bytes, item: bytes, count: int) -> bytes:
 
 
 def _wrong_as_audio(speech: Endpoint) -> Iterator[Case]:
-    """Text whose headers say that it is audio, or nothing."""
+    """Yields text with an audio content type, or with none."""
     audio, packed = {"content-type": "audio/mpeg"}, {"content-type": "audio/mpeg", "content-encoding": "gzip"}
     yield Case("HTML as audio", speech, (whole(200, PAGE, audio),), "misrouted")
     yield Case("compressed HTML as audio", speech, (whole(200, gzip.compress(PAGE), packed),), "misrouted")
@@ -205,7 +205,7 @@ def _wrong_as_audio(speech: Endpoint) -> Iterator[Case]:
 
 
 def hang_cases() -> Iterator[Case]:
-    """Models that are dead behind keep-alives of each kind, before the first token and after it."""
+    """Yields models that hang behind keep-alives of each kind, before and after the first token."""
     by_path = {endpoint.path: endpoint for endpoint in ENDPOINTS}
     for hang in hangs():
         endpoint, form = by_path[hang.form.path], hang.form
@@ -217,7 +217,7 @@ def hang_cases() -> Iterator[Case]:
 
 
 def good_cases() -> Iterator[Case]:
-    """Answers that must pass as they come."""
+    """Yields responses that must pass unmodified."""
     for endpoint in ENDPOINTS:
         plain = {"content-type": endpoint.content_type}
         yield Case("as it is", endpoint, (whole(200, endpoint.answer, plain),), "")
@@ -246,7 +246,7 @@ def good_cases() -> Iterator[Case]:
 
 
 def _good_but_odd() -> Iterator[Case]:
-    """What servers answer that is right although it looks incomplete."""
+    """Yields correct responses that look incomplete."""
     chat, messages, responses = ENDPOINTS[0], ENDPOINTS[3], ENDPOINTS[2]
     for name, message in {
         "role alone": b'{"role":"assistant"}',
@@ -299,7 +299,7 @@ def _good_but_odd() -> Iterator[Case]:
 
 
 def _good_audio(speech: Endpoint) -> Iterator[Case]:
-    """Formats of speech, and raw samples, whose first bytes may look like those of anything."""
+    """Yields speech formats, and raw samples with first bytes that may look like any other format."""
     for name, begin in {
         "WAV": b"RIFF\xff\xff\xff\xffWAVEfmt ", "Opus": b"OggS\x00\x02", "FLAC": b"fLaC\x00", "MP3": b"\xff\xfb\x90",
         "AAC": b"\xff\xf1\x50", "MP4": b"\x00\x00\x00\x20ftypM4A ", "WebM": b"\x1aE\xdf\xa3", "PCM": b"--",
@@ -317,5 +317,5 @@ def _untyped(body: bytes) -> Respond:
 
 
 def _odd(answer: bytes) -> bytes:
-    """With numbers of any size, half of a surrogate pair and text that is no UTF-8."""
+    """Adds numbers of any size, half of a surrogate pair and invalid UTF-8."""
     return b'{"odd":[1e400,-1e400,%b,"\\ud83d"],"bad":"\xff",%b' % (b"9" * 5000, answer[1:])

@@ -1,4 +1,4 @@
-"""Harness for the reader of the config."""
+"""Fuzz harness for the config loader."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.fuzz.mutation import rolled
 
 SECRET = "sk-5ecret-5ecret-5ecret"
 MOST_CPU_S = 20.0
-"""64 kB of YAML take a second or two, and this is pure Python; an alias bomb that is expanded takes for ever."""
+"""Processor seconds: 64 kB of YAML take a second or two in pure Python; an expanded alias bomb never ends."""
 
 _NAMING = ("falls back to itself", "another client is named", "is the key of")
-"""Problems that quote the names of models and clients, which are none of a variable's secrets."""
+"""Problems that quote names of models and clients, which hold no secrets of variables."""
 
 
 def fuzz_config(data: bytes) -> None:
-    """A text is a config or an error in our words, with a line of the file, and without what the environment holds."""
+    """A text is either a valid config or an error with a line number and without the environment's secrets."""
     dice, raw = rolled(data)
     text = raw.decode("utf-8", "replace")
     env = {

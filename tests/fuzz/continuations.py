@@ -1,4 +1,4 @@
-"""Harnesses for what makes one answer of two streams: the seam of two texts, transcripts and splices of each format."""
+"""Fuzz harnesses for resumed streams: the text join, and transcripts and splices of each format."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ _PATHS = {
 }  # fmt: skip
 _MOST_BYTES_FOR_ONE = 20
 _MOST_BYTES_FOR_NONE = 20_000
-"""Ends of a response repeat all of its texts, and what the server did not send of its items is put in."""
+"""Allowance for added bytes: final events repeat all of a response's texts, and missing parts of its items are filled
+in."""
 _MARKER = {"recovered": "x", "deployment": "y"}
 
 
 def fuzz_seam(data: bytes) -> None:
-    """The same under any split; what is passed on ends what came, and is all of it that the client does not have."""
+    """The join is the same for any split of the input; its output is a suffix of the input, and is everything that the
+    client does not have yet."""
     dice, raw = rolled(data)
     text = raw.decode("utf-8", "replace")
     sent = text[: (at := dice.randrange(len(text) + 1))]
@@ -55,7 +57,8 @@ def fuzz_seam(data: bytes) -> None:
 
 
 def fuzz_continuation(data: bytes) -> None:
-    """A stream is cut and another put behind it: what the client has read is kept, and goes on as the other says."""
+    """A stream is cut and another one resumes it: the text that the client has read is kept and continues as in the
+    second stream."""
     dice, raw = rolled(data)
     path = dice.choice(list(_PATHS))
     events = [event + b"\n\n" for event in raw.replace(b"\r\n", b"\n").split(b"\n\n")]
@@ -91,13 +94,13 @@ def fuzz_continuation(data: bytes) -> None:
 
 
 def cuts_of_events(dice: random.Random, events: list[bytes]) -> list[bytes]:
-    """The events in blocks."""
+    """Groups the events into random blocks."""
     bounds = sorted(dice.randrange(len(events) + 1) for _ in range(dice.randrange(6)))
     return [b"".join(events[start:end]) for start, end in pairwise([0, *bounds, len(events)])]
 
 
 def texts_of(path: str, stream: bytes, before: bytes = b"") -> dict[object, str]:
-    """What a client reads in a stream, text by text, as a plain SDK does; what came `before` has begun blocks."""
+    """Returns the texts that a plain SDK reads in a stream, by key; blocks may have begun in the stream `before` it."""
     texts: dict[object, str] = {}
     begun = {index_in(body, "index") for event in events_in(before) if (body := _begins_block(event))}
     for event in events_in(stream):
@@ -105,7 +108,7 @@ def texts_of(path: str, stream: bytes, before: bytes = b"") -> dict[object, str]
         if _begins_block(event):
             begun.add(index_in(body, "index"))
         for key, text in _texts_in(path, event, body):
-            if path != "/v1/messages" or key in begun:  # the SDK has no place for another
+            if path != "/v1/messages" or key in begun:  # SDKs ignore deltas of a block that has not begun
                 texts[key] = texts.get(key, "") + text
     return texts
 
@@ -161,7 +164,7 @@ def _request(dice: random.Random, path: str) -> dict[str, Any]:
 
 
 def _manner(dice: random.Random, transcript: Transcript, request: dict[str, Any]) -> Manner | None:
-    """Any of those that the transcript allows."""
+    """Returns any resume mode that the transcript allows."""
     possible: list[Manner] = [*transcript.manners(request, dice.choice(PREFILLS))]
     if transcript.can_restart(request):
         possible.append("restart")
@@ -169,14 +172,14 @@ def _manner(dice: random.Random, transcript: Transcript, request: dict[str, Any]
 
 
 def _second(dice: random.Random, manner: Manner, rest: bytes, whole: bytes, raw: bytes) -> bytes:
-    """What the next provider sends: the rest, all of it once more, something else, or either with changes."""
+    """Returns the next provider's stream: the rest, all of it again, something else, or a mutation of these."""
     stream = dice.choice((whole, whole, rest, raw) if manner == "restart" else (rest, whole, raw))
     steps: list[Step] = [(dice.getrandbits(8), dice.getrandbits(16), dice.getrandbits(32)) for _ in range(3)]
     return mutated(stream, steps[: dice.choice((0, 0, 1, 1, 3))], [whole])
 
 
 def _is_readable(told: bytes) -> None:
-    """What is told are whole events, each of them an object or `[DONE]`."""
+    """Checks that the output consists of complete events, each of them an object or `[DONE]`."""
     found = list(events_in(told))
     assert not told or told.endswith(b"\n\n")
     for event in found:
@@ -184,7 +187,8 @@ def _is_readable(told: bytes) -> None:
 
 
 def _is_repeated(path: str, before: bytes, told: bytes, second: bytes, has_diverged: bool) -> None:
-    """A second run says each text again: the client has no more than it says, and all of it if anything is told."""
+    """Checks that a restart repeats each text: the client's text is a prefix of the second run's, if any of that was
+    passed on."""
     had, has, said = texts_of(path, before), texts_of(path, told), texts_of(path, second, before)
     for key, text in has.items():
         assert text.startswith(had.get(key, ""))

@@ -1,5 +1,5 @@
-"""Harnesses for what reads errors: the classifier, what it reads bodies with, and the headers that say when to come
-back, and how fast."""
+"""Fuzz harnesses for error parsing: the classifier, its lenient JSON parser, and the headers for retry delays and rate
+limits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LONGEST_WAIT_S = 400 * 86400.0
 HOSTILE_BYTES = 200_000
 _HEADER_BYTES = 1 << 16
 _MOST_CPU_S = 0.1
-"""Ten times what is promised of 200 kB, for a slow machine; what is not linear costs seconds."""
+"""Processor seconds: ten times the promised cost of 200 kB, for a slow machine; superlinear code costs seconds."""
 _WALL = 1_772_532_000.0
 
 
 def parts_of(text: bytes) -> tuple[int, dict[str, str], bytes]:
-    """An answer as `seeds.answer` writes it."""
+    """Parses a response in the format of `seeds.answer`."""
     head, _, body = text.partition(b"\n\n")
     first, *lines = head.decode("utf-8", "surrogateescape").split("\n")
     headers: dict[str, str] = {}
@@ -42,7 +42,7 @@ def parts_of(text: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 def fuzz_classify(data: bytes) -> None:
-    """Nothing that a provider says makes it raise, twice the same is the same, and every wait is usable."""
+    """The classifier never raises, is deterministic, and every wait it returns is usable."""
     dice, text = rolled(data)
     status, headers, body = parts_of(text)
     family, wall = dice.choice(FAMILIES), dice.choice((_WALL, 0.0, 1e18))
@@ -71,7 +71,7 @@ def fuzz_classify(data: bytes) -> None:
 
 
 def fuzz_loose_json(data: bytes) -> None:
-    """What is JSON is read as such; of what is not, something or a ValueError comes."""
+    """Valid JSON is parsed as such; other text yields some value or a ValueError."""
     text = rolled(data)[1].decode("utf-8", "replace")
     try:
         found = loads(text)
@@ -91,7 +91,7 @@ def fuzz_loose_json(data: bytes) -> None:
 
 
 def fuzz_limits(data: bytes) -> None:
-    """Headers in whatever words: a wait is finite and above nothing, a window makes sense."""
+    """For any headers, a wait is finite and positive, and a rate limit window is consistent."""
     dice, text = rolled(data)
     headers = parts_of(b"429\n" + text)[1]
     wall = dice.choice((_WALL, 0.0, -1e18, 1e18))
@@ -107,7 +107,7 @@ def fuzz_limits(data: bytes) -> None:
 
 
 def fuzz_classify_cost(data: bytes) -> None:
-    """200 kB of a body, and 64 kB of headers, cost milliseconds."""
+    """200 kB of body or 64 kB of headers cost milliseconds."""
     dice, text = rolled(data)
     status, headers, body = parts_of(text)
     at = dice.randrange(len(body) + 1)
@@ -148,7 +148,7 @@ def _rules(dice: random.Random, text: bytes) -> list[UserRule]:
 
 
 def _is_cheap(work: Callable[[], object]) -> None:
-    """The best of up to three: other work on the machine is not this one's cost."""
+    """Checks the best of up to three measurements, since other work on the machine adds to the others."""
     took = []
     for _ in range(3):
         begun = time.thread_time()

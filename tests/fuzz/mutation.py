@@ -1,8 +1,8 @@
-"""Inputs that are nearly right: what is known to be well-formed, changed in a few places.
+"""Inputs that are nearly valid: well-formed seeds with a few mutations.
 
-Owns how a change is written down, so that hypothesis and the long run make the same ones. Does not own what is changed
-(`tests.fuzz.seeds`) nor what is asked of it (`tests.fuzz.targets`). An input is four bytes of dice, which choose what
-a harness does beside reading, and then what is read.
+Mutations are encoded as steps, so that hypothesis and the long run make the same ones. `tests.fuzz.seeds` has the seeds
+and `tests.fuzz.targets` the harnesses. An input is four bytes that seed a random generator, which makes a harness's
+other choices, followed by the data to parse.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 DICE_BYTES = 4
 MOST_BYTES = 1 << 16
 Step = tuple[int, int, int]
-"""One change: which of `CHANGES` (modulo their number), where (of 65536), and a number for the change to read."""
+"""One mutation: an index into `CHANGES` (modulo their number), a position (of 65536), and a number that parameterizes
+it."""
 
 _WORDS = (
     b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r", b"\x00", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85",
@@ -32,7 +33,7 @@ _STRING = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
 
 
 def mutated(seed: bytes, steps: Sequence[Step], others: Sequence[bytes], words: Sequence[bytes] = ()) -> bytes:
-    """`seed` with these changes, no longer than MOST_BYTES; `others` lend their parts, `words` are worth putting in."""
+    """Applies the steps to `seed`, up to MOST_BYTES; `others` supply parts to splice in, `words` are likely tokens."""
     for kind, where, what in steps:
         change = CHANGES[kind % len(CHANGES)]
         other = others[what % len(others)] if others else b""
@@ -45,18 +46,18 @@ def random_steps(dice: random.Random) -> list[Step]:
 
 
 def rolled(data: bytes) -> tuple[random.Random, bytes]:
-    """The dice of an input, and what is read."""
+    """Splits an input into its random generator and the data to parse."""
     return random.Random(data[:DICE_BYTES]), data[DICE_BYTES:]
 
 
 def cuts_of(dice: random.Random, data: bytes, most: int = 8) -> list[bytes]:
-    """`data` in up to `most` + 1 pieces, some of them empty."""
+    """Splits `data` into up to `most` + 1 pieces, some of them empty."""
     bounds = sorted(dice.randrange(len(data) + 1) for _ in range(dice.randrange(most + 1)))
     return [data[start:end] for start, end in zip([0, *bounds], [*bounds, len(data)], strict=True)]
 
 
 def minimal(data: bytes, breaks: Callable[[bytes], bool], tries: int = 2000) -> bytes:
-    """A shorter input that breaks as well: parts are left out, ever smaller ones, as long as it does."""
+    """Shrinks an input that breaks a harness by leaving out ever smaller parts, as long as it still breaks."""
     dice, rest = data[:DICE_BYTES], data[DICE_BYTES:]
     size = max(1, len(rest) // 2)
     while tries > 0:
@@ -105,7 +106,7 @@ def _repeat(data: bytes, at: int, what: int, other: bytes, words: Sequence[bytes
 
 
 def _nest(data: bytes, at: int, what: int, other: bytes, words: Sequence[bytes]) -> bytes:
-    """A value as deep as parsers can just bear, or deeper."""
+    """Nests a value as deep as parsers can just bear, or deeper."""
     begin, end = ((b"[", b"]"), (b'{"a":', b"}"), (b'{"error":', b"}"), (b"[[", b"]]"))[what % 4]
     depth = (8, 21, 60, 300, 450 + (what >> 8) % 100, 850 + (what >> 8) % 150, 3000)[(what >> 4) % 7]
     found = _VALUE.search(data, at)

@@ -1,4 +1,4 @@
-"""Harness for what travels beside a body: headers from a client to an upstream, and from an upstream to a client."""
+"""Fuzz harness for headers: from a client to an upstream, and from an upstream to a client."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _CONNECTION_OPTIONS = ("", "close", "keep-alive", "upgrade", "te")
 
 
 def fuzz_headers(data: bytes) -> None:
-    """Nothing hop-by-hop, nothing of ours, no key of the caller's, no second line: in whatever way it is written."""
+    """For any input, no hop-by-hop header, no header of the gateway's, no caller's key and no second line is
+    passed on."""
     dice, text = rolled(data)
     headers = _headers(text)
     _to_an_upstream(dice, headers)
@@ -76,7 +77,7 @@ def _to_an_upstream(dice: random.Random, headers: tuple[tuple[str, str], ...]) -
 
 
 def _to_a_client(dice: random.Random, text: bytes) -> None:
-    """As a provider may write them, read by the parser that reads them."""
+    """Parses the input as a provider's response head, with the parser that the gateway uses."""
     reader = AnswerReader()
     reader.expect(is_head=False, is_upgrade=False)
     end = dice.choice((b"\r\n", b"\r\n", b"\n"))
@@ -95,7 +96,7 @@ def _to_a_client(dice: random.Random, text: bytes) -> None:
 
 
 def _is_clean(sent: list[tuple[str, str]], came: tuple[tuple[str, str], ...], also: set[str]) -> None:
-    """Of what came nothing is added or changed, and nothing is there that concerns one connection alone."""
+    """Checks that no header is added or changed, and that none concerns one connection only."""
     named = {
         option.strip().lower() for name, value in came if name.lower() == "connection" for option in value.split(",")
     }

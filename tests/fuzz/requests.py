@@ -1,4 +1,4 @@
-"""Harnesses for what a client or a provider sends beside streams: headers both ways, and the model in a body."""
+"""Fuzz harnesses for request bodies: the model in JSON and in forms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DELIMITER = re.compile(rb"\r\n--b(?:--)?[ \t]*(?=\r\n|$)")
 
 
 def fuzz_model(data: bytes) -> None:
-    """A body is refused, or read as a parser reads it; another model changes the model and nothing besides."""
+    """A body is refused, or read as a JSON parser reads it; renaming the model changes nothing else."""
     dice, plain = rolled(data)
     kind, encoding, new = dice.choice(_KINDS), dice.choice(_ENCODINGS), dice.choice(_MODELS)
     body = _packed(dice, plain, encoding)
@@ -55,7 +55,7 @@ def fuzz_model(data: bytes) -> None:
 
 
 def fuzz_form(data: bytes) -> None:
-    """In a form of whatever parts the model alone changes, and the files stay as they are."""
+    """Renaming in a form changes only the model; files stay as they are."""
     dice, rest = rolled(data)
     new = dice.choice(("new", "a/b:c"))
     try:
@@ -70,7 +70,7 @@ def fuzz_form(data: bytes) -> None:
 
 
 def _packed(dice: random.Random, plain: bytes, encoding: str) -> bytes:
-    """As the encoding says, or not at all."""
+    """Compresses the body as the encoding says, or leaves it plain."""
     if dice.random() < 0.2:
         return plain
     match encoding.strip().lower():
@@ -100,7 +100,7 @@ def _is_what_json_says(asked: Asked, body: bytes) -> None:
 
 
 def _is_same_but(body: bytes, changed: bytes, new: str) -> None:
-    """The beginning and the end are the same bytes; and so is what a parser reads, but for the model."""
+    """Checks that the changed body parses to the same value except for the model."""
     try:
         value: dict[str, Any] = json.loads(body)
     except (ValueError, RecursionError):
@@ -109,7 +109,7 @@ def _is_same_but(body: bytes, changed: bytes, new: str) -> None:
 
 
 def _others(form: bytes) -> list[bytes]:
-    """The parts that do not speak of a model, as RFC 2046 (section 5.1.1) delimits them."""
+    """Returns the parts that do not mention a model, as delimited by RFC 2046 (section 5.1.1)."""
     return [part for part in _DELIMITER.split(b"\r\n" + form) if b"model" not in part]
 
 

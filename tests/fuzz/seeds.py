@@ -1,6 +1,6 @@
-"""What is well-formed, or was seen in the wild, for the mutations to begin with.
+"""Seeds for mutations: well-formed inputs and some seen in production.
 
-Owns the collections: recorded streams, the errors of `tests/data`, the example configs, requests as SDKs write them.
+Recorded streams, the errors of `tests/data`, the example configs, requests as SDKs write them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STREAMS = {path.stem: path.read_bytes() for path in sorted((DATA / "streams").gl
 
 
 def answer(status: int, headers: dict[str, str], body: str) -> bytes:
-    """An error answer as one text: the status, a line for each header, an empty line, the body."""
+    """Encodes an error response as text: the status, a line for each header, an empty line, the body."""
     lines = [str(status), *(f"{name}: {value}" for name, value in headers.items())]
     return ("\n".join(lines) + "\n\n" + body).encode("utf-8", "surrogatepass")
 

@@ -1,4 +1,4 @@
-"""Harnesses for what looks at streams: the scanner of events, the watch, the views of compressed streams."""
+"""Fuzz harnesses for stream readers: the event scanner, the stream watch, and the views of compressed streams."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ KINDS: tuple[tuple[DialectName, str], ...] = (
 _CUT_END_BYTES = 3
 _SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 20
 _CHEAP_S = 0.5
-"""Far more than 1 MiB costs where the cost is linear; less is not worth the question how it grows."""
+"""Seconds: far more than 1 MiB costs if the cost is linear. Cheaper inputs are not checked for their growth."""
 
 
 def fuzz_watch(data: bytes) -> None:
-    """The same marks under any split, with and without the fast path; what is passed on is what came."""
+    """The result is the same for any split of the input, with and without the fast path, and bytes pass unmodified."""
     dice, stream = rolled(data)
     dialect, path = dice.choice(KINDS)
     choices, enough = dice.choice((1, 1, 2)), dice.choice((1, 1, 2, 1000))
     longest = dice.choice((framing.MAX_EVENT_BYTES, 40, 200))
     if stream[:1] in (b"\r", b"\n") or re.search(rb"(?:^|[\r\n]):", stream):
-        longest = framing.MAX_EVENT_BYTES  # what comes in the same chunk before an event counts towards its length
+        longest = framing.MAX_EVENT_BYTES  # bytes before an event in the same chunk count towards its length
 
     def reader() -> Reader:
         return DIALECTS[dialect].stream_reader(path, choices)
@@ -44,12 +44,12 @@ def fuzz_watch(data: bytes) -> None:
         assert _shown(reader(), pieces, enough) == whole
         if len(stream) < 2000:
             assert _shown(reader(), [stream[at : at + 1] for at in range(len(stream))], enough) == whole
-        if longest > len(stream):  # of a longer event the thorough reader sees the beginning alone
+        if longest > len(stream):  # of a longer event the thorough reader sees only the beginning
             assert _marks(StreamWatch(reader(), 10**9), pieces) == _marks(StreamWatch(reader(), 1), pieces)
 
 
 def fuzz_events(data: bytes) -> None:
-    """Events are found where a reading line by line finds them, and a block is split without loss."""
+    """Events are found where a line-by-line parser finds them, and a block is split without loss."""
     dice, stream = rolled(data)
     found = [(event.name, event.data) for event in events_in(stream)]
     assert found == _line_by_line(stream)
@@ -62,7 +62,7 @@ def fuzz_events(data: bytes) -> None:
 
 
 def fuzz_watch_cost(data: bytes) -> None:
-    """Sixteen times the bytes cost no more than sixteen times the time, four times that at worst."""
+    """Sixteen times the bytes may take sixteen times the time, with a tolerance of four."""
     dice, stream = rolled(data)
     dialect, path = dice.choice(KINDS)
     chunk = dice.choice((1 << 10, 1 << 12, 1 << 16))
@@ -79,7 +79,7 @@ def fuzz_watch_cost(data: bytes) -> None:
 
 
 def fuzz_view(data: bytes) -> None:
-    """Whatever is wrong with its compression, a stream passes as it came, or inflated up to what is wrong."""
+    """A stream with broken compression passes unmodified, or decompressed up to the error."""
     dice, stream = rolled(data)
     packed = _packed(dice, stream)
     is_wanted, encoding = dice.random() < 0.5, dice.choice(("gzip", "gzip", "deflate", ""))
@@ -110,7 +110,7 @@ def fuzz_view(data: bytes) -> None:
 
 
 def fuzz_view_cost(data: bytes) -> None:
-    """A compressed stream costs what its bytes do: those that come, or those that it inflates to."""
+    """The cost of a compressed stream is linear in its size, compressed or decompressed."""
     dice, stream = rolled(data)
     member = _packed(dice, stream[:200], zeros=0) or b"\x1f"
     chunk, is_wanted = dice.choice((1 << 12, 1 << 16)), dice.random() < 0.5
@@ -125,8 +125,8 @@ def fuzz_view_cost(data: bytes) -> None:
 
 
 def is_cost_linear(fed: Callable[[int], None]) -> None:
-    """Raises AssertionError when `fed` of 1 MiB costs far more than 16 times `fed` of 64 KiB: a quadratic cost is 256
-    times that. Best of up to three, for a busy machine."""
+    """Raises AssertionError if `fed` of 1 MiB costs far more than 16 times `fed` of 64 KiB; quadratic cost would be 256
+    times as high. Takes the best of up to three, for a busy machine."""
     took = []
     for _ in range(3):
         large_s = _cpu_s(fed, _LARGE_BYTES)
@@ -154,7 +154,7 @@ def _shown(reader: Reader, pieces: list[bytes], enough: int) -> tuple[object, ..
         assert not (watch.is_cut and watch.is_inside), "its end is not passed on"
         if not watch.is_inside:
             assert len(watch.held) <= max(framing.MAX_EVENT_BYTES + _CUT_END_BYTES, len(piece))
-    # Of a cut stream it depends on the chunks whether comments before the cut had passed: events had.
+    # In a cut stream it depends on the chunks whether comments before the cut have passed; events have.
     return (*_seen(watch), watch.has_enough, watch.is_inside or (list(events_in(passed)) if watch.is_cut else passed))
 
 
@@ -174,8 +174,8 @@ def _seen(watch: StreamWatch) -> tuple[object, ...]:
 
 
 def _line_by_line(stream: bytes) -> list[tuple[str, bytes]]:
-    """WHATWG HTML, section 9.2.6; and as `sse` documents it: a byte order mark before any event is none of its data,
-    llama.cpp's `error` field is an event of that name, and one that has but a name is one."""
+    """Parses as WHATWG HTML, section 9.2.6, with the deviations that `sse` documents: a byte order mark before the
+    first event is dropped, llama.cpp's `error` field is an event of that name, and a name alone is an event."""
     events: list[tuple[str, bytes]] = []
     name, lines, is_first = "", list[bytes](), True
     *whole, _ = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -196,7 +196,7 @@ def _line_by_line(stream: bytes) -> list[tuple[str, bytes]]:
 
 
 def _packed(dice: random.Random, stream: bytes, zeros: int = 200_000) -> bytes:
-    """Compressed in one of the ways that are seen, and then cut or spoilt."""
+    """Compresses the stream in one of the ways seen in practice, then may cut or corrupt it."""
     match dice.randrange(7):
         case 0:
             return stream
@@ -217,7 +217,7 @@ def _packed(dice: random.Random, stream: bytes, zeros: int = 200_000) -> bytes:
 
 
 def _inflated(packed: bytes) -> bytes:
-    """All that can be read of it."""
+    """Decompresses as much as possible."""
     inflated = b""
     while packed:
         inflater = zlib.decompressobj(wbits=47)

@@ -1,6 +1,6 @@
-"""All targets: each a harness, what its inputs begin as, and how much of it the test command runs.
+"""The list of fuzz targets: each has a harness, its seeds, and the number of examples that the test command runs.
 
-Owns the list. A target's name is the folder of its regression cases in `tests/data/fuzz`.
+A target's name is the folder of its regression cases in `tests/data/fuzz`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from tests.fuzz import configs, continuations, errors, proxied, requests, seeds,
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`run` takes four bytes of dice and an input, and raises when a promise does not hold."""
+    """`run` takes an input (four bytes of random seed, then the data) and raises if an invariant does not hold."""
 
     run: Callable[[bytes], None]
     seeds: tuple[bytes, ...]
     examples: int
-    """Of the bounded run."""
+    """Number of examples in the bounded run."""
     words: tuple[bytes, ...] = ()
-    """What is worth putting in, beside what suits every text."""
+    """Tokens to insert, in addition to those that suit every text."""
     is_timed: bool = False
-    """It measures: nothing may slow it."""
+    """True if it measures time: the long run must not slow it down by tracing."""
 
     def cases(self, name: str) -> list[Path]:
-        """Inputs that have broken it once."""
+        """Returns the inputs that broke this target in the past."""
         return sorted((seeds.DATA / "fuzz" / name).glob("*"))
 
 

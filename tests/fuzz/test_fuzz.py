@@ -1,4 +1,4 @@
-"""A bounded run of every target, the same each time; the long one is `python -m benchmarks fuzz`."""
+"""A bounded, deterministic run of every target; the long run is `python -m benchmarks fuzz`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_has_broken_it_once_does_so_no_more(name: str, case: Path) -> None:
     TARGETS[name].run(case.read_bytes())
 
 
-# the means
+# the mutations
 
 
 def test_same_steps_make_the_same_input_and_none_is_too_long() -> None:

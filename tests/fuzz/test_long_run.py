@@ -1,4 +1,4 @@
-"""The long run finds what is planted, makes it small and keeps it."""
+"""The long run finds planted bugs, shrinks their inputs and saves them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = b'data: {"a": 1}\n\n'
 
 
 def planted(data: bytes) -> None:
-    """Breaks on what hardly any random bytes have, in two ways."""
+    """Breaks in two ways on inputs that random bytes hardly ever produce."""
     if b"\n\n\n" in data[4:]:
         assert data.count(b"a") < 2, "two of them"
         raise KeyError("none")

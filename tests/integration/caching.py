@@ -1,4 +1,4 @@
-"""A gateway whose models have a cache."""
+"""A gateway with a response cache for its models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def cached(
     models: Section | None = None,
     **more: Any,
 ) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
-    """A gateway whose models have a cache, before a provider that plays these scripts; `models` are added."""
+    """Runs a gateway with a response cache, in front of a provider that plays these scripts; `models` are added."""
     async with (
         ScriptedProvider(*scripts) as provider,
         standing(cached_config(provider, cache, kind, models, more)) as stand,
@@ -33,7 +33,7 @@ async def cached(
 def cached_config(
     provider: ScriptedProvider, cache: Section, kind: str, models: Section | None, more: Mapping[str, Any]
 ) -> Config:
-    """Its config."""
+    """Builds a config with these cache settings for all models."""
     text = json.loads(config_text(provider.url, models=models, **more))
     text["defaults"]["cache"] = dict(cache)
     return parse_config(json.dumps({**text, "store": {"cache": {"kind": kind}}}), "test.yaml", {})

@@ -1,4 +1,4 @@
-"""A gateway that keeps calls, on a disk of the test's own."""
+"""A gateway that stores calls on disk, in the test's own folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ OWN_KEY = "sk-the-gateways-own"
 
 
 def kept_config(url: str, folder: Path, **more: Any) -> Config:
-    """`rules` are the defaults of all models, `store` and `one` (an upstream) sections of their own."""
+    """Builds a config: `rules` become the defaults of all models, `store` and `one` (an upstream) replace those
+    sections."""
     sections = {name: more.pop(name) for name in ("rules", "store", "one") if name in more}
     text = json.loads(config_text(url, ops={"store": str(folder)}, **more))
     text["upstreams"]["one"] |= sections.get("one", {"api_key": OWN_KEY})
@@ -32,7 +33,7 @@ def kept_config(url: str, folder: Path, **more: Any) -> Config:
 
 @asynccontextmanager
 async def keeping(folder: Path, *scripts: Sequence[Step], **more: Any) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
-    """A gateway before a provider that plays these scripts, one for each request."""
+    """Runs a gateway in front of a provider that plays these scripts, one per request."""
     async with (
         ScriptedProvider(*scripts) as provider,
         standing(kept_config(provider.url, folder, **more)) as stand,
@@ -43,7 +44,7 @@ async def keeping(folder: Path, *scripts: Sequence[Step], **more: Any) -> AsyncI
 async def promise(
     stand: Stand, form: Form = CHAT, headers: Mapping[str, str] = ASYNC, *, stream: bool = False
 ) -> str:  # fmt: skip
-    """The id of a call that was promised an answer."""
+    """Makes a deferred call and returns its id."""
     reply = await ask(stand.url, form.path, form.body(stream=stream), headers)
     assert reply.status == 202, reply.text
     assert reply.headers["location"] == reply.json["url"] == f"/v1/llm-guard/calls/{reply.json['id']}"
@@ -52,14 +53,14 @@ async def promise(
 
 
 async def shown(stand: Stand, kept_id: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Reply:
-    """What its client is answered."""
+    """Requests the status of a stored call, as its client does."""
     return await ask(stand.url, f"/v1/llm-guard/calls/{kept_id}", headers=headers, method=method)
 
 
 async def outcome(
     stand: Stand, kept_id: str, headers: Mapping[str, str] | None = None, within_s: float = 5.0
 ) -> Reply:  # fmt: skip
-    """What has become of it, waited for."""
+    """Polls until the call has a final outcome and returns it."""
     async with asyncio.timeout(within_s):
         while (reply := await shown(stand, kept_id, headers)).status == 202:  # noqa: ASYNC110  # of another process
             await asyncio.sleep(0.01)
@@ -67,5 +68,5 @@ async def outcome(
 
 
 def on_disk(folder: Path) -> bytes:
-    """Every byte of every file of a store."""
+    """Returns every byte of every file of a store."""
     return b"".join(each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file())

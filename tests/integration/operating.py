@@ -1,4 +1,4 @@
-"""An operator at work on a gateway of the test's own."""
+"""Admin API requests of an operator to a test's gateway."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ HERE = {"host": "localhost", **bearer(NAMED["ann"])}
 
 
 async def get(url: str, path: str) -> Any:
-    """What /admin/`path` shows."""
+    """Fetches /admin/`path` and decodes it."""
     reply = await ask(url, f"/admin/{path}", headers=HERE, method="GET")
     assert reply.status == 200, reply.text
     return reply.json
 
 
 async def post(url: str, path: str, **body: object) -> Reply:
-    """What /admin/`path` answers to a change, for a reason unless `reason` says otherwise."""
+    """Posts a change to /admin/`path`, with a reason unless `reason` overrides it."""
     said = {name.rstrip("_"): value for name, value in {"reason": "an outage", **body}.items() if value is not ...}
     return await ask(url, f"/admin/{path}", json.dumps(said).encode(), HERE)
 
 
 async def change(url: str, path: str, **body: object) -> Any:
-    """As `post`; it must succeed, and be written down."""
+    """Posts a change that must succeed and be recorded in the audit trail."""
     reply = await post(url, path, **body)
     assert reply.status == 200, reply.text
     assert reply.json["audited"], reply.text
@@ -41,13 +41,13 @@ async def change(url: str, path: str, **body: object) -> Any:
 
 
 async def audit(url: str) -> list[tuple[str, str, str, str]]:
-    """Who, what, target, why; the newest first."""
+    """Returns the audit trail as (who, what, target, why), newest first."""
     return [(each["who"], each["what"], each["target"], each["why"]) for each in await get(url, "audit")]
 
 
 @asynccontextmanager
 async def running(path: Path) -> AsyncIterator[Stand]:
-    """A gateway of the config in this file, which it watches."""
+    """Runs a gateway on this config file, which it watches."""
     with capture_logs() as log:
         app: App = create_app(load_config(path), path=path)
         await app.start()

@@ -1,4 +1,4 @@
-"""`api_key_file`: the key is taken from a file, and changed while calls run."""
+"""`api_key_file`: the key is read from a file, and changes while calls run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def keyed(file: Path, provider: KeyedProvider) -> AsyncIterator[Stand]:
 
 
 async def serves(stand: Stand, provider: KeyedProvider) -> str:
-    """The key that a call is served with; fails if it is not served."""
+    """Makes a call that must succeed, and returns the key it was sent with."""
     reply = await CHAT.ask(stand.url)
     assert reply.status == 200, reply.text
     return provider.keys[-1]
@@ -108,7 +108,7 @@ async def test_file_that_holds_no_key_keeps_the_last_good_one_and_is_told_once(
     async with KeyedProvider() as provider, keyed(file, provider) as stand:
         spoil(file)
         await eventually(lambda: said(stand, "changed files cannot be used"))
-        await asyncio.sleep(2.2)  # two more looks
+        await asyncio.sleep(2.2)  # long enough to check the file twice more
         assert await serves(stand, provider) == "sk-filed-key-first"
         (only,) = said(stand, "changed files cannot be used")
         assert problem in only
@@ -150,7 +150,7 @@ async def test_no_call_fails_while_the_key_is_rotated_under_load(tmp_path: Path)
                 new = tmp_path / "new"
                 new.write_text(f"sk-{turn}")
                 os.rename(new, file)
-                provider.answers = {f"sk-{old}": REFUSED for old in range(turn)}  # revoked at once
+                provider.answers = {f"sk-{old}": REFUSED for old in range(turn)}  # the old keys are revoked at once
                 await asyncio.sleep(0.7)
             rotating = False
         assert (failed, calls > 50) == ([], True)

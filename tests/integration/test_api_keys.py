@@ -68,7 +68,7 @@ async def test_the_key_with_the_fewest_calls_is_taken_first() -> None:
 async def test_key_that_fails_gives_way_to_the_next_in_the_same_call(answer: Respond) -> None:
     async with pooled({"sk-pool-key-a": answer}) as (stand, provider):
         assert statuses(await asked(stand, 8)) == {200}
-        # Once was enough: from then on its cooldown keeps it out.
+        # After one failure the key is in cooldown.
         assert provider.keys.count("sk-pool-key-a") == 1
         assert provider.keys[:2] == ["sk-pool-key-a", "sk-pool-key-b"]
 
@@ -92,7 +92,7 @@ async def test_call_that_all_keys_refuse_ends_with_the_answer_and_begins_no_cool
     async with pooled(answers) as (stand, provider):
         (reply,) = await asked(stand, 1)
         assert (reply.status, sorted(provider.keys)) == (401, ["sk-pool-key-a", "sk-pool-key-b", "sk-pool-key-c"])
-        provider.answers = {}  # it was the call
+        provider.answers = {}  # the call was at fault, not the keys
         assert statuses(await asked(stand, 3)) == {200}
 
 

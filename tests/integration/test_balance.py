@@ -1,4 +1,4 @@
-"""Which of several deployments a call goes to first, and where it goes when time runs out."""
+"""Load balancing: which of several deployments a call tries first, and where it goes when its time runs out."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ CALLS = 300
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A gateway before several providers of the same model."""
+    """A gateway in front of several providers of the same model."""
 
     stand: Stand
     providers: Sequence[ManualProvider]
 
     def forget_failures(self) -> None:
-        """From now on the deployments are asked in their order again, whatever has failed."""
+        """Clears the failure rates, so that deployments are tried in their configured order again."""
         for deployment in self.stand.app.gateway.deployments():
             deployment.budget.recent = Recent(time.monotonic())
 
     @property
     def met(self) -> list[int]:
-        """How many calls each has met."""
+        """Number of requests that each provider has received."""
         return [len(provider.exchanges) for provider in self.providers]
 
 
 @asynccontextmanager
 async def field(delays: Sequence[float], places: Sequence[Mapping[str, Any]], **rules: Any) -> AsyncIterator[Field]:
-    """Providers that answer after `delays`, with `places` on the route of both models."""
+    """Starts providers that answer after `delays`; `places` configures them as deployments of both models."""
     async with AsyncExitStack() as stack:
         providers = [await stack.enter_async_context(ManualProvider(after(delay, *CHAT.ok))) for delay in delays]
         upstreams = {f"p{at}": {"dialect": "openai", "base_url": f"{p.url}/v1"} for at, p in enumerate(providers)} | {
@@ -57,7 +57,7 @@ async def field(delays: Sequence[float], places: Sequence[Mapping[str, Any]], **
 
 
 async def ask_many(stand: Stand, calls: int, at_once: int = 1) -> None:
-    """So many calls that are all served, `at_once` at a time."""
+    """Makes `calls` calls, `at_once` at a time, which must all succeed."""
     left = iter(range(calls))
 
     async def work() -> None:
@@ -157,11 +157,11 @@ def origin(reply: Reply) -> tuple[int, str, str]:
     return reply.status, reply.headers["x-llm-guard-deployment"], reply.headers["x-llm-guard-attempts"]
 
 
-# when time runs out
+# deadlines
 
 
 LEARNED = 20
-"""Answers after which a quantile is known."""
+"""Responses after which a quantile is known."""
 
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=name_of)
@@ -191,7 +191,7 @@ async def test_first_token_is_as_configured_while_nothing_is_learned() -> None:
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=name_of)
 async def test_clients_patience_is_split_so_that_the_second_is_reached_in_time(is_stream: bool) -> None:
-    """The first hangs: its limits alone would use up all that the client waits."""
+    """The first deployment hangs: its own limits would use up all the time that the client waits."""
     answer = CHAT.good_stream if is_stream else CHAT.ok
     async with field([0, 0], [{}, {}]) as this:
         for provider in this.providers:
@@ -200,9 +200,9 @@ async def test_clients_patience_is_split_so_that_the_second_is_reached_in_time(i
             assert (await CHAT.ask(this.stand.url, stream=is_stream)).status == 200
         this.providers[0].on_request = after(0, whole(500))
         for number in range(LEARNED):
-            # One in ten is slow, and that much is kept for the second.
+            # One call in ten is slow, and that much time is reserved for the second deployment.
             this.providers[1].on_request = after(0.02 if number % 10 else 0.15, *answer)
-            this.forget_failures()  # else the first is asked after the second
+            this.forget_failures()  # otherwise the first deployment would be tried last
             assert (await CHAT.ask(this.stand.url, stream=is_stream)).status == 200
         this.providers[0].on_request = None
         this.providers[1].on_request = after(0.02, *answer)
@@ -213,5 +213,5 @@ async def test_clients_patience_is_split_so_that_the_second_is_reached_in_time(i
         reply = await ask(this.stand.url, CHAT.path, body, headers)
         assert origin(reply) == (200, "p1/gpt", "2")
         assert reply.took_s < patience_s
-        # An attempt that was cut short for the sake of the next tells nothing of its deployment.
+        # An attempt that was cut short to leave time for the next says nothing about its deployment.
         assert this.stand.breaker("p0/gpt").consecutive_failures == failures > 0

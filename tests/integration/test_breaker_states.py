@@ -1,4 +1,4 @@
-"""Breakers as an operator sets them, slow calls that open them, and how calls return after an outage."""
+"""Breaker states set in the config, slow calls that open a breaker, and the return of calls after an outage."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def refusal(reply: Reply) -> tuple[int, str | None]:
 
 
 async def states(url: str, deployment: str = "one/gpt") -> set[str]:
-    """Those that /metrics shows as set."""
+    """Returns the breaker states that /metrics shows as set."""
     text = (await fetch(f"{url}/metrics")).text
     names = ("closed", "open", "half_open", "forced_open", "forced_closed", "metrics_only", "disabled")
     return {each for each in names if total(text, "llm_guard_breaker_state", deployment=deployment, state=each)}
 
 
-# an operator's word
+# states set in the config
 
 
 @pytest.mark.parametrize(("form", "is_stream"), BOTH, ids=name_of)
@@ -148,7 +148,7 @@ async def test_quick_answers_of_a_slow_breaker_leave_it_closed() -> None:
 
 
 async def test_long_stream_is_not_a_slow_call() -> None:
-    """What counts is the first token: an answer of ten minutes may be a long one."""
+    """Only the time to the first token counts: a response of ten minutes may just be long."""
     breaker = {**OPENS_FAST, "slow_call": "100ms", "slow_call_rate": 0.5, "window_calls": 1, "min_calls": 1}
     async with ManualProvider() as provider, standing(config_of(provider.url, breaker=breaker)) as stand:
         call = asyncio.create_task(CHAT.ask(stand.url, stream=True))
@@ -169,7 +169,7 @@ OPEN_S = 0.1
 
 
 async def recovered(stand: Stand, provider: ManualProvider) -> None:
-    """The breaker has opened, and a probe has closed it again."""
+    """Opens the breaker and closes it again with a successful probe."""
     provider.on_request = after(0, *BROKEN)
     await CHAT.ask(stand.url)
     assert stand.breaker("one/gpt").state == "open"
@@ -209,7 +209,7 @@ async def test_calls_return_by_and_by_after_an_outage_and_none_is_turned_away() 
                 exchange.answer(*CHAT.ok)
         await answer_rest(provider, calls)
         assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
-        # Four, and one more for every success: twice as many with each round trip.
+        # Four, and one more for every success: the number doubles with each round trip.
         assert met == [4, 8, 16, 12]
 
 
@@ -227,7 +227,8 @@ async def test_slow_start_ends_after_its_time_with_calls_that_hang() -> None:
         provider.on_request = None
         began_at = time.monotonic()
         calls = [asyncio.create_task(CHAT.ask(stand.url)) for _ in range(10)]
-        await eventually(lambda: len(provider.open) >= 2)  # a machine that stalls may never show just two
+        # On a machine that stalls the count may never be seen at exactly 2.
+        await eventually(lambda: len(provider.open) >= 2)
         await eventually(lambda: len(provider.open) == 10)
         assert time.monotonic() - began_at >= 0.2
         await answer_rest(provider, calls)

@@ -1,4 +1,4 @@
-"""Answers from before, over real sockets: who gets one, what it looks like, and what is never kept."""
+"""Cached responses over real sockets: which callers get one, what it looks like, and what is never stored."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_log_line_and_metrics_say_what_a_call_got() -> None:
         assert await stand.metric("llm_guard_calls_total", outcome="ok") == 2
 
 
-# who is who
+# identity of callers
 
 CALLERS: dict[str, dict[str, str]] = {
     "one key": {"authorization": "Bearer sk-caller-one-0001"},
@@ -118,7 +118,7 @@ async def test_shared_route_gives_everybody_the_same() -> None:
     shared = {"ttl": "1m", "shared": True}
     async with cached(CHAT.ok, cache=shared) as (stand, provider):
         told = [(await call(stand, headers)).headers["x-llm-guard-cache"] for headers in CALLERS.values()]
-        # A header that nobody knows may change the answer, whoever asks.
+        # An unknown header may affect the response, even on a shared route.
         assert told.count("miss") == 2
         assert len(provider.requests) == 2
 
@@ -159,7 +159,7 @@ async def test_headers_that_say_nothing_of_the_answer_do_not_count() -> None:
         assert len(provider.requests) == 1
 
 
-# what the client says of caches
+# cache control by the client
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_only_if_cached_is_refused_where_nothing_is_kept() -> None:
         assert (await call(stand, headers)).headers["x-llm-guard-cache"] == "hit"
 
 
-# what is not kept
+# responses that are not stored
 
 
 def chat(finish: str) -> bytes:
@@ -301,7 +301,7 @@ async def test_large_request_is_answered_from_before_as_well() -> None:
         for _ in range(2):
             await CHAT.ask(stand.url, messages=["x" * 300_000])
         assert len(provider.requests) == 1
-        for _ in range(2):  # this one lies in a file
+        for _ in range(2):  # this one is spooled to a file
             reply = await CHAT.ask(stand.url, messages=["x" * 1_200_000])
             assert "x-llm-guard-cache" not in reply.headers
         assert len(provider.requests) == 3

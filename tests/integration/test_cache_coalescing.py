@@ -1,4 +1,4 @@
-"""Calls that ask the same at the same time: one request, and each is served as if it were its own."""
+"""Identical calls at the same time share one upstream request, and each is served as if it were its own."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ COALESCED = "llm_guard_cache_total"
 
 
 def held(form: Form, go_on: asyncio.Event, *, is_stream: bool) -> Sequence[Step]:
-    """Answers when it is told to; of a stream the first token comes at once."""
+    """A response that waits for `go_on`; a stream sends its first token at once."""
     if is_stream:
         return [stream_head(), chunk(form.token), Pause(go_on), chunk(form.end), END]
     return [Pause(go_on), *form.ok]
 
 
 async def call(form: Form, stand: Stand, *, is_stream: bool) -> Reply:
-    """The same request as `form.request`, byte for byte: a key that `tests.sweep` plants makes another caller."""
+    """Sends `form.request` byte for byte: a key planted by `tests.sweep` would make it a different caller."""
     async with Connection(stand.url) as connection:
         return await connection.ask(form.request(stream=is_stream))
 
 
 async def begun(stand: Stand, calls: int) -> None:
-    """So many calls are under way."""
+    """Waits until so many calls are running."""
     await eventually(lambda: stand.app.gateway.running == calls)
     await asyncio.sleep(0.02)
 
@@ -111,7 +111,7 @@ async def test_client_that_wants_a_new_answer_joins_nobody_and_others_join_it() 
         assert len(provider.requests) == 2
 
 
-# leaving
+# disconnecting clients
 
 
 @pytest.mark.parametrize(("form", "is_stream"), BOTH, ids=name_of)
@@ -129,7 +129,7 @@ async def test_call_that_leaves_ends_nobody_elses(form: Form, is_stream: bool) -
         go_on.set()
         assert (await staying).body == (form.token + form.end if is_stream else form.answer)
         left, stayed = await stand.calls()
-        # The request's record goes over to who is left.
+        # The remaining call takes over the request's record.
         assert (left["outcome"], left["attempts"], left["cache"]) == ("client_cancelled", [], "miss")
         assert (stayed["outcome"], len(stayed["attempts"]), stayed["cache"]) == ("ok", 1, "coalesced")
         assert await stand.metric("llm_guard_tokens_total", direction="input") in (0, 3)
@@ -173,7 +173,7 @@ async def test_client_that_leaves_at_the_terminal_event_leaves_an_answer_behind(
         assert len(provider.requests) == 1
 
 
-# failing
+# failures
 
 
 async def test_each_is_told_of_a_failure_as_its_own() -> None:
@@ -247,7 +247,7 @@ async def test_model_that_cannot_be_renamed_is_refused_for_each() -> None:
         assert not provider.requests
 
 
-# patience
+# client deadlines
 
 
 def patient(seconds: float) -> dict[str, str]:
@@ -284,7 +284,7 @@ async def test_each_is_told_to_wait() -> None:
     waiting = {"waiting": {"after": "50ms", "before_head": True}}
     async with cached([Pause(go_on), *CHAT.good_stream], stream=waiting) as (stand, provider):
         calls = [asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(stream=True), patient(0.5))) for _ in range(3)]
-        await asyncio.sleep(0.6)  # none of them hears nothing for so long as to leave
+        await asyncio.sleep(0.6)  # longer than any of them would wait in silence
         go_on.set()
         for reply in await asyncio.gather(*calls):
             assert reply.body.startswith(b": waiting\n\n")
@@ -310,7 +310,7 @@ async def test_call_of_high_priority_waits_behind_no_call_of_a_low_one() -> None
             await begun(stand, len(calls))
         go_on[0].set()
         await eventually(lambda: len(provider.requests) == 2)
-        # One that is being asked comes no sooner if it is asked again: whoever comes now joins it.
+        # A second request would not make a running one faster, so calls of any priority join it.
         calls.append(begin("shared", "high"))
         await begun(stand, 4)
         for each in go_on:
@@ -350,7 +350,7 @@ async def test_alias_that_a_reload_points_elsewhere_has_other_answers(tmp_path: 
                 assert len(provider.requests) == requests
 
 
-# pace, and the end
+# slow readers and the drain
 
 
 async def test_client_that_does_not_read_holds_nobody_up() -> None:

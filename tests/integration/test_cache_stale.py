@@ -1,4 +1,4 @@
-"""Answers that are no longer fresh: given while a new one is brought, and where nobody else has answered."""
+"""Stale responses: served while a refresh runs, and when no deployment can answer."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_drain_ends_a_refresh() -> None:
         assert await provider.closed_within(1)
 
 
-# where nobody has answered
+# when no deployment can answer
 
 
 @pytest.mark.parametrize(("form", "is_stream"), BOTH, ids=name_of)

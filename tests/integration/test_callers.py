@@ -1,4 +1,5 @@
-"""A caller whose calls alone fail: refused by itself, found by an operator, and lifted."""
+"""A caller that fails while all others succeed gets a breaker of its own; an operator can find it and lift the
+refusal."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ async def statuses(stand: Stand, key: str, calls: int) -> set[int]:
 
 @asynccontextmanager
 async def poisoned() -> AsyncIterator[Stand]:
-    """The poisoner has failed while the victim did not, and is judged by its own breaker, which is open."""
+    """Runs a gateway at which the poisoner failed while the victim did not, so that the poisoner's own breaker is
+    open."""
     scripts = [*[BROKEN] * 3, CHAT.ok, *[BROKEN] * 8, CHAT.ok]
     async with ScriptedProvider(*scripts) as provider:
         upstreams = {"one": {"dialect": "openai", "base_url": f"{provider.url}/v1", "api_key": "k"}}
@@ -51,7 +53,7 @@ async def test_caller_whose_calls_alone_fail_is_refused_by_itself() -> None:
 
 
 async def test_what_a_caller_fails_at_alone_neither_degrades_its_route_nor_raises_an_alert() -> None:
-    """Else the lesser answers of a degraded mode, and a page at night, were one tenant's to give to all others."""
+    """Otherwise one tenant could trigger fallback responses for all others, and a page at night."""
     async with poisoned() as stand:
         model = stand.app.gateway.recorder.models["gpt"]
         before = model.judged

@@ -1,4 +1,4 @@
-"""How many calls a deployment gets at once and how fast, who waits meanwhile, and who is told to come back."""
+"""Limits on the concurrency and rate of calls to a deployment: which calls wait meanwhile, and which are rejected."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.fakes.provider import END, Respond, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 
 SHED_S = 0.05
-"""Within this a call for which there is no room is told so."""
+"""Seconds within which a call is rejected when there is no room for it."""
 LIMITED = b'{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}'
 
 
 def models(**capacity: Any) -> dict[str, Any]:
-    """Both models with this capacity."""
+    """Gives both models this capacity."""
     return {
         "gpt": {"deployments": [{"upstream": "one"}], "capacity": capacity},
         "claude": {"deployments": [{"upstream": "two"}], "capacity": capacity},
@@ -40,7 +40,7 @@ def models(**capacity: Any) -> dict[str, Any]:
 async def before(
     on_request: Callable[[Exchange], None] | None = None, **capacity: Any
 ) -> AsyncIterator[tuple[Stand, ManualProvider]]:
-    """A gateway before a provider of this capacity."""
+    """Runs a gateway in front of a provider with this capacity."""
     async with (
         ManualProvider(on_request) as provider,
         standing(config_of(provider.url, timeout={"total": "60s"}, models=models(**capacity))) as stand,
@@ -49,7 +49,7 @@ async def before(
 
 
 def gate(stand: Stand, form: Form = CHAT) -> GateSnapshot:
-    """Of the only account in these tests."""
+    """Gate of the only account in these tests."""
     return stand.deployment(form.deployment).gates.all()[0].snapshot(time.monotonic())
 
 
@@ -60,13 +60,13 @@ def waiting(stand: Stand, form: Form = CHAT) -> int:
 def begin(
     stand: Stand, name: str, priority: str | None = None, headers: Mapping[str, str] | None = None, form: Form = CHAT
 ) -> asyncio.Task[Reply]:
-    """A call whose body says its name."""
+    """Starts a call that carries its name in the body."""
     said = {"x-llm-guard-priority": priority} if priority else {}
     return asyncio.create_task(ask(stand.url, form.path, form.body(user=name), {**said, **(headers or {})}))
 
 
 async def first(stand: Stand, provider: ManualProvider) -> asyncio.Task[Reply]:
-    """A call that the provider has met, and has not answered."""
+    """Starts a call that has reached the provider and is not answered yet."""
     call = begin(stand, "first")
     await eventually(lambda: provider.open)
     return call
@@ -75,7 +75,7 @@ async def first(stand: Stand, provider: ManualProvider) -> asyncio.Task[Reply]:
 async def queued(
     stand: Stand, *names: str, priority: str | None = None, headers: Mapping[str, str] | None = None
 ) -> list[asyncio.Task[Reply]]:
-    """Calls that wait, one behind the other."""
+    """Starts calls that wait in the queue, one after the other."""
     calls = []
     for name in names:
         length = waiting(stand) + 1
@@ -85,7 +85,8 @@ async def queued(
 
 
 async def answer_one_by_one(provider: ManualProvider, count: int) -> list[str]:
-    """Answers the next `count` exchanges; the names of all calls that the provider has met, in that order."""
+    """Answers the next `count` exchanges and returns the names of all calls that have reached the provider, in
+    order."""
     for _ in range(count):
         await eventually(lambda: provider.open)
         provider.open[0].answer(*CHAT.ok)
@@ -163,7 +164,7 @@ async def test_limit_holds_for_all_callers_together() -> None:
         assert provider.most_open == 2
 
 
-# the line
+# the wait queue
 
 
 async def test_calls_are_served_in_their_order_and_those_in_a_hurry_first() -> None:
@@ -179,7 +180,8 @@ async def test_calls_are_served_in_their_order_and_those_in_a_hurry_first() -> N
         calls += await queued(stand, "normal-1", headers=app)
         calls += await queued(stand, "normal-2", priority="normal", headers=app)
         calls += await queued(stand, "high-1", "high-2", priority=" High", headers=app)
-        # After three turns of others a lower priority has its first; later ones depend on how long calls take.
+        # After three grants of higher priority a lower priority gets its first; later ones depend on how long calls
+        # take.
         order = ["first", "high-1", "high-2", "normal-1", "low", "normal-2"]
         assert await answer_one_by_one(provider, 6) == order
         assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
@@ -226,7 +228,7 @@ async def test_wait_is_logged_and_counted() -> None:
         assert await stand.metric("llm_guard_queue_wait_seconds_count", deployment="one/gpt") == 1
 
 
-# no room
+# a full queue
 
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=name_of)
@@ -241,7 +243,7 @@ async def test_full_line_refuses_at_once_and_says_when_to_come_back(form: Form, 
         reply = await form.ask(stand.url, stream=is_stream)
         assert reply.took_s <= SHED_S + stand.lag_s - lag_s
         assert refusal(reply) == (429, "limit", "true")
-        # One is served and two wait, at a second each as far as is known.
+        # One is being served and two wait, at an estimated second each.
         assert 1000 <= int(reply.headers["retry-after-ms"]) <= 4000
         assert int(reply.headers["retry-after"]) == math.ceil(int(reply.headers["retry-after-ms"]) / 1000)
         assert form.error_of(reply)["type"] in ("rate_limit_error", "rate_limit_exceeded", "requests")
@@ -276,7 +278,7 @@ async def test_call_waits_no_longer_than_it_may() -> None:
 
 
 async def test_wait_that_is_sure_to_be_in_vain_is_not_begun() -> None:
-    """One is in flight, and uses last a second as far as is known."""
+    """One call is in flight, at an estimated duration of a second."""
     async with before(concurrency=1, queue_wait="300ms") as (stand, provider):
         call = await first(stand, provider)
         reply = await begin(stand, "late")
@@ -415,7 +417,7 @@ async def test_reload_with_less_room_evicts_nobody(tmp_path: Path) -> None:
 
 
 async def test_offer_above_the_providers_rate_is_paced_and_served() -> None:
-    """Two thirds more than it serves, for two seconds beyond its burst."""
+    """The offered rate is two thirds above the provider's, for two seconds beyond its burst."""
     rate, seconds = 60, 2.0
     model = f"gpt+limit:{rate}/s"
     async with MockProvider() as provider:
@@ -455,7 +457,7 @@ async def test_rate_limit_headers_of_a_429_set_the_pace() -> None:
 
 
 async def test_wait_for_the_pace_of_one_caller_is_nobody_elses() -> None:
-    """The headers say two calls a second, and that none is left."""
+    """The headers allow two calls a second, and say that none is left."""
     spent = {
         "x-ratelimit-limit-requests": "120", "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "60s",
     }  # fmt: skip

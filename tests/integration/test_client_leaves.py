@@ -1,4 +1,5 @@
-"""The client goes away: the provider is left at once, nothing more is tried, and nobody is blamed."""
+"""When the client disconnects, the upstream exchange is aborted at once, nothing more is tried, and no deployment is
+blamed."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 
 
 async def check_left(stand: Stand, provider: ScriptedProvider, left_at: float, attempts: int = 1) -> None:
-    """The provider saw its connection close in time; the call is the client's to answer for, and is over."""
+    """Checks that the provider saw its connection close in time, and that the call is over and recorded as the
+    client's."""
     connection = provider.connections[-1]
     assert await connection.closed_within(1)
     assert connection.is_closed_by_peer
@@ -43,7 +45,7 @@ async def check_recorded(stand: Stand, attempts: int = 1) -> None:
 
 
 def check_blameless(stand: Stand, form: Form, *, has_begun: bool = False) -> None:
-    """Of an answer that had begun the deployment has shown that it serves."""
+    """Checks that no failure was counted; a response that had begun counts as a success for the breaker."""
     snapshot = stand.breaker(form.deployment)
     assert (snapshot.calls, snapshot.failures, snapshot.consecutive_failures) == (int(has_begun), 0, 0)
     assert stand.deployment(form.deployment).last_success_wall is None

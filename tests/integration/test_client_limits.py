@@ -1,4 +1,4 @@
-"""What a client key may use, over real sockets: who is refused, what the answer says, and what is given back."""
+"""Limits of client keys over real sockets: which calls are refused, what the response says, and what is refunded."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ async def test_client_that_leaves_is_charged_its_estimate_and_gives_back_its_pla
 
 @pytest.mark.parametrize("coding", ["gzip", "identity"])
 async def test_stream_without_usage_is_charged_by_its_events(coding: str) -> None:
-    """Providers send no usage in a stream unless the client asks for it: limits would hold for nobody else."""
+    """Providers send no usage in a stream unless the client requests it: without an estimate such clients would be
+    unlimited."""
     stream: list[Respond] = [stream_head(), *[chunk(CHAT.token)] * 50, *CHAT.good_stream[-2:]]
     async with limited(stream, stream, tokens_per_day=100) as (stand, provider):
         body = CHAT.body(stream=True)
@@ -157,7 +158,7 @@ async def test_stream_that_dies_is_charged_what_came_of_it() -> None:
 
 
 async def test_deferred_calls_use_what_their_key_may_use_and_wait_until_they_may(tmp_path: Path) -> None:
-    """They would be a way around every limit: each is answered at once, and made later."""
+    """Deferred calls must not bypass limits, though each is accepted at once and executed later."""
     go_on = asyncio.Event()
     body, headers = CHAT.body(max_tokens=50), {**ASYNC, "authorization": "Bearer k-app"}
     server = keys(concurrency=1, tokens_per_day=1000, rate=2)
@@ -176,7 +177,7 @@ async def test_deferred_calls_use_what_their_key_may_use_and_wait_until_they_may
 
 
 async def eventually_failed(stand: Stand, promised: list[str]) -> str:
-    """How the first of these deferred calls has failed that has."""
+    """Waits until one of these deferred calls has failed, and returns the kind of failure."""
     async with asyncio.timeout(5):
         while True:
             for kept_id in promised:

@@ -1,6 +1,5 @@
-"""After commit nothing is retried: what a client is told when an answer breaks in the middle, and what it costs
-when it does not read.
-"""
+"""After commit nothing is retried: what a client receives when a response breaks midway, and the memory that a client
+costs that does not read."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 
 
 async def check_broken_off(stand: Stand, form: Form, reply: Reply, kind: str) -> None:
-    """Whole events, then one error event of the gateway's, then no clean end; counted once, against the provider."""
+    """Expects complete events, then one error event of the gateway's, then an unclean end; one failure of the
+    deployment."""
     assert reply.status == 200
     assert not reply.is_whole
     error = form.error_in(reply.events[-1])
@@ -51,7 +51,7 @@ def begun(form: Form) -> bytes:
     ],
 )
 async def test_stream_that_breaks_ends_in_one_error_event(form: Form, cut: tuple[Step, ...]) -> None:
-    # A reset overtakes what was sent just before it.
+    # A reset may overtake data sent just before it.
     script: list[Step] = [*form.good_stream[:-2], Pause(0.05), *cut]
     async with facing(script, retry=RETRY) as (stand, provider):
         reply = await form.ask(stand.url, stream=True)
@@ -103,7 +103,7 @@ async def test_error_event_of_the_provider_is_passed_on_once(form: Form) -> None
     async with facing(script, retry=RETRY) as (stand, provider):
         reply = await form.ask(stand.url, stream=True)
         assert reply.body.startswith(form.token + form.error)
-        # SDKs hand the flat error of a Responses stream over instead of raising: they are told once more.
+        # SDKs yield the flat error of a Responses stream instead of raising, so a second error event follows.
         assert reply.body.count(b"error") > 3 if form is RESPONSES else reply.body == form.token + form.error
         assert reply.is_whole == (form is not RESPONSES)
         (call,) = await stand.calls()
@@ -249,13 +249,13 @@ async def test_unary_answers_find_no_more_memory_than_there_is_for_all_of_them()
 
 EVENT = CHAT.token.replace("hé".encode(), b"x" * 60_000)
 HELD_BYTES = 2 * ((1 << 16) + (1 << 18))
-"""On each side of the gateway 64 KiB, and what one read of the event loop brings beyond that."""
+"""On each side of the gateway 64 KiB, plus what one read of the event loop can add."""
 IN_FLIGHT_BYTES = 24 << 20
-"""What the kernel's buffers of two loopback connections hold at the most, and some."""
+"""Upper bound of the kernel buffers of two loopback connections, with a margin."""
 
 
 async def rest_of(fountain: Fountain) -> int:
-    """What it has poured, once it has not poured for 0.2 s."""
+    """Returns the bytes sent, once none were sent for 0.2 s."""
     poured = -1
     while poured != fountain.poured or poured == 0:
         poured = fountain.poured

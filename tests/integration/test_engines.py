@@ -1,4 +1,4 @@
-"""Engines behind a running gateway: a provider in a process of its own that is killed, comes back, or never does."""
+"""Engines behind a running gateway: a provider in a process of its own that is killed and recovers, or never does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ while True:
     connection.sendall(b"HTTP/1.1 200 OK\\r\\ncontent-length: 0\\r\\n\\r\\n")
     connection.close()
 """
-"""An engine that is up in no time, and always well."""
+"""An engine that starts at once and is always healthy."""
 
 
 def command(port: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def command(port: int) -> dict[str, Any]:
 
 
 def text_of(far: str, port: int, engine: Mapping[str, Any], **sections: Any) -> str:
-    """`gpt` is served by the engine, and else from afar; `solo` by the engine alone."""
+    """Builds a config: `gpt` is served by the engine with a remote fallback; `solo` by the engine alone."""
     here = {"dialect": "openai", "base_url": f"http://127.0.0.1:{port}/v1"}
     near = {**here, "probe": {"interval": "200ms", "timeout": "1s", "max_failures": 2}}
     models = {"gpt": {"deployments": [{"upstream": "near"}, {"upstream": "one"}]}, "solo": {"deployments": [NEAR]}}
@@ -70,7 +70,7 @@ def text_of(far: str, port: int, engine: Mapping[str, Any], **sections: Any) -> 
 async def engine_behind(
     breaks_at: Path | None = None, *, is_light: bool = False, **engine: Any
 ) -> AsyncIterator[Stand]:
-    """A gateway with one engine, before a provider from afar. Once the file is there, the engine cannot start."""
+    """Runs a gateway with one engine, in front of a remote provider. Once the file exists, the engine cannot start."""
     port = free_port()
     said = {"argv": [sys.executable, "-I", "-S", "-c", LIGHT, str(port)]} if is_light else command(port)
     if breaks_at is not None:
@@ -115,7 +115,7 @@ async def admission(stand: Stand, query: str) -> dict[str, Any]:
     return dict(await get(stand.url, f"admit?{query}"))
 
 
-# back in service, or given up
+# recovery and giving up
 
 
 async def test_engine_killed_by_a_signal_is_back_by_itself_while_calls_go_to_the_fallback() -> None:
@@ -166,7 +166,7 @@ async def test_engine_that_cannot_start_is_given_up_in_time_with_audit_and_alert
         await eventually(lambda: "engine_gave_up" in firing(stand))
         assert (await get(stand.url, "health"))["failed"] == ["near/gpt", "near/solo", "near"]
         assert await asked(stand) == "one/gpt"
-        # The cause is mended, and an operator says so.
+        # The cause is fixed, and an operator resets the engine.
         marker.unlink()
         answer = await change(stand.url, "engines/reset", engine="e")
         assert (answer["now"]["state"], answer["now"]["attempts"]) == ("unhealthy", 0)
@@ -281,7 +281,7 @@ async def test_get_starts_a_spare_engine_only_where_config_and_question_say_so()
 
 
 async def test_get_of_a_viewer_or_with_a_cookie_starts_nothing() -> None:
-    """A viewer changes nothing, and any page on this host can make a browser send a GET with its cookie."""
+    """A viewer may not change anything, and any page on this host can make a browser send a GET with its cookie."""
     cookie = Credential.of("operator", "operator", SHARED)
     async with engine_behind(is_light=True, spare=True, auto_provision="on_get") as stand:
         strangers: tuple[dict[str, str], ...] = (

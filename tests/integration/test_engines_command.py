@@ -1,4 +1,4 @@
-"""An engine as a child process: real processes, all of them ended by the tests that began them."""
+"""Engines as child processes: the processes are real, and each test ends those it has started."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def pid_of(made: CommandEngine) -> int:
 
 
 async def is_exec(made: CommandEngine, program: str) -> None:
-    """The leash is over."""
+    """Waits until the launcher has been replaced by the program."""
     process = psutil.Process(await pid_of(made))
     await eventually(lambda: Path(process.exe()).name.startswith(program) or process.name().startswith(program))
 
@@ -105,7 +105,7 @@ async def test_what_an_engine_leaves_to_process_1_is_buried_before_its_next_run(
 
 @contextmanager
 def inheriting() -> Iterator[None]:
-    """As process 1 of a container this process gets the children of those that end: PR_SET_CHILD_SUBREAPER."""
+    """Makes this process inherit orphans, as process 1 of a container does: PR_SET_CHILD_SUBREAPER."""
     prctl = ctypes.CDLL(None).prctl
     assert prctl(36, 1, 0, 0, 0) == 0
     try:

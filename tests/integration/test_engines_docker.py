@@ -1,4 +1,4 @@
-"""Containers by the API of Docker and Podman, before a daemon on a socket that answers as theirs do."""
+"""Engines as containers, through the API of Docker and Podman, with a fake daemon on a socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_SUCH = (404, {"message": "No such container: vllm"})
 
 @dataclass
 class Daemon:
-    """Answers each request with the next of `answers`, the last one for ever; None: never."""
+    """Answers each request with the next of `answers`, then repeats the last one; None never answers."""
 
     path: str
     answers: list[tuple[int, Any] | None] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Units of systemd, with a `systemctl` on PATH that answers as the real one does."""
+"""Engines as systemd units, with a fake `systemctl` on PATH that answers like the real one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILED = "LoadState=loaded\nActiveState=failed\nResult=oom-kill\nExecMainStatus=
 
 
 class Systemctl:
-    """Prints `say`, complains `complain`, exits with `code`; hangs on the verbs that are told."""
+    """Prints `say`, writes `complain` to standard error and exits with `code`; hangs on the verbs in `hangs_on`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

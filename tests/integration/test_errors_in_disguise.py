@@ -1,4 +1,4 @@
-"""What a provider's error means decides what the gateway does: over real sockets, error by error."""
+"""The gateway handles an error by its meaning, not by its status: over real sockets, error by error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def ask(url: str, **extra: Any) -> tuple[int, bytes]:
 
 
 async def asked(*scripts: list[Step], errors: str = "[]", **extra: Any) -> tuple[int, int, bytes]:
-    """Requests that the provider got, and the client's answer."""
+    """Returns the number of requests sent to the provider, and the client's response."""
     async with ScriptedProvider(*scripts) as provider, gateway(provider, errors) as url:
         status, body = await ask(url, **extra)
         return len(provider.requests), status, body

@@ -1,4 +1,4 @@
-"""What a caller gets of a provider's capacity beside one that asks for all of it, over real sockets."""
+"""The share of a provider's capacity that a caller gets beside one that demands all of it, over real sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEASURED_S = 2.0
 
 @asynccontextmanager
 async def sharing(queue: int = 1000, **hog: Any) -> AsyncIterator[Stand]:
-    """A gateway before a provider that answers four calls at once, each in 20 ms."""
+    """Runs a gateway in front of a provider that answers four calls at once, each in 20 ms."""
     keys = [{"name": "hog", "key": "k-hog", **hog}, {"name": "victim", "key": "k-victim"}]
     models = {
         "gpt": {
@@ -49,7 +49,7 @@ async def keep_asking(stand: Stand, name: str, priority: str, until: float, answ
 
 
 async def answers_of(stand: Stand, *, hogs: int, victims: int, hog_priority: str) -> Counter[tuple[str, int]]:
-    """Answers by caller and status, while both ask without a pause: so many connections each."""
+    """Counts responses by caller and status, while both callers send without a pause over so many connections each."""
     answers: Counter[tuple[str, int]] = Counter()
     until = time.monotonic() + MEASURED_S
     hog = [keep_asking(stand, "hog", hog_priority, until, answers) for _ in range(hogs)]

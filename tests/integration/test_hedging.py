@@ -1,4 +1,5 @@
-"""A second attempt beside a slow one: who answers, what becomes of the other, and how many there are."""
+"""Hedging: a second attempt beside a slow one, which of them answers, what happens to the other, and how many there
+are."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from tests.fakes.waiting import eventually
 AFTER_S = 0.05
 HEDGE = {"after": f"{AFTER_S * 1000:g}ms", "max_extra": 1}
 RESERVE = 20
-"""Hedges that a route has saved up when it begins."""
+"""Hedges that a route has available when it starts."""
 
 
 def pair(front: OnRequest = None, back: OnRequest = None, **rules: Any) -> AbstractAsyncContextManager[Pair]:
-    """Two providers, and hedging between them."""
+    """Two providers, with hedging between them."""
     return pair_of(front, back, **{"hedge": HEDGE, **rules})
 
 
@@ -37,7 +38,7 @@ def origin(reply: Reply) -> tuple[int, str, str]:
 
 
 async def check_closed(exchange: Exchange, since: float, stand: Stand) -> None:
-    """The provider saw the loser's connection close in time."""
+    """Checks that the provider saw the losing attempt's connection close in time."""
     assert await exchange.left() - since <= CLOSE_S + stand.lag_s
 
 
@@ -164,7 +165,7 @@ async def test_hedge_needs_a_place_like_any_attempt() -> None:
     async with pair(capacity=capacity) as this:
         first = asyncio.create_task(CHAT.ask(this.stand.url))
         await eventually(lambda: this.back.open)
-        # Both are taken, by one call: nobody is let in beside the second.
+        # One call occupies both slots, so a second call is not admitted.
         second = asyncio.create_task(CHAT.ask(this.stand.url))
         this.front.open[0].answer(*CHAT.ok)
         assert (await first).status == 200
@@ -205,7 +206,7 @@ async def test_client_that_leaves_ends_both(how: str, is_stream: bool) -> None:
         assert this.in_flight() == 0
 
 
-# how many
+# number of hedges
 
 
 async def test_saved_hedges_are_spent_and_then_the_first_is_waited_for() -> None:
@@ -213,7 +214,7 @@ async def test_saved_hedges_are_spent_and_then_the_first_is_waited_for() -> None
     async with pair(after(6 * AFTER_S, *CHAT.ok), after(0, *CHAT.ok), hedge={**HEDGE, "max_extra": 0.05}) as this:
         replies = await asyncio.gather(*(CHAT.ask(this.stand.url) for _ in range(calls)))
         assert {reply.status for reply in replies} == {200}
-        # All are there before the first is hedged, so that what they bring finds the reserve full.
+        # All calls are there before the first is hedged, so the hedges they earn find the reserve full.
         assert RESERVE <= len(this.back.exchanges) <= RESERVE + 0.05 * calls
         assert await this.stand.metric("llm_guard_hedges_total") == len(this.back.exchanges)
         assert this.in_flight() == 0
@@ -232,7 +233,7 @@ async def test_delay_is_learned_from_the_deployments_own_answers(is_stream: bool
     async with pair(after(0.01, *answer), after(0, *answer), hedge={"after": "p95", "max_extra": 1}) as this:
         for _ in range(20):
             assert (await CHAT.ask(this.stand.url, stream=is_stream)).status == 200
-        assert not this.back.exchanges  # with fewer answers a quantile is not known
+        assert not this.back.exchanges  # with fewer responses a quantile is not known
         this.front.on_request = None
         began_at = time.monotonic()
         lag_s = this.stand.lag_s

@@ -1,4 +1,4 @@
-"""The first tokens may be held: what dies meanwhile is retried, and no client has seen it."""
+"""Prebuffering the first tokens: a stream that dies meanwhile is retried before the client has seen any of it."""
 
 from __future__ import annotations
 

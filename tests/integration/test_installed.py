@@ -1,4 +1,4 @@
-"""The installed command beside another product whose package has the same import name."""
+"""The installed command beside another product with the same import name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOREIGN = {
 
 
 class Environment:
-    """A virtual environment with the dependencies of this product, into which pip installs wheels."""
+    """A virtual environment with this product's dependencies, into which pip installs wheels."""
 
     def __init__(self, folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
@@ -47,7 +47,7 @@ class Environment:
 
 
 def foreign_wheel(folder: Path) -> Path:
-    """A wheel that pip installs under the name of the other product."""
+    """Builds a wheel that pip installs under the other product's name."""
     path = folder / "llm_guard-0.3.16-py3-none-any.whl"
     record = "llm_guard-0.3.16.dist-info/RECORD"
     with zipfile.ZipFile(path, "w") as wheel:

@@ -1,4 +1,5 @@
-"""A full disk costs letters and promises, which is counted, and no call; with room again all goes on by itself."""
+"""A full disk costs dead letters and deferred calls, which are counted, but no other call; with free space
+everything resumes by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.integration.keeping import ASYNC, LETTER, keeping, outcome, promise
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
 LARGE = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "x" * 1_000_000}]}).encode()
-"""In the file there may be room for small ones."""
+"""Large, because the file may still have room for small ones."""
 
 
 async def test_calls_go_on_while_the_disk_is_full_and_what_is_lost_is_counted(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""kill -9 at random moments: what was acknowledged is there, is answered in the end, and is not asked once it was."""
+"""After kill -9 at random moments, everything acknowledged is still there, is answered in the end, and is not
+executed again after that."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ RULES = {"deployments": [{"upstream": "one"}], "dead_letter": "always"}
 
 
 class LateClock(SystemClock):
-    """A minute late: every lease of the dead has ended."""
+    """A clock a minute ahead, at which every lease of a killed process has expired."""
 
     def wall(self) -> float:
         return SystemClock.wall() + 60
@@ -39,12 +40,12 @@ class LateClock(SystemClock):
 
 @dataclass(slots=True)
 class Client:
-    """Asks as fast as it can, and remembers what was acknowledged."""
+    """Sends calls as fast as possible and records what was acknowledged."""
 
     promised: list[str] = field(default_factory=list)
     letters: list[str] = field(default_factory=list)
     answered: dict[str, tuple[float, bytes]] = field(default_factory=dict)
-    """When it was first seen, and the answer."""
+    """When the response was first seen, and the response, by id."""
 
     async def work(self, url: str) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):  # the gateway was killed
@@ -127,7 +128,7 @@ async def _until_requeued_letters_are_answered(client: Client, url: str, provide
 
 
 async def test_call_in_execution_at_a_kill_is_sent_again_within_two_seconds_of_the_restart(tmp_path: Path) -> None:
-    with socket.socket() as reserved:  # a gateway that the system gave a port has another one after its restart
+    with socket.socket() as reserved:  # a port chosen by the system would change at the restart
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
     async with ScriptedProvider((Hold(),), CHAT.ok) as provider:
@@ -140,7 +141,7 @@ async def test_call_in_execution_at_a_kill_is_sent_again_within_two_seconds_of_t
             served.signal(signal.SIGKILL)
             await served.exit_code()
         async with serving(tmp_path / "guard.yaml", json.dumps(text)) as served:
-            await eventually(lambda: len(provider.requests) == 2, within_s=2)  # its lease lasts for 7.5 s at least
+            await eventually(lambda: len(provider.requests) == 2, within_s=2)  # its lease lasts at least 7.5 s
             await served.logged("kept calls of a process that has ended were taken over")
             client = Client()
             await _until_answered(client, served.url, [kept_id])

@@ -1,4 +1,4 @@
-"""Calls that are answered later: promised at once or on failure, tried until they are, and fetched by their owner."""
+"""Deferred calls: accepted at once or after a failure, retried until they succeed, and fetched by their owner."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ async def test_webhook_hears_that_it_is_over(tmp_path: Path) -> None:
         ):
             kept_id = await promise(stand)
             await eventually(lambda: stand.app.errands.counts.told["team", "failed"] == 1)
-            stand.app.errands.adopt(stand.app.config)  # else it is tried again in two seconds
+            stand.app.errands.adopt(stand.app.config)  # otherwise it is retried only after two seconds
             await eventually(lambda: len(got) == 2)
             headers, content = got[1]
             said = json.loads(content)
@@ -232,7 +232,7 @@ async def test_what_happens_is_counted_and_told(tmp_path: Path) -> None:
         assert await stand.metric("llm_guard_errands_total", purpose="later", outcome="answered") == 1
         assert await stand.metric("llm_guard_attempts_total", deployment="one/gpt") == 2
         assert await stand.metric("llm_guard_calls_total") == 1
-        await stand.app.errands._upkeep._look()  # it does so every few seconds
+        await stand.app.errands._upkeep._look()  # normally runs every few seconds
         assert await stand.metric("llm_guard_kept_calls", purpose="later", state="answered") == 1
         events = [each.facts for each in stand.app.ops.journal.since(0)[0] if each.kind == "promise"]
         assert [each["what"] for each in events] == ["made", "answered"]

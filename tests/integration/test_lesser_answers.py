@@ -1,4 +1,5 @@
-"""Lesser answers over real sockets: who gets one, what an operator sees of it, and the mode in which they come soon."""
+"""Fallback responses over real sockets: which calls get one, what an operator sees, and degraded mode, in which they
+come early."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def models(**more: Any) -> dict[str, Any]:
 
 
 def look(stand: Stand, after_s: float = 0.0) -> None:
-    """As the watch does by itself four times a second."""
+    """Evaluates degraded mode as the gateway does four times a second, `after_s` seconds in the future."""
     stand.app.gateway.degraded.look(stand.app._clock.now() + after_s)
 
 
@@ -47,7 +48,7 @@ def turns(stand: Stand) -> list[tuple[Any, Any]]:
     return [(each["model"], each["is_degraded"]) for each in events]
 
 
-# who gets one
+# which calls get a fallback response
 
 
 @pytest.mark.parametrize(("form", "stream"), BOTH, ids=name_of)
@@ -157,7 +158,7 @@ async def test_letter_of_a_call_that_got_something_lesser_is_named_to_its_client
         assert reply.headers["x-llm-guard-dead-letter"] == line["letter"] != ""
 
 
-# the mode
+# degraded mode
 
 
 async def test_degraded_route_answers_soon_where_its_provider_hangs() -> None:
@@ -223,7 +224,7 @@ async def test_mode_is_seen_everywhere() -> None:
         assert without_instants(shown) == without_instants(view)
 
 
-# an operator's word
+# operator overrides
 
 
 async def test_operator_enters_and_leaves_and_all_of_it_is_written_down() -> None:

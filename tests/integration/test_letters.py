@@ -1,4 +1,5 @@
-"""Dead letters: calls that nobody could answer are kept, shown to operators, asked again exactly once, and deleted."""
+"""Dead letters: calls that no deployment could answer are stored, shown to operators, requeued exactly once, and
+deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ CANARY = "canary"
 
 
 async def letter(stand: Stand, form: Form = CHAT, headers: Mapping[str, str] | None = None) -> str:
-    """The id under which a call is kept that has failed."""
+    """Makes a call that fails and returns the id of its dead letter."""
     reply = await ask(stand.url, form.path, form.body(), headers)
     assert reply.status >= 400
     return reply.headers["x-llm-guard-dead-letter"]
@@ -35,13 +36,13 @@ async def listed(stand: Stand, query: str = "") -> list[str]:
 
 
 async def settled(stand: Stand, count: int, state: str) -> None:
-    """Waits until so many are in a state."""
+    """Waits until `count` dead letters are in this state."""
     async with asyncio.timeout(5):
         while len(await listed(stand, f"?state={state}")) != count:  # noqa: ASYNC110  # of another thread
             await asyncio.sleep(0.01)
 
 
-# which calls are kept
+# which calls are stored
 
 
 async def test_letter_is_acknowledged_and_lies_on_the_disk(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ async def test_owner_sees_what_became_of_his_letter(tmp_path: Path) -> None:
         assert (await shown(stand, kept_id, {"authorization": "Bearer other"})).status == 404
 
 
-# again
+# requeueing
 
 
 async def test_letter_is_asked_again_with_the_key_of_now(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ async def test_letters_wait_for_their_turn(tmp_path: Path) -> None:
         assert found[ids[1]]["due"] is not None
 
 
-# chosen, shown, deleted
+# selecting, showing, deleting
 
 
 async def test_letters_are_listed_newest_first_and_filtered(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A gateway's life as its operator sees it: how it starts, reloads, drains and ends; what it shows of itself."""
+"""A gateway's life cycle: start, reload, drain and end, and its public metrics."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_address_that_is_taken_while_the_gateway_starts_is_told(
 
 
 def gated(form: Form, gate: asyncio.Event) -> list[Step]:
-    """A stream that is held up after its first token."""
+    """A stream that pauses after its first token."""
     return [*form.good_stream[:-2], Pause(gate), *form.good_stream[-2:]]
 
 
@@ -277,7 +277,7 @@ async def test_running_stream_outlives_the_reload_that_removes_its_model(path: P
         assert (await running).body == CHAT.stream_bytes
 
 
-# shows
+# admin pages and metrics
 
 
 OPERATOR_PATHS = ("/healthz", "/readyz", "/metrics")
@@ -319,11 +319,11 @@ LABELS = {
     "config_last_reload_successful": set(),
     "config_rolled_back": set(),
 }
-"""Every family by its name without `llm_guard_` and `_total`: dashboards and alerts are written against these."""
+"""Every metric family, without `llm_guard_` and `_total`: dashboards and alerts depend on these names."""
 
 
 async def traffic(url: str) -> list[Reply]:
-    """A retry, a fallback, a timeout, a stream, a refusal, and tokens counted."""
+    """Causes a retry, a fallback, a timeout, a stream, a refusal, and token counts."""
     return [
         await CHAT.ask(url),
         await CHAT.ask(url, stream=True),

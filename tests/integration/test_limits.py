@@ -1,5 +1,5 @@
-"""Each timeout alone, but for `stall` (`test_stream_stalls`): the client's answer, what is counted, and how soon the
-provider is left."""
+"""Each timeout on its own except `stall` (see `test_stream_stalls`): the client's response, the metrics, and how
+soon the upstream connection is closed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.fakes.waiting import eventually
 LIMIT_S = 0.2
 LIMIT = "200ms"
 EARLY_S = 0.02
-"""The gateway begins to count a moment before the provider sees the connection, and a loop's clock is coarse."""
+"""Tolerance in seconds: the gateway's timer starts a moment before the provider sees the connection, and a loop's
+clock is coarse."""
 
 both = pytest.mark.parametrize(("form", "is_stream"), BOTH, ids=name_of)
 unary = pytest.mark.parametrize("form", UNARY, ids=name_of)
@@ -33,7 +34,7 @@ def drip(step: Respond, times: int = 30, every_s: float = 0.05) -> list[Respond 
 
 
 async def check_answer(stand: Stand, form: Form, reply: Reply, limit: str) -> None:
-    """A 504 in the form's dialect, soon after the limit, counted under its name."""
+    """Expects a 504 in the form's dialect, soon after the limit, counted under the limit's name."""
     assert reply.status == 504
     assert reply.is_whole
     error = form.error_of(reply)
@@ -45,7 +46,8 @@ async def check_answer(stand: Stand, form: Form, reply: Reply, limit: str) -> No
 
 
 async def check_event(stand: Stand, form: Form, reply: Reply, limit: str) -> None:
-    """An error event after whole events, no clean end, soon after the limit, counted under its name."""
+    """Expects an error event after complete events, no clean end, soon after the limit, counted under the limit's
+    name."""
     assert reply.status == 200
     assert not reply.is_whole
     *passed, last = reply.events
@@ -64,13 +66,13 @@ async def check_counted(stand: Stand, form: Form, limit: str) -> None:
 
 
 async def check_left(stand: Stand, provider: ScriptedProvider, limit_s: float = LIMIT_S) -> None:
-    """The provider's last connection was closed by the gateway, at the limit."""
+    """Checks that the gateway closed the provider's last connection at the limit."""
     connection = provider.connections[-1]
     assert await connection.closed_within(1)
     assert connection.is_closed_by_peer
     assert connection.closed_at is not None
     stayed_s = connection.closed_at - connection.opened_at
-    # A late loop notes the opening of a connection late, too.
+    # A late loop records the opening of a connection late, too.
     assert limit_s - EARLY_S - stand.lag_s <= stayed_s <= limit_s + CLOSE_S + stand.lag_s
 
 
@@ -268,7 +270,7 @@ async def test_total_limit_holds_over_attempt_wait_and_stream_together(form: For
         assert await stand.metric("llm_guard_timeouts_total", limit="total") == 1
 
 
-# an upload that is stuck
+# a stuck upload
 
 
 @pytest.mark.parametrize(("limit", "is_stream"), [("attempt", False), ("first_token", True), ("total", False)])
@@ -281,7 +283,7 @@ async def test_upload_to_a_provider_that_does_not_read_is_dropped_at_the_limit(l
         ended_s = time.monotonic() - began_at
         assert reply.status == 504
         await check_counted(stand, CHAT, limit)
-        # The five megabytes are parsed and copied in this very loop before the limit begins.
+        # The five megabytes are parsed and copied in this loop before the limit begins.
         assert ended_s <= LIMIT_S + CLOSE_S + stand.lag_s + 0.1
         async with asyncio.timeout(5):
             assert await provider.read_rest() < 5_000_000
@@ -316,7 +318,7 @@ async def test_provider_behind_tls_is_left_at_the_limit(
             assert await provider.closed_within(1)
             closed_at = provider.connections[-1].closed_at
             assert closed_at is not None
-            # Two processes share the machine: what one of them waits for the other cannot be measured.
+            # Two processes share the machine; the time that one waits for the other cannot be measured.
             assert closed_at - asked_at <= LIMIT_S + CLOSE_S + 0.1
             counted = (await fetch(f"{served.url}/metrics")).text
             assert total(counted, "llm_guard_timeouts_total", deployment="two/claude", limit=limit) == 1

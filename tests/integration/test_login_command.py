@@ -1,4 +1,4 @@
-"""`llm-guard login`, and how commands find the gateway's token: also while it is down."""
+"""`llm-guard login`, and how commands find the gateway's token, also while the gateway is down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.chaos.stand import Stand, config_text, facing
 from tests.chaos.wire import Reply, ask
 from tests.tokens import NAMED, OPS, VIEWER
 
-URL = "http://127.0.0.1:9"  # nobody is asked
+URL = "http://127.0.0.1:9"  # never contacted
 HOST = {"host": "localhost"}
 NO_TOKEN = {"token": ""}
 NO_ENV: Mapping[str, str | None] = {"LLM_GUARD_OPS_TOKEN": None}
@@ -46,7 +46,7 @@ async def test_link_is_made_while_the_gateway_is_down_and_opens_it_when_it_is_up
         1,
         True,
     )
-    assert not (tmp_path / "s").exists()  # a file of this user might not be the gateway's to read
+    assert not (tmp_path / "s").exists()  # the gateway might not be able to read a file created by this user
     async with facing(ops=ops):
         pass
     links = [await command("login", "-c", file) for _ in range(2)]

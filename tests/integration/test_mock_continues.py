@@ -1,4 +1,4 @@
-"""The mock goes on with a text that is given back to it, in every format, as the official SDKs see it."""
+"""The mock continues a text that is given back to it, in every format, as seen through the official SDKs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def anthropic(provider: MockProvider) -> AsyncIterator[AsyncAnthropic]:
 
 
 async def chat(openai: AsyncOpenAI, *messages: Any, model: str = "m", **fields: Any) -> list[str]:
-    """The pieces of a streamed answer, each counted in its usage."""
+    """Returns the pieces of a streamed response, after checking its usage against their number."""
     stream = await openai.chat.completions.create(
         model=model, messages=list(messages), stream=True, stream_options={"include_usage": True}, **fields
     )

@@ -1,4 +1,4 @@
-"""The mock's faults and its life, seen from bare sockets and a plain client."""
+"""The mock's faults and life cycle, seen from bare sockets and a plain client."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def read_until_broken(response: aiohttp.ClientResponse) -> bytes:
 
 
 def tokens_in(stream: bytes) -> int:
-    """Token events of an OpenAI chat stream."""
+    """Counts the token events of an OpenAI chat stream."""
     return sum(stream.count(f'"content":"{word}"'.encode()) for word in set(say(8)))
 
 

@@ -1,4 +1,4 @@
-"""The load generator against the mock and against bytes that only a scripted provider sends."""
+"""The load generator against the mock, and against bytes that only a scripted provider sends."""
 
 from __future__ import annotations
 

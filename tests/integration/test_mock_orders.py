@@ -1,4 +1,4 @@
-"""What the mock does when it is told at run time, and how it serves no more than it can: from a plain client."""
+"""Control of the mock at run time, and its capacity limit, seen from a plain client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mock provider as the official SDKs see it."""
+"""The mock provider seen through the official SDKs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `stream` that is not `true`, but that some servers take for it: the form of the answer decides."""
+"""`stream` flags that are not `true` but that some servers accept as true: the form of the response decides."""
 
 from __future__ import annotations
 

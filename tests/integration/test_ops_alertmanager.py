@@ -1,4 +1,4 @@
-"""What a real Alertmanager makes of what it is sent."""
+"""Alerts sent to a real Alertmanager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From calls that fail to whoever is told, over the wire; and what an operator says to it."""
+"""Alerts over real sockets, from failing calls to webhooks, with the operator's silences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def alerts(stand: Stand) -> AlertsView:
 
 
 async def firing(stand: Stand, count: int = 1) -> list[AlertView]:
-    """Once there are so many."""
+    """Waits until `count` alerts are firing and returns the view."""
     async with asyncio.timeout(5):
         while len(found := (await alerts(stand)).firing) != count:  # noqa: ASYNC110 - it is behind a page
             await asyncio.sleep(0.02)
@@ -54,7 +54,7 @@ async def fail_calls(stand: Stand, count: int = 3) -> None:
 
 
 def sent(receiver: ScriptedProvider) -> list[Any]:
-    """The bodies of all requests."""
+    """Returns the bodies of all requests."""
     return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in receiver.requests]
 
 
@@ -123,7 +123,7 @@ async def test_dead_webhook_keeps_no_call_waiting_and_no_process_alive() -> None
         assert sorted((line["webhook"], line["count"]) for line in lost) == [("dead", 1), ("slow", 1)]
 
 
-# an operator's word
+# silences
 
 
 async def test_silenced_alert_is_not_told_until_it_is_unsilenced() -> None:

@@ -1,4 +1,4 @@
-"""All of the operator's pages: what they promise of themselves, and what holds for each of them."""
+"""All pages of the admin API: their description, and the rules that hold for each of them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.chaos.wire import ask
 from tests.integration.operating import HERE, get, running
 
 LOGINS = {"/dashboard/login", "/dashboard/logout"}
-"""Of a browser; that is no change of the gateway."""
+"""They change a browser's session and nothing in the gateway."""
 QUESTIONS = {"/admin/explain", "/admin/config/validate", *LOGINS}
-"""They are asked with a body, and change nothing."""
+"""Pages that take a body and change nothing."""
 CHANGES: dict[str, dict[str, Any]] = {
     "/admin/admit": {"model": "gpt"},
     "/admin/alerts/silence": {"alert": "*", "for": "1m"},
@@ -60,7 +60,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "/admin/log-levels": {"logger": "llm_guard.app", "level": "info"},
     "/admin/probes/now": {},
 }
-"""One that can be made, for every page: in this order."""
+"""A valid change for every page, to be made in this order."""
 ENGINES = {"e": {"upstreams": ["own"], "docker": {"container": "e", "socket": "/no/such"}, "spare": True}}
 OWN = {"own": {"dialect": "openai", "base_url": "http://127.0.0.1:9/v1"}}
 CLIENTS = {"client_keys": [{"name": "app", "key": "k-app", "limits": {"rate": 100}}]}
@@ -124,7 +124,7 @@ async def test_question_with_a_body_changes_nothing() -> None:
 
 
 async def fingerprint(stand: Stand) -> dict[str, Any]:
-    """Everything that an operator can change, and what happened."""
+    """Captures everything that an operator can change, and the events."""
     now = stand.app._clock.now()
     return {
         "events": stand.app.ops.journal.last_id,
@@ -247,7 +247,7 @@ async def test_every_figure_says_in_the_description_what_it_is_and_of_which_time
             f"{name}.{each}"
             for name in shown
             for each, schema in schemas[name]["properties"].items()
-            if not schema.get("description") and each != "kind"  # of a message
+            if not schema.get("description") and each != "kind"  # the discriminator of a message
         ]
         assert silent == []
         assert "last 100 calls" in schemas["Traffic"]["properties"]["success_rate"]["description"]
@@ -268,15 +268,16 @@ async def test_headers_that_a_page_reads_are_described() -> None:
 
 
 NOT_TRIED = ("/admin/events", "/admin/events/ws", "/admin/alerts/test", "/admin/config/reload")
-"""Endless, or sent to others, or read from a file."""
+"""Endless, sent to other hosts, or read from a file."""
 load_all_checks()
 
 
 def with_real_names(document: dict[str, Any]) -> dict[str, Any]:
-    """The description, in which a deployment is one that there is."""
+    """Restricts the description's deployments and engines to existing ones."""
     for schema in document["components"]["schemas"].values():
         fields = schema.get("properties", {})
-        if "deployment" in fields and schema.get("additionalProperties") is False:  # so it is taken, not given
+        # Only request bodies forbid additional properties.
+        if "deployment" in fields and schema.get("additionalProperties") is False:
             fields["deployment"] = {"enum": ["one/gpt", "two/claude"]}
             for optional in fields.keys() & {"upstream", "model"}:
                 fields[optional] = {"type": "null"}
@@ -286,7 +287,7 @@ def with_real_names(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def try_all(url: str, document: dict[str, Any], mode: GenerationMode) -> dict[str, set[int]]:
-    """The statuses that each operation has answered with; raises for what does not match the description."""
+    """Returns the statuses of each operation; raises if a response does not match the description."""
     return {operation.label: try_one(url, operation, mode) for operation in operations_of(document, mode)}
 
 
@@ -310,7 +311,7 @@ def try_one(url: str, operation: APIOperation[Any, Any, Any, Any], mode: Generat
     def check(case: Any) -> None:
         response = case.call(base_url=url, headers=HERE)
         statuses.add(response.status_code)
-        case._has_explicit_auth = True  # then it is also tried without a token, and with a wrong one
+        case._has_explicit_auth = True  # makes it also try without a token and with a wrong one
         case.validate_response(response, checks=CHECKS.get_all())
 
     check()
@@ -324,7 +325,7 @@ async def test_answers_are_what_the_description_says(monkeypatch: pytest.MonkeyP
         document = with_real_names(await document_of(stand))
         seen = await asyncio.to_thread(try_all, stand.url, document, GenerationMode.POSITIVE)
         never = {label for label, statuses in seen.items() if 200 not in statuses}
-        # Nothing was adopted before, no call and no client key has such a name, and nobody was silenced.
+        # There is no earlier config, no call, client key or dead letter with such a name, and no silence.
         assert never <= {
             "POST /admin/config/roll-back", "GET /admin/calls/{id}", "POST /admin/alerts/unsilence",
             "GET /admin/dead-letters/{id}", "DELETE /admin/dead-letters/{id}", "POST /admin/clients/reset",
@@ -336,7 +337,8 @@ async def test_what_the_description_does_not_allow_is_refused(monkeypatch: pytes
     monkeypatch.setattr(penalty, "WRONG_TOKEN_S", 0.0)
     async with facing(CHAT.ok) as (stand, _):
         document = await document_of(stand)
-        del document["components"]["schemas"]["ConfigText"]["properties"]["text"]["maxLength"]  # it writes megabytes
+        # Otherwise it generates megabytes of text.
+        del document["components"]["schemas"]["ConfigText"]["properties"]["text"]["maxLength"]
         seen = await asyncio.to_thread(try_all, stand.url, document, GenerationMode.NEGATIVE)
         assert len(seen) > 12
         assert not [line for line in stand.log if line["event"] == "a page failed"]

@@ -1,4 +1,4 @@
-"""What operators did is known after the gateway has gone, and when its disk fails they can act all the same."""
+"""The audit trail survives the gateway, and a failing disk does not prevent changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a call failed: what is kept of calls, what is told of those that run, and what would become of one now."""
+"""Diagnosis of calls: recorded calls, running calls, and the explanation of a call that is not made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.tokens import BEARER, SHARED
 BUSY = (whole(503, b'{"error":{"message":"The server is currently overloaded"}}'),)
 RETRY = {"max_attempts": 2}
 HERE = {"host": "localhost", **BEARER}
-"""Whose name the operator's side is known by."""
+"""Headers of an operator's requests."""
 
 
 async def get(stand: Stand, path: str) -> Any:
@@ -42,7 +42,7 @@ async def command(stand: Stand, *arguments: str, env: Mapping[str, str] | None =
     )  # fmt: skip
 
 
-# what is kept
+# recorded calls
 
 
 async def test_call_that_was_retried_is_told_attempt_by_attempt() -> None:
@@ -173,7 +173,7 @@ async def test_nothing_is_kept_where_nothing_is_to_be_kept() -> None:
         assert (await get(stand, "/admin/calls"))["calls"] == []
 
 
-# every answer has its id
+# every response has the call's id
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ async def test_breaker_that_changes_says_which_call_made_it() -> None:
         assert line["request_id"] == reply.headers["x-llm-guard-request-id"]
 
 
-# what would become of a call
+# explanations
 
 
 async def test_explanation_names_the_deployment_that_is_asked_and_sends_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The config as operators see it and change it while the gateway runs."""
+"""The config as operators see and change it while the gateway runs."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_deployment_that_changes_its_address_stays_drained_without_a_gap(t
 
 
 WEAK = "\udcff"
-"""Not to be written down as bytes."""
+"""Cannot be encoded as UTF-8."""
 
 
 def no_table(*_args: object) -> Any:
@@ -174,7 +174,7 @@ async def test_reload_that_raises_something_unforeseen_changes_nothing(
 
 
 def broken(where: str, config: Config) -> Config:
-    """As no check lets it through."""
+    """Makes the config invalid in a way that validation would not allow."""
     server, ops = config.server, config.ops
     if where == "client keys":
         keys = (ClientKey.model_construct(name="app", key=WEAK),)
@@ -186,7 +186,7 @@ def broken(where: str, config: Config) -> Config:
 
 
 def running_by(stand: Stand) -> list[object]:
-    """All that a reload would change."""
+    """Returns everything that a reload would change."""
     app = stand.app
     (_, listener) = app._listeners[0]
     settings = [(each.breaker.settings, each.gates.settings) for each in app.gateway.deployments()]

@@ -1,4 +1,4 @@
-"""An operator acts on a running gateway: breakers, deployments, limits. What calls see of it, and how it ends."""
+"""Operator actions on a running gateway: breakers, deployments and limits, their effect on calls, and how they end."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ HOUR = {"for_": "1h"}
 
 
 async def served_by(stand: Stand, model: str = "gpt") -> str | None:
-    """The deployment that a call is answered by, or who has refused it."""
+    """Makes a call and returns the deployment that answered it, or the reason for its refusal."""
     reply = await CHAT.ask(stand.url, model=model)
     return reply.headers.get("x-llm-guard-deployment") or reply.headers.get("x-llm-guard-refused-by")
 
 
 def held_up(gate: asyncio.Event) -> list[Step]:
-    """A stream that goes on only then."""
+    """A stream that waits for `gate` before its end."""
     return [*CHAT.good_stream[:-2], Pause(gate), *CHAT.good_stream[-2:]]
 
 
 def pass_s(stand: Stand, seconds: float) -> None:
-    """What is looked at four times a second sees so much later."""
+    """Runs the check that normally runs four times a second, as if so much time had passed."""
     now = stand.app._clock.now() + seconds
     stand.app.ops._controls.look(now)
 
@@ -43,7 +43,7 @@ async def view(stand: Stand, label: str) -> dict[str, Any]:
     return dict(found[0])
 
 
-# out of service, and back
+# draining and cordoning
 
 
 async def test_drained_deployment_gets_no_new_calls_and_ends_the_running_ones() -> None:
@@ -97,7 +97,7 @@ async def test_names_under_a_drained_pattern_get_no_call_at_all() -> None:
         assert await served_by(stand, "m-0") == "one/m-*"
 
 
-# one breaker, or several
+# breaker overrides
 
 
 async def test_breaker_that_is_forced_open_is_shown_and_ends_by_itself() -> None:
@@ -146,7 +146,7 @@ async def test_one_name_under_a_pattern_is_forced_open_alone() -> None:
         assert [await served_by(stand, name) for name in ("m-1", "m-2")] == ["one/m-*"] * 2
 
 
-# how many at once
+# concurrency limits
 
 
 async def test_limit_holds_at_once_and_is_lifted_by_a_reset() -> None:
@@ -180,7 +180,7 @@ async def test_call_that_waits_is_let_in_as_soon_as_there_is_room() -> None:
         assert (await running).is_whole
 
 
-# what is refused
+# refused changes
 
 
 @pytest.mark.parametrize(

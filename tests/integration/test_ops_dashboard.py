@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.stand import config_of, standing
 from tests.chaos.wire import ask
 
-URL = "http://127.0.0.1:9"  # nobody is asked
+URL = "http://127.0.0.1:9"  # never contacted
 
 
 @pytest.mark.parametrize("path", ["/dashboard", "/dashboard/style.css", "/dashboard/main.js"])

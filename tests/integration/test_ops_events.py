@@ -1,4 +1,4 @@
-"""Events as they come, over the wire: server-sent, and over a WebSocket."""
+"""Live events over the wire: server-sent events and WebSocket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines are written, changed while the gateway runs; and what a call's line looks like to people."""
+"""Log levels changed at run time, and the console format of a call's log line."""
 
 from __future__ import annotations
 

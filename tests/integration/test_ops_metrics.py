@@ -1,4 +1,4 @@
-"""/metrics over a real socket: what is on it after calls and during them, in both formats."""
+"""/metrics over a real socket, after calls and during them, in both formats."""
 
 from __future__ import annotations
 

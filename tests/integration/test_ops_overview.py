@@ -1,4 +1,4 @@
-"""What an operator sees of calls and deployments, over the wire."""
+"""The operator's overview of calls and deployments over real sockets."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ async def test_breaker_that_is_being_tried_has_no_next_probe() -> None:
 
 
 class Breathing(SystemClock):
-    """Counts what is looked at between two pauses."""
+    """Counts the items processed between two pauses."""
 
     def __init__(self) -> None:
         self.most = self._looks = 0
@@ -297,12 +297,12 @@ async def test_reasons_of_readiness_are_bounded() -> None:
 
 
 async def test_reasons_of_readiness_are_looked_for_once_a_second_at_most() -> None:
-    """A viewer may ask as often as it likes."""
+    """Readiness reasons are cached, because a viewer may send requests at any rate."""
     async with facing(GOOD) as (stand, _):
         assert (await look(stand.url, "/readyz")).text == "ready\nhealth: healthy\n"
         stand.deployment("one/gpt").breaker.force("forced_open", 0.0)
         health = stand.app.ops._health
-        health._looked_at += 60.0  # however slow this test is
+        health._looked_at += 60.0  # ensures that the cached reasons are still valid, however slow this test is
         asked = Asked("GET", "/readyz", {}, caller=Caller("vic", "viewer"))
         assert (await health._ready(asked)).body == b"ready\nhealth: healthy\n"
         health._looked_at -= 61.0

@@ -1,4 +1,4 @@
-"""A process that is killed, and the next one: what had been told and said is not lost with it."""
+"""State that survives the kill of a process: alerts already sent and operator overrides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text(folder: Path, port: int, url: str = "http://127.0.0.1:9", **sections: A
 
 
 def a_port() -> int:
-    """Which nobody listens on."""
+    """Returns a port on which no process listens."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -45,7 +45,7 @@ def file_in(folder: Path) -> Path:
 
 
 def kept(folder: Path) -> dict[str, Any]:
-    """What the one gateway wrote down for the next; empty: nothing."""
+    """Returns the state that a gateway saved for the next one; empty if there is none."""
     said: dict[str, Any] = json.loads(file_in(folder).read_bytes()) if [*folder.glob("gateway-*.json")] else {}
     return said
 
@@ -56,7 +56,7 @@ async def kill(served: Served) -> None:
 
 
 def sent(receiver: ScriptedProvider) -> list[tuple[str, str, str]]:
-    """State, id and beginning of every alert that came."""
+    """Returns state, id and start of every alert received."""
     bodies = [json.loads(request.partition(b"\r\n\r\n")[2]) for request in receiver.requests]
     return [(each["state"], each["id"], each["since"]) for body in bodies for each in body["alerts"]]
 
@@ -137,7 +137,7 @@ async def test_modes_and_stopped_engines_outlive_the_process(tmp_path: Path) -> 
 
 
 async def words(url: str) -> list[object]:
-    """What holds by an operator's word."""
+    """Returns everything that an operator override has set."""
     deployments = [
         (each["deployment"], each["breaker"]["state"], each["breaker"]["reason"], each["hold"] and each["hold"]["kind"])
         for each in await get(url, "deployments")
@@ -198,7 +198,7 @@ async def test_restart_that_undoes_a_roll_back_is_in_the_trail(tmp_path: Path) -
         path.write_text(text(folder, port, retry={"max_attempts": 2}))
         await change(stand.url, "config/reload")
         await change(stand.url, "config/roll-back")
-    for _ in range(2):  # it is said once
+    for _ in range(2):  # recorded only once
         async with running(path) as stand:
             assert [(who, what) for who, what, *_ in await audit(stand.url)] == [
                 ("start", "config.reload"), ("ann from 127.0.0.1", "config.roll-back"),

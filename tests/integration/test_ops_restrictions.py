@@ -1,4 +1,4 @@
-"""Whatever refuses calls over real sockets: an operator finds it in one list, and lifts it as the list says."""
+"""Everything that refuses calls, over real sockets: one list shows it to an operator and says how to lift it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.integration.test_callers import poisoned
 from tests.tokens import BEARER
 
 CALLERS_MISTAKES: set[RefusedBy] = {"auth", "scope", "request", "route"}
-"""What the caller alone can mend is in no list."""
+"""Refusals that only the caller can fix, and that are therefore not listed."""
 
 LIMITED = b'{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}'
 SPENT = b'{"error":{"message":"no balance","type":"insufficient_quota","code":"insufficient_quota"}}'
@@ -45,15 +45,15 @@ SLOWLY: Sequence[Step] = [Pause(0.4), whole(200, CHAT.answer)]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A gateway that refuses a call now."""
+    """A gateway that currently refuses a call."""
 
     stand: Stand
     admin: str
-    """The URL of the operator's side."""
+    """URL of the admin API."""
     ask: Callable[[], Awaitable[Reply]]
-    """The call that is refused, once more."""
+    """Makes the refused call again."""
     config: tuple[Path, str] | None = None
-    """A config file, and what an operator writes into it before the restriction is lifted."""
+    """A config file, and the text that an operator writes to it before the restriction is lifted."""
 
 
 Scenes = Callable[[Path], AbstractAsyncContextManager[Scene]]
@@ -62,7 +62,7 @@ Scenes = Callable[[Path], AbstractAsyncContextManager[Scene]]
 @dataclass(frozen=True, slots=True)
 class Case:
     by: RefusedBy | None
-    """None: before a request is read, so that the answer does not say it and no call counts it."""
+    """None for a refusal before the request is read: no response names it and no call counts it."""
     scene: Scenes
 
 
@@ -71,7 +71,7 @@ def scene_of(stand: Stand) -> Scene:
 
 
 def one(**rules: Any) -> dict[str, Any]:
-    """The model `gpt` with these rules."""
+    """Builds the model `gpt` with these rules."""
     return {"gpt": {"deployments": [{"upstream": "one"}], **rules}}
 
 
@@ -79,7 +79,7 @@ async def fail(stand: Stand, *statuses: int) -> None:
     assert [(await CHAT.ask(stand.url)).status for _ in statuses] == list(statuses)
 
 
-# what a deployment does by itself
+# automatic restrictions of a deployment
 
 BREAKER = {"consecutive_failures": 2, "open_for": "60s", "early_probes": False}
 
@@ -131,7 +131,7 @@ async def throttle(_folder: Path) -> AsyncIterator[Scene]:
         await fail(stand, 200)
         began_at = time.monotonic() - 2.7
         throttle = stand.deployment("one/gpt").gates.all()[0]._throttle = Throttle(began_at)
-        for number in range(21):  # the first begins to count, 2 are answered well, and with the last a trial begins
+        for number in range(21):  # the first starts the count, 2 succeed, and the last starts a trial
             at = began_at + number * 0.13
             (throttle.note_ok if number in (1, 2) else throttle.note_failure)(at, at)
         await fail(stand, 200)
@@ -159,7 +159,7 @@ async def slow_start(_folder: Path) -> AsyncIterator[Scene]:
             yield scene_of(stand)
 
 
-# what operators and the config have decided
+# restrictions by operators and by the config
 
 
 @asynccontextmanager
@@ -232,7 +232,7 @@ async def drain(_folder: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def asking(stand: Stand, count: int) -> AsyncIterator[None]:
-    """So many calls run."""
+    """Keeps so many calls running."""
     calls = [asyncio.create_task(CHAT.ask(stand.url)) for _ in range(count)]
     try:
         yield
@@ -267,7 +267,7 @@ async def client_limit(_folder: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def spool(folder: Path) -> AsyncIterator[Scene]:
-    """The bodies of others take all the room but a little."""
+    """Other bodies take up almost all of the spool."""
     path = folder / "guard.yaml"
     async with ScriptedProvider(CHAT.ok) as provider:
         small, large = (json.loads(config_text(provider.url, server={"max_spool": size})) for size in ("4MiB", "9MiB"))
@@ -281,7 +281,7 @@ async def spool(folder: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def connections(folder: Path) -> AsyncIterator[Scene]:
-    """The only connection that may be open has a call."""
+    """The only allowed connection is used by a call."""
     path = folder / "guard.yaml"
     async with ScriptedProvider(HELD, CHAT.ok) as provider:
         one_only, more = (
@@ -303,7 +303,7 @@ async def caller_breaker(_folder: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def tls_handshakes(folder: Path) -> AsyncIterator[Scene]:
-    """Clients have to show a certificate, and this one has none."""
+    """Clients must present a certificate, and this one has none."""
     path, authority = folder / "guard.yaml", Authority(folder)
     pair = authority.pair("one")
     async with ScriptedProvider(CHAT.ok) as provider:
@@ -411,14 +411,15 @@ async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:
     return dict(found)
 
 
-# health, and the alert
+# health and the alert
 
 LASTING: set[Kind] = set(CASES) - {
     "degraded_mode", "deferred_queue", "drain", "client_limit", "spool", "connections", "caller_breaker",
     "tls_handshakes",
 }  # fmt: skip
-"""They refuse every call; a limit or a breaker is one client's, the mode gives lesser answers, a promise is one kind of
-call, the spool refuses large bodies alone, a shutdown is announced, and a refused connection brings no call."""
+"""Restrictions that refuse every call. Of the others, a limit or a breaker concerns one client, degraded mode gives
+fallback responses, deferred calls are one kind of call, the spool refuses only large bodies, a shutdown is
+announced, and a refused connection brings no call."""
 
 
 @pytest.mark.parametrize("kind", sorted(LASTING))
@@ -455,7 +456,7 @@ async def firing(stand: Stand) -> list[dict[str, Any]]:
     return list((await get(stand.url, "alerts"))["firing"])
 
 
-# what a reset says
+# results of a reset
 
 
 async def test_gateway_that_refuses_nothing_has_an_empty_list() -> None:

@@ -1,4 +1,4 @@
-"""What lies in config/ for Prometheus, Alertmanager and Grafana is sound, and speaks of metrics that there are."""
+"""The files in config/ for Prometheus, Alertmanager and Grafana are valid and refer to existing metrics."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ RULES = sorted(PROMETHEUS.glob("rules/*.yml"))
 CASES = sorted(PROMETHEUS.glob("tests/*.yml"))
 SURFACE = ROOT / "tests" / "architecture" / "public_surface.txt"
 
-# Labels that Prometheus adds, and those that rules and histograms have.
+# Labels added by Prometheus, and those of rules and histograms.
 _ALWAYS = {"instance", "job", "le", "alertname", "alertstate", "severity"}
 
 
 def run(*line: str) -> str:
-    """What the program says; it must succeed."""
+    """Runs a program that must succeed and returns its output."""
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -51,7 +51,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def panel_queries() -> list[tuple[str, str]]:
-    """The title of each panel, and what it asks, with values in the place of Grafana's variables."""
+    """Returns the title and query of each panel target, with values in place of Grafana's variables."""
     return [
         (panel["title"], re.sub(r"\$(model|deployment)", ".*", each["expr"].replace("$__rate_interval", "1m")))
         for panel in dashboard()["panels"]
@@ -64,7 +64,7 @@ def queries() -> list[str]:
 
 
 def products() -> dict[str, set[str]]:
-    """The metrics of the product, and their labels."""
+    """Returns the product's metrics with their labels."""
     lines = SURFACE.read_text().partition("# metrics\n")[2].partition("\n\n")[0].splitlines()
     found = {}
     for line in lines:
@@ -74,13 +74,13 @@ def products() -> dict[str, set[str]]:
 
 
 def named(query: str) -> Iterator[tuple[str, set[str]]]:
-    """The product's metrics that a query names, with the labels that it matches them by."""
+    """Yields the product's metrics that a query names, with the labels it matches on."""
     for name, matchers in re.findall(r"(?<![\w:])(llm_guard_\w+)(?:\{([^}]*)\})?(?![\w:])", query):
         bare = re.sub(r"_seconds_(bucket|sum|count)$", "_seconds", name)
         yield bare, set(re.findall(r"(\w+)\s*[=!]", matchers))
 
 
-# by Prometheus' own tools
+# with Prometheus' own tools
 
 
 def test_rules_and_scrape_config_are_valid() -> None:
@@ -106,7 +106,7 @@ def test_alertmanager_takes_its_config() -> None:
     assert "SUCCESS" in run(need("amtool"), "check-config", str(ROOT / "config" / "alertmanager" / "alertmanager.yml"))
 
 
-# what is named is there
+# names exist
 
 
 def test_every_alert_that_alertmanager_inhibits_by_is_prometheus_or_the_gateways_own() -> None:
@@ -155,7 +155,7 @@ def test_failures_of_the_clients_own_doing_are_those_that_the_gateway_knows() ->
     assert refusals == [_CLIENTS_REFUSALS]
 
 
-# what an operator is told
+# annotations of alerts
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])

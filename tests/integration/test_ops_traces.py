@@ -1,4 +1,4 @@
-"""Traces: a span for each call and each attempt, at a collector that is there, slow, or gone."""
+"""Traces: one span for each call and each attempt, sent to a collector that is healthy, slow or gone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAID = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "a=b"}
 
 
 class Traced:
-    """A gateway before a provider, and what its collector was sent by the time it was stopped."""
+    """A gateway in front of a provider, and what its collector had received when it stopped."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -39,7 +39,7 @@ class Traced:
         self.provider: ScriptedProvider
 
     async def ask(self, headers: Mapping[str, str] | None = None, **more: Any) -> str:
-        """The id of the call."""
+        """Makes a call and returns its id."""
         reply = await ask(self.stand.url, CHAT.path, CHAT.body(**more), headers)
         return reply.headers["x-llm-guard-request-id"]
 
@@ -84,7 +84,7 @@ async def traced(
 
 
 def passed_on(provider: ScriptedProvider) -> list[str | None]:
-    """The `traceparent` of each request."""
+    """Returns the `traceparent` of each request."""
     found = [re.findall(rb"(?i)\r\ntraceparent: ([^\r]*)", request) for request in provider.requests]
     assert all(len(each) <= 1 for each in found)
     return [each[0].decode() if each else None for each in found]

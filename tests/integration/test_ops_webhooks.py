@@ -1,4 +1,4 @@
-"""What a webhook's request is on the wire, and what becomes of one that is dead, slow or hostile."""
+"""Webhook requests on the wire, and the handling of receivers that are dead, slow or hostile."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_request_on_the_wire_is_whole_and_its_connection_is_not_kept(clien
     assert content == b'{"a":1}'
 
 
-# what an answer means
+# meaning of a response
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ async def test_one_that_never_answers_is_left(client: WebhookClient, monkeypatch
 
 async def test_cookies_are_not_kept(client: WebhookClient) -> None:
     async with ScriptedProvider([whole(200, b"", {"set-cookie": "a=b"})]) as receiver:
-        by_name = receiver.url.replace("127.0.0.1", "localhost")  # addresses have no cookies
+        by_name = receiver.url.replace("127.0.0.1", "localhost")  # cookies are not stored for IP addresses
         await post(client, by_name)
         await post(client, by_name)
         assert b"cookie" not in receiver.requests[1].lower()
@@ -184,7 +184,7 @@ async def test_certificate_that_nobody_has_signed_is_refused(client: WebhookClie
     assert sent.problem.startswith("its TLS certificate is refused")
 
 
-# proxies and names
+# proxies and DNS
 
 
 async def test_proxy_of_the_environment_is_used(client: WebhookClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ async def test_name_server_that_hangs_costs_one_thread_and_holds_nobody_up(
     look_up = socket.getaddrinfo
 
     def hang(host: str, *rest: Any, **more: Any) -> object:
-        if host != "hooks.example":  # others of this process look up theirs
+        if host != "hooks.example":  # other look-ups of this process
             return look_up(host, *rest, **more)
         asked.append(host)
         goes_on.wait(10)

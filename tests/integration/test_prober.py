@@ -1,4 +1,4 @@
-"""Upstreams that are looked at beside their calls: what an operator sees of it, and what a call makes of it."""
+"""Active probes of upstreams: what an operator sees, and their effect on calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def upstreams(*urls: str, probe: Mapping[str, Any] = PROBE) -> dict[str, Any]:
 
 
 def probed(*urls: str, probe: Mapping[str, Any] = PROBE, **sections: Any) -> Config:
-    """The model `m` at `a`, then at `b`, both looked at."""
+    """Builds a config with a model `m` that has deployments at `a` and `b`, both probed."""
     models = {"m": {"deployments": [{"upstream": name, "model": "m"} for name, _ in zip("ab", urls, strict=False)]}}
     text = config_text(urls[0], upstreams=upstreams(*urls, probe=probe), models=models, **sections)
     return parse_config(text, "test.yaml", {})

@@ -1,4 +1,4 @@
-"""A stream that has died and is to be gone on with: what the next deployment is asked, and what happens meanwhile."""
+"""Resuming a stream that has died: the request to the next deployment, and events in the meantime."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ CUT_EVENT = b'data: {"error": {"message": "the engine died", "type": "server_err
 
 
 def begin(*texts: str) -> OnRequest:
-    """A stream that says this, and neither ends nor goes on."""
+    """Starts a stream with these texts that neither ends nor goes on."""
     return lambda exchange: exchange.say(stream_head(), *(chunk(delta(text)) for text in texts))
 
 
 def finish(*texts: str) -> OnRequest:
-    """A stream that says this, with another id, and ends."""
+    """Streams these texts with another id, and ends."""
     parts = [chunk(delta(text, identity="b")) for text in texts]
     return lambda exchange: exchange.answer(stream_head(), *parts, chunk(DONE), END)
 
@@ -59,7 +59,7 @@ def text_of(reply: Reply) -> str:
 async def dying(
     back: OnRequest = None, rules: dict[str, Any] = CONTINUE, form: Form = CHAT, **more: Any
 ) -> AsyncIterator[tuple[Pair, asyncio.Task[Reply], Exchange]]:
-    """A call whose stream has begun at the first deployment; the test ends it."""
+    """Starts a call with a stream in progress at the first deployment; the test ends that stream."""
     async with pair_of(begin(FIRST), back, **rules) as this:
         call = asyncio.create_task(form.ask(this.stand.url, stream=True, messages=SAID, **more))
         await eventually(lambda: this.front.open)
@@ -101,7 +101,7 @@ async def test_error_event_is_seen_when_nobody_goes_on() -> None:
     async with dying(lambda exchange: exchange.answer(refused)) as (_, call, stream):
         stream.answer(chunk(CUT_EVENT + b"data: [DONE]\n\n"), END)
         reply = await call
-        assert reply.body.endswith(CUT_EVENT)  # and no `[DONE]` behind it, at which clients would stop to listen
+        assert reply.body.endswith(CUT_EVENT)  # without a `[DONE]` after it, at which clients would stop reading
         assert not reply.is_whole
 
 
@@ -163,7 +163,7 @@ async def test_client_hears_that_it_is_not_forgotten_meanwhile() -> None:
 
 
 async def test_text_that_does_not_join_soon_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It need not be long: a model may also be slow."""
+    """A short text can also fail to join in time, when the model is slow."""
     monkeypatch.setattr("llm_guard.gateway.recovery.JOIN_S", 0.1)
     rules = {**CONTINUE, "retry": {"max_attempts": 1}}
     async with dying(begin("Let me "), rules) as (this, call, stream):
@@ -212,7 +212,7 @@ async def test_stream_that_is_cut_inside_an_event_that_was_too_long_to_hold_brea
 
 @pytest.mark.parametrize("rules", [{}, {"stream": {"recover": "auto"}}, {"stream": {"recover": "off"}}])
 async def test_no_deployment_is_asked_without_the_option(rules: dict[str, Any]) -> None:
-    """By default only those that take the beginning of an answer are, and it is not known of these."""
+    """By default only deployments that accept a prefill are tried, and these are not known to."""
     async with dying(finish(REST), rules) as (this, call, stream):
         stream.cut()
         reply = await call
@@ -283,7 +283,7 @@ async def test_answer_that_is_no_stream_has_failed_and_the_next_is_asked() -> No
     def once(exchange: Exchange) -> None:
         if len(this.front.exchanges) == 1:
             exchange.say(stream_head(), chunk(delta(FIRST)))
-        else:  # whether it is asked before the other is asked again is a matter of their backoffs
+        else:  # which of them comes first depends on their backoffs
             exchange.answer(whole(500, b"{}"))
 
     async with pair_of(once, lambda exchange: exchange.answer(*answers.pop(0)), **CONTINUE) as this:
@@ -329,7 +329,7 @@ async def test_counts_of_thousands_of_digits_harm_nobody() -> None:
         assert line["outcome"] == "ok"
 
 
-# what is asked
+# the request
 
 
 async def test_stream_is_asked_for_uncompressed_and_inflated_if_it_is_not() -> None:
@@ -363,7 +363,7 @@ async def test_compressed_request_is_read_and_sent_on_plain() -> None:
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=name_of)
 async def test_request_that_is_no_json_object_cannot_be_gone_on_with(form: Form) -> None:
-    """A body of another kind may name a model, too."""
+    """A body that is not JSON may name a model, too."""
     async with pair_of(None, None, **CONTINUE) as this:
         field = '--x\r\ncontent-disposition: form-data; name="{}"\r\n\r\n{}\r\n'
         body = (field.format("model", form.model) + field.format("stream", "true") + "--x--\r\n").encode()

@@ -1,4 +1,4 @@
-"""Requests that the gateway itself refuses: by which status, in which words, and without harm to the next one."""
+"""Requests that the gateway itself refuses: the status, the message, and no harm to the next request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ unary = pytest.mark.parametrize("form", UNARY, ids=name_of)
 
 @pytest.fixture
 async def setting() -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
-    """A gateway that takes small bodies only; its provider's answer is good for any endpoint."""
+    """A gateway that accepts only small bodies; its provider's response is valid for any endpoint."""
     async with facing([whole(200, ANY_ANSWER)], server={"max_body": str(MAX_BODY)}) as both:
         yield both
 
@@ -40,9 +40,8 @@ def provider(setting: tuple[Stand, ScriptedProvider]) -> ScriptedProvider:
 
 
 async def refused(stand: Stand, provider: ScriptedProvider, request: bytes, form: Form = CHAT) -> Reply:
-    """The refusal of `request`, having checked that it reached no provider and that the next call is served: on the
-    same connection, unless the gateway has said that it closes it.
-    """
+    """Returns the refusal of `request`, after checking that it reached no provider and that the next call succeeds:
+    on the same connection, unless the refusal closes it."""
     async with Connection(stand.url) as connection:
         reply = await connection.ask(request)
         assert reply.is_whole
@@ -69,7 +68,7 @@ def check(form: Form, reply: Reply, status: int, code: str, by: str = "request")
         assert form.error_of(reply)["code"] == code
 
 
-# what the body says
+# content of the body
 
 
 @unary
@@ -131,7 +130,7 @@ async def test_hundred_unknown_models_leave_one_series(stand: Stand) -> None:
     assert "made-up" not in scrape.text
 
 
-# how large it is
+# size of the body
 
 
 @dialects
@@ -187,7 +186,7 @@ async def test_compressed_body_is_served_as_it_came(
     assert provider.requests[0].endswith(body)
 
 
-# its head
+# the head
 
 
 @pytest.mark.parametrize(
@@ -318,7 +317,7 @@ async def test_callers_without_a_client_key_are_refused(form: Form, headers: Map
         assert not any(b"right" in request for request in provider.requests)
 
 
-# what cannot harm the rest
+# isolation from other requests
 
 
 async def test_body_that_never_comes_holds_up_nobody(stand: Stand) -> None:

@@ -1,4 +1,4 @@
-"""What is sent how often: calls that may be repeated, calls that must not, and who says so."""
+"""Idempotency: calls that may be sent again, calls that must not be, and what decides it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_call_that_changes_something_is_sent_once_when_nobody_knows_whethe
 async def test_call_that_changes_something_is_sent_once_on_a_kept_alive_connection_too(
     path: str, body: bytes, headers: dict[str, str]
 ) -> None:
-    """On a connection that was used before, a reset is taken for a stale connection and the request sent again."""
+    """On a reused connection a reset normally counts as a stale connection, and the request is sent again."""
     get = {**headers, "content-type": "application/json"}
     async with facing([whole(200, OK)], [Reset()], [whole(200, OK)], retry=RETRY) as (stand, provider):
         assert (await ask(stand.url, "/v1/models", headers=get, method="GET")).status == 200
@@ -137,7 +137,7 @@ async def test_response_that_failed_in_its_stream_is_not_begun_twice_where_its_s
 
 
 async def test_stored_chat_completion_is_repeated_as_any_other() -> None:
-    """`store` means something else there: a log, not a state that a later call goes on from."""
+    """`store` of a chat completion only writes a log; no later call continues from it."""
     async with facing([Reset()], CHAT.ok, retry=RETRY) as (stand, _):
         assert kind(await CHAT.ask(stand.url, store=True)) == (200, "2")
 
@@ -162,7 +162,7 @@ async def test_path_that_names_an_upstream_is_judged_by_what_follows_the_name() 
         assert kind(await ask(stand.url, "/upstreams/one/v1/batches", b"{}")) == (502, "1")
 
 
-# calls that are bound to where their state is kept
+# calls that must go to the provider with their state
 
 
 @pytest.mark.parametrize("state", STATE[2:])
@@ -173,12 +173,12 @@ async def test_call_that_goes_on_from_kept_state_goes_to_no_other_provider(state
         async with facing([whole(503)], retry=RETRY, upstreams=upstreams, models=models) as (stand, provider):
             assert kind(await RESPONSES.ask(stand.url, **state)) == (503, "3")
             assert (len(provider.requests), len(other.requests)) == (3, 0)
-            # The other one is asked first, because this one fails.
+            # The other deployment is tried first, because this one fails.
             assert kind(await RESPONSES.ask(stand.url, store=True)) == (200, "1")
             assert kind(await CHAT.ask(stand.url, conversation="a field of its own", store=True)) == (200, "1")
 
 
-# a client's own retries
+# retries by the client
 
 
 async def test_clients_own_retry_brings_the_retry_budget_nothing() -> None:

@@ -1,4 +1,5 @@
-"""Who is left alone after what, over real sockets, and what clients are told meanwhile."""
+"""Cooldowns over real sockets: which deployments are skipped after which failure, and what clients receive
+meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def kind(reply: Reply) -> tuple[int, str]:
 async def sharing(
     error: bytes, status: int = 429, headers: Mapping[str, str] | None = None, key: str | None = "k"
 ) -> AsyncIterator[tuple[Stand, ScriptedProvider, ScriptedProvider]]:
-    """Three models at one upstream that answers with this error for ever, each with a second deployment at another."""
+    """Three models at one upstream that always answers with this error, each with a second deployment at another
+    upstream."""
     async with (
         ScriptedProvider([whole(status, error, headers)]) as spent,
         ScriptedProvider(CHAT.ok) as good,
@@ -75,7 +77,7 @@ async def test_benched_answer_is_the_providers_own_with_the_wait_that_is_left() 
         left_ms = int(reply.headers["retry-after-ms"])
         assert 0 < left_ms <= 6_000
         assert int(reply.headers["retry-after"]) == math.ceil(left_ms / 1000)
-        # Ids, cookies and counts were another call's.
+        # Ids, cookies and counts belong to another call.
         assert not {"x-request-id", "set-cookie", "x-ratelimit-remaining-requests"} & set(reply.headers)
         assert len(spent.requests) == 2
         line = (await stand.calls())[-1]
@@ -117,14 +119,14 @@ async def test_account_that_a_caller_made_up_is_nobody_elses_trouble() -> None:
 
 
 async def test_refusals_of_what_a_key_may_not_do_bench_no_model() -> None:
-    """GET /v1/organization/… with a key for models: anybody can ask for it, as often as they like."""
+    """GET /v1/organization/… with a key for models: any caller can send it, at any rate."""
     async with facing(*[[whole(401)]] * 5, CHAT.ok) as (stand, _):
         for _ in range(5):
             assert (await ask(stand.url, "/v1/organization/usage", method="GET")).status == 401
         assert (await CHAT.ask(stand.url)).status == 200
 
 
-# a deployment that asked for a wait
+# Retry-After of a deployment
 
 
 async def test_deployment_that_asked_for_a_minute_burns_one_attempt_in_it() -> None:
@@ -164,7 +166,7 @@ async def check_host_is_left_alone(stand: Stand) -> None:
     reply = await ask_for(stand, "z")
     assert (kind(reply), reply.headers["x-llm-guard-refused-by"]) == ((503, "0"), "breaker")
     assert 1 <= int(reply.headers["retry-after"]) <= 30
-    # The other upstream at the same address is another one.
+    # The other upstream at the same address has a breaker of its own.
     assert kind(await ask_for(stand, "claude", form=MESSAGES)) == (502, "1")
 
 
@@ -182,7 +184,7 @@ async def test_model_that_fails_leaves_the_others_of_its_host_alone(script: list
 
 
 async def test_impatient_client_opens_nobodys_breaker() -> None:
-    """Else anybody could take a model from everybody by asking for an answer within 10 ms."""
+    """Otherwise any caller could take a model away from all others by sending calls with a limit of 10 ms."""
     async with facing(*[[Hold()]] * 10, CHAT.ok, breaker=BREAKER) as (stand, provider):
         for _ in range(10):
             reply = await ask(stand.url, CHAT.path, CHAT.body(), {"x-stainless-read-timeout": "0.04"})

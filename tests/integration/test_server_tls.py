@@ -1,4 +1,4 @@
-"""`server.tls`: TLS towards clients, with and without certificates of theirs."""
+"""`server.tls`: TLS towards clients, with and without client certificates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def ask(stand: Stand, tls: ssl.SSLContext) -> Reply:
 
 
 async def certificate_of(stand: Stand, tls: ssl.SSLContext) -> str:
-    """The common name that a new connection is shown."""
+    """Returns the common name of the certificate that a new connection receives."""
     async with Connection(stand.url, tls) as connection:
         return name_in(connection)
 
@@ -102,7 +102,7 @@ async def test_request_in_the_packet_of_the_handshakes_end_is_read(authority: Au
 
 
 def _ask_in_one_packet(url: str, context: ssl.SSLContext) -> bytes:
-    """By hand: the last part of the handshake and the request leave in one write."""
+    """Sends the last part of the handshake and the request in one write."""
     parts = urlsplit(url)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
@@ -160,7 +160,7 @@ async def test_broken_pair_leaves_the_old_one_in_use_and_is_told_once(authority:
     async with serving(files) as stand:
         replace({"key": files["key"]}, authority.pair("other"))
         await eventually(lambda: said(stand, "changed files cannot be used"))
-        await asyncio.sleep(2.2)  # two more looks
+        await asyncio.sleep(2.2)  # long enough to check the files twice more
         assert await certificate_of(stand, authority.client()) == "one"
         (problem,) = said(stand, "changed files cannot be used")
         assert "is not the key of the certificate" in problem
@@ -177,7 +177,7 @@ async def test_absent_pair_leaves_the_old_one_in_use(authority: Authority) -> No
         assert (await ask(stand, authority.client())).status == 200
 
 
-# clients that do something else
+# other protocols and slow handshakes
 
 
 async def test_plain_client_and_slow_handshakes_hurt_no_others(authority: Authority) -> None:

@@ -1,6 +1,5 @@
-"""Clients that read slowly, or not for a while, in the middle of a stream: the provider is paused, nothing is lost,
-nothing is held, and nobody else is blamed.
-"""
+"""Clients that read slowly, or pause, in the middle of a stream: the provider is paused, no data is lost or buffered
+without bound, and no deployment is blamed."""
 
 from __future__ import annotations
 
@@ -22,20 +21,20 @@ from tests.fakes.waiting import eventually
 
 MIB = 1 << 20
 IN_FLIGHT_BYTES = 24 * MIB
-"""What the kernel's buffers of two loopback connections hold at the most, and some."""
+"""Upper bound of the kernel buffers of two loopback connections, with a margin."""
 HELD_BYTES = 2 * ((1 << 16) + (1 << 18))
-"""On each side of the gateway 64 KiB, and what one read of the event loop brings beyond that."""
+"""On each side of the gateway 64 KiB, plus what one read of the event loop can add."""
 IDLE_S = 0.3
 LIMITS = {"idle": f"{IDLE_S}s", "total": "20s"}
 TOKENS = 150
-"""Of 60 kB: more than the buffers between the gateway and its client hold."""
+"""Tokens of 60 kB each: more than the buffers between the gateway and its client hold."""
 WORDS = b"word " * 12_000
 PUT = {str(CHAT): b"h\\u00e9", str(RESPONSES): b'"hi"', str(MESSAGES): b'"text": "hi"'}
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 
 
 def event_of(form: Form) -> bytes:
-    """A token of 60 kB."""
+    """Builds a token of 60 kB."""
     long = PUT[str(form)].replace(b"hi", WORDS).replace(b"h\\u00e9", WORDS)
     event = form.token.replace(PUT[str(form)], long)
     assert len(event) > len(WORDS)
@@ -44,7 +43,7 @@ def event_of(form: Form) -> bytes:
 
 @asynccontextmanager
 async def flooded(form: Form, **timeout: str) -> AsyncIterator[tuple[Fountain, Stand, Connection]]:
-    """A provider that pours, and a client that has asked for a stream and has its head."""
+    """Runs a provider that streams without end, and a client that has received the head of that stream."""
     async with (
         pouring(event_of(form)) as fountain,
         standing(config_of(fountain.url, timeout={**LIMITS, **timeout})) as stand,
@@ -64,7 +63,7 @@ def go_on_reading(client: Connection) -> None:
 
 
 async def standstill(fountain: Fountain) -> int:
-    """What it has poured, once it has not poured for 0.1 s."""
+    """Returns the bytes sent, once none were sent for 0.1 s."""
     poured = -1
     while poured != fountain.poured:
         poured = fountain.poured
@@ -73,7 +72,7 @@ async def standstill(fountain: Fountain) -> int:
 
 
 async def read_events(client: Connection, event: bytes, count: int) -> None:
-    """The next events of a flood, chunk framing taken off, each exactly as it was sent."""
+    """Reads the next events of a flood, decodes the chunks, and checks that each is exactly as sent."""
     body = b""
     while len(body) < count * len(event):
         size = int(await client.reader.readuntil(b"\r\n"), 16)
@@ -92,7 +91,7 @@ async def test_client_that_stops_reading_in_the_middle_pauses_the_provider_and_l
         stop_reading(client)
         poured = await standstill(fountain)
         assert stand.held_bytes <= HELD_BYTES
-        assert poured - read_so_far < 2 * IN_FLIGHT_BYTES  # the rest is in the kernel, which gives as it sees fit
+        assert poured - read_so_far < 2 * IN_FLIGHT_BYTES  # the rest is in kernel buffers, of varying size
         go_on_reading(client)
         await read_events(client, event, 2 * (poured - read_so_far) // len(event) + 10)
         assert fountain.poured > poured
@@ -125,7 +124,7 @@ async def test_client_that_stops_for_less_than_idle_is_kept(form: Form) -> None:
 
 @streams
 async def test_stream_that_fits_the_buffers_waits_for_a_client_that_reads_late(form: Form) -> None:
-    # It has not kept anybody waiting: not the provider, who is done, nor the gateway, who has nothing left to write.
+    # The client has delayed neither the provider, which is done, nor the gateway, which has nothing left to write.
     dripping = [step for _ in range(5) for step in (chunk(form.token), Pause(0.1))]
     script: list[Step] = [stream_head(), *map(chunk, form.preamble), *dripping, chunk(form.end), END]
     async with facing(script, timeout=LIMITS) as (stand, _), Connection(stand.url) as client:
@@ -141,7 +140,7 @@ async def test_stream_that_fits_the_buffers_waits_for_a_client_that_reads_late(f
 
 
 async def sip(url: str, form: Form, *, stream: bool = True) -> bytes:
-    """What a client is sent that never has room for much; up to the end, or to where it is cut."""
+    """Reads slowly with a small receive buffer, and returns everything up to the end or the cut."""
     request = raw_request(form.path, form.body(stream=stream), {"connection": "close"})
     loop = asyncio.get_running_loop()
     received = bytearray()
@@ -158,14 +157,14 @@ async def sip(url: str, form: Form, *, stream: bool = True) -> bytes:
 
 
 def count_of(form: Form, received: bytes) -> int:
-    """How many of its tokens are in there; long ones come in several chunks."""
+    """Counts the tokens received; long ones arrive in several chunks."""
     return len(re.sub(rb"\r\n[0-9a-f]+\r\n", b"", received).split(WORDS)) - 1
 
 
 @streams
 @pytest.mark.parametrize("last", [END, Close()], ids=["stays connected", "closes"])
 async def test_stream_whose_provider_is_done_long_before_the_client_arrives_whole(form: Form, last: Step) -> None:
-    # The provider has sent it all and left while most of it waits for the client: nothing was cut.
+    # The provider has sent everything and disconnected while most of it still waits for the client: nothing was cut.
     script: list[Step] = [stream_head(), *[chunk(event_of(form))] * TOKENS, chunk(form.end), END]
     async with facing([*script, last] if last != END else script) as (stand, _):
         received = await sip(stand.url, form)

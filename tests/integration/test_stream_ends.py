@@ -1,5 +1,5 @@
-"""What ends a stream is its dialect's own evidence; the formalities after it are the gateway's, if the provider forgets
-them."""
+"""The end of a stream is decided by its dialect's own marks; the gateway adds the formalities after them that the
+provider omits."""
 
 from __future__ import annotations
 
@@ -137,14 +137,14 @@ async def test_events_that_cannot_be_read_are_counted() -> None:
         assert await stand.metric("llm_guard_malformed_events_total", deployment=CHAT.deployment) == 2
 
 
-# streams that are done without a finish_reason
+# streams that end without a finish_reason
 
 UNFINISHED = [stream_head(), chunk(CHAT.token), chunk(DONE), END]
 
 
 @asynccontextmanager
 async def facing_lenient(*scripts: Sequence[Step], **sections: Section) -> AsyncIterator[Stand]:
-    """As `facing`, before an upstream with `stream_end: lenient`."""
+    """Like `facing`, with `stream_end: lenient` at the upstream."""
     async with ScriptedProvider(*scripts) as provider:
         upstream = {"dialect": "openai", "base_url": f"{provider.url}/v1", "stream_end": "lenient"}
         async with standing(config_of(provider.url, upstreams={"one": upstream}, **sections)) as stand:

@@ -1,6 +1,5 @@
-"""Streams that are odd after their first token: huge, endless, split anywhere, compressed. What is passed on is exact,
-what is held is bounded, and the end is still seen.
-"""
+"""Streams that are odd after their first token: huge, endless, split anywhere, compressed. Bytes are passed on
+exactly, buffers are bounded, and the end is still detected."""
 
 from __future__ import annotations
 
@@ -24,14 +23,15 @@ from tests.fakes.provider import END, Close, Hold, Pause, Reset, Respond, Step, 
 
 MIB = 1 << 20
 MEMORY_BYTES = 24 * MIB
-"""What a stream may cost this process, which is client and provider as well: buffers of two connections, and some."""
+"""Memory in bytes that a stream may cost this process, which is client and provider as well: buffers of two
+connections, with a margin."""
 LINE_SEPARATOR = "\N{LINE SEPARATOR}"
 BOM = b"\xef\xbb\xbf"
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 
 
 async def check_good(stand: Stand, form: Form, reply: Reply, sent: bytes) -> None:
-    """Every byte, a clean end, and the usage that the stream's last events named."""
+    """Expects every byte, a clean end, and the usage of the stream's last events."""
     assert reply.is_whole
     assert reply.body == sent
     (call,) = await stand.calls()
@@ -40,7 +40,7 @@ async def check_good(stand: Stand, form: Form, reply: Reply, sent: bytes) -> Non
 
 
 def with_text(form: Form, text: str) -> bytes:
-    """The form's token with this text in place of its own."""
+    """Returns the form's token with this text instead of its own."""
     told = json.dumps(text, ensure_ascii=False)[1:].encode()
     token, times = re.subn(rb'h(i|\\u00e9)"', lambda _: told, form.token)
     assert times == 1
@@ -48,7 +48,7 @@ def with_text(form: Form, text: str) -> bytes:
 
 
 def pieces(data: bytes, seed: int = 1, most: int = 70) -> Iterator[bytes]:
-    """The data in pieces of 1 to `most` bytes."""
+    """Splits the data into pieces of 1 to `most` bytes."""
     dice = random.Random(seed)
     at = 0
     while at < len(data):
@@ -62,8 +62,8 @@ def pieces(data: bytes, seed: int = 1, most: int = 70) -> Iterator[bytes]:
 
 @asynccontextmanager
 async def running(first: bytes, piece: bytes, count: int | None, last: bytes) -> AsyncIterator[str]:
-    """The URL of a provider that sends `first`, `count` times `piece` (None: for ever) and `last`, as fast as it is
-    read."""
+    """The URL of a provider that sends `first`, `count` times `piece` (None: for ever) and `last`, under
+    backpressure."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         received = b""
@@ -91,7 +91,7 @@ async def running(first: bytes, piece: bytes, count: int | None, last: bytes) ->
 
 
 async def drink(client: Connection, size: int, most: int = 1 << 16) -> int:
-    """Reads and drops `size` bytes, chunk framing included; returns how many came before the end."""
+    """Reads and drops `size` bytes, chunk framing included; returns how many arrived before the end."""
     drunk = 0
     while drunk < size and (data := await client.reader.read(most)):
         drunk += len(data)
@@ -156,7 +156,7 @@ async def test_comments_for_ever_end_at_the_total_limit(form: Form, comment: byt
 @streams
 @pytest.mark.parametrize("line", [b":\n", b": keep-alive\n", b"\r\n"], ids=repr)
 async def test_comment_of_one_line_reaches_the_client_at_once(form: Form, line: bytes) -> None:
-    # WHATWG HTML, 9.2.7, has servers send one every 15 seconds, and does not ask for a blank line behind it.
+    # WHATWG HTML, 9.2.7, recommends one every 15 seconds and does not require a blank line after it.
     async with (
         facing([stream_head(), chunk(form.token), Pause(0.02), chunk(line), Hold()]) as (stand, _),
         Connection(stand.url) as client,
@@ -201,7 +201,7 @@ async def test_stream_with_a_length_has_room_for_an_error_event(form: Form, miss
         assert form.deployment in form.error_in(reply.events[-1])["message"]
 
 
-# line ends, characters, and bytes where none are expected
+# line ends, characters, and unexpected bytes
 
 
 @streams
@@ -242,7 +242,7 @@ async def test_characters_that_some_take_for_line_ends_are_text(form: Form, text
 
 @streams
 async def test_text_that_is_cut_behind_a_finish_of_its_own_is_cut(form: Form) -> None:
-    # What a model writes about streams is text: it neither ends its own stream nor breaks it.
+    # Text of a model about streams is only text: it neither ends its own stream nor breaks it.
     token = with_text(form, f'{LINE_SEPARATOR}data: {{"finish_reason":"stop"}}\n\nevent: message_stop\n\n')
     script: list[Step] = [stream_head(), chunk(form.token), Pause(0.02), chunk(token), END]
     async with facing(script) as (stand, _):
@@ -260,7 +260,7 @@ async def test_byte_order_mark_is_passed_on(form: Form) -> None:
 
 
 async def test_event_behind_a_byte_order_mark_is_seen() -> None:
-    # WHATWG HTML, 9.2.6: one leading mark is no part of the stream. This one is all there is to this stream.
+    # WHATWG HTML, 9.2.6: one leading mark is not part of the stream. This one precedes the only event.
     only = CHAT.token.replace(b'"finish_reason": null', b'"finish_reason": "stop"')
     sent = BOM + only + b"data: [DONE]\n\n"
     async with facing([stream_head(), chunk(sent), END]) as (stand, _):
@@ -296,7 +296,7 @@ async def test_bytes_behind_the_terminal_event_are_passed_on(form: Form, trailin
 
 
 def gzipped(events: Sequence[bytes], *, is_anew: bool = False) -> list[bytes]:
-    """Each event as it leaves a server that flushes behind it, `is_anew` as a gzip file of its own."""
+    """Compresses each event as a server does that flushes after it; with `is_anew`, each as a gzip file of its own."""
     if is_anew:
         return [gzip.compress(event) for event in events]
     squeeze = zlib.compressobj(wbits=31)

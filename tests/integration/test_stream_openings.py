@@ -1,4 +1,5 @@
-"""Streams that come to nothing before their first token: the client is given another deployment's, and never learns."""
+"""Streams that fail before their first token: the client gets another deployment's stream and sees nothing of the
+first."""
 
 from __future__ import annotations
 
@@ -64,12 +65,12 @@ HEADERS: dict[str, tuple[bytes, ...]] = {
     ),
     str(LEGACY): LEGACY.preamble,
 }
-"""Events that say nothing yet, as the providers send them."""
+"""Events before the first token, as the providers send them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a stream comes to nothing, and what it is called."""
+    """A way for a stream to fail, and the kind of that failure."""
 
     name: str
     kind: str
@@ -151,7 +152,7 @@ async def test_client_is_sent_nothing_of_a_stream_that_has_only_begun(form: Form
 LONG_COMMENT = b": " + b"x" * 4_000 + b"\n\n"
 HELD_BYTES = 1 << 20
 IN_FLIGHT_BYTES = 8 << 20
-"""What the kernel may hold besides, where the client does read."""
+"""Upper bound of what the kernel may buffer in addition, when the client reads."""
 
 
 def comments(size: int) -> bytes:
@@ -165,7 +166,7 @@ def pings(size: int) -> bytes:
 @streams
 @pytest.mark.parametrize("flood", [comments, pings], ids=["comments", "pings"])
 async def test_megabytes_before_the_first_token_are_no_commit(form: Form, flood: Callable[[int], bytes]) -> None:
-    """What dies behind them is replaced by a fallback, unseen."""
+    """A stream that dies after them is replaced by a fallback, unseen by the client."""
     script: list[Step] = [*said(form), chunk(flood(3 * HELD_BYTES)), Close()]
     async with facing(script, form.good_stream, models=MODELS) as (stand, _):
         reply = await form.ask(stand.url, stream=True)

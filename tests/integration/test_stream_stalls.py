@@ -1,5 +1,5 @@
-"""A model that is dead behind a front that keeps the connection alive: found before and after the first token, by each
-kind of keep-alive, and gone on with elsewhere."""
+"""A dead model behind a front that keeps the connection alive: detected before and after the first token, for each
+kind of keep-alive, and resumed on another deployment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORK: dict[str, tuple[bytes, ...]] = {
         named("content_block_stop", index=1),
     ),
 }
-"""What a dialect says of work that goes on."""
+"""Events of each dialect that show progress."""
 forms = pytest.mark.parametrize("form", FORMS, ids=name_of)
 MODELS: Section = {
     "gpt": {"deployments": [{"upstream": "one"}], "fallbacks": ["gpt-spare"]},

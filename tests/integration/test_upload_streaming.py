@@ -47,7 +47,7 @@ def chunked_head(path: str = FILES) -> bytes:
 
 @asynccontextmanager
 async def uploading(*acts: Act, **sections: Any) -> AsyncIterator[tuple[Stand, EagerProvider, Connection]]:
-    """A gateway before a provider that plays these acts, and a client."""
+    """Runs a gateway in front of a provider that plays these acts, with a connected client."""
     async with (
         EagerProvider(*acts) as provider,
         standing(config_of(provider.url, **sections)) as stand,
@@ -57,7 +57,7 @@ async def uploading(*acts: Act, **sections: Any) -> AsyncIterator[tuple[Stand, E
 
 
 async def arrived(provider: EagerProvider, size: int = HALF, attempt: int = 0) -> Upload:
-    """An attempt's request, once so much of its body has come."""
+    """Waits until so much of an attempt's body has arrived, and returns its request."""
     await eventually(lambda: len(provider.uploads) > attempt and len(provider.uploads[attempt].body) >= size)
     return provider.uploads[attempt]
 
@@ -68,13 +68,13 @@ def check_blameless(stand: Stand, deployment: str = "one") -> None:
 
 
 async def check_waited_for(stand: Stand, provider: EagerProvider, size: int) -> None:
-    """So much has arrived, and the provider knows nothing of it."""
+    """Checks that so much has arrived, and that nothing was sent to the provider."""
     await eventually(lambda: stand.app.gateway.spool.used_bytes == size)
     await asyncio.sleep(0.05)
     assert not provider.uploads
 
 
-# as it arrives
+# while it arrives
 
 
 async def test_provider_has_the_first_bytes_before_the_client_has_sent_the_last() -> None:
@@ -186,7 +186,7 @@ async def test_upload_through_a_proxy_is_sent_as_it_arrives(has_length: bool, mo
             assert upload.body == BODY
 
 
-# again
+# retries
 
 
 @pytest.mark.parametrize("has_length", [True, False], ids=["length", "chunked"])
@@ -326,7 +326,7 @@ async def test_answer_that_begins_early_and_lasts_waits_for_the_last_byte() -> N
         assert provider.uploads[0].body == BODY
 
 
-# the client's doing
+# the client's faults
 
 
 @pytest.mark.parametrize("how", ["reset", "close"])
@@ -361,7 +361,7 @@ async def test_gateway_that_goes_away_in_the_middle_says_so_and_blames_no_provid
 async def test_client_that_stalls_while_a_retry_waits_gets_its_answer_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The body fails while no attempt is being made."""
+    """The body fails while no attempt is running."""
     monkeypatch.setattr(client_connection, "_BODY_BYTES_PER_S", 1 << 30)
     slow = {"max_attempts": 3, "base_delay": "30s", "max_delay": "30s", "jitter": 0}
     act = early(HALF // 2, whole(503))
@@ -374,7 +374,8 @@ async def test_client_that_stalls_while_a_retry_waits_gets_its_answer_at_once(
 
 
 async def test_client_that_stalls_in_the_middle_blames_no_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_connection, "_BODY_BYTES_PER_S", 1 << 30)  # else what was sent is worth a minute
+    # Otherwise the bytes already sent would extend the timeout by a minute.
+    monkeypatch.setattr(client_connection, "_BODY_BYTES_PER_S", 1 << 30)
     server = {"body_timeout": "300ms"}
     async with uploading(store, retry=TRIES, server=server) as (stand, provider, client):
         client.writer.write(head() + BODY[:HALF])
@@ -508,7 +509,7 @@ async def test_form_that_would_be_refused_as_a_whole_reaches_no_provider_as_a_wh
         check_blameless(stand)
 
 
-# what needs all of it
+# calls that need the whole body
 
 
 @pytest.mark.parametrize(

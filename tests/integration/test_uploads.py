@@ -1,4 +1,5 @@
-"""Large bodies over real sockets: how much disk they may take together, and who may send how much where."""
+"""Large bodies over real sockets: the disk space that they may use together, and the sizes allowed by client and
+path."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def upload(size: int, path: str = FILES, headers: Mapping[str, str] | None = Non
 
 
 def announced(size: int, path: str = FILES, headers: Mapping[str, str] | None = None) -> bytes:
-    """The head alone."""
+    """Only the head."""
     return raw_request(path, b"", {**FORM, "content-length": str(size), **(headers or {})})
 
 
@@ -52,11 +53,11 @@ def check_no_room(reply: Reply) -> None:
 
 
 async def shown(stand: Stand, name: str) -> float:
-    """A metric as it is now, with calls in flight."""
+    """Reads a metric without waiting for calls in flight."""
     return total((await fetch(f"{stand.url}/metrics")).text, name)
 
 
-# all together
+# the limit for all bodies together
 
 
 async def test_uploads_at_once_share_the_limit_to_the_last_byte() -> None:
@@ -168,7 +169,7 @@ async def test_reload_changes_the_limit() -> None:
             assert stand.app.gateway.spool.max_bytes == limit
 
 
-# each
+# the limit for each body
 
 
 @pytest.mark.parametrize("path", [FILES, PARTS, "/v1/uploads", "/upstreams/one/v1/files"])

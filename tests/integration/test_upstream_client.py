@@ -1,4 +1,4 @@
-"""The upstream client over real sockets, on either loop: what goes out, what comes back, what is used again."""
+"""The upstream HTTP client over real sockets, on either event loop: requests, responses and connection reuse."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SWITCHED = b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade
 
 
 def on_each_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs it on asyncio's own loop and on uvloop, whose transports differ."""
+    """Runs a test on asyncio's own loop and on uvloop: their transports differ."""
 
     @functools.wraps(test)
     def run(new_loop: Callable[[], asyncio.AbstractEventLoop], **given: object) -> None:
@@ -94,7 +94,7 @@ async def failure(asking: Awaitable[object]) -> UpstreamError:
 
 
 def uses(provider: ScriptedProvider) -> list[int]:
-    """How many requests each connection has brought."""
+    """Number of requests on each connection."""
     return [len(connection.requests) for connection in provider.connections]
 
 
@@ -102,7 +102,7 @@ def uses(provider: ScriptedProvider) -> list[int]:
 async def served_by(
     handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """The URL of whatever answers like this; leaves when every connection has ended."""
+    """The URL of a server that runs `handle` for each connection; exits once all connections have ended."""
     running: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,7 +122,7 @@ async def served_by(
 
 
 class File:
-    """A body of blocks, which says how many of them were taken."""
+    """A body of blocks that counts how many were read."""
 
     def __init__(self, blocks: int, size: int | None = None) -> None:
         self.size = blocks * 65536 if size is None else size
@@ -135,7 +135,7 @@ class File:
             yield b"b" * 65536
 
 
-# what goes out
+# requests
 
 
 @on_each_loop
@@ -244,7 +244,7 @@ async def test_answer_that_is_whole_before_its_request_leaves_no_connection() ->
         assert file.taken < 4000
 
 
-# what comes back
+# responses
 
 
 @on_each_loop
@@ -335,7 +335,7 @@ async def test_what_nobody_reads_is_not_taken_from_the_upstream() -> None:
         assert (await failure(exchange.read())).kind is FailureKind.TRUNCATED
 
 
-# what is used again
+# connection reuse
 
 
 @on_each_loop
@@ -428,7 +428,7 @@ async def test_exchange_that_is_over_does_not_end_the_one_after_it() -> None:
         first = await send(connections, provider.url)
         second = await send(connections, provider.url)
         first.abort()
-        assert await first.read() == b"fine"  # it was here as a whole before it was given up
+        assert await first.read() == b"fine"  # it had arrived completely before the abort
         go_on.set()
         assert await rest_of(second) == b"a"
         assert uses(provider) == [2]
@@ -459,7 +459,7 @@ async def test_connection_that_has_grown_old_unseen_is_not_used() -> None:
         assert uses(provider) == [1, 1]
 
 
-# ends
+# aborts and shutdown
 
 
 @on_each_loop
@@ -545,7 +545,7 @@ async def test_last_words_of_an_upgraded_connection_are_sent(monkeypatch: pytest
     async with served_by(listen) as url, client() as connections:
         exchange = await send(connections, url, "GET", headers=UPGRADE)
         wire = exchange.take_over(Inbox())
-        wire.transport.write(b"b" * 10_000_000)  # more than the system takes at once
+        wire.transport.write(b"b" * 10_000_000)  # more than the system accepts at once
         exchange.abort()
         await eventually(lambda: received == 10_000_000)
 

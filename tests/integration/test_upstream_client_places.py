@@ -1,4 +1,4 @@
-"""Where the upstream client connects to: names, addresses, TLS, proxies."""
+"""Connection targets of the upstream client: names, addresses, TLS, proxies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Names:
-    """Stands in for the system's resolver."""
+    """Replaces the system's resolver."""
 
     def __init__(self, *addresses: tuple[str, int]) -> None:
         self.addresses = addresses
@@ -45,7 +45,7 @@ class Names:
         asyncio.get_running_loop().getaddrinfo = self._look_up  # type: ignore[method-assign,assignment]
 
     async def _look_up(self, host: str, port: int, **_how: int) -> list[Any]:
-        if host == "127.0.0.1":  # uvloop asks for addresses too when it connects
+        if host == "127.0.0.1":  # uvloop also resolves addresses when it connects
             return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
         self.asked += 1
         await self.may_answer.wait()
@@ -70,7 +70,7 @@ async def test_name_is_looked_up_once_for_all_who_wait_and_again_when_it_is_old(
         url = "http://provider.test"
         waiting = [asyncio.ensure_future(ask(connections, url, is_repeatable=False)) for _ in range(3)]
         await eventually(lambda: names.asked)
-        waiting[0].cancel()  # the others need what it has asked for
+        waiting[0].cancel()  # the other waiters still need its look-up
         names.may_answer.set()
         assert await asyncio.gather(*waiting[1:]) == [b"fine"] * 2
         assert names.asked == 1
@@ -190,7 +190,7 @@ async def test_small_writes_are_sent_at_once_and_dead_peers_are_noticed() -> Non
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
-    """Whom the client trusts."""
+    """A CA that the client trusts."""
     authority, trusted = trustme.CA(), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(trusted)
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
@@ -260,8 +260,8 @@ async def test_answer_over_tls_that_is_reset_is_cut(authority: trustme.CA) -> No
 
 @asynccontextmanager
 async def proxy(status: bytes = b"200 OK") -> AsyncIterator[tuple[str, list[bytes]]]:
-    """An HTTP proxy's URL, and the heads of what it was asked: it connects to what CONNECT names, and answers all else
-    itself."""
+    """Yields an HTTP proxy's URL and the heads of its requests. It connects to the target of a CONNECT and answers
+    all other requests itself."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

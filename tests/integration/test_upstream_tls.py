@@ -1,4 +1,4 @@
-"""`upstreams.X.tls`: which certificates the gateway trusts, and which it shows."""
+"""`upstreams.X.tls`: the CAs that the gateway trusts, and the certificate it presents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def trusting(provider: KeyedProvider, **tls: str) -> AsyncIterator[Stand]:
 
 
 def names_in(provider: KeyedProvider) -> list[str]:
-    """The common names of the certificates that the gateway has shown, by connection."""
+    """Returns the common names of the certificates that the gateway has presented, by connection."""
     return [dict(pair for (pair,) in each["subject"])["commonName"] for each in provider.certificates if each]
 
 

@@ -1,4 +1,5 @@
-"""A client that waits for its first token is told that it is not forgotten, and what that costs: the status."""
+"""Keep-alives for a client that waits for its first token, and their price: the status is sent before the outcome is
+known."""
 
 from __future__ import annotations
 
@@ -165,7 +166,7 @@ async def test_compressed_stream_is_waited_for_in_silence() -> None:
 
 
 async def test_read_timeout_of_the_client_counts_no_more_once_it_hears_something() -> None:
-    """It would have been told shortly before: by the end of its patience."""
+    """Without keep-alives the gateway answers shortly before the client's read timeout."""
     slow: list[Step] = [stream_head(), Pause(0.5), *CHAT.good_stream[1:]]
     async with facing([stream_head(), Pause(0.1), Close()], slow, stream=SOON, retry=RETRY) as (stand, _):
         async with Connection(stand.url) as client:
@@ -176,7 +177,7 @@ async def test_read_timeout_of_the_client_counts_no_more_once_it_hears_something
 
 @pytest.mark.parametrize("encoding", ["gzip", "br"])
 async def test_compressed_stream_behind_a_plain_head_is_inflated_or_refused(encoding: str) -> None:
-    """The first provider began a plain stream, and died; words may be said from then on."""
+    """The first provider began a plain stream and died; keep-alives may be sent from then on."""
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(CHAT.token + CHAT.end) + packer.flush()
     second: list[Step] = [stream_head(200, {"content-encoding": encoding}), Pause(0.2), chunk(packed), END]
@@ -189,7 +190,7 @@ async def test_compressed_stream_behind_a_plain_head_is_inflated_or_refused(enco
             assert b"compressed with br" in reply.body
 
 
-# calls that are not streamed
+# unary calls
 
 
 async def test_unary_call_is_not_kept_waiting_with_words_by_default() -> None:
@@ -209,7 +210,7 @@ async def test_unary_call_may_get_blank_lines_before_its_json() -> None:
 
 
 async def test_compressed_answer_cannot_stand_behind_blank_lines() -> None:
-    """It is asked for uncompressed; whoever compresses it all the same has failed."""
+    """The request accepts no compression; a provider that compresses anyway has failed."""
     packed = whole(200, gzip.compress(CHAT.answer), {"content-encoding": "gzip"})
     async with facing([Pause(0.2), packed], stream=UNARY) as (stand, provider), Connection(stand.url) as client:
         reply = await client.ask(raw_request(CHAT.path, CHAT.body(), {"accept-encoding": "gzip"}))

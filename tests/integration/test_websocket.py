@@ -41,7 +41,7 @@ SWITCHED = Respond(
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nX-Own: 1\r\n\r\n"
 )
-"""For the key above (RFC 6455, section 1.3)."""
+"""Accept value for the key above (RFC 6455, section 1.3)."""
 
 
 @asynccontextmanager
@@ -236,6 +236,6 @@ def _address(app: App) -> tuple[str, int]:
 
 
 def _close_frame(code: int, reason: bytes) -> bytes:
-    """A masked close frame, with a mask of zeros."""
+    """Builds a masked close frame with a mask of zeros."""
     payload = struct.pack(">H", code) + reason
     return bytes([0x88, 0x80 | len(payload)]) + bytes(4) + payload

@@ -1,5 +1,5 @@
-"""A 200 that is no answer to what was requested is a failed attempt: the second deployment is tried, and nothing of the
-first answer reaches the client. Good answers pass unmodified, whatever form they have."""
+"""A 200 that is no valid response to the request is a failed attempt: the second deployment is tried, and nothing of
+the first response reaches the client. Valid responses of any form pass unmodified."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_wrong_answer_is_a_failed_attempt(case: Case) -> None:
             assert (reply.status, reply.body) == (200, case.endpoint.answer)
         deployment = "two/claude" if case.endpoint.name == "messages" else "one/gpt"
         breaker = stand.breaker(deployment)
-        # JSON that was cut is evidence; a retry may repeat it before the second deployment is tried.
+        # Cut JSON counts as evidence; a retry may repeat it before the second deployment is tried.
         assert bool(breaker.failures) == (case.kind == "truncated")
         assert breaker.calls == breaker.failures
 

@@ -1,4 +1,5 @@
-"""Answers that report a failure as an end, end too early, or are none of an API: none of them passes as right."""
+"""Responses that report a failure at their end, end too early, or do not come from an API: none of them passes as
+valid."""
 
 from __future__ import annotations
 
@@ -109,13 +110,13 @@ async def test_media_stream_may_end_anywhere_where_its_upstream_is_lenient() -> 
 ITEM = b'{"object":"embedding","embedding":[%b]}' % b",".join([b"0.125"] * 1000)
 LARGE = b'{"object":"list","data":[%b],"usage":{"prompt_tokens":3}}' % b",".join([ITEM] * 60)
 AT_ITEM = LARGE[: LARGE.rindex(b"]}", 0, len(LARGE) - 50_000) + 2]
-"""Cut where an item ends."""
+"""Cut at the end of an item."""
 SMALL_BUFFER = {"max_buffered_answer": "128KiB"}
 PACKED = {"content-encoding": "gzip"}
 
 
 def stored(body: bytes) -> bytes:
-    """gzip that compresses nothing, so that it is as large on the wire."""
+    """Wraps the body in gzip without compressing it, so that it is as large on the wire."""
     return gzip.compress(body, 0)
 
 
@@ -201,14 +202,14 @@ async def test_large_answer_that_begins_like_none_is_a_failed_attempt(
 ) -> None:
     async with facing(chunked(body, headers), EMBEDDINGS.ok, retry=RETRY, defaults=SMALL_BUFFER) as (stand, _):
         reply = await EMBEDDINGS.ask(stand.url)
-        # A page comes of a wrong base_url: only another deployment would help.
+        # An HTML page means a wrong base_url: only another deployment would help.
         assert reply.status == 502 if kind == "misrouted" else reply.body == EMBEDDINGS.answer
         (call,) = await stand.calls()
         assert call["attempts"][0]["outcome"] == kind
         await eventually(lambda: stand.app.upstreams.memory.taken_bytes == 0)
 
 
-# endpoints of which nothing is known
+# unknown endpoints
 
 
 @pytest.mark.parametrize("content_type", ["text/html; charset=utf-8", "application/json", "text/plain"])

@@ -25,13 +25,13 @@ class Mutant:
     defect: str
     """The effect in one line."""
     where: str
-    """Qualified name of the function, class or assignment that is changed, for example `Breaker.settle`."""
+    """Qualified name of the changed function, class or assignment, for example `Breaker.settle`."""
     old: str
-    """Occurs exactly once in that definition. Whitespace and line breaks do not have to agree."""
+    """Occurs exactly once in that definition, ignoring whitespace and line breaks."""
     new: str
-    """Replaces it. Indentation is relative to the line at which the old text starts."""
+    """Replaces the old text. Indentation is relative to the line where the old text starts."""
     killer: str
-    """A test, as `property/test_x.py::test_y`."""
+    """The test that must fail, as `property/test_x.py::test_y`."""
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class Mutant:
 
 
 def definitions(source: str, name: str) -> list[tuple[int, int]]:
-    """Start and end of each definition of this qualified name: a property and its setter share one."""
+    """Returns start and end of each definition of this qualified name: a property and its setter share one."""
     offsets = [0]
     for line in source.splitlines(keepends=True):
         offsets.append(offsets[-1] + len(line))
@@ -72,7 +72,7 @@ def definitions(source: str, name: str) -> list[tuple[int, int]]:
 
 
 def names_of(node: ast.stmt) -> list[str]:
-    """What a statement defines: functions, classes, and targets of assignments."""
+    """Returns the names that a statement defines: functions, classes, and targets of assignments."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
@@ -95,7 +95,8 @@ def _named(scope: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctio
 
 
 def _loosely(text: str) -> re.Pattern[str]:
-    """Matches the text with any whitespace and comments between its words and signs: formatting does not matter."""
+    """Builds a pattern that allows any whitespace and comments between the tokens of a text, so that formatting does
+    not matter."""
     return re.compile(r"(?:\s|#[^\n]*\n)*".join(re.escape(token) for token in re.findall(r"\w+|[^\w\s]", text)))
 
 
@@ -106,9 +107,9 @@ def _indented(text: str, before: str) -> str:
 
 
 def catalogue() -> list[Mutant]:
-    """One file for each module, in the folder of its package; one paragraph for each mutant: `#` its defect, `@` the
-    definition, `-` the old text, `+` the new text (left out: the old text is deleted), `!` the killer. Each line has
-    one mark and a blank."""
+    """Reads the catalogue: one file per module, in its package's folder, and one paragraph per mutant. Each line starts
+    with a mark and a blank: `#` the defect, `@` the definition, `-` the old text, `+` the new text (none: the old text
+    is deleted), `!` the killer."""
     return [
         mutant
         for path in sorted(CATALOGUE.rglob("*.txt"))
@@ -117,7 +118,7 @@ def catalogue() -> list[Mutant]:
 
 
 def mutants(module: str, text: str) -> Iterator[Mutant]:
-    """Raises ValueError for a paragraph that lacks a part, and for a line without a mark."""
+    """Parses one file. Raises ValueError for an incomplete paragraph or a line without a mark."""
     for paragraph in text.strip().split("\n\n"):
         parts: dict[str, list[str]] = {mark: [] for mark in _MARKS}
         for line in paragraph.splitlines():

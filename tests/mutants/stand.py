@@ -1,10 +1,10 @@
-"""Runs tests against one mutant, in a fork of a process that has imported the slow libraries.
+"""Runs tests against one mutant, in a fork of a process that has already imported the slow libraries.
 
-A line of JSON is one request or one response. There are two kinds of stand:
+Requests and responses are one line of JSON each. There are two kinds of stand:
 
-- cold: the fork imports what the test needs of `llm_guard`, and the mutant in place of its module. `__init__.py` is
-  replaced as well, because it imports everything. Policies need little, so this takes 0.3 s for each.
-- warm: the gateway is imported before the fork, which changes the code of one function. Without it the imports alone
+- cold: the fork imports what the test needs of `llm_guard`, with the mutant in place of its module. `__init__.py` is
+  replaced as well, because it imports everything. Policies need little, so this takes 0.3 s each.
+- warm: the gateway is imported before the fork, which changes the code of one function. Otherwise the imports alone
   would take 1.5 s for each mutant outside `policy/`.
 """
 
@@ -38,19 +38,19 @@ import pytest
 from tests.mutants.mutant import PACKAGE, ROOT, Mutant
 
 DOES_NOT_RUN = 70
-"""The exit code where the mutant cannot even be imported."""
+"""Exit code if the mutant cannot be imported."""
 MOST_PROCESSOR_S = 60
-"""A busy machine does not make a test look endless."""
+"""Limits processor time, not wall time: a busy machine must not make a test look endless."""
 NEVER_ENDS_S = 110
 
-# Without the project's settings, plugins and `conftest`: the last imports the whole gateway, 1.5 s for each mutant.
+# Without the project's settings, plugins and `conftest`, which imports the whole gateway: 1.5 s for each mutant.
 OPTIONS = (
     "-q", "-x", "-c", os.devnull, f"--rootdir={ROOT}", "--import-mode=importlib", "--assert=plain", "--noconftest",
     "-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto",
     "-o", "asyncio_default_fixture_loop_scope=function",
 )  # fmt: skip
 
-# Imported before the fork. Nothing of `llm_guard`, which has to be imported after the mutant.
+# Imported before the fork. Nothing of `llm_guard`, which must be imported after the mutant is installed.
 LIBRARIES = (
     "aiohttp.web", "click", "cryptography.hazmat.primitives.ciphers.aead", "hypothesis.stateful", "httptools",
     "msgspec", "prometheus_client", "pydantic", "pytest_asyncio.plugin", "sqlite3", "ssl", "structlog", "uvloop",
@@ -61,7 +61,7 @@ LIBRARIES = (
 @dataclass(frozen=True, slots=True)
 class Verdict:
     exit_code: int
-    """Pytest's; `DOES_NOT_RUN`; or below 0 the signal that ended it."""
+    """Exit code of pytest or `DOES_NOT_RUN`; negative if a signal ended it."""
     failed: Sequence[str] = ()
     """How the test failed, in one line, if it ran at all."""
     output: str = ""
@@ -73,7 +73,8 @@ class Stand:
     answers: IO[str]
 
     def run(self, tests: Sequence[str], mutant: Mutant | None = None) -> Verdict:
-        """Until the first that fails; tests as in `Mutant.killer`. Without a mutant: the package as it is."""
+        """Runs tests, named as in `Mutant.killer`, until the first that fails. Without a mutant the package is
+        unchanged."""
         self.requests.write(json.dumps([list(tests), None if mutant is None else asdict(mutant)]) + "\n")
         self.requests.flush()
         return Verdict(**json.loads(self.answers.readline()))
@@ -91,8 +92,8 @@ def standing(*, is_warm: bool = False) -> Iterator[Stand]:
 
 
 def serve(requests: IO[str], answers: IO[str], *, is_warm: bool) -> None:
-    # The first failure is enough: shrinking it would take longer than all the rest. No deadline: a slow machine must
-    # not look like a killed mutant.
+    # The first failure is enough: shrinking it would take longer than everything else. No deadline, because a slow
+    # machine must not look like a killed mutant.
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     hypothesis.settings.register_profile(
         "first failure",
@@ -149,8 +150,8 @@ def judge(tests: Sequence[str], mutant: Mutant | None, failed: Path) -> int:
 
 
 def install(mutant: Mutant) -> None:
-    """Changes the function of a module that is there; else every later import of the module gets the mutant. Raises
-    whatever its import raises."""
+    """Changes the function if its module is already imported; otherwise every later import of the module gets the
+    mutant. Errors of that import propagate."""
     if (module := sys.modules.get(mutant.import_name)) is not None:
         function = function_in(module, mutant.where)
         function.__code__ = code_in(compile(mutant.source(), str(mutant.path), "exec"), mutant.where)
@@ -167,7 +168,7 @@ def import_gateway() -> None:
 
 
 def code_in(code: types.CodeType, name: str) -> types.CodeType:
-    """The code of the function with this qualified name."""
+    """Returns the code of the function with this qualified name."""
     nested = [each for each in code.co_consts if isinstance(each, types.CodeType)]
     for each in nested:
         if each.co_qualname == name:
@@ -178,7 +179,7 @@ def code_in(code: types.CodeType, name: str) -> types.CodeType:
 
 
 def function_in(module: types.ModuleType, name: str) -> types.FunctionType:
-    """The function itself, below properties, class methods and decorators."""
+    """Returns the plain function under properties, class methods and decorators."""
     found: object = module
     for part in name.split("."):
         found = inspect.getattr_static(found, part)
@@ -217,7 +218,7 @@ class MutantLoader(SourceFileLoader):
 
 
 class Failures:
-    """A plugin of pytest."""
+    """A pytest plugin that records how tests fail."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -71,7 +71,7 @@ def test_value_about_its_threshold_is_one_alert(shares: list[int]) -> None:
     st.sampled_from([10.0, 60.0, 300.0]),
 )
 def test_trend_forgets_no_answer_and_counts_none_twice(walk: list[tuple[float, int, float]], over_s: float) -> None:
-    """With an endless memory what is recent and what is usual are together all that there was."""
+    """With an endless memory the recent and the usual answers together are all that were noted."""
     trend, now, total, weight = Trend(over_s, 1e12), 0.0, 0.0, 0.0
     trend.note(0.0, 0.0, 0.0)
     notes = []

@@ -44,7 +44,7 @@ def test_least_loaded_is_sorted_and_latency_is_sorted_but_for_the_first(found: l
             (best_s if each.cost_s is None else each.cost_s) * (each.in_flight + 1) / each.weight for each in order
         ]
         assert loads[1:] == sorted(loads[1:])
-        # The better of two is not the worst, if anybody is better.
+        # The better of two random candidates is not the worst, unless several are equally bad.
         assert (
             len(loads) < 2 or loads[0] < max(loads) or loads[0] == loads[-1] == min(loads) or loads.count(loads[0]) > 1
         )

@@ -1,4 +1,4 @@
-"""A walk over the bench beside the plainest model of it: every rest ever given, and the longest counts."""
+"""A walk over the cooldowns beside the simplest model of them: all cooldowns ever set, of which the longest counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BenchWalk(RuleBasedStateMachine):
         self.now = 1000.0
         self.bench = Bench()
         self.quiet_since = self.now
-        """Since then nothing was refused."""
+        """Instant since which nothing was refused."""
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 5.0, 30.0, 60.0]))
     def wait(self, seconds: float) -> None:
@@ -53,7 +53,7 @@ class BenchWalk(RuleBasedStateMachine):
 
     @rule(key=credentials, model=models, took_s=st.sampled_from([0.0, 1.0, 5.0]))
     def call(self, key: Key, model: str, took_s: float) -> None:
-        """One that is let through succeeds; what began before it was sent is over."""
+        """A call that is allowed succeeds, which ends every cooldown that began before it was sent."""
         keys = (key, quota_key(key, model), deployment_key(key, model))
         if self.is_stopped(key, model):
             return
@@ -105,7 +105,7 @@ def test_no_cooldown_shuts_anything_out_for_longer_than_it_may() -> None:
 
 
 def test_whatever_was_refused_a_call_a_second_is_soon_served_again() -> None:
-    """The provider is well again: whatever came before, no call that follows another by a second waits for longer."""
+    """The provider has recovered: of calls a second apart none waits for long, regardless of earlier failures."""
     bench, key = Bench(), CREDENTIALS[0]
     for kind in (FailureKind.AUTH, FailureKind.QUOTA_EXHAUSTED):
         for model in MODELS:

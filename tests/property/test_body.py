@@ -1,4 +1,4 @@
-"""A body that is looked at piece by piece asks for what it does as a whole, whatever it holds and however it comes."""
+"""A body scanned in pieces yields the same fields as when parsed as a whole, for any content and any pieces."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ sizes = st.lists(st.sampled_from([1, 2, 3, 7, 100, 4095, 4097, 32_768]), min_siz
 
 @st.composite
 def documents(draw: st.DrawFn) -> bytes:
-    """Mostly objects with the fields that are looked for, doubles among them."""
+    """Mostly objects with the wanted fields, some of them duplicated."""
     ascii_only, space = draw(st.booleans()), draw(st.sampled_from(["", " ", "\n\t"]))
 
     def write(value: Any) -> str:
@@ -57,7 +57,7 @@ def documents(draw: st.DrawFn) -> bytes:
 
 
 def pieces_of(body: bytes, cuts: list[int]) -> list[bytes]:
-    """Of these sizes, over and over; of another size once there are 400."""
+    """Splits a body into pieces of these sizes, in turn; after 400 pieces uses a larger size."""
     ends = [0]
     while ends[-1] < len(body):
         ends.append(ends[-1] + (cuts[len(ends) % len(cuts)] if len(ends) < 400 else 997))
@@ -72,7 +72,7 @@ def as_a_whole(body: bytes, kind: str) -> Asked | str:
 
 
 def check_json(body: bytes, cuts: list[int], read_bytes: int) -> Asked | None:
-    """What it asks for, if it is accepted."""
+    """Scans the body in pieces and returns its fields; None if it is refused."""
     expected = as_a_whole(body, JSON)
     scan = JsonScan()
     try:

@@ -45,7 +45,7 @@ breaker_settings = st.builds(
     early_probes=st.sampled_from([True, True, False]),
     state=st.sampled_from(["auto"] * 12 + ["forced_open", "forced_closed", "metrics_only", "disabled"]),
 )
-# Floating point: two ways to the same length.
+# Floating point: the same length computed in two ways.
 EXACT = 1e-9
 AUTOMATIC = ("closed", "open", "half_open")
 PASSING = ("closed", "forced_closed", "metrics_only", "disabled")
@@ -75,7 +75,7 @@ class BreakerWalk(RuleBasedStateMachine):
         self.done: list[Permit] = []
         self.lease_ends: dict[Permit, float] = {}
         self.successes = 0
-        # The opening, as far as there is one.
+        # The current opening, if there is one.
         self.outage_at = self.opened_at = self.ends_at = self.length_s = 0.0
         self.is_brownout = False
         self.why: str | None = None
@@ -84,7 +84,7 @@ class BreakerWalk(RuleBasedStateMachine):
         return self.breaker.snapshot(self.now)
 
     def wait(self) -> None:
-        """As long as told, and on to the next point of the grid: what is jittered falls between two."""
+        """Advances by retry_after_s and on to the next point of the grid: jittered times fall between two."""
         self.now = ceil((self.now + self.breaker.retry_after_s(self.now)) * 1024) / 1024
 
     def lease_s(self) -> float:
@@ -176,7 +176,7 @@ class BreakerWalk(RuleBasedStateMachine):
             self.open(is_new_outage=before.state == "closed", is_brownout="in a row" not in transition.why)
 
     def open(self, is_new_outage: bool, is_brownout: bool) -> None:
-        """The model: how long an opening lasts by the settings and the outage, shortened by the jitter."""
+        """Models the length of an opening: from the settings and the outage, shortened by the jitter."""
         chosen = self.breaker.settings
         if is_new_outage:
             self.outage_at, self.is_brownout = self.now, is_brownout
@@ -233,7 +233,7 @@ class BreakerWalk(RuleBasedStateMachine):
     @precondition(lambda self: self.seen().state == "closed")
     @rule(failures=st.sampled_from([3, 2, 1, 0]))
     def an_outage_turns_out_to_be_a_blip(self, failures: int) -> None:
-        """As many early probes fail; the next are good."""
+        """So many early probes fail; the next ones succeed."""
         self.breaker.settings = replace(self.breaker.settings, open_for=32.0, early_probes=True)
         self.open_it()
         for _ in range(failures):
@@ -312,7 +312,7 @@ class BreakerWalk(RuleBasedStateMachine):
     @precondition(lambda self: self.seen().state in ("open", "half_open"))
     @rule(signal=signals, duration_s=durations)
     def a_probe_outlives_its_lease(self, signal: Signal, duration_s: float | None) -> None:
-        """Another is in flight by then."""
+        """Another probe is in flight by then."""
         self.wait()
         overdue = self.acquire()
         self.now += 4.0
@@ -438,8 +438,8 @@ def test_breaker_holds_on_every_walk() -> None:
         BreakerWalk,
         settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40),
     )
-    # A walk that never gets anywhere proves nothing. How far it gets depends on the modules that are loaded (hypothesis
-    # draws their constants too), by a factor of some ten for what needs a rule that may be left out.
+    # A walk that never gets far proves nothing. How far it gets depends on the loaded modules (hypothesis draws their
+    # constants too), by a factor of about ten for results that need an optional rule.
     assert min(BreakerWalk.entered.values()) > 20
     assert BreakerWalk.stragglers_settled > 20
     assert BreakerWalk.leases_lost > 20

@@ -1,4 +1,4 @@
-"""A walk through the stores of cached answers, beside a plain table that says what they must hold."""
+"""A walk through the cache stores, beside a plain table of their expected content."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ sizes = st.sampled_from([0, 0, 1, SMALLEST // 2, SMALLEST, 2 * SMALLEST, 4 * SMA
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Of a coroutine that waits for nothing."""
+    """Returns the result of a coroutine that never suspends."""
     try:
         work.send(None)
     except StopIteration as ended:
@@ -50,7 +50,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class FileStore:
-    """`CacheFile` with the surface of a store."""
+    """`CacheFile` with the interface of a store."""
 
     def __init__(self, folder: Path, clock: ManualClock, most: int) -> None:
         self._file = CacheFile(lambda: folder)
@@ -114,7 +114,7 @@ class CacheWalk(RuleBasedStateMachine):
         shutil.rmtree(getattr(self, "folder", ""), ignore_errors=True)
 
     def tick(self) -> float:
-        """No two things happen at once."""
+        """Advances the clock, so that no two operations happen at the same instant."""
         self.clock.advance(0.001)
         return self.clock.now()
 
@@ -163,7 +163,7 @@ class CacheWalk(RuleBasedStateMachine):
     @precondition(lambda self: self.rows)
     @rule(pick=st.integers(0, 10), age_s=st.sampled_from([0.0, 4.0, 9.99, 10.01, 14.99, 15.01, 29.99, 30.01]))
     def somebody_asks_for_what_is_so_old(self, pick: int, age_s: float) -> None:
-        """Steers the walk to the ages at which something changes."""
+        """Steers the walk to ages at which behaviour changes."""
         key = list(self.rows)[pick % len(self.rows)]
         self.clock.advance(max(0.0, self.rows[key].stored_at + age_s - self.clock.now()))
         self.get(key)

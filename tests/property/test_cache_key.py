@@ -1,4 +1,4 @@
-"""The same request has the same key, and no other has it."""
+"""Equal requests have equal keys, and different requests have different keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llm_guard.policy.cache_key import MOST_CANONICAL_BYTES, Question, canonical, key_of, telling
 
-# Few letters, so that what is moved from one field to its neighbour meets what was there before.
+# Few letters, so that text moved from one field to its neighbour is likely to collide.
 texts = st.text("ab", max_size=3)
 pairs = st.lists(st.tuples(texts, texts), max_size=2).map(tuple)
 questions = st.builds(
@@ -60,7 +60,7 @@ bodies = st.dictionaries(st.text("abé", max_size=2), values, max_size=4)
 
 
 def shuffled(value: Any, data: st.DataObject) -> Any:
-    """The same, its keys in another order."""
+    """Returns an equal value with its keys in another order."""
     if isinstance(value, dict):
         return {key: shuffled(value[key], data) for key in data.draw(st.permutations(list(value)))}
     return [shuffled(each, data) for each in value] if isinstance(value, list) else value
@@ -76,7 +76,7 @@ def test_body_is_the_same_however_it_is_written(body: dict[str, Any], data: st.D
 
 
 def marked(value: Any) -> Any:
-    """With the types of numbers: to Python 1, 1.0 and True are one, and so are 0.0 and -0.0."""
+    """Tags numbers with their types: in Python 1, 1.0 and True are equal, and so are 0.0 and -0.0."""
     if isinstance(value, dict):
         return {key: marked(each) for key, each in value.items()}
     return [marked(each) for each in value] if isinstance(value, list) else (type(value).__name__, repr(value))

@@ -70,7 +70,7 @@ def error_of(code: object, kind: object, message: str, request_id: str, prompt: 
 
 
 def shuffled(value: dict[str, Any], order: list[int]) -> dict[str, Any]:
-    """The same object with its keys, and those of its error, in another order."""
+    """Returns the same object with its keys, and those of its error, in another order."""
     pairs = [(key, shuffled(each, order) if isinstance(each, dict) else each) for key, each in value.items()]
     ranks = [order[number % len(order)] for number in range(len(pairs))]
     return dict(pair for _, pair in sorted(zip(ranks, pairs, strict=True), key=lambda ranked: ranked[0]))

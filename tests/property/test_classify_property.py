@@ -63,7 +63,7 @@ header_values = st.one_of(texts, st.floats().map(str), st.integers().map(str))
 all_headers = st.dictionaries(st.one_of(st.sampled_from(HEADERS), texts), header_values, max_size=5)
 
 
-# total
+# totality
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Scopes of `TimeLimit`, nested and ended in any order, against those of `asyncio.timeout`."""
+"""Scopes of `TimeLimit`, nested and ended in any order, behave like those of `asyncio.timeout`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from llm_guard.clock import SystemClock, TimeLimit
 
 Step = str | int
-"""`leave`: somebody cancels the task; `done`: what the body waits for is there; `run`: everybody runs; a number: the
-deadline of that scope passes, 0 is the outermost."""
+"""`leave`: the task is cancelled; `done`: the body's wait is over; `run`: all tasks run; a number: the deadline of
+that scope passes, 0 is the outermost."""
 
 
 @dataclass
 class Scope:
     manager: AbstractAsyncContextManager[object]
     end: Callable[[], None]
-    """Its deadline passes."""
+    """Makes its deadline pass."""
     cause_of: Callable[[BaseException], BaseException | None]
-    """What it says that an error came of."""
+    """Returns the reported cause of an error."""
     is_open: bool = False
 
 
 class _Entered:
-    """A limit that is entered as a scope of asyncio is."""
+    """Adapts a limit to `async with`, like asyncio's scopes."""
 
     def __init__(self, limit: TimeLimit) -> None:
         self._limit = limit
@@ -58,18 +58,18 @@ def _cause(error: BaseException) -> BaseException | None:
 
 
 def _cause_or_context(error: BaseException) -> BaseException | None:
-    """The first releases of Python 3.11 name no cause; what they raised it within is the same error."""
+    """Early releases of Python 3.11 set no cause; the context is the same error there."""
     is_unnamed = isinstance(error, TimeoutError) and error.__cause__ is None
     return error.__context__ if is_unnamed else error.__cause__
 
 
 @dataclass
 class Body:
-    """A task in nested scopes, and what became of it."""
+    """A task in nested scopes, and a record of how they ended."""
 
     scopes: list[Scope]
     catches: frozenset[int]
-    """Levels within which an end by time or by cancellation is caught, and something else is waited for."""
+    """Levels at which a timeout or cancellation is caught, after which the body waits again."""
     said: list[str] = field(default_factory=list)
     is_there: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -118,7 +118,7 @@ async def told(new_scope: Callable[[], Scope], levels: int, catches: frozenset[i
             case int():
                 scope = body.scopes[step % levels]
                 if scope.is_open:
-                    scope.is_open = False  # a deadline passes once
+                    scope.is_open = False  # a deadline passes only once
                     scope.end()
             case _:
                 for _ in range(3):

@@ -21,7 +21,7 @@ durations = st.floats(0.001, 100)
 
 @st.composite
 def histories(draw: st.DrawFn) -> Latency:
-    """Nothing, too little, or enough, some of it cut."""
+    """Latencies with no, too few, or enough samples, some of them cut short."""
     latency = Latency()
     some = draw(st.lists(durations, min_size=1, max_size=5))
     for duration_s in some * draw(st.sampled_from([0, 1, 20])):

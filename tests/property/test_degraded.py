@@ -1,4 +1,4 @@
-"""One route through outages, lulls and slow answers: whatever happens, its mode has its reasons."""
+"""A route goes through outages, lulls and slow responses: its mode always has a reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DegradedWalk(RuleBasedStateMachine):
         self.mode = Degradation(chosen, self.seen, self.now)
         self.turned_at = self.called_at = self.now
         self.history: list[tuple[float, int, int]] = []
-        """When, and how many were answered and failed."""
+        """Instants, with the numbers of answered and failed calls."""
 
     def step(self, answered: int = 0, failed: int = 0, cut_short: int = 0) -> None:
         begun = self.seen.begun + answered + failed + cut_short
@@ -56,7 +56,7 @@ class DegradedWalk(RuleBasedStateMachine):
         return sum(each[1] for each in kept), sum(each[2] for each in kept)
 
     def check_entered(self) -> None:
-        # What is looked back at reaches as far as the step before the window's beginning.
+        # The counts reach back as far as the step before the window's beginning.
         answered, failed = self.counted(self.turned_at - 1)
         assert failed >= self.chosen.enter
         assert answered + failed >= self.chosen.min_calls
@@ -82,7 +82,7 @@ class DegradedWalk(RuleBasedStateMachine):
 
     @rule()
     def everything_fails_until_it_is_degraded(self) -> None:
-        """However long it was well before: a window of nothing but failures is an outage."""
+        """However well it worked before, a window of nothing but failures is an outage."""
         for _ in range(330):
             self.now += self.chosen.window / 100
             self.step(failed=self.chosen.min_calls)
@@ -110,7 +110,7 @@ class DegradedWalk(RuleBasedStateMachine):
 
     @rule(calls=st.integers(1, 100))
     def most_calls_are_hurried(self, calls: int) -> None:
-        """At one instant not two of them wait as long as they like."""
+        """At any instant at most one of them may wait without a shortened deadline."""
         assert sum(self.mode.may_wait(self.now) for _ in range(calls)) <= 1
 
     @invariant()
@@ -130,7 +130,7 @@ def test_mode_holds_on_every_walk() -> None:
 @given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(0, 3), st.integers(0, 3)), max_size=60))
 @settings(max_examples=60, deadline=None)
 def test_looking_more_often_changes_no_sum(steps: list[tuple[float, int, int]]) -> None:
-    """Calls counted within the window are at least those that began it, and never more than those ever counted."""
+    """The count is at least that of the window, and at most that of the window plus 21 s before it."""
     chosen = DegradedSettings(enter=1.0, leave=0.0, min_calls=10_000)
     mode, seen, now = Degradation(chosen, Seen(), 0.0), Seen(), 0.0
     noted = []

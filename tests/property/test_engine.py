@@ -1,4 +1,4 @@
-"""Whatever is asked of an engine and whatever becomes of it: it is never forgotten, and never restarted too often."""
+"""An engine is neither forgotten nor restarted too often, under any requests and events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ rules = st.builds(
 
 
 class EngineWalk(RuleBasedStateMachine):
-    """It lives through anything, in any order, and at any pace."""
+    """An engine that goes through any events, in any order, and at any pace."""
 
     happened: ClassVar[set[str]] = set()
 
@@ -146,7 +146,7 @@ class EngineWalk(RuleBasedStateMachine):
     def nobody_does_anything(self, u: float) -> None:
         assert self.engine.pass_time(self.now + 1e6, u) is None
 
-    # Steps that belong together: chance alone seldom finds them in a row.
+    # Steps that belong together: random choice seldom finds them in a row.
 
     @precondition(lambda self: self.work is None and self.engine.state != "running")
     @rule(u=draws)

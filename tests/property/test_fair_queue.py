@@ -1,4 +1,4 @@
-"""Callers that wait all the time are served in proportion to their weights, whatever others do meanwhile."""
+"""Callers that wait all the time are served in proportion to their weights, regardless of other callers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is foreseen is what happens, and looking changes nothing.
+"""The dry run of a call predicts where the call goes, and changes no state.
 
-Random states of three deployments; then one call looks, and the same call really comes.
+Three deployments are in random states; first a dry run, then the same call for real.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HOLDS = {
 
 @dataclass(frozen=True)
 class State:
-    """What has happened to one deployment."""
+    """State of one deployment."""
 
     concurrency: int | None
     queue: int
@@ -74,7 +74,7 @@ STATES = st.builds(
 
 
 class World:
-    """Deployments in these states."""
+    """A route over deployments in these states."""
 
     def __init__(self, states: list[State], balance: Balance, priority: int) -> None:
         self.clock = ManualClock()
@@ -155,7 +155,7 @@ class World:
 
 
 def learn_pace(gate: Gate, now: float) -> None:
-    """Nothing but 429s, for five seconds until now."""
+    """Answers every request with a 429 for the five seconds before `now`."""
     for tenth in range(50):
         at = now - 5.0 + tenth / 10
         if (slot := gate.try_enter(at)) is not None:
@@ -242,7 +242,7 @@ def test_states_reach_every_answer() -> None:
 
 
 def test_looking_lets_no_pace_grow() -> None:
-    """To ask is to want: who asks for more than a pace gives lets it grow."""
+    """A real attempt counts as demand, and demand above the pace lets it grow."""
     gate, now = Gate(CapacitySettings(), 990.0), 1000.0
     learn_pace(gate, now)
     while gate.try_enter(now) is None:

@@ -1,4 +1,4 @@
-"""A walk through a gate: arrivals, priorities, leaves, exits, 429s, holds, ramps, reloads, time."""
+"""A walk through a gate: arrivals, priorities, departures, exits, 429s, holds, ramps, reloads, time."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class GateWalk(RuleBasedStateMachine):
         self.gone: list[Slot] = []
         self.told: list[Ticket] = []
         self.passed: Counter[int] = Counter()
-        """Turns of other priorities since the last one of each, or since it was first seen."""
+        """Grants to other priorities since the last one of each priority, or since it was first seen."""
         self.again_at: float | None = None
         self.uses: list[tuple[int, float, float]] = []
-        """Priority, begin and end of each use of a slot for which calls waited."""
+        """Priority, begin and end of each use of a slot while calls were waiting."""
 
     def seen(self) -> GateSnapshot:
         return self.gate.snapshot(self.now)
@@ -85,8 +85,9 @@ class GateWalk(RuleBasedStateMachine):
         return {min(waiting) if overdue is None else overdue for overdue in self.overdue(waiting)}
 
     def overdue(self, waiting: set[int]) -> set[int | None]:
-        """The priority that comes before those above it, or None. Where slots are short, by those that it holds, or of
-        one to three slots by the time for which it used them. Two different ones, if rounding decides."""
+        """Returns the lower priority that comes next, or None. If slots are short this depends on the slots each
+        priority holds, or with one to three slots on the time it has used them. Returns two answers if rounding
+        decides."""
         slots, used = self.seen().limit, self.used()
         is_short = slots is not None and len(used) + 1 >= slots
         if slots is not None and slots > MOST_PASSED and is_short:
@@ -118,7 +119,7 @@ class GateWalk(RuleBasedStateMachine):
         return self.out + [ticket.slot for ticket in self.unused if ticket.slot is not None]
 
     def used_s(self, priority: int) -> float:
-        """Seconds for which slots were used: in full while the use goes on, then they fade."""
+        """Seconds of slot use: counted in full while the use lasts, then fading."""
         ended = (
             (ended_at - began_at) * exp((ended_at - self.now) / 60)
             for of, began_at, ended_at in self.uses
@@ -214,8 +215,8 @@ class GateWalk(RuleBasedStateMachine):
         return sum(ticket.priority == priority for ticket in self.line)
 
     def check_that_it_has_its_share(self, priority: int, caller: Caller) -> None:
-        """A call that is turned away has none of a lower priority before it, but for their share, and not many more
-        calls of another caller than of its own."""
+        """Checks that ahead of a rejected call there are no more calls of a lower priority than their share, and not
+        many more calls of another caller than of its own."""
         for lower in range(priority + 1, 3):
             assert self.waiting_of(lower) <= self.kept()
         calls = Counter(ticket.caller for ticket in self.line if ticket.priority == priority)
@@ -342,8 +343,8 @@ def test_gate_holds_on_every_walk() -> None:
         GateWalk,
         settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40),
     )
-    # A walk that never gets anywhere proves nothing. How far it gets depends on the modules that are loaded (hypothesis
-    # draws their constants too).
+    # A walk that never gets far proves nothing. How far it gets depends on the loaded modules (hypothesis draws their
+    # constants too).
     for event in ("granted", "full", "paced or ramping", "turned away", "evicted", "unused", "drained",
         "passed", "slots are short", "few slots are short", "gave way to a caller with less",
         "gave way to a lower priority"):  # fmt: skip

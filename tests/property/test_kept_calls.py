@@ -1,4 +1,4 @@
-"""Kept calls under any course of events: two gateways on one file, against a model in memory."""
+"""Stored calls under any sequence of events: two gateways on one file, compared with an in-memory model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEASE_S = 30.0
 KEEP_S, MAX_AGE_S = 500.0, 4000.0
 ALL = 1000
 MEMORY = Path("/dev/shm")
-"""Nothing here waits for a disk, where there is such a folder."""
+"""Avoids waiting for a disk, where this folder exists."""
 How = Literal["answer", "bury", "put back"]
 
 gateways = st.integers(0, 1)
@@ -39,11 +39,11 @@ picks = st.integers(0, 99)
 
 @dataclass(slots=True)
 class Model:
-    """A call as it ought to be."""
+    """Expected state of a call."""
 
     call: KeptCall
     place: int
-    """In the order in which they were added."""
+    """Position in the order of insertion."""
     runner: str | None = None
     leased_until: float = 0.0
 
@@ -60,7 +60,7 @@ class Model:
 
 
 def bare(call: KeptCall) -> KeptCall:
-    """Without bodies, as it is found."""
+    """Returns the call without bodies, as a search returns it."""
     return msgspec.structs.replace(
         call,
         request=msgspec.structs.replace(call.request, body=None),
@@ -104,7 +104,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
     def in_state(self, *states: str) -> list[Model]:
         return [model for model in self.calls.values() if model.call.state in states]
 
-    # what happens
+    # events
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 10.0, 29.0, 31.0, 600.0]))
     def time_passes(self, seconds: float) -> None:
@@ -152,7 +152,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
     @precondition(lambda self: self.calls)
     @rule(gateway=gateways, pick=picks, how=st.sampled_from(["answer", "bury", "put back"]))
     def a_call_ends(self, gateway: int, pick: int, how: How) -> None:
-        """Steered: mostly one that runs, though perhaps not here."""
+        """Steers the walk: mostly ends a running call, which may be leased by the other gateway."""
         model = self.picked(pick, "running")
         is_mine = model.call.state == "running" and model.runner == self.runners[gateway]
         assert self.end(gateway, model.id, how) == is_mine
@@ -175,7 +175,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     @rule(gateway=gateways, how=st.sampled_from(["answer", "answer", "answer", "bury", "put back"]))
     def a_gateway_works(self, gateway: int, how: How) -> None:
-        """Steers: what it begins it ends."""
+        """Steers the walk: the gateway ends the calls it begins."""
         self.a_gateway_begins(gateway, 2, None)
         for _ in range(2):
             mine = [model for model in self.in_state("running") if model.runner == self.runners[gateway]]
@@ -252,7 +252,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     @rule(gateway=gateways, state=st.sampled_from(["dead", "answered"]))
     def an_operator_clears_up(self, gateway: int, state: Literal["dead", "answered"]) -> None:
-        """Steers: what is over can be deleted."""
+        """Steers the walk: finished calls can be deleted."""
         self.a_gateway_works(gateway, "answer")
         self.an_operator_deletes(gateway, 0, is_one=False, state=state)
 
@@ -265,7 +265,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     @rule(gateway=gateways, seconds=st.sampled_from([MAX_AGE_S, KEEP_S]))
     def nobody_comes_for_long(self, gateway: int, seconds: float) -> None:
-        """Steers: what is there becomes too old."""
+        """Steers the walk: calls become too old."""
         self.a_gateway_works(gateway, "answer")
         self.keep(gateway, "later", is_dead=False, due_in=0.0, odds=1)
         self.now += seconds
@@ -303,7 +303,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     @rule(gateway=gateways, pick=picks)
     def one_that_was_told_dead_is_answered(self, gateway: int, pick: int) -> None:
-        """Steers: there is something new to tell."""
+        """Steers the walk: a call that was reported dead is answered, so there is a new state to report."""
         self.a_gateway_begins(gateway, ALL, None)
         for end in ("bury", "answer"):
             self.an_operator_asks_again(gateway, 0, is_one=False, pace_s=0.0)
@@ -317,7 +317,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     @rule(gateway=gateways, how=st.sampled_from(["answer", "bury", "put back"]))
     def a_gateway_sleeps_through_its_leases(self, gateway: int, how: How) -> None:
-        """Steers: the other one takes over, and the first comes back with an answer."""
+        """Steers the walk: the other gateway takes over, and the first one returns with a late response."""
         self.a_gateway_begins(gateway, ALL, None)
         asleep = [model for model in self.in_state("running") if model.runner == self.runners[gateway]]
         self.now += LEASE_S
@@ -327,7 +327,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
             assert not self.end(gateway, model.id, how)
             self.met["came too late"] += 1
 
-    # what must hold
+    # invariants
 
     def stored(self, model: Model) -> KeptCall:
         call = self.stores[0].get(model.id)
@@ -353,7 +353,7 @@ def test_kept_calls_hold_on_every_walk() -> None:
     run_state_machine_as_test(
         KeptCallsWalk, settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40)
     )
-    # A walk that never gets anywhere proves nothing.
+    # A walk that never gets far proves nothing.
     met = {
         "added dead", "added queued", "queued -> running", "running -> queued", "running -> dead",
         "running -> answered", "dead -> queued", "recovered", "refused to end", "came too late", "told", "told anew",

@@ -1,4 +1,4 @@
-"""The sorted sample against a list that is filtered and sorted anew each time; the peak against its bounds."""
+"""The sorted sample compared with a list that is filtered and sorted each time; the peak compared with its bounds."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_peak_is_never_below_what_was_just_seen_nor_above_all_that_was_ever_seen
         assert usual_s is None or 0 < usual_s <= highest_s + duration_s + 1e-9
         highest_s = max(highest_s, duration_s)
         least_s = max(duration_s, PENALTY * (usual_s or 1.0)) if what == "failure" else duration_s
-        # What was forgotten, but not quite decayed, may hide a cut that is shorter still.
+        # A forgotten value that has not fully decayed may hide an even shorter cut.
         assert what == "cut" or (cost_s is not None and cost_s >= least_s * (1 - 1e-9))
         assert what != "cut" or (cost_s or 0.0) >= before_s * (1 - 1e-9)
         assert (cost_s or 0.0) <= max(10.0, PENALTY * highest_s) * (1 + 1e-9)

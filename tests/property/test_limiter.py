@@ -1,4 +1,4 @@
-"""The adaptive limit under any sequence of endings."""
+"""The adaptive concurrency limit under any sequence of outcomes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_limit_moves_by_the_law_and_within_its_bounds(
         if after > before and ending == "ok":
             assert after == before + 1
             assert in_flight * 2 >= before
-        elif after > before:  # a lower limit has not made overloads fewer: back to what it was
+        elif after > before:  # a lower limit has not reduced overloads: back to the earlier one
             assert after <= most
         if after < before:
             assert ending in ("ok", "overloaded", "failed")
@@ -59,7 +59,7 @@ def test_limit_moves_by_the_law_and_within_its_bounds(
 def test_ramp_never_lets_more_in_than_four_and_the_successes(
     seconds: int, old: int, walk: list[str], concurrency: int | None
 ) -> None:
-    """Beside what has been in flight since before, whatever becomes of it."""
+    """In addition to the calls in flight since before the ramp, however those end."""
     law = Limiter(LimiterSettings(concurrency))
     law.ramp(0.0, float(seconds), old)
     successes = 0

@@ -39,7 +39,7 @@ class LimiterWalk(RuleBasedStateMachine):
         self.out: list[float] = []
         self.most_in_flight = 0
         self.ramp: tuple[float, float, int] | None = None
-        """When it began and ends, and the most that its limit may have grown to."""
+        """Begin and end of the ramp, and the highest limit it may have reached."""
 
     def limit(self) -> int | None:
         return self.limiter.limit(self.now)
@@ -65,7 +65,7 @@ class LimiterWalk(RuleBasedStateMachine):
     @precondition(lambda self: self.limiter.settings.concurrency == "adaptive")
     @rule(ending=st.sampled_from(["ok", "overloaded"]))
     def a_busy_while(self, ending: Ending) -> None:
-        """Steers the law: it moves only under load, and once per round trip."""
+        """Steers the walk: the limit moves only under load, and once per round trip."""
         for _ in range(6):
             self.calls_come(40)
             self.now += 0.2
@@ -120,5 +120,5 @@ def test_limiter_holds_on_every_walk() -> None:
     run_state_machine_as_test(
         LimiterWalk, settings=settings(derandomize=True, deadline=None, max_examples=100, stateful_step_count=40)
     )
-    # A walk that never gets anywhere proves nothing.
+    # A walk that never gets far proves nothing.
     assert min(LimiterWalk.met.values()) > 3, LimiterWalk.met

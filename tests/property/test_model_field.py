@@ -30,9 +30,9 @@ spaces = st.sampled_from(["", "", " ", "\n\t ", "\r\n"])
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[str, str, str]:
-    """A JSON object in three parts: what stands before the value of its model, the value, and the rest.
+    """A JSON object in three parts: everything before the value of its model, the value, and the rest.
 
-    Around it are doubles, other fields and nested ones of the same name; the model's own field is the last one.
+    It also has duplicate keys, other fields, and nested ones of the same name; the last top-level `model` counts.
     """
     ascii_only = draw(st.booleans())
 

@@ -103,7 +103,7 @@ def test_retry_is_allowed_affordable_and_over_before_the_deadline(given_facts: F
     assert wait_s >= 0
     assert given_facts.now + wait_s < given_facts.deadline_at
     if failure.kind is FailureKind.RETIRED and given_facts.retries_done == 0:
-        return  # nobody has read it: it costs nothing, and waits for nothing
+        return  # the request was never read: the retry costs nothing and waits for nothing
     assert given_facts.can_spend
     assert given_facts.retries_done + 1 < chosen.max_attempts
     assert wait_s >= (failure.retry_after_s or 0)

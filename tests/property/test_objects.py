@@ -1,4 +1,5 @@
-"""No id of a provider's is overlooked where it stands, and nothing that a client may write freely counts as one."""
+"""Every id of a provider's object is found wherever it may be, and content that a client may choose freely is not
+taken for an id."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def read(body: Any) -> Any:
 
 
 def planted(body: Any, inner: Any, draw: st.DataObject) -> Any:
-    """`inner` as a part of `body`, somewhere."""
+    """Inserts `inner` somewhere into `body`."""
     if isinstance(body, dict) and body and draw.draw(st.booleans()):
         name = draw.draw(st.sampled_from(sorted(body)))
         return {**body, name: planted(body[name], inner, draw)}
@@ -53,7 +54,7 @@ def planted(body: Any, inner: Any, draw: st.DataObject) -> Any:
 @given(bodies, st.sampled_from(FIELDS), st.sampled_from(["the-id", ["the-id"], [["the-id"]]]), st.data())
 def test_id_is_found_wherever_it_stands(body: Any, field: str, value: Any, data: st.DataObject) -> None:
     whole = {"model": "gpt", "messages": planted(body, {field: value}, data)}
-    is_in_tool = '"type": "tool_use"' in json.dumps(whole)  # what a model has written for a client's tool
+    is_in_tool = '"type": "tool_use"' in json.dumps(whole)  # arguments that a model has written for a client's tool
     assert "the-id" in list(references(read(whole))) or is_in_tool
     assert may_refer("json", "/v1/chat/completions", json.dumps(whole).encode())
 
@@ -167,7 +168,7 @@ def test_filtered_list_has_ends_of_its_own_and_no_second_copy() -> None:
     assert filtered({"data": [1], "last_id": "b"}, []) == {"data": [], "last_id": None}
 
 
-# whose they are
+# owners
 
 keys = st.builds(ObjectKey, st.sampled_from("xy"), st.sampled_from("1234"))
 entries = st.builds(Ownership, keys, st.sampled_from("ab"), st.booleans())

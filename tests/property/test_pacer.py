@@ -1,4 +1,4 @@
-"""Whatever happens, calls are no closer than the rate allows, and the rate moves only for a reason."""
+"""Under any events, calls are no closer together than the rate allows, and the rate changes only for a reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llm_guard.policy.pacer import Pacer
 
 
 def flood(pacer: Pacer, now: float) -> float:
-    """Twelve calls that all meet a 429 make every pacer cut that knows no background; when they are over."""
+    """Sends twelve calls that all get a 429: a pacer lowers its rate, unless it knows a background of 429s."""
     for i in range(12):
         pacer.take(now)
         pacer.note_rate_limited(now, now + 0.06 * i)

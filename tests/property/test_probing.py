@@ -1,4 +1,4 @@
-"""What a row of looks comes to, on every walk: the record against its law."""
+"""The verdict over a series of probes, compared with its definition on every walk."""
 
 from __future__ import annotations
 

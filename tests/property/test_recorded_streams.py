@@ -1,4 +1,5 @@
-"""Each recorded stream shows what its provider means by it, however its bytes arrive, and passes byte for byte."""
+"""Each recorded stream is interpreted as its provider means it, however its bytes are split, and passes byte for
+byte."""
 
 from __future__ import annotations
 
@@ -17,30 +18,30 @@ STREAMS = {path.stem: path.read_bytes() for path in (Path(__file__).parents[1] /
 DONE = b"data: [DONE]\n\n"
 UNSAID = Usage()
 ALL = 1000
-"""More tokens than any of them has: each event is read, none is left out by the fast path."""
+"""More tokens than any stream has: every event is parsed, and none is skipped by the fast path."""
 PATHS = {
     "anthropic": "/v1/messages", "anthropic_complete": "/v1/complete", "responses": "/v1/responses",
     "openai_completions": "/v1/completions", "vllm_completions": "/v1/completions",
     "openai_speech": "/v1/audio/speech", "openai_transcription": "/v1/audio/transcriptions",
 }  # fmt: skip
-"""By a stream's name or its first word; the rest are chats."""
+"""Path of a stream by its name or the first word of it; all others are chats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shows:
-    """What a stream must show. A Messages or chat stream without `has_ended` was cut, and may not end here."""
+    """Expected marks of a stream. A Messages or chat stream without `has_ended` was cut, and may not end here."""
 
     tokens: int
-    """Events with something to say, up to the first end and with it."""
+    """Events with content, up to and including the first end."""
     has_ended: bool = True
     error: bytes | None = None
-    """Some of its words."""
+    """Part of its message."""
     usage: Usage = UNSAID
     missing_end: bytes = b""
     malformed: int = 0
     garbled: int = 0
     may_end: bool | None = None
-    """None: as `has_ended`."""
+    """None: the same as `has_ended`."""
 
 
 def cut(tokens: int, usage: Usage = UNSAID) -> Shows:
@@ -132,7 +133,7 @@ def new_watch(name: str, enough: int) -> StreamWatch:
 
 
 def fed(name: str, chunks: list[bytes], enough: int) -> tuple[StreamWatch, bytes]:
-    """The watch that has seen these chunks, and what it passed on: all but what it holds, or all before a cut."""
+    """Returns the watch after these chunks, and the bytes it passed on: all but those it holds, or all before a cut."""
     watch = new_watch(name, enough)
     passed = b"".join(map(watch.feed, chunks))
     came = b"".join(chunks)
@@ -141,7 +142,7 @@ def fed(name: str, chunks: list[bytes], enough: int) -> tuple[StreamWatch, bytes
 
 
 def shown(name: str, chunks: list[bytes], enough: int) -> tuple[object, ...]:
-    """All that the watch says of these chunks, and what it passed on."""
+    """Returns everything that the watch reports about these chunks, and the bytes it passed on."""
     watch, passed = fed(name, chunks, enough)
     return (
         watch.has_token, watch.has_enough, watch.has_ended, watch.may_end, watch.missing_end, watch.error,
@@ -196,7 +197,7 @@ def test_recorded_stream_shows_the_same_event_by_event_on_the_fast_path(name: st
 
 GOOD = [name for name, shows in EXPECTED.items() if shows.has_ended]
 PAUSE = 2
-"""Events without progress that a good stream may send in a row: an empty delta, a filter's notes, a ping."""
+"""Events without progress that a healthy stream may send in a row: an empty delta, a filter's notes, a ping."""
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -139,7 +139,7 @@ def test_budget_holds_on_every_walk() -> None:
         BudgetWalk,
         settings=settings(derandomize=True, deadline=None, max_examples=80, stateful_step_count=30),
     )
-    # A walk that never gets anywhere proves nothing.
+    # A walk that never gets far proves nothing.
     reached = (BudgetWalk.times_empty, BudgetWalk.quiet_calls, BudgetWalk.outages, BudgetWalk.recoveries)
     assert min(reached) > 10
     assert BudgetWalk.refused_by_one > 10

@@ -1,4 +1,5 @@
-"""What a key may call does not depend on how the path is spelled, and only grows with what is allowed."""
+"""The calls allowed to a key do not depend on the spelling of the path, and more allowed models never allow fewer
+calls."""
 
 from __future__ import annotations
 

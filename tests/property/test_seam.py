@@ -1,5 +1,5 @@
-"""Whatever a good provider does when it is asked to go on, the client has each character once; and however its text is
-cut into pieces, what is passed on is the same."""
+"""However a cooperative model continues a text, the client has each character once, and the output is the same for
+any split of the model's text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOTH: list[Manner] = ["prefill", "instruction"]
 
 @st.composite
 def texts(draw: st.DrawFn) -> str:
-    """Words of which none begins with another, in any script; a number makes each the only one of its kind."""
+    """Words in any script, none a prefix of another; a number makes each of them unique."""
     stems = draw(st.lists(st.text(WORD_CHARS, max_size=4), min_size=1, max_size=60))
     first = draw(st.sampled_from(["", "", "\n\n", " "]))
     words = [f"{chr(ord('k') + at % 16)}{at:02}{stem}" for at, stem in enumerate(stems)]
@@ -69,7 +69,7 @@ def test_prefill_is_gone_on_with(cut: tuple[str, str], data: st.DataObject) -> N
 @settings(max_examples=150, deadline=None)
 @given(cut=cut_texts(), data=st.data())
 def test_instruction_is_followed_from_the_anchor_or_an_earlier_word(cut: tuple[str, str], data: st.DataObject) -> None:
-    """Or, where the words prove too little, not at all."""
+    """The text is joined, or the join is given up if the words are too weak a proof."""
     text, sent = cut
     end = len(given_back(sent))
     nearby = [at for at in word_starts(text) if end - 400 <= at < end]
@@ -78,7 +78,7 @@ def test_instruction_is_followed_from_the_anchor_or_an_earlier_word(cut: tuple[s
     joint = seam("instruction", sent)
     passed = fed(joint, pieces_of(data, blank + text[begin:]))
     assert joint.has_diverged or sent + passed == text
-    # Behind a line that has ended, whether the text or the model has ended it may be unknown.
+    # After the end of a line it may be undecidable whether the text or the model has ended the line.
     rest = text[end:]
     is_at_a_line_end = "\n" in rest[: len(rest) - len(rest.lstrip())]
     has_proof = is_proof(folded(given_back(sent)), len(folded(anchor(sent))))
@@ -123,14 +123,14 @@ def test_nothing_behind_the_seam_is_lost(manner: Manner, sent: str, new: str, ta
     joint = seam(manner, sent)
     passed = fed(joint, [new, tail])
     assert joint.has_diverged or passed.endswith(tail.lstrip())
-    # What is left out of the new text is its beginning, and the client has that; dots may stand before it.
+    # The omitted part of the new text is a beginning that the client already has; dots may precede it.
     left_out = (new + tail).removesuffix(passed)
     assert joint.has_diverged or folded(left_out).lstrip(".") in folded(sent)
 
 
 @st.composite
 def real_cuts(draw: st.DrawFn) -> Cut:
-    """Prose, code, markdown, lists, emoji and nine scripts, cut behind any byte: half a character is not sent."""
+    """Prose, code, markdown, lists, emoji and nine scripts, cut after any byte: half a character is not sent."""
     text = draw(st.sampled_from(list(TEXTS.values())))
     at = draw(st.integers(1, len(text.encode()) - 1))
     sent = text.encode()[:at].decode("utf-8", "ignore")
@@ -166,7 +166,7 @@ def test_text_whose_words_come_again_joins_right_or_not_at_all(
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_text_joins_behind_almost_every_character(kind: str) -> None:
-    """With a model that does as it is told, at every seventh character."""
+    """The model follows the instruction exactly; the text is cut at every seventh character."""
     text = TEXTS[kind]
     cuts = [Cut(text, text[:at]) for at in range(20, len(text), 7)]
     joints = [seam("instruction", cut.sent) for cut in cuts]

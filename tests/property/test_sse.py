@@ -1,4 +1,5 @@
-"""What a stream shows does not depend on how its bytes arrive, nor on the fast path that leaves dull events unread."""
+"""The interpretation of a stream depends neither on how its bytes are split nor on the fast path, which skips events
+without information."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def reader(name: str) -> Reader:
 
 
 def framed(value: dict[str, Any] | bytes, style: int, name_of: str, end: bytes) -> bytes:
-    """One event as servers write it: compact or not, named or not, its text escaped or not."""
+    """Writes one event as servers do: compact or not, named or not, with escaped text or not."""
     compact = (",", ":") if style & 1 else (", ", ": ")
     if not isinstance(value, bytes):
         value = json.dumps(value, separators=compact, ensure_ascii=bool(style & 2)).encode()
@@ -136,7 +137,7 @@ def shown(watch: StreamWatch) -> Shown:
 
 
 def fed(by: Reader, chunks: list[bytes], enough: int = 1) -> tuple[Shown, bytes]:
-    """What the stream has shown, and what was passed on of it."""
+    """Returns the marks of the stream, and the bytes passed on."""
     watch = StreamWatch(by, enough)
     passed = b""
     for count, chunk in enumerate(chunks, 1):
@@ -151,7 +152,7 @@ DONE = b"data: [DONE]\r\n\r\n"
 
 
 class Thorough:
-    """Reads every event."""
+    """A reader that parses every event."""
 
     def __init__(self, inner: Reader) -> None:
         self._inner = inner
@@ -232,7 +233,8 @@ def test_no_mark_is_hidden_by_the_fast_path(name: str, data: st.DataObject) -> N
 
 
 def sought(by: Reader, chunks: list[bytes], every: int) -> tuple[Shown, bytes, bool]:
-    """As `fed`, with progress sought from each `every`-th chunk on, and whether that of the last search was found."""
+    """Like `fed`, searching for progress from each `every`-th chunk on; also returns whether the last search found
+    any."""
     watch = StreamWatch(by)
     passed = b""
     for count, chunk in enumerate(chunks):

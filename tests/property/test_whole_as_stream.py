@@ -1,4 +1,4 @@
-"""Whole answers as streams, whatever they hold: written, or refused; what is written is read as one whole stream."""
+"""Any unary response is either refused or converted to a stream, and that stream is read as a complete one."""
 
 from __future__ import annotations
 

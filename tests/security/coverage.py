@@ -1,7 +1,7 @@
-"""Where each of the attacks C01 to C99 is tested, or which part of the gateway it would need.
+"""Maps each of the attacks C01 to C99 to its tests, or to the part of the gateway that would have to exist first.
 
-A group for each file of tests; a test holds that every attack stands in exactly one of them, that what is named here
-exists and says whose it is, and that no attack is excused by the lack of something that exists.
+One group per test file. A test checks that every attack is in exactly one group, that the named tests exist and name
+the attack, and that no attack is excused by the absence of something that exists.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No test, for want of something to attack."""
+    """An attack without a test, because its target does not exist."""
 
     why: str
     found: Callable[[], Sequence[str]]
-    """Where the code has what is said to be missing: then the attack needs a test."""
+    """Finds places in the code that have the missing target; if there are any, the attack needs a test."""
 
 
 def uses_of_other_stores() -> list[str]:
@@ -38,7 +38,7 @@ def uses_of_other_stores() -> list[str]:
 
 
 def addresses_in_pages(change: type[msgspec.Struct] = Change) -> list[str]:
-    """Fields of the bodies of admin requests that could hold the address of something else."""
+    """Fields of admin request bodies that could hold the address of another host."""
     for module in pkgutil.walk_packages(llm_guard.ops.__path__, "llm_guard.ops."):
         importlib.import_module(module.name)
     found, left = [], [change]
@@ -51,7 +51,7 @@ def addresses_in_pages(change: type[msgspec.Struct] = Change) -> list[str]:
 
 
 Table = Mapping[str, tuple[str, ...] | Absent]
-"""By attack: tests as `file::function`, from the root."""
+"""Tests of each attack, as `file::function` relative to the root."""
 
 _HERE = "tests/security/"
 _BODIES = _HERE + "test_bodies.py::"

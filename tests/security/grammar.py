@@ -1,6 +1,6 @@
-"""What a request is, as strictly as RFC 9112 allows: who accepts more than this accepts what others read otherwise.
+"""HTTP requests as strictly as RFC 9112 allows: a parser that accepts more can be read differently by another one.
 
-Owns the bytes of requests, to make them and to take them apart. Deliberately not the parser of the gateway.
+Builds and parses the bytes of requests. Deliberately independent of the gateway's parser.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%
 
 
 class Unframed(Exception):
-    """Bytes that no strict reader takes for a request."""
+    """Bytes that a strict parser does not accept as a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request; the names of its fields in lower case, its body without chunks."""
+    """A request with lower-case field names and a de-chunked body."""
 
     method: bytes
     target: bytes
     minor: int
-    """Of its version: 1.0 or 1.1."""
+    """Minor version: 0 for HTTP/1.0, 1 for HTTP/1.1."""
     fields: tuple[tuple[bytes, bytes], ...]
     body: bytes
 
     def values(self, name: bytes) -> list[bytes]:
-        """Of every field of this name, in their order."""
+        """Returns the values of every field of this name, in order."""
         return [value for key, value in self.fields if key == name]
 
 
 def head(line: bytes, *fields: bytes) -> bytes:
-    """A request's head of exactly these lines."""
+    """Builds a request head of exactly these lines."""
     return b"\r\n".join((line, *fields, b"", b""))
 
 
 def chunked(*parts: bytes, trailer: bytes = b"") -> bytes:
-    """A body in these chunks."""
+    """Encodes a body in these chunks."""
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n" + trailer + b"\r\n"
 
 
 def requests_in(data: bytes) -> list[Request]:
-    """All whole requests up to the first thing that is none; what RFC 9112, sections 2.2 and 3, lets a server forgive
-    before the target is forgiven."""
+    """Returns all complete requests up to the first invalid one. Accepts the leniency that RFC 9112, sections 2.2 and
+    3, allows a server."""
     found = []
     at = 0
     try:
@@ -61,7 +61,7 @@ def requests_in(data: bytes) -> list[Request]:
 
 
 def first_request(data: bytes, at: int = 0, *, is_forgiving: bool = False) -> tuple[Request, int] | None:
-    """The request that begins at `at`, and where it ends; None while it is incomplete. Raises Unframed."""
+    """Returns the request that begins at `at` and where it ends; None while it is incomplete. Raises Unframed."""
     while is_forgiving and data[at : at + 1] in (b"\r", b"\n"):
         at += 1
     end = data.find(b"\r\n\r\n", at)

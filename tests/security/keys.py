@@ -1,7 +1,4 @@
-"""A gateway that has keys, its own, its clients' and its operator's: each unlike anything else, to be found anywhere.
-
-Owns the keys and the stand that holds them. Does not own where they are looked for.
-"""
+"""A gateway with a provider key, client keys and an admin token, each distinctive enough to be found anywhere."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ UPSTREAM_KEY = "sk-CANARY-upstream-7f3a9c"
 CLIENT_KEY = "sk-CANARY-client-51be02"
 OPS_TOKEN = "CANARY-ops-token-c04d7e"
 STRANGERS_KEY = "AIzaCANARY-stranger-99aa10"
-"""Of a caller whom the gateway does not know. Not every provider's keys begin with sk-."""
+"""Key of a caller unknown to the gateway. Not every provider's keys begin with sk-."""
 DOOR = {"client_keys": [{"name": "app", "key": CLIENT_KEY}]}
 
 
 @asynccontextmanager
 async def keyed(answer: Answer = usual_answer, *, is_open: bool = True, **sections: Section) -> AsyncIterator[Front]:
-    """A gateway before a recording provider that it has a key for; `is_open`: anybody may call."""
+    """Runs a gateway with a key of its own for a recording provider; with `is_open`, any caller is admitted."""
     async with Recorder(answer) as provider:
         own = {"one": {"dialect": "openai", "base_url": f"{provider.url}/v1", "api_key": UPSTREAM_KEY}}
         server = {**({} if is_open else DOOR), **sections.pop("server", {})}

@@ -1,6 +1,6 @@
-"""A gateway before a provider that writes down every byte that reaches it, and clients that send any bytes at all.
+"""A gateway in front of a provider that records every byte it receives, and clients that send arbitrary bytes.
 
-Owns how both are started and what must hold after every attack. Does not own the attacks.
+Also has the checks that must hold after every attack.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ BODY = b'{"model":"gpt"}'
 POST = b"POST /v1/chat/completions HTTP/1.1"
 HOST = b"Host: test"
 SMUGGLED = head(POST, HOST, b"X-Smuggled: yes", b"Content-Length: %d" % len(BODY)) + BODY
-"""A call that stands behind an attack on its connection: whoever reads the attack wrongly makes it."""
+"""A call placed after an attack on its connection: it is executed if the attack is misread."""
 _PATIENCE_S = 5.0
-"""How long a client waits for the end of a connection that should be closed at once."""
+"""Seconds that a client waits for a connection that should be closed at once."""
 _number = count(1)
 
 Answer = Callable[[Request], bytes]
 
 
 def usual_answer(request: Request) -> bytes:
-    """What a provider says to a call, and to anything else the target it was asked for."""
+    """Answers a call with its form's good response, and anything else with the requested target."""
     if request.method == b"POST":
         return whole(200, CHAT.answer if request.target == CHAT.path.encode() else ANY_ANSWER).data
     said = whole(200, b'{"object":"list","data":[],"target":"%b"}' % request.target).data
@@ -42,15 +42,15 @@ def usual_answer(request: Request) -> bytes:
 
 
 class Recorder:
-    """A provider that takes nothing but what is framed beyond doubt."""
+    """A provider that accepts only unambiguously framed requests."""
 
     def __init__(self, answer: Answer = usual_answer) -> None:
         self.answer = answer
         self.url = ""
         self.connections: list[bytearray] = []
-        """Every byte of each connection, whatever it may mean."""
+        """Every byte of each connection, unparsed."""
         self.requests: list[Request] = []
-        """Of all connections, in the order of arrival."""
+        """Requests of all connections, in the order of arrival."""
 
     async def __aenter__(self) -> Self:
         self._lines: set[asyncio.Transport] = set()
@@ -69,7 +69,8 @@ class Recorder:
         return int(self._server.sockets[0].getsockname()[1])
 
     def check(self) -> None:
-        """Every byte belongs to a request of the gateway's own framing, and every request is meant for this host."""
+        """Checks that every byte belongs to a request framed by the gateway, and that every request is for this
+        host."""
         for received in self.connections:
             at = 0
             while at < len(received):
@@ -108,13 +109,13 @@ class _Line(asyncio.Protocol):
 
 @dataclass(slots=True)
 class Heard:
-    """All that came back over one connection."""
+    """Everything received over one connection."""
 
     answers: list[Reply]
     is_closed: bool
-    """By the gateway."""
+    """Closed by the gateway."""
     is_reset: bool
-    """With RST: on a longer way than this machine's own, the answer may be lost with it."""
+    """Closed with RST: over a real network the response could be lost with it."""
 
     @property
     def statuses(self) -> list[int]:
@@ -122,7 +123,7 @@ class Heard:
 
 
 async def hear(url: str, *pieces: bytes, patience_s: float = _PATIENCE_S, has_body: bool = True) -> Heard:
-    """Sends the pieces one after the other, then listens until the gateway closes, `patience_s` at the most."""
+    """Sends the pieces one after the other, then reads until the gateway closes, for at most `patience_s` seconds."""
     received = bytearray()
     is_closed, is_reset = True, False
     async with Connection(url) as connection:
@@ -154,13 +155,13 @@ async def _answers(received: bytes, *, has_body: bool) -> list[Reply]:
 
 
 async def crowd(stack: AsyncExitStack, url: str, size: int) -> list[Connection]:
-    """Connections that have said nothing yet."""
+    """Opens connections that have sent nothing yet."""
     return [await stack.enter_async_context(Connection(url)) for _ in range(size)]
 
 
 @dataclass(slots=True)
 class Front:
-    """A gateway under attack, and what is behind it."""
+    """A gateway under attack and the provider behind it."""
 
     stand: Stand
     provider: Recorder
@@ -173,8 +174,8 @@ class Front:
         return await hear(self.url, *pieces, patience_s=patience_s, has_body=has_body)
 
     async def check_refused(self, attack: bytes, statuses: Collection[int] = (400,)) -> Reply:
-        """One answer, the end of the connection, and not a byte at the provider, neither of it nor of a call that
-        follows it on the connection."""
+        """Expects one response, the end of the connection, and that the provider receives neither a byte of the attack
+        nor of a call that follows it on the connection."""
         heard = await self.hear(attack + SMUGGLED)
         assert heard.is_closed, heard.statuses
         assert len(heard.answers) == 1, heard.statuses
@@ -185,7 +186,8 @@ class Front:
         return answer
 
     async def check_reached(self, *expected: bytes) -> None:
-        """Exactly these bodies have reached the provider. An honest call comes after all that was on its way."""
+        """Checks that exactly these bodies have reached the provider. Sends an honest call first, which arrives after
+        everything in transit."""
         mark = b'{"model":"gpt","user":"%d"}' % next(_number)
         assert (await ask(self.url, CHAT.path, mark)).status == 200
         await self.stand.idle()
@@ -196,7 +198,7 @@ class Front:
 
 @asynccontextmanager
 async def fronting(answer: Answer = usual_answer, **sections: Section) -> AsyncIterator[Front]:
-    """A gateway before a recording provider."""
+    """Runs a gateway in front of a recording provider."""
     async with Recorder(answer) as provider, standing(config_of(provider.url, **sections)) as stand:
         yield Front(stand, provider)
         provider.check()
@@ -206,7 +208,8 @@ async def fronting(answer: Answer = usual_answer, **sections: Section) -> AsyncI
 async def process_of(
     path: Path, text: str, *, descriptors: int | None = None, env: Sequence[str] = ()
 ) -> AsyncIterator[Served]:
-    """A gateway in a process of its own, which may open this many files and has this environment besides its own."""
+    """Runs a gateway in a process of its own, limited to `descriptors` open files, with
+    `env` added to its environment."""
     limit = f"ulimit -n {descriptors} && " if descriptors is not None else ""
     served = (sys.executable, "-m", "llm_guard", "serve", "-c", str(write(path, text)))
     process = await asyncio.create_subprocess_exec(

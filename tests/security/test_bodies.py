@@ -1,7 +1,7 @@
-"""JSON that two readers read in two ways, or that hurts whoever reads it.
+"""JSON that two parsers read differently, or that exhausts a parser.
 
-What the gateway does not understand it refuses; what it need not understand it passes on byte for byte, for the
-provider to judge: a number that it parsed and wrote again would be another number.
+The gateway refuses what it needs to read and cannot parse. It passes on everything else byte for byte for the provider
+to judge: a number that is parsed and written again could be another number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def post(front: Front, body: bytes, **headers: str) -> Reply:
 
 
 async def check_refused(front: Front, body: bytes, statuses: tuple[int, ...] = (400,), **headers: str) -> None:
-    """In the dialect's words, before anybody was asked, and with nothing counted but a refusal."""
+    """Expects an error in the dialect's format, no request to a provider, and nothing counted but a refusal."""
     reply = await post(front, body, **headers)
     assert reply.status in statuses, reply
     error = CHAT.error_of(reply)
@@ -43,7 +43,7 @@ async def check_refused(front: Front, body: bytes, statuses: tuple[int, ...] = (
 
 
 async def check_passed_on(front: Front, body: bytes, **headers: str) -> None:
-    """As it is."""
+    """Expects the body to reach the provider unchanged."""
     assert (await post(front, body, **headers)).status == 200
     await front.check_reached(body)
 
@@ -77,7 +77,7 @@ async def test_depth_bomb_is_refused_without_being_climbed(body: bytes) -> None:
     ],
 )
 async def test_model_routed_by_is_the_one_that_the_provider_reads(body: bytes, is_known: bool) -> None:
-    """C32: of two the last, as every common parser has it; or none."""
+    """C32: the last of two models is used, as in every common parser, or the request is refused."""
     assert (json.loads(body)["model"] == "gpt") is is_known
     async with fronting() as front:
         reply = await post(front, body)
@@ -147,7 +147,7 @@ async def test_body_that_is_not_what_it_should_be_is_refused(body: bytes) -> Non
     "white space": b' {"model" :\t"gpt"\r\n}\n',
 })  # fmt: skip
 async def test_what_the_gateway_need_not_read_travels_byte_for_byte(body: bytes) -> None:
-    """C33 to C36: the provider judges it. No value of it is turned into a number or a text on the way."""
+    """C33 to C36: the provider judges it. No value is converted to a number or a text on the way."""
     async with fronting() as front:
         await check_passed_on(front, body)
 
@@ -189,7 +189,7 @@ async def test_model_is_a_name_and_no_part_of_an_address(model: str, is_pattern:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_compressed_body_that_grows_beyond_bounds_is_refused_before_it_has(encoding: str) -> None:
-    """C37, in the gateway's own words: 1000 times smaller than what is in it."""
+    """C37, in the gateway's own error format: the body is 1000 times smaller than its content."""
     bomb = b'{"model":"gpt","x":"' + b"0" * (64 << 20) + b'"}'
     body = gzip.compress(bomb, 9) if encoding == "gzip" else zlib.compress(bomb, 9)
     async with fronting(server={"max_body": "1MiB"}) as front:

@@ -1,4 +1,4 @@
-"""Compressed bodies that grow, or are none: looked into as far as the limits go, and otherwise passed on packed."""
+"""Compressed bodies that expand or are corrupt: inspected within the limits, and otherwise passed on compressed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def named(attacks: dict[str, bytes]) -> pytest.MarkDecorator:
 
 
 def bomb(size: int, wbits: int = 31) -> bytes:
-    """So many letters in JSON that is good to its end."""
+    """Compresses valid JSON with so many letters."""
     packer = zlib.compressobj(9, wbits=wbits)
     packed = [packer.compress(b'{"model":"gpt","user":"'), *(packer.compress(b"v" * MIB) for _ in range(size // MIB))]
     return b"".join(packed) + packer.compress(b'"}') + packer.flush()
@@ -61,7 +61,7 @@ async def test_body_that_grows_beyond_the_limit_is_refused_before_it_has_grown(
 
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
-    """The most that was allocated meanwhile, besides what was there."""
+    """Measures the peak of memory allocated meanwhile, beyond what was allocated before."""
     peak = [0]
     tracemalloc.start()
     try:
@@ -100,13 +100,13 @@ async def test_answer_that_would_grow_is_passed_on_as_it_came(kind: str) -> None
             body = CHAT.body(stream=kind == "text/event-stream")
             reply = await connection.ask(raw_request(CHAT.path, body, accepts))
         assert peak[0] < 16 * MIB
-        # It may be refused, for it is no answer to the call; it is never unpacked for the client.
+        # It may be refused as no valid response to the call, but it is never decompressed for the client.
         assert reply.body == packed or reply.status == 502
         assert len(reply.body) <= len(packed)
 
 
 async def test_error_that_would_grow_is_passed_on_as_it_came() -> None:
-    """C28: the gateway looks into errors, and not for longer than the beginning."""
+    """C28: the gateway inspects only the beginning of an error."""
     packed = bomb(64 * MIB)
     script = [whole(500, packed, {"content-encoding": "gzip"})]
     async with facing(script) as (stand, _), Connection(stand.url) as connection:

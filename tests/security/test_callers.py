@@ -1,7 +1,7 @@
-"""Who may call, and what one caller can cost: whoever is not surely a known client is nobody.
+"""Authentication of callers and the cost that one caller can cause: anyone not surely a known client is refused.
 
-Keys are compared as a whole and by their digest. What a caller asks for over and over, or does not wait for, costs the
-providers little more than once.
+Keys are compared as a whole and by their digest. Requests that a caller repeats or abandons cost the providers little
+more than one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def ask_with(front: Front, *fields: bytes, path: str = CHAT.path, body: by
 
 
 async def check_denied(front: Front, *fields: bytes) -> None:
-    """401 without a byte to a provider, and without a word on what was wrong with the key."""
+    """Expects a 401, no byte sent to a provider, and no hint at what was wrong with the key."""
     reply = await ask_with(front, *fields)
     assert (reply.status, CHAT.error_of(reply)["code"]) == (401, "invalid_api_key")
     assert reply.headers["x-llm-guard-refused-by"] == "auth"
@@ -51,7 +51,7 @@ async def check_denied(front: Front, *fields: bytes) -> None:
     ],
 )  # fmt: skip
 async def test_right_key_is_right_in_every_form(field: bytes) -> None:
-    """C63: the scheme has no case (RFC 9110, section 11.1)."""
+    """C63: the scheme is case-insensitive (RFC 9110, section 11.1)."""
     async with keyed(is_open=False) as front:
         assert (await ask_with(front, field)).status == 200
 
@@ -104,7 +104,7 @@ async def test_whoever_is_not_surely_a_client_is_nobody(fields: tuple[bytes, ...
     "field", [BEARER + KEY + b"\r\n :", BEARER + b"*\rX: 1", BEARER + KEY + b"\0", BEARER + b"\x7f" + KEY]
 )
 async def test_key_with_control_characters_is_no_request(field: bytes) -> None:
-    """C61."""
+    """C61: refused with 400 or 401."""
     async with keyed(is_open=False) as front:
         heard = await front.hear(head(b"GET /v1/models HTTP/1.1", HOST, field))
         assert heard.statuses in ([400], [401])
@@ -112,13 +112,13 @@ async def test_key_with_control_characters_is_no_request(field: bytes) -> None:
 
 
 async def test_same_right_key_twice_is_one_key() -> None:
-    """C63: a proxy may have doubled it."""
+    """C63: a proxy may have duplicated it."""
     async with keyed(is_open=False) as front:
         assert (await ask_with(front, BEARER + KEY, BEARER + KEY)).status == 200
 
 
 async def test_one_right_key_beside_a_key_in_another_form_is_enough() -> None:
-    """C63: Anthropic's SDK sends both where both are set; neither goes further."""
+    """C63: Anthropic's SDK sends both if both are set; neither is passed on."""
     async with keyed(is_open=False) as front:
         assert (await ask_with(front, BEARER + KEY, b"X-Api-Key: sk-another")).status == 200
         (request,) = front.provider.requests
@@ -126,15 +126,15 @@ async def test_one_right_key_beside_a_key_in_another_form_is_enough() -> None:
 
 
 async def test_keys_are_held_against_each_other_as_digests_of_the_whole() -> None:
-    """C60 to C62: a table of SHA-256 digests. How long a look-up takes depends on a digest's hash, which is salted for
-    each process, and says nothing about how much of a key was right."""
+    """C60 to C62: a table of SHA-256 digests. The time of a look-up depends on a digest's hash, which is salted for
+    each process, and reveals nothing about how much of a key was right."""
     async with keyed(is_open=False) as front:
         known = front.stand.app.gateway._clients._known
         assert list(known) == [hashlib.sha256(KEY).digest()]
 
 
 async def test_no_state_that_is_lost_lets_anybody_in() -> None:
-    """C63: who may call stands in the config alone; a reload that fails leaves it as it was."""
+    """C63: clients are defined by the config alone; a failed reload changes nothing."""
     async with keyed(is_open=False) as front:
         front.stand.app._path = None
         await check_denied(front, BEARER + STRANGERS_KEY.encode())
@@ -143,7 +143,7 @@ async def test_no_state_that_is_lost_lets_anybody_in() -> None:
 
 
 async def test_stranger_is_refused_before_the_body_is_read() -> None:
-    """C63: who is nobody cannot make the gateway hold anything."""
+    """C63: an unknown caller cannot make the gateway hold data."""
     async with keyed(is_open=False) as front, Connection(front.url) as connection:
         connection.writer.write(head(b"POST /v1/messages HTTP/1.1", HOST, b"Content-Length: 60000000"))
         reply = await connection.reply()
@@ -152,8 +152,8 @@ async def test_stranger_is_refused_before_the_body_is_read() -> None:
 
 @pytest.mark.parametrize("fallbacks", [0, 1])
 async def test_request_that_always_fails_costs_a_fifth_more_than_once(fallbacks: int) -> None:
-    """C83: by the ratio of the product's own defaults, however many attempts a call may make; and once more for each
-    deployment that it may fall back to."""
+    """C83: limited by the product's default retry budget ratio, however many attempts a call may make, plus once more
+    for each deployment it may fall back to."""
     ratio, calls = BudgetSettings().ratio, 600
     assert ratio <= 0.2
     failing = whole(500, b'{"error":{"message":"poison","type":"server_error"}}')
@@ -168,7 +168,7 @@ async def test_request_that_always_fails_costs_a_fifth_more_than_once(fallbacks:
 
 
 async def test_clients_that_leave_leave_nothing_running() -> None:
-    """C85: two hundred streams, each left after its first token."""
+    """C85: two hundred streams, each abandoned after its first token."""
     pouring: list[Step] = [stream_head(), *map(chunk, CHAT.preamble), chunk(CHAT.token), Hold()]
     async with facing(pouring) as (stand, provider):
         client = VanishingClient(stand.url)
@@ -185,7 +185,7 @@ async def test_clients_that_leave_leave_nothing_running() -> None:
 
 
 async def test_clients_that_leave_before_an_answer_leave_nothing_running() -> None:
-    """C85."""
+    """C85: a hundred unary calls, each abandoned before its response."""
     async with facing([Hold()]) as (stand, provider), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Connection(stand.url)) for _ in range(100)]
         for client in clients:
@@ -199,7 +199,7 @@ async def test_clients_that_leave_before_an_answer_leave_nothing_running() -> No
 
 @pytest.mark.parametrize("model", ["gpt", "unknown"])
 async def test_refusal_says_nothing_of_whom_else_there_is_to_a_stranger(model: str) -> None:
-    """C91: names of models, upstreams and clients are for clients."""
+    """C91: names of models, upstreams and clients are visible to clients only."""
     async with keyed(is_open=False) as front:
         reply = await ask_with(front, BEARER + STRANGERS_KEY.encode(), body=json.dumps({"model": model}).encode())
         assert reply.status == 401

@@ -1,6 +1,6 @@
-"""What an operator gives the gateway: a config that may have come from a template, and the packages it runs on.
+"""Untrusted input from the operator's side: a config that may have come from a template, and the installed packages.
 
-A config is data, read once; a variable's value is text wherever it stands, and shown nowhere.
+A config is data, read once; the value of a variable is always text and is never shown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_rejected(text: str, reason: str, env: Mapping[str, str] | None = None)
 )
 @pytest.mark.parametrize("place", ["x: {}", "server: {{host: {}}}", "server: {}", "{}: x"])
 def test_tag_makes_no_object_and_runs_nothing(value: str, place: str, tmp_path: Path) -> None:
-    """C72, CVE-2020-14343."""
+    """C72, CVE-2020-14343: a YAML tag neither creates an object nor runs code."""
     sign = tmp_path / "ran"
     tagged = place.format(value.format(sign))
     with pytest.raises(ConfigError):
@@ -58,7 +58,7 @@ def test_tag_makes_no_object_and_runs_nothing(value: str, place: str, tmp_path: 
 
 
 async def test_config_that_would_run_something_ends_the_process_with_a_reason(tmp_path: Path) -> None:
-    """C72."""
+    """C72: the process exits with 2 and an error that names the line."""
     sign = tmp_path / "ran"
     text = UPSTREAMS + MODELS + f"server: !!python/object/apply:os.system ['touch {sign}']\n"
     code, error = await outcome_of(write(tmp_path / "config.yaml", text))
@@ -140,7 +140,7 @@ def test_value_is_what_it_looks_like_and_of_its_keys_kind(text: str, reason: str
     ],
 )  # fmt: skip
 def test_value_of_a_variable_is_text_and_read_once(value: str) -> None:
-    """C74: neither YAML, nor a variable again."""
+    """C74: a value is expanded neither as YAML nor as another variable."""
     server = read("server: {host: 'x${A}'}\n", A=value, HOME="/root").server
     assert (server.host, server.port) == (f"x{value}", 8080)
 
@@ -159,12 +159,12 @@ def test_value_of_a_variable_is_text_and_read_once(value: str) -> None:
     ],
 )
 def test_variable_that_is_not_there_is_an_error_and_not_nothing(raw: str, reason: str) -> None:
-    """C74: an empty key would open the gateway, or go out without one."""
+    """C74: an empty key would open the gateway, or send requests without a key."""
     check_rejected(UPSTREAMS + MODELS + f"server: {{host: '{raw}'}}\n", f"server.host: {reason}", {"A": "B", "B": "C"})
 
 
 def test_variables_that_name_each_other_end_at_once() -> None:
-    """C74."""
+    """C74: expansion is not recursive."""
     assert read("server: {host: '${A}'}\n", A="${B}${B}", B="${A}${A}").server.host == "${B}${B}"
 
 
@@ -179,7 +179,7 @@ def test_variables_that_name_each_other_end_at_once() -> None:
     ],
 )  # fmt: skip
 def test_error_shows_no_value_of_a_variable(text: str) -> None:
-    """C74."""
+    """C74: neither the message nor the repr holds the value."""
     with pytest.raises(ConfigError) as caught:
         read(text + "\n", K=UPSTREAM_KEY)
     assert "CANARY" not in str(caught.value)
@@ -189,7 +189,7 @@ def test_error_shows_no_value_of_a_variable(text: str) -> None:
 async def test_reload_that_fails_shows_no_key_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C73 and C74."""
+    """C73 and C74: four broken reloads, each with a client key in it."""
     monkeypatch.setenv("APP_KEY", CLIENT_KEY)
     door = "server: {port: 0, client_keys: [{name: app, key: '${APP_KEY}'}]}\n"
     path = write(tmp_path / "config.yaml", UPSTREAMS + MODELS + door)
@@ -207,12 +207,12 @@ async def test_reload_that_fails_shows_no_key_and_changes_nothing(
         assert "CANARY" not in str(refusals)
 
 
-# what it runs on
+# packages and image
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-image.lock"])
 def test_every_package_is_pinned_to_its_hash(name: str) -> None:
-    """C90: what was published later under the same version, or another name, is not installed."""
+    """C90: a package published later under the same version, or under another name, is not installed."""
     text = (_ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     assert len(lines) > 10
@@ -222,7 +222,7 @@ def test_every_package_is_pinned_to_its_hash(name: str) -> None:
 
 
 def test_image_has_what_a_store_key_needs() -> None:
-    """What is kept of calls can be encrypted in a container, too."""
+    """Stored calls can be encrypted in a container, too."""
     assert "\ncryptography==" in (_ROOT / "requirements-image.lock").read_text(encoding="utf-8")
     assert "/venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.lock" in (
         _ROOT / "Dockerfile"
@@ -230,17 +230,17 @@ def test_image_has_what_a_store_key_needs() -> None:
 
 
 def test_nothing_is_installed_without_hashes() -> None:
-    """C90."""
+    """C90: every `pip install` in Makefile and Dockerfile verifies hashes."""
     for name in ("Makefile", "Dockerfile"):
         text = (_ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
         for line in text.splitlines():
-            # The project itself, without what it depends on; and the tool that resolves the locks.
+            # Exempt: the project itself without dependencies, and the tool that resolves the locks.
             if "pip install" in line and "--no-deps" not in line and not line.rstrip().endswith(" uv"):
                 assert "--require-hashes" in line, f"{name}: {line}"
 
 
 def test_package_brings_no_file_that_runs_when_python_starts() -> None:
-    """C90: a `.pth` file in a wheel was how litellm 1.82.8 was made to steal."""
+    """C90: litellm 1.82.8 stole credentials through a `.pth` file in its wheel."""
     own = [name for _, _, names in os.walk(_ROOT / "llm_guard") for name in names]
     assert own
     assert not [name for name in own if name.endswith((".pth", ".start", ".so")) or name == "sitecustomize.py"]

@@ -1,4 +1,4 @@
-"""The control plane is closed by default: no place, no proxy and no version of HTTP opens it, only a token does."""
+"""The admin API is closed by default: no network location, proxy or HTTP version opens it, only a token does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.security.test_operator import traces
 from tests.tokens import BEARER, NAMED, SHARED, VIEWER, bearer
 
 HOST = {"host": "localhost"}
-URL = "http://127.0.0.1:9"  # nobody is asked
+URL = "http://127.0.0.1:9"  # never contacted
 NO_TOKEN = {"token": ""}
 FORWARDED: tuple[Mapping[str, str], ...] = (
     {},
@@ -85,7 +85,7 @@ async def test_admin_without_credentials_is_401_from_loopback_at_every_version_a
 
 
 async def test_stranger_is_not_told_which_pages_there_are() -> None:
-    """Behind a proxy that lets some paths of /admin pass, an answer of another kind would show which exist."""
+    """Behind a proxy that lets some paths of /admin pass, a different response would reveal which pages exist."""
     async with facing(CHAT.ok) as (stand, _):
         paths = ("/admin", "/admin/", "/admin/nothing", "/admin/calls/x/y", "/admin/./calls", "/admin//calls")
         for method, path in product(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE"), paths):
@@ -112,7 +112,7 @@ async def test_stranger_at_readyz_is_told_no_names() -> None:
         assert "one/gpt" in told.text
 
 
-# what a guess costs
+# cost of a guess
 
 
 async def test_wrong_token_costs_its_own_request_a_second_and_a_right_one_nothing() -> None:
@@ -246,7 +246,7 @@ async def test_reload_that_changes_a_token_ends_its_cookies_and_its_readers() ->
             stand.app.ops.adopt(config_of(URL))
             assert (await ask(stand.url, "/admin", headers=headers, method="GET")).status == 200
             stand.app.ops.journal.note("change", number=1)
-            assert (await reader.event())["kind"] == "change"  # it reads on where no token has changed
+            assert (await reader.event())["kind"] == "change"  # the stream stays open, since no token has changed
             stand.app.ops.adopt(config_of(URL, ops={"token": "tomorrows-operators-token"}))
             while await reader.block():
                 pass
@@ -337,7 +337,7 @@ async def test_file_that_was_deleted_is_made_anew_by_a_reload_and_the_old_token_
                 for token in (old, new)
             ]
             assert statuses == [401, 200]
-            file.write_text("half a tok")  # it is damaged: what is known goes on
+            file.write_text("half a tok")  # damaged: the known token stays valid
             await app.reloads.reload("signal")
             headers = {**HOST, **bearer(new)}
             assert (await ask(app.addresses[0], "/admin", headers=headers, method="GET")).status == 200
@@ -358,7 +358,7 @@ async def test_named_operator_in_the_config_makes_a_generated_token_needless(tmp
             assert (store / "ops-token").exists() is is_made
 
 
-# as its users run it
+# as users run it
 
 
 async def read_terminal(master: int, until: str) -> str:
@@ -371,7 +371,7 @@ async def read_terminal(master: int, until: str) -> str:
 
 
 async def started_on_a_terminal(path: Path) -> tuple[str, str, str]:
-    """What the terminal shows, what the log says, and the URL."""
+    """Starts a gateway on a terminal; returns the terminal's output, the log and the URL."""
     master, slave = os.openpty()
     command = ("-m", "llm_guard", "serve", "-c", str(path))
     env = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(Path(__file__).parents[2]))}

@@ -1,4 +1,4 @@
-"""The table of attacks is complete, and what it names exists."""
+"""The table of attacks is complete, and the tests it names exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE = {attack: where for group in GROUPS for attack, where in group.items()}
 
 @cache
 def sources_of(path: Path) -> dict[str, str]:
-    """The tests of a file by their names, with their decorators, and what of the file these name."""
+    """Returns a file's tests by name, each with its decorators and the module-level definitions that it uses."""
     text = path.read_text()
     pieces = {}
     for node in ast.parse(text).body:
@@ -39,7 +39,7 @@ def sources_of(path: Path) -> dict[str, str]:
 
 
 def attacks_in(text: str) -> set[str]:
-    """Those that are named, alone or in a range."""
+    """Finds the attacks that a text names, singly or in a range."""
     ranges = re.findall(r"\bC(\d\d) to C(\d\d)\b", text)
     within = {f"C{number:02}" for first, last in ranges for number in range(int(first), int(last) + 1)}
     return within | set(re.findall(r"\bC\d\d\b", text))
@@ -90,6 +90,6 @@ def test_attack_is_held_by_tests_that_say_so_or_it_is_said_why_not(attack: str) 
         path, _, name = each.partition("::")
         tests = sources_of(ROOT / path)
         assert name in tests, f"{each} does not exist"
-        # Older tests, elsewhere, hold it as well and do not know of it.
+        # Tests outside this folder may cover an attack without naming it.
         if path.startswith("tests/security/"):
             assert attack in attacks_in(tests[name]), f"{each} does not say that it is about {attack}"

@@ -1,4 +1,4 @@
-"""More connections than there is room for, and more calls: who is served, who waits, and who is turned away."""
+"""More connections and calls than there is room for: which are served, which wait, and which are rejected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GET = b"GET /v1/models HTTP/1.1"
 
 @asynccontextmanager
 async def idle_sockets(url: str, size: int) -> AsyncIterator[list[socket.socket]]:
-    """Connections that say nothing."""
+    """Opens connections that send nothing."""
     loop = asyncio.get_running_loop()
     sockets: list[socket.socket] = []
     try:
@@ -50,7 +50,7 @@ def is_open(one: socket.socket) -> bool:
 
 @contextmanager
 def allowed_descriptors(needed: int) -> Iterator[int]:
-    """This process may open so many files, or as many as the machine allows; yields how many."""
+    """Raises this process's limit of open files to `needed`, or as far as the machine allows; yields the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
@@ -61,7 +61,8 @@ def allowed_descriptors(needed: int) -> Iterator[int]:
 
 
 async def test_thousands_of_idle_connections_do_not_stop_a_call(tmp_path: Path) -> None:
-    """C23, C29: ten thousand, where the machine lets a process have so many; all stay, for there is room."""
+    """C23, C29: ten thousand, where the machine allows a process so many; all stay open, since they are within the
+    limit."""
     with allowed_descriptors(10_500) as most:
         size = most - 500
         async with Recorder() as provider:
@@ -76,7 +77,7 @@ async def test_thousands_of_idle_connections_do_not_stop_a_call(tmp_path: Path) 
 
 
 async def test_connection_beyond_the_limit_takes_the_place_of_the_one_longest_idle() -> None:
-    """C29."""
+    """C29: the connection that has been idle longest is closed."""
     async with fronting(server={"max_connections": 8}) as front, AsyncExitStack() as stack:
         first, *others = await crowd(stack, front.url, 8)
         for each in (*others, first):
@@ -88,7 +89,7 @@ async def test_connection_beyond_the_limit_takes_the_place_of_the_one_longest_id
 
 
 async def test_connection_beyond_the_limit_is_refused_when_all_are_in_use() -> None:
-    """C29: no call in flight is given up for it."""
+    """C29: a new connection does not abort a call in flight."""
     go_on = asyncio.Event()
     script: list[Step] = [Pause(go_on), *CHAT.ok]
     async with (
@@ -137,7 +138,7 @@ async def test_gateway_with_few_descriptors_outlives_a_flood_of_connections(tmp_
 
 
 async def test_gateway_that_is_allowed_more_connections_than_descriptors_resets_no_call(tmp_path: Path) -> None:
-    """C29: `max_connections: 5000`, `ulimit -n 128`. Idle connections give way; the log says which limit is used."""
+    """C29: `max_connections: 5000`, `ulimit -n 128`. Idle connections are closed; the log says which limit is used."""
     async with Recorder() as provider:
         text = config_text(provider.url, server={"max_connections": 5000})
         async with process_of(tmp_path / "c.yaml", text, descriptors=128) as served:
@@ -150,7 +151,7 @@ async def test_gateway_that_is_allowed_more_connections_than_descriptors_resets_
 
 
 async def test_calls_before_a_provider_that_hangs_are_turned_away_beyond_the_queue() -> None:
-    """C30: ten times what there is room for; the others are told when to come back."""
+    """C30: ten times as many calls as fit; the rest get a Retry-After."""
     models = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 4, "queue": 8}}}
     async with facing([Hold()], models=models) as (stand, provider), AsyncExitStack() as stack:
         clients = await crowd(stack, stand.url, 120)

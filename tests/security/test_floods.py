@@ -1,4 +1,5 @@
-"""Too much, too slowly: every connection, head, body and answer has a limit, and nobody else waits for it to pass."""
+"""Oversized and slow input: every connection, head, body and response has a limit, and other clients are not
+delayed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ LENGTH = b"Content-Length: %d" % len(BODY)
 GET = b"GET /v1/models HTTP/1.1"
 SOON = {"head_timeout": "300ms", "body_timeout": "300ms"}
 CROWD = 100
-"""Of each kind of slow client."""
+"""Number of slow clients of each kind."""
 
 
 def named(attacks: dict[str, bytes]) -> pytest.MarkDecorator:
@@ -33,7 +34,7 @@ def named(attacks: dict[str, bytes]) -> pytest.MarkDecorator:
 
 
 async def drip(connection: Connection, data: bytes) -> None:
-    """A byte each 20 ms until the gateway has had enough."""
+    """Sends a byte each 20 ms until the gateway closes the connection."""
     for each in data:
         if connection.writer.is_closing() or connection.reader.at_eof():
             return
@@ -42,7 +43,7 @@ async def drip(connection: Connection, data: bytes) -> None:
 
 
 async def end_of(connection: Connection) -> list[int]:
-    """The statuses of what the gateway still says before it closes."""
+    """Reads until the gateway closes and returns the statuses of its last responses."""
     received = b""
     with suppress(ConnectionError):
         async with asyncio.timeout(5):
@@ -56,7 +57,7 @@ async def honest_call(front: Front) -> int:
 
 
 async def test_slow_heads_are_cut_and_keep_nobody_waiting() -> None:
-    """C23: hundreds that say nothing, half a head, or a byte now and then."""
+    """C23: hundreds of clients that send nothing, half a head, or a byte now and then."""
     async with fronting(server={"head_timeout": "1s"}) as front, AsyncExitStack() as stack:
         silent, halted, dripping = [await crowd(stack, front.url, CROWD) for _ in range(3)]
         for each in halted:
@@ -77,7 +78,7 @@ async def test_slow_heads_are_cut_and_keep_nobody_waiting() -> None:
 
 
 async def test_head_that_drips_on_a_used_connection_is_cut() -> None:
-    """C23: it is the head that is timed, not the first word of a connection."""
+    """C23: the limit applies to each head, not only to a connection's first byte."""
     async with fronting(server=SOON) as front, Connection(front.url) as connection:
         assert (await connection.ask(head(GET, HOST))).status == 200
         dripping = asyncio.create_task(drip(connection, head(GET, HOST, b"X: " + b"v" * 1000)))
@@ -86,7 +87,7 @@ async def test_head_that_drips_on_a_used_connection_is_cut() -> None:
 
 
 async def test_used_connection_that_says_nothing_is_closed_without_a_word() -> None:
-    """C23."""
+    """C23: an idle connection is closed without a response."""
     async with fronting(server={"keep_alive": "200ms"}) as front, Connection(front.url) as connection:
         assert (await connection.ask(head(GET, HOST))).status == 200
         assert await end_of(connection) == []
@@ -108,7 +109,7 @@ async def test_body_that_stops_coming_is_not_waited_for(attack: bytes) -> None:
 
 
 async def test_body_that_drips_is_not_waited_for() -> None:
-    """C24: a byte now and then is no progress."""
+    """C24: a byte now and then does not count as progress."""
     async with fronting(server=SOON) as front, Connection(front.url) as connection:
         connection.writer.write(head(POST, HOST, b"Content-Length: 1000"))
         dripping = asyncio.create_task(drip(connection, b"x" * 1000))
@@ -118,7 +119,7 @@ async def test_body_that_drips_is_not_waited_for() -> None:
 
 
 async def test_large_body_that_comes_steadily_is_waited_for() -> None:
-    """C24: longer than the limit by far, as an upload over a thin line takes."""
+    """C24: it takes far longer than the limit, as an upload over a slow line does."""
     body = b'{"model":"gpt","user":"' + b"v" * (8 << 14) + b'"}'
     async with fronting(server=SOON) as front, Connection(front.url) as connection:
         connection.writer.write(head(POST, HOST, b"Content-Length: %d" % len(body)))
@@ -134,7 +135,7 @@ async def test_large_body_that_comes_steadily_is_waited_for() -> None:
 
 @contextmanager
 def deaf_clients(url: str, size: int, request: bytes) -> Iterator[list[socket.socket]]:
-    """They ask, and read nothing."""
+    """Opens clients that send a request and never read the response."""
     sockets = []
     try:
         for _ in range(size):
@@ -151,7 +152,8 @@ def deaf_clients(url: str, size: int, request: bytes) -> Iterator[list[socket.so
 
 @asynccontextmanager
 async def pouring(beginning: bytes, block: bytes, count: int) -> AsyncIterator[str]:
-    """The URL of a provider that answers every request with this beginning and so many blocks, as they are taken."""
+    """The URL of a provider that answers every request with this beginning and so many blocks, written under
+    backpressure."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -190,7 +192,7 @@ async def test_answers_of_clients_that_do_not_read_are_not_piled_up(
             before = gateway.memory_info().rss
             with deaf_clients(served.url, 50, CHAT.request(stream=block == EVENT)):
                 while len(calls := [line for line in served.log if line["event"] == "call"]) < 50:
-                    # 100 to 150 MiB, however large the answers are.
+                    # Measured growth: 100 to 150 MiB, for any size of the responses.
                     assert gateway.memory_info().rss - before < 400 * MIB
                     await asyncio.sleep(0.01)
             assert "ok" not in {line["outcome"] for line in calls}

@@ -1,4 +1,4 @@
-"""Whatever is done to good requests: what reaches the provider is what a strict reader reads in them."""
+"""However good requests are mutated, the provider receives exactly what a strict parser reads in them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ hostile_bytes = st.sampled_from([
 
 @st.composite
 def good_requests(draw: st.DrawFn, number: int) -> bytes:
-    """One call that says its number."""
+    """One call that carries its number."""
     body = b'{"model":"gpt","user":"%d %b"}' % (number, b"x" * draw(st.sampled_from([0, 1, 20, 300])))
     if draw(st.booleans()):
         return head(POST, HOST, JSON, b"Content-Length: %d" % len(body)) + body
@@ -36,7 +36,7 @@ def good_requests(draw: st.DrawFn, number: int) -> bytes:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> list[bytes]:
-    """Up to three good calls with up to two things done to them, in the pieces in which they are sent."""
+    """Up to three good calls with up to two mutations, in the pieces in which they are sent."""
     data = b"".join(draw(good_requests(number)) for number in range(draw(st.integers(1, 3))))
     for _ in range(draw(st.integers(0, 2))):
         at = draw(st.integers(0, len(data)))
@@ -59,7 +59,7 @@ def mutated(draw: st.DrawFn) -> list[bytes]:
 def test_what_reaches_the_provider_is_what_a_strict_reader_reads() -> None:
     """C12: at random, never more requests than were sent, each body byte for byte, each framed once."""
     with asyncio.Runner() as runner:
-        # Half a request is waited for; here not long.
+        # The gateway waits for the rest of half a request; a short limit keeps the test fast.
         standing = fronting(server={"head_timeout": "50ms", "body_timeout": "50ms"})
         front = runner.run(standing.__aenter__())
 
@@ -87,6 +87,6 @@ async def _check_read_strictly(front: Front, pieces: list[bytes]) -> None:
 
 
 def _is_within(part: list[tuple[bytes, bytes, bytes]], whole: list[tuple[bytes, bytes, bytes]]) -> bool:
-    """In the same order, none twice."""
+    """Returns whether `part` is a subsequence of `whole`."""
     rest = iter(whole)
     return all(each in rest for each in part)

@@ -1,6 +1,6 @@
-"""Headers that would speak for somebody else: what clients say of themselves, of proxies, and of the connection.
+"""Headers with which clients try to impersonate proxies, control the connection or forge the gateway's own headers.
 
-Names travel or do not whatever their case; what the gateway adds cannot be taken away by whoever it is added for.
+Names match regardless of case, and a client cannot remove headers that the gateway adds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.security.stand import BODY, HOST, POST, Front, fronting
 
 
 async def reached(front: Front, *fields: bytes) -> Request:
-    """What the provider gets of a call with these fields."""
+    """Returns the request that the provider receives for a call with these header fields."""
     call = head(POST, HOST, b"Content-Length: %d" % len(BODY), *fields) + BODY
     async with Connection(front.url) as connection:
         assert (await connection.ask(call)).status == 200
@@ -52,7 +52,7 @@ async def test_underscored_name_reaches_no_provider(line: str) -> None:
     ],
 )
 async def test_wish_to_change_protocols_reaches_no_provider(lines: tuple[str, ...]) -> None:
-    """C19: behind an upgraded connection nobody would look at requests any more."""
+    """C19: requests on an upgraded connection would no longer be inspected."""
     async with fronting() as front:
         request = await reached(front, *(line.encode() for line in lines))
         assert not {b"upgrade", b"http2-settings"} & {name for name, _ in request.fields}
@@ -66,7 +66,7 @@ async def test_wish_to_change_protocols_reaches_no_provider(lines: tuple[str, ..
     ],
 )
 async def test_line_breaks_of_a_body_become_no_header(attack: dict[str, object], status: int) -> None:
-    """C44: nothing of a body is copied into a header, neither of the request nor of the answer."""
+    """C44: no part of a body is copied into a header of the request or the response."""
     async with fronting(models={"gpt*": {"deployments": [{"upstream": "one"}]}}) as front:
         reply = await ask(front.url, CHAT.path, json.dumps(attack).encode())
         assert reply.status == status
@@ -79,7 +79,7 @@ async def test_line_breaks_of_a_body_become_no_header(attack: dict[str, object],
     "value", [b"a\rX-Evil: 1", b"a\nX-Evil: 1", b"a\0b", b"a\x01b", b"a\x7fb", b"a\r\n\tX-Evil: 1"]
 )
 async def test_control_character_in_a_header_is_refused(value: bytes) -> None:
-    """C44."""
+    """C44: refused with 400."""
     async with fronting() as front:
         call = head(POST, HOST, b"Content-Length: %d" % len(BODY), b"X-Odd: " + value) + BODY
         heard = await front.hear(call)
@@ -115,14 +115,14 @@ async def test_named_headers_stay_and_what_the_gateway_adds_travels() -> None:
     ],
 )  # fmt: skip
 async def test_word_of_a_proxy_or_of_a_connection_is_not_a_clients_to_say(line: str) -> None:
-    """C45 and C46."""
+    """C45 and C46: hop-by-hop and forwarding headers of a client are dropped."""
     async with fronting() as front:
         request = await reached(front, line.encode())
         assert request.values(line.partition(":")[0].lower().encode()) == []
 
 
 async def test_headers_of_a_providers_connection_reach_no_client() -> None:
-    """C45."""
+    """C45: hop-by-hop headers of the provider are dropped, and its forged x-llm-guard headers replaced."""
     said = {
         "Connection": "X-Internal, x-llm-guard-request-id, content-type", "X-Internal": "10.0.0.7",
         "Keep-Alive": "timeout=5", "Proxy-Authenticate": "Basic", "Trailer": "X", "Upgrade": "h2c",
@@ -139,7 +139,7 @@ async def test_headers_of_a_providers_connection_reach_no_client() -> None:
 
 
 async def test_priority_is_read_by_the_gateway_and_goes_no_further() -> None:
-    """C46."""
+    """C46: the priority header is for the gateway only."""
     async with fronting() as front:
         assert (await reached(front, b"X-LLM-Guard-Priority: low")).values(b"x-llm-guard-priority") == []
 
@@ -148,7 +148,7 @@ async def test_priority_is_read_by_the_gateway_and_goes_no_further() -> None:
     "stream", [{}, {"waiting": {"unary": True}}], ids=["C47", "C47 blank lines may stand before it"]
 )
 async def test_answer_says_of_its_encoding_what_is_true(stream: Section) -> None:
-    """Compressed and called so, or neither."""
+    """The response is compressed and labelled so, or neither."""
     packed = whole(200, gzip.compress(CHAT.answer), {"content-encoding": "gzip"})
     async with facing([packed], stream=stream) as (stand, provider):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), {"Accept-Encoding": "gzip"})
@@ -159,7 +159,7 @@ async def test_answer_says_of_its_encoding_what_is_true(stream: Section) -> None
 
 
 async def test_request_says_of_its_encoding_what_is_true() -> None:
-    """C47: a body that is renamed is compressed again."""
+    """C47: a body in which the model is renamed is compressed again."""
     renamed = {"alias": {"deployments": [{"upstream": "one", "model": "real"}]}}
     async with fronting(models=renamed) as front:
         for model, sent in (("gpt", "gpt"), ("alias", "real")):
@@ -172,14 +172,14 @@ async def test_request_says_of_its_encoding_what_is_true() -> None:
 
 
 async def test_gateway_adds_no_word_of_its_own_to_a_request() -> None:
-    """C92: neither its name nor an encoding that the client did not ask for."""
+    """C92: neither its name nor an encoding that the client did not accept."""
     async with fronting() as front:
         request = await reached(front, b"Content-Type: application/json")
         assert {name for name, _ in request.fields} <= {b"host", b"content-type", b"content-length", b"connection"}
 
 
 async def test_clients_words_on_itself_pass_and_its_encodings_as_far_as_they_can_be_decoded() -> None:
-    """C92."""
+    """C92: encodings that the gateway cannot decode are removed from Accept-Encoding."""
     async with fronting() as front:
         said = (b"User-Agent: OpenAI/Python 2.8.1", b"Accept-Encoding: zstd;q=0.9, gzip", b"Accept: a/b")
         request = await reached(front, *said)
@@ -198,7 +198,7 @@ async def test_clients_words_on_itself_pass_and_its_encodings_as_far_as_they_can
     ],
 )  # fmt: skip
 async def test_answer_of_the_gateways_own_names_no_software(method: str, target: str, status: int) -> None:
-    """C91: whoever knows the version knows its weaknesses."""
+    """C91: a version tells an attacker which vulnerabilities to try."""
     async with fronting(server=DOOR) as front, Connection(front.url) as connection:
         reply = await connection.ask(raw_request(target, method=method))
         assert reply.status == status
@@ -209,7 +209,7 @@ async def test_answer_of_the_gateways_own_names_no_software(method: str, target:
 
 @pytest.mark.parametrize("target", ["/metrics", "/healthz", "/readyz", "/admin/config"])
 async def test_operators_paths_on_a_port_of_their_own_are_not_on_the_clients_one(target: str) -> None:
-    """C91."""
+    """C91: on the clients' port these paths are like any other."""
     async with fronting(server=DOOR, ops={"port": 0}) as front, Connection(front.url) as connection:
         reply = await connection.ask(raw_request(target, method="GET"))
         assert reply.status == 401

@@ -1,6 +1,6 @@
-"""Two tenants of one provider account: each uses what it has made, and nothing else exists for it.
+"""Two tenants share one provider account: each can use only the objects it has made, and cannot see any others.
 
-The provider answers whoever has its key, and so would give everything to both.
+The provider itself gives access to every object to any request with the account's key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Dialect = Literal["openai", "anthropic"]
 
 
 class Case(NamedTuple):
-    """One request; `{file}` and the like stand for the ids of objects that tenant A has made."""
+    """One request; `{file}` and similar placeholders stand for ids of objects that tenant A has made."""
 
     dialect: Dialect
     method: str
@@ -166,7 +166,7 @@ MADE = {
 
 
 class Tenants:
-    """A gateway, and what tenant A has made behind it."""
+    """A gateway, and the objects that tenant A has made behind it."""
 
     def __init__(self, stand: Stand, recorder: Recorder, provider: ObjectProvider) -> None:
         self.stand = stand
@@ -227,7 +227,7 @@ async def tenants(store: Path, *, has_made: bool = True, **changed: Any) -> Asyn
 
 
 def check_missing(case: Case, reply: Reply) -> None:
-    """As the provider says it of an object that there is not."""
+    """Expects the provider's own error for a missing object."""
     assert reply.status == 404, reply
     assert reply.headers["x-llm-guard-refused-by"] == "scope"
     assert reply.headers["x-should-retry"] == "false"
@@ -243,7 +243,7 @@ def test_table_is_of_sixty_requests_at_least_over_both_dialects() -> None:
 
 @pytest.mark.parametrize("case", TABLE, ids=str)
 async def test_object_exists_for_the_key_that_made_it_and_for_no_other(case: Case, tmp_path: Path) -> None:
-    """C96: an id of another tenant's, and one that nobody has, are the same 404; no byte of the request is sent on."""
+    """C96: the id of another tenant's object and an unknown id give the same 404; no byte of the request is sent on."""
     async with tenants(tmp_path) as both:
         theirs = await both.send(THEIRS, case)
         check_missing(case, theirs)
@@ -262,7 +262,7 @@ async def test_object_exists_for_the_key_that_made_it_and_for_no_other(case: Cas
 
 @pytest.mark.parametrize("collection", ["/v1/files", "/v1/batches", "/v1/vector_stores", "/v1/fine_tuning/jobs"])
 async def test_list_shows_the_caller_s_own_objects_whatever_page_they_are_on(collection: str, tmp_path: Path) -> None:
-    """C97: what others have made shows neither as an entry, nor as a cursor, nor under another name."""
+    """C97: objects of others do not show as an entry, as a cursor, or under another name."""
     async with tenants(tmp_path, has_made=False) as both:
         first = (await both.send(OURS, o("POST", collection, {"model": "gpt"}))).json["id"]
         theirs = [(await both.send(THEIRS, o("POST", collection, {"model": "gpt"}))).json["id"] for _ in range(8)]
@@ -279,7 +279,7 @@ async def test_list_shows_the_caller_s_own_objects_whatever_page_they_are_on(col
 
 
 async def test_list_of_the_other_dialect_is_filtered_as_well(tmp_path: Path) -> None:
-    """C97."""
+    """C97: lists of message batches, too."""
     async with tenants(tmp_path) as both:
         mine = await both.send(OURS, a("GET", "/v1/messages/batches"))
         assert [each["id"] for each in mine.json["data"]] == [both.ids["abatch"]]
@@ -288,7 +288,7 @@ async def test_list_of_the_other_dialect_is_filtered_as_well(tmp_path: Path) -> 
 
 
 async def test_list_that_cannot_be_filtered_is_not_shown(tmp_path: Path) -> None:
-    """C97: a bare list, or a page that is not JSON, shows nothing of anybody's."""
+    """C97: a bare list, or a page that is not JSON, is answered with a 502 that reveals nothing."""
     async with tenants(tmp_path) as both:
         for body in (b'["file-1"]', b"file-1", b'{"files":["file-1"]}'):
             both.provider.answer = lambda *_, body=body: whole(200, body).data  # type: ignore[method-assign]
@@ -310,7 +310,7 @@ async def test_list_that_cannot_be_filtered_is_not_shown(tmp_path: Path) -> None
 async def test_list_of_models_shows_what_the_key_may_ask_for(
     allow: dict[str, Any], path: str, names: list[str], tmp_path: Path
 ) -> None:
-    """C95: `dear` is an alias of the config; to the upstream that name is another model."""
+    """C95: `dear` is an alias of the config; at the upstream that name is another model."""
     keys = [{"name": "a", "key": OURS, "allow": allow}]
     models = {"dear": {"deployments": [{"upstream": "one", "model": "mini-2"}]}}
     async with tenants(tmp_path, keys=keys, is_isolated=False, has_made=False, models=models) as both:
@@ -362,7 +362,7 @@ async def test_words_that_a_client_chooses_make_nothing_its_own(tmp_path: Path) 
 )  # fmt: skip
 @pytest.mark.parametrize("is_packed", [False, True])
 async def test_id_in_a_body_is_found_in_every_disguise(body: str, is_packed: bool, tmp_path: Path) -> None:
-    """C96."""
+    """C96: JSON escapes, duplicate keys and compression do not hide an id."""
     async with tenants(tmp_path) as both:
         for name, value in both.ids.items():
             body = body.replace(f"{{{name}}}", value)
@@ -378,7 +378,7 @@ async def test_id_in_a_body_is_found_in_every_disguise(body: str, is_packed: boo
 
 
 async def test_form_and_text_with_an_id_are_refused(tmp_path: Path) -> None:
-    """C96: what the gateway does not read may be read by a provider."""
+    """C96: a provider may read content that the gateway cannot parse."""
     async with tenants(tmp_path) as both:
         form = f'--b\r\nContent-Disposition: form-data; name="file_id"\r\n\r\n{both.ids["file"]}\r\n--b--\r\n'
         text = json.dumps({"file_id": both.ids["file"]})
@@ -407,7 +407,7 @@ async def test_form_and_text_with_an_id_are_refused(tmp_path: Path) -> None:
     ids=str,
 )  # fmt: skip
 async def test_path_of_no_known_kind_is_closed_to_every_key(case: Case, tmp_path: Path) -> None:
-    """C96: also where `allow` names it; whose such objects are is not known."""
+    """C96: also where `allow` lists it, since the owner of such objects is unknown."""
     async with tenants(tmp_path) as both:
         for key in (OURS, THEIRS):
             check_missing(case, await both.send(key, case))
@@ -434,7 +434,7 @@ async def test_clients_own_data_is_no_id_of_a_provider(case: Case, tmp_path: Pat
         assert (await both.send(THEIRS, case)).status == 200
 
 
-# what becomes of the index
+# persistence of the index
 
 
 async def test_objects_are_still_their_makers_after_a_restart_and_at_another_gateway(tmp_path: Path) -> None:
@@ -464,7 +464,7 @@ async def test_objects_are_still_their_makers_after_a_restart_and_at_another_gat
 
 
 async def test_store_that_cannot_be_used_holds_up_no_call_and_opens_nothing(tmp_path: Path) -> None:
-    """C96: without a store the index is in memory alone."""
+    """C96: without a store the index is kept in memory only."""
     store = tmp_path / "no folder"
     store.write_text("")
     async with tenants(store) as both:
@@ -474,7 +474,7 @@ async def test_store_that_cannot_be_used_holds_up_no_call_and_opens_nothing(tmp_
 
 
 async def test_objects_of_two_upstreams_with_one_id_are_two(tmp_path: Path) -> None:
-    """C96: ids are a provider's own."""
+    """C96: ids are scoped to their provider."""
     async with tenants(tmp_path) as both:
         check_missing(TABLE[0], await both.send(OURS, o("GET", "/upstreams/three/v1/files/{file}")))
 
@@ -485,7 +485,7 @@ async def test_isolation_without_client_keys_is_refused_at_start(tmp_path: Path)
 
 
 async def test_official_sdks_see_their_own_objects_and_plain_errors(tmp_path: Path) -> None:
-    """C96, C97: as their users write it."""
+    """C96, C97: the same through the SDKs."""
     async with tenants(tmp_path) as both:
         mine, theirs = (
             AsyncOpenAI(base_url=f"{both.stand.url}/v1", api_key=key, max_retries=0) for key in (OURS, THEIRS)
@@ -510,7 +510,7 @@ BATCH: Any = {"endpoint": "/v1/responses", "completion_window": "24h"}
 
 
 async def test_sdk_raises_what_it_raises_for_a_missing_permission(tmp_path: Path) -> None:
-    """C93."""
+    """C93: a refused path raises PermissionDeniedError in both SDKs."""
     keys = [{"name": "a", "key": OURS}]
     async with tenants(tmp_path, keys=keys, is_isolated=False, has_made=False) as both:
         openai = AsyncOpenAI(base_url=f"{both.stand.url}/v1", api_key=OURS, max_retries=0)
@@ -526,7 +526,7 @@ async def test_sdk_raises_what_it_raises_for_a_missing_permission(tmp_path: Path
 
 
 async def test_reload_brings_scopes_and_isolation_into_force(tmp_path: Path) -> None:
-    """C93, C96: from the next call on. What was made before belongs to no key."""
+    """C93, C96: the reload applies from the next call on. Objects made before it belong to no key."""
     async with tenants(tmp_path, is_isolated=False) as both:
         app = both.stand.app
         assert (await both.send(THEIRS, TABLE[0])).status == 200
@@ -541,7 +541,7 @@ async def test_reload_brings_scopes_and_isolation_into_force(tmp_path: Path) -> 
 
 
 async def test_large_body_without_ids_is_sent_on_and_one_with_ids_is_refused(tmp_path: Path) -> None:
-    """C96: images are large, and cost no more than a look."""
+    """C96: large images pass at the cost of a scan."""
     image = "data:image/png;base64," + "iVBORw0K" * 1_200_000
     async with tenants(tmp_path) as both:
         without = chat({"type": "image_url", "image_url": {"url": image}})
@@ -559,7 +559,7 @@ async def test_large_body_without_ids_is_sent_on_and_one_with_ids_is_refused(tmp
 
 
 async def test_item_of_a_stream_that_is_still_coming_is_its_caller_s(tmp_path: Path) -> None:
-    """C96: ids in the middle of a stream are known before the client has them, wherever its bytes are cut."""
+    """C96: ids in the middle of a stream are recorded before the client receives them, wherever its bytes are cut."""
     item = event("response.output_item.added", item={"type": "reasoning", "id": "rs_late", "summary": []})
     token = event("response.output_text.delta", delta="x")
     end = event("response.completed", response={"id": "resp_1", "status": "completed", "output": []})

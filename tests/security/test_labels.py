@@ -1,6 +1,6 @@
-"""Words of callers in what operators read: log lines that stay lines, and metrics that do not grow with what is asked.
+"""Text from callers in the operators' view: it cannot break a log line, and metrics do not grow with it.
 
-A name that the config does not have is `other`, one that a pattern stands for is the pattern.
+A model name that is not in the config is counted as `other`, one that matches a pattern as the pattern.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.security.stand import HOST, hear
 
 FORGED = '{"event":"call","outcome":"forged"}'
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""What ends a line or moves a cursor for somebody: C0, DEL, C1 (U+009B begins a terminal's commands), and Unicode's own
-line ends."""
+"""Characters that end a line or move a terminal's cursor: C0, DEL, C1 (U+009B begins terminal commands), and the line
+ends of Unicode."""
 PATTERN = {"gpt-*": {"deployments": [{"upstream": "one"}]}}
 
 
 async def test_words_of_callers_and_providers_forge_no_log_line(tmp_path: Path) -> None:
-    """C58: one JSON object a line, without a control character in it, whatever was asked and answered."""
+    """C58: one JSON object per line without control characters, for any content of requests and responses."""
     words = [
         f"a\n{FORGED}\n",
         f"a\r{FORGED}",
@@ -79,7 +79,7 @@ async def test_words_of_callers_and_providers_forge_no_log_line(tmp_path: Path) 
 
 
 async def size_of_metrics(stand: Stand) -> int:
-    """Series, which are what a scrape costs."""
+    """Counts the series of a scrape."""
     await stand.idle()
     text = (await fetch(f"{stand.url}/metrics")).text
     assert len(text) < 1 << 20
@@ -126,7 +126,7 @@ async def test_no_word_of_a_caller_is_a_label(target: str, body: str, headers: d
 
 
 def test_hundred_thousand_names_leave_a_bounded_number_behind() -> None:
-    """C59: of a pattern, the names lately asked for; of unknown ones nothing."""
+    """C59: of a pattern, only recently requested names are kept; unknown names are not kept at all."""
     table = compile_routes(config_of("http://127.0.0.1:1", models=PATTERN), 0.0)
     before = len(table.deployments())
     for number in range(100_000):
@@ -139,7 +139,7 @@ def test_hundred_thousand_names_leave_a_bounded_number_behind() -> None:
 
 
 async def test_accounts_of_strangers_are_forgotten_in_time() -> None:
-    """C59: each caller's own key waits for itself alone; the table of them is bounded."""
+    """C59: each caller's own key has its own gate; the table of gates is bounded."""
     async with facing(CHAT.ok) as (stand, _):
         gates = stand.deployment(CHAT.deployment).gates
         for number in range(5_000):

@@ -1,4 +1,4 @@
-"""The control plane behind a real nginx on the same machine, in its three usual set-ups."""
+"""The admin API behind a real nginx on the same machine, in its three usual configurations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.tokens import BEARER, SHARED, bearer
 from tests.tools import need
 
 SET_UPS = {
-    # As `proxy_pass` alone does it up to nginx 1.29.6: HTTP/1.0, the Host of the gateway, and not a word of the client.
+    # The behaviour of `proxy_pass` alone up to nginx 1.29.6: HTTP/1.0, the gateway's own Host, and no header about the
+    # client.
     "plain": "",
     "kept alive": 'proxy_http_version 1.1; proxy_set_header Connection "";',
     "with the client's address": """
@@ -60,7 +61,7 @@ HOST = {"host": "localhost"}
 
 @asynccontextmanager
 async def nginx(folder: Path, stand: Stand, set_up: str) -> AsyncIterator[str]:
-    """The URL of an nginx before the gateway."""
+    """Starts an nginx in front of the gateway and yields its URL."""
     port = free_port()
     file = folder / "nginx.conf"
     file.write_text(CONFIG.format(folder=folder, port=port, url=stand.url, set_up=set_up))
@@ -117,7 +118,7 @@ async def test_browser_logs_in_through_it_and_its_code_is_in_no_log(behind: tupl
 
 
 async def test_guesses_of_others_through_it_do_not_slow_the_operator(behind: tuple[str, Stand]) -> None:
-    """Behind a proxy all have its address."""
+    """Behind a proxy all clients have the proxy's address."""
     url, stand = behind
     guesses = [asyncio.create_task(get(url, "/admin", **bearer(f"guess-{number}"))) for number in range(25)]
     await eventually(lambda: stand.app.ops._site._penalty._waiting == 20)

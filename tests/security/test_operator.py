@@ -1,4 +1,4 @@
-"""The operator's side is nobody else's: not a stranger's, not a client's, not a web page's in an operator's browser."""
+"""The admin API is for operators only: closed to strangers, to clients, and to web pages in an operator's browser."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TOKEN = "ops-t0ken-of-this-test"
 CLIENTS = "client-key-of-this-test"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 OPEN = {"/healthz", "/readyz", "/metrics", "/dashboard", "/dashboard/{file}"}
-"""Anybody may ask for these: they show what a scraper sees, and the dashboard's own files."""
+"""Open to everyone: they show what a scraper sees, and the dashboard's own files."""
 LOGINS = {"/dashboard/login", "/dashboard/logout"}
-"""Open as well, or nobody could log in: they change nothing but the browser's cookie."""
+"""Open as well, since a login has no credentials yet: they change nothing but the browser's cookie."""
 UPGRADE = {
     "connection": "Upgrade",
     "upgrade": "websocket",
@@ -36,18 +36,18 @@ UPGRADE = {
 }
 SOCKET = "/admin/events/ws"
 QUIET = {"alerts": {"loop_lag": "off"}}
-"""A slow machine must not be taken for what a request has brought about."""
+"""Off, so that a slow machine does not add alerts to the traces of a request."""
 
 
 @pytest.fixture(autouse=True)
 def _guesses_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds are made here; `test_control_plane` has what one costs."""
+    """Removes the delay of wrong tokens, since hundreds are sent here; `test_control_plane` tests the delay."""
     monkeypatch.setattr(penalty, "WRONG_TOKEN_S", 0.0)
 
 
 @pytest.fixture
 async def stand() -> AsyncIterator[Stand]:
-    """A gateway with a token, and with a client that has a key."""
+    """Runs a gateway with an admin token, and a client that has a key."""
     server = {"client_keys": [{"name": "app", "key": CLIENTS}]}
     async with facing(CHAT.ok, ops={"token": TOKEN, **QUIET}, server=server) as (stand, _):
         yield stand
@@ -55,13 +55,13 @@ async def stand() -> AsyncIterator[Stand]:
 
 @pytest.fixture
 async def bare() -> AsyncIterator[Stand]:
-    """A gateway whose config has no token: one was generated."""
+    """Runs a gateway without an admin token in its config, so that one is generated."""
     async with facing(CHAT.ok, ops={"token": "", **QUIET}) as (stand, _):
         yield stand
 
 
 def guarded(stand: Stand) -> list[Page]:
-    """Every page of the router that is not for everybody."""
+    """Returns every page of the router that needs a token."""
     return [page for page in stand.app.ops._site.pages if not page.is_open]
 
 
@@ -70,7 +70,7 @@ def path_of(page: Page) -> str:
 
 
 async def send(stand: Stand, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Reply:
-    """One request as it is; of a stream that is let through the head alone."""
+    """Sends one request unmodified; of a stream that is accepted reads only the head."""
     async with Connection(stand.url) as connection:
         connection.writer.write(raw_request(path, body, {**HOST, **headers}, method))
         reply = await connection.head()
@@ -80,7 +80,7 @@ async def send(stand: Stand, method: str, path: str, headers: Mapping[str, str],
 
 
 async def ask(stand: Stand, page: Page, headers: Mapping[str, str]) -> Reply:
-    """A page, as it wants to be asked for but for `headers`."""
+    """Sends a valid request for the page, with `headers` added."""
     is_socket = page.path == SOCKET
     body = b'{"reason":"an attack"}' if page.method == "POST" else b""
     return await send(stand, page.method, path_of(page), {**(UPGRADE if is_socket else {}), **headers}, body)
@@ -91,20 +91,20 @@ def code(reply: Reply) -> tuple[int, str]:
 
 
 def token_of(stand: Stand) -> dict[str, str]:
-    """The generated one."""
+    """Returns the header with the generated token."""
     generated = stand.app.operator_token.generated
     assert generated is not None
     return {"authorization": f"Bearer {generated.token}"}
 
 
 def cookie_of(stand: Stand) -> str:
-    """As an operator's browser has it."""
+    """Returns the login cookie of an operator's browser."""
     credential = stand.app.ops._site.guard.credentials[0]
     return f"{credential.cookie_name}={credential.new_cookie(time.time())}"
 
 
 def traces(stand: Stand) -> Any:
-    """What a change would leave behind."""
+    """Returns the state that a change would alter."""
     gateway, ops = stand.app.gateway, stand.app.ops
     states = [(each.label, each.breaker.snapshot(0.0).generation, each.hold) for each in gateway.deployments()]
     return ops.journal.last_id, stand.app.config, gateway.table, states, ops._events.count
@@ -114,7 +114,7 @@ def traces(stand: Stand) -> Any:
 
 
 def test_few_pages_are_open_and_none_that_changes_anything(stand: Stand) -> None:
-    """C64: a page that is added is guarded, or stands here."""
+    """C64: a new page is either guarded or listed here."""
     pages = stand.app.ops._site.pages
     assert {page.path for page in pages if page.is_open} == OPEN | LOGINS
     assert {page.path for page in pages if page.is_open and page.method != "GET"} == LOGINS
@@ -139,7 +139,8 @@ def test_few_pages_are_open_and_none_that_changes_anything(stand: Stand) -> None
     ids=lambda headers: next(iter(headers.items()), ("no", "key"))[0],
 )
 async def test_every_page_asks_for_the_operators_token(stand: Stand, headers: dict[str, str]) -> None:
-    """C64: no key, a wrong one, a client's; in every other place too. The socket's own place is the last one's."""
+    """C64: no token, a wrong one, a client's key; also in other headers, except the subprotocol that is the socket's
+    own place for a token."""
     before = traces(stand)
     for page in guarded(stand):
         if page.path == SOCKET and "sec-websocket-protocol" in headers:
@@ -153,7 +154,7 @@ async def test_every_page_asks_for_the_operators_token(stand: Stand, headers: di
 
 
 async def test_token_in_the_target_is_none(stand: Stand) -> None:
-    """C64: it would stand in logs and histories."""
+    """C64: in the URL it would end up in logs and browser histories."""
     for query in (f"?token={TOKEN}", f"?access_token={TOKEN}", f"?authorization=Bearer%20{TOKEN}"):
         for page in guarded(stand):
             reply = await send(stand, page.method, path_of(page) + query, UPGRADE if page.path == SOCKET else {})
@@ -161,7 +162,7 @@ async def test_token_in_the_target_is_none(stand: Stand) -> None:
 
 
 async def test_token_of_yesterday_opens_nothing(stand: Stand) -> None:
-    """C64: expired, by a reload that says another."""
+    """C64: a token that a reload has replaced."""
     assert (await send(stand, "GET", "/admin/metrics", BEARER)).status == 200
     stand.app.ops.adopt(config_of("http://127.0.0.1:1", ops={"token": "another-t0ken"}))
     for page in guarded(stand):
@@ -169,7 +170,7 @@ async def test_token_of_yesterday_opens_nothing(stand: Stand) -> None:
 
 
 async def test_operators_token_is_no_clients_key(stand: Stand) -> None:
-    """C64, the other way round."""
+    """C64: nor does an admin token work as a client key."""
     reply = await send(stand, "POST", CHAT.path, BEARER, CHAT.body())
     assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (401, "auth")
 
@@ -185,7 +186,7 @@ async def test_operators_token_is_no_clients_key(stand: Stand) -> None:
     ],
 )  # fmt: skip
 async def test_no_other_spelling_leads_to_a_page(bare: Stand, target: str) -> None:
-    """C64."""
+    """C64: 400 or 404, and no content of the page."""
     reply = await send(bare, "GET", target, token_of(bare))
     assert reply.status in (400, 404), target
     assert b"deployments" not in reply.body
@@ -193,7 +194,7 @@ async def test_no_other_spelling_leads_to_a_page(bare: Stand, target: str) -> No
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "BREW"])
 async def test_no_other_method_leads_to_a_page(stand: Stand, method: str) -> None:
-    """C64."""
+    """C64: other methods are refused and change nothing."""
     before = traces(stand)
     for page in guarded(stand):
         if method == page.method:
@@ -205,7 +206,7 @@ async def test_no_other_method_leads_to_a_page(stand: Stand, method: str) -> Non
 
 @pytest.mark.parametrize("name", ["x-forwarded-for", "forwarded", "x-real-ip", "via", "x-forwarded-host"])
 async def test_where_no_token_was_chosen_nobody_gets_in_without_the_generated_one(bare: Stand, name: str) -> None:
-    """C64."""
+    """C64: neither without a token nor with a header that claims a loopback address."""
     for page in guarded(bare):
         assert code(await ask(bare, page, {})) == (401, "token_needed"), page.path
         assert code(await ask(bare, page, {name: "127.0.0.1"})) == (401, "token_needed"), page.path
@@ -230,7 +231,7 @@ async def test_where_no_token_was_chosen_nobody_gets_in_without_the_generated_on
 async def test_no_page_of_another_site_may_ask_even_with_what_a_browser_would_add(
     stand: Stand, bare: Stand, headers: dict[str, str]
 ) -> None:
-    """C65, C66, C68: with a token of the config, and with one that was generated."""
+    """C65, C66, C68: with a token of the config, and with a generated one."""
     same = {"origin": "http://localhost"}
     for one, token in ((stand, BEARER), (bare, token_of(bare))):
         before = traces(one)
@@ -246,7 +247,7 @@ async def test_no_page_of_another_site_may_ask_even_with_what_a_browser_would_ad
     "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/json"]
 )
 async def test_form_of_a_page_changes_nothing(stand: Stand, bare: Stand, kind: str) -> None:
-    """C65: what a browser sends without asking first."""
+    """C65: content types that a browser sends without a preflight."""
     for one, token in ((stand, BEARER), (bare, token_of(bare))):
         before = traces(one)
         for page in guarded(one):
@@ -270,7 +271,7 @@ async def test_looking_changes_nothing(stand: Stand) -> None:
 
 
 async def test_every_answer_forbids_frames_guessing_and_other_origins(stand: Stand) -> None:
-    """C66: pages, streams, and refusals too."""
+    """C66: on pages, streams and refusals."""
     for page in stand.app.ops._site.pages:
         if page.path == SOCKET:
             continue
@@ -283,7 +284,7 @@ async def test_every_answer_forbids_frames_guessing_and_other_origins(stand: Sta
 
 
 async def test_nobody_is_told_that_another_origin_may_ask(stand: Stand, bare: Stand) -> None:
-    """C66: preflights."""
+    """C66: preflights are refused without CORS headers."""
     asks = {
         "origin": "http://evil.example",
         "access-control-request-method": "POST",
@@ -320,7 +321,7 @@ def _check_headers(reply: Reply) -> None:
     ],
 )  # fmt: skip
 async def test_name_that_is_not_ours_leads_to_no_page(stand: Stand, bare: Stand, host: str) -> None:
-    """C67: DNS rebinding, with the right token as well."""
+    """C67: DNS rebinding is refused, even with the right token."""
     for one, token in ((stand, BEARER), (bare, token_of(bare))):
         before = traces(one)
         for page in guarded(one):
@@ -331,7 +332,7 @@ async def test_name_that_is_not_ours_leads_to_no_page(stand: Stand, bare: Stand,
 
 
 async def test_request_without_a_host_leads_to_no_page(bare: Stand) -> None:
-    """C67: HTTP/1.0 needs none."""
+    """C67: HTTP/1.0 does not require a Host."""
     for page in guarded(bare):
         async with Connection(bare.url) as connection:
             key = token_of(bare)["authorization"]
@@ -341,7 +342,7 @@ async def test_request_without_a_host_leads_to_no_page(bare: Stand) -> None:
 
 
 async def test_names_of_the_config_are_ours(bare: Stand) -> None:
-    """C67: the allow-list is one."""
+    """C67: hosts on the allow-list work, in any case and with any port."""
     bare.app.ops.adopt(config_of("http://127.0.0.1:1", ops={"token": "", "hosts": ["ops.example"]}))
     for host in ("ops.example", "OPS.EXAMPLE:8443", "localhost:1", "127.0.0.1", "[::1]:80"):
         assert (await send(bare, "GET", "/admin/metrics", {**token_of(bare), "host": host})).status == 200, host
@@ -371,7 +372,7 @@ async def test_names_of_the_config_are_ours(bare: Stand) -> None:
 async def test_socket_is_not_upgraded_before_it_is_known_who_asks(
     stand: Stand, headers: dict[str, str], status: int
 ) -> None:
-    """C68: an answer of ours, no 101, and no reader."""
+    """C68: an HTTP error instead of 101, and no event subscriber."""
     reply = await send(stand, "GET", SOCKET, {**UPGRADE, **headers})
     assert reply.status == status
     assert "sec-websocket-accept" not in reply.headers
@@ -390,7 +391,7 @@ async def test_socket_is_not_upgraded_before_it_is_known_who_asks(
     ],
 )
 async def test_socket_that_is_abused_is_closed_with_a_reason(stand: Stand, attack: bytes, expected: int) -> None:
-    """C68: sizes, frames that are not masked, extensions that were not agreed on, and another request behind it."""
+    """C68: oversized and unmasked frames, extensions that were not negotiated, and another request after it."""
     async with Connection(stand.url) as connection:
         connection.writer.write(raw_request(SOCKET, b"", {**HOST, **UPGRADE, **BEARER}, "GET"))
         assert (await connection.head()).status == 101

@@ -1,4 +1,4 @@
-"""Requests that are no HTTP/1.1, or too much of it, or more than one thing: refused, bounded, or read in one way."""
+"""Requests that are not HTTP/1.1, exceed its limits, or are ambiguous: refused, bounded, or parsed in one way only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def post(*fields: bytes, line: bytes = POST) -> bytes:
-    """A good call with these fields besides its own."""
+    """Builds a good call with additional header fields."""
     return head(line, HOST, *fields, JSON, LENGTH) + BODY
 
 
@@ -194,7 +194,7 @@ TOO_MUCH = {
 @named(TOO_MUCH)
 async def test_head_beyond_its_bounds_is_refused_before_its_end(attack: bytes) -> None:
     async with fronting() as front:
-        # The parser gives up on an endless method at its first byte that no method has.
+        # The parser rejects an endless method at its first byte that no method has.
         await front.check_refused(attack, (400,) if attack.startswith(b"GG") else (431,))
 
 
@@ -214,7 +214,7 @@ async def test_head_that_drips_beyond_its_bounds_is_refused() -> None:
 
 
 async def test_head_within_its_bounds_is_served() -> None:
-    """C20."""
+    """C20: 128 fields, 45 kB of fields and a target of 15 kB are accepted."""
     async with fronting() as front:
         most = [HOST, CLOSE, *(b"X-%d: v" % each for each in range(126))]
         long = [HOST, CLOSE, b"X: " + b"v" * 15_000, b"Y: " + b"v" * 15_000, b"Z: " + b"v" * 15_000]
@@ -226,7 +226,7 @@ async def test_head_within_its_bounds_is_served() -> None:
 
 
 async def test_ten_thousand_requests_at_once_are_answered_in_order() -> None:
-    """C21: every tenth goes to the provider, the others are answered at once and must wait for it."""
+    """C21: every tenth goes to the provider; the others are answered at once but must be sent in order."""
     async with fronting() as front:
         wanted = [b"/v1/models?n=%d" % each for each in range(1000)]
         others = head(b"GET /healthz HTTP/1.1", HOST) * 9
@@ -241,7 +241,7 @@ async def test_ten_thousand_requests_at_once_are_answered_in_order() -> None:
 
 
 async def test_requests_behind_one_that_is_not_answered_are_left_in_their_clients_hands() -> None:
-    """C21: 64 MB of them."""
+    """C21: backpressure stops a client that sends 64 MB of them."""
     async with fronting(lambda _request: b"") as front:
         loop = asyncio.get_running_loop()
         one = post(b"X: " + b"v" * 8000)
@@ -263,7 +263,7 @@ async def test_requests_behind_one_that_is_not_answered_are_left_in_their_client
 
 
 async def test_requests_whose_answers_are_not_read_are_not_made() -> None:
-    """C21: a thousand of them, for a megabyte each."""
+    """C21: a thousand pipelined requests with responses of a megabyte each."""
     async with (
         fronting(lambda _request: whole(200, b'{"object":"list","data":"' + b"v" * MIB + b'"}').data) as front,
         Connection(front.url) as connection,
@@ -279,7 +279,7 @@ async def test_requests_whose_answers_are_not_read_are_not_made() -> None:
 
 
 async def test_nothing_is_read_behind_the_last_request_of_a_connection() -> None:
-    """C21."""
+    """C21: after `Connection: close` or HTTP/1.0 the connection is closed and the rest discarded."""
     for last in (post(CLOSE), post(line=POST[:-1] + b"0"), post(b"Connection: keep-alive, close")):
         async with fronting() as front:
             heard = await front.hear(last + SMUGGLED)
@@ -289,7 +289,7 @@ async def test_nothing_is_read_behind_the_last_request_of_a_connection() -> None
 
 
 async def test_ten_megabytes_in_chunks_of_one_byte_keep_nobody_waiting(tmp_path: Path) -> None:
-    """C22."""
+    """C22: other requests are served meanwhile."""
     first, last = [b"".join(b"1\r\n%c\r\n" % each for each in part) for part in (b'{"model":"gpt","user":"', b'"}')]
     wire = head(POST, HOST, b"Transfer-Encoding: chunked") + first + b"1\r\nv\r\n" * (10 * MIB) + last + b"0\r\n\r\n"
     async with (

@@ -1,6 +1,6 @@
-"""A client key reaches what it was given, however a request for more is written.
+"""A client key can reach only what the config allows it, however a request is written.
 
-Every key here is good; the provider's key is the gateway's own, and would open all of the account.
+Every key here is valid; the provider's key is the gateway's own and would give access to the whole account.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ DENIED = (403, "permission_denied", "scope")
 
 @asynccontextmanager
 async def scoped(answer: Answer = usual_answer, **server: Any) -> AsyncIterator[Front]:
-    """Aliases: `cheap` is served as `mini-1`; `gpt-4` as `mini-1` too, though the upstream knows a real gpt-4."""
+    """Runs a gateway with aliases: `cheap` is served as `mini-1`; `gpt-4` as `mini-1` too, though the upstream has a
+    real gpt-4."""
     models = {
         "cheap": {"deployments": [{"upstream": "one", "model": "mini-1"}]},
         "gpt-4": {"deployments": [{"upstream": "one", "model": "mini-1"}]},
@@ -100,7 +101,7 @@ async def test_key_without_more_calls_models_and_nothing_else(prefix: str, metho
     ],
 )  # fmt: skip
 async def test_no_other_spelling_of_a_path_reaches_more(path: str) -> None:
-    """C94: what a server behind might make of a path does not matter, for only what is literally allowed is sent on."""
+    """C94: only literally allowed paths are sent on, so it does not matter how a server behind would normalize one."""
     async with scoped() as front:
         for method in ("GET", "POST"):
             reply = await send(front, method, path, CLIENT_KEY, naming("gpt") if method == "POST" else b"")
@@ -110,7 +111,7 @@ async def test_no_other_spelling_of_a_path_reaches_more(path: str) -> None:
 
 @pytest.mark.parametrize("header", ["X-HTTP-Method-Override", "X-HTTP-Method", "x-method-override", "X_HTTP_Method"])
 async def test_no_header_makes_another_method_of_an_allowed_one(header: str) -> None:
-    """C94: frameworks that heed such a header would delete the model that a key may only look at."""
+    """C94: frameworks that honour such a header would delete the model that a key may only read."""
     async with scoped() as front:
         assert (await send(front, "GET", "/v1/models/dear", CLIENT_KEY, b"", **{header: "DELETE"})).status == 200
         assert b"method" not in bytes(front.provider.connections[0]).lower()
@@ -118,14 +119,14 @@ async def test_no_header_makes_another_method_of_an_allowed_one(header: str) -> 
 
 @pytest.mark.parametrize("query", ["_method=DELETE", "a=1&%5fmethod=DELETE", "a;_METHOD=delete"])
 async def test_no_query_makes_another_method_of_an_allowed_one(query: str) -> None:
-    """C94: as above, for frameworks that heed a parameter."""
+    """C94: the same for frameworks that honour a query parameter."""
     async with scoped() as front:
         assert said(await send(front, "GET", f"/v1/models/dear?{query}", CLIENT_KEY)) == DENIED
         assert not front.provider.requests
 
 
 async def test_key_for_files_alone_calls_no_model() -> None:
-    """C93: an own list of paths stands for itself."""
+    """C93: an explicit list of paths replaces the default."""
     async with scoped() as front:
         assert (await send(front, "GET", "/v1/files", FILES_KEY)).status == 200
         assert (await send(front, "GET", "/upstreams/one/v1/files/file-1/content", FILES_KEY)).status == 200
@@ -159,7 +160,7 @@ async def test_key_for_files_alone_calls_no_model() -> None:
 async def test_model_is_judged_by_the_name_that_the_client_asks_for(
     key: str, path: str, model: str, is_allowed: bool
 ) -> None:
-    """C95: an upstream's path goes past the config's aliases, so only what the config sends there is allowed."""
+    """C95: an upstream's path bypasses the config's aliases, so only models that the config sends there are allowed."""
     async with scoped() as front:
         reply = await send(front, "POST", path, key, naming(model))
         if is_allowed:
@@ -181,7 +182,7 @@ async def test_model_is_judged_by_the_name_that_the_client_asks_for(
     ],
 )  # fmt: skip
 async def test_model_is_looked_up_by_a_key_that_may_ask_for_it(key: str, path: str, status: int) -> None:
-    """C95."""
+    """C95: the same check applies to GET /v1/models/NAME."""
     async with scoped() as front:
         assert (await send(front, "GET", path, key)).status == status
 
@@ -232,8 +233,8 @@ def form(*models: str, size: int = 10, is_late: bool = False) -> bytes:
 async def test_body_names_one_model_that_is_allowed_or_goes_nowhere(
     prefix: str, path: str, body: bytes, headers: dict[str, str]
 ) -> None:
-    """C95: of two models some servers read the first; without one they take a default of their own. Go and .NET match
-    the names of fields in any case."""
+    """C95: of two models some servers read the first; without one they use a default of their own. Go and .NET match
+    field names in any case."""
     kind = {"content-type": "multipart/form-data; boundary=b"} if b"--b" in body else {}
     async with scoped() as front:
         reply = await send(front, "POST", prefix + path, CHEAP_KEY, body, **{**kind, **headers})
@@ -245,14 +246,14 @@ async def test_body_names_one_model_that_is_allowed_or_goes_nowhere(
     "body", [b'{"model":"dear","models":["gpt-4"]}', b'{"tools":[{"models":1}],"model":"dear"}', TWO_MODELS]
 )
 async def test_key_for_every_model_may_name_several(body: bytes) -> None:
-    """Nothing that a provider may read in them is more than the key may ask for."""
+    """A key for every model allows whichever of them a provider may read."""
     async with scoped() as front:
         assert (await send(front, "POST", CHAT, ALL_KEY, body)).status == 200
 
 
 @pytest.mark.parametrize("model", ["mini-1", "dear"])
 async def test_model_at_the_end_of_a_slow_form_decides_before_any_of_it_is_sent_on(model: str) -> None:
-    """C95: by an upstream's path no route waits for the model, and its key's scope does."""
+    """C95: on an upstream's path routing does not need the model, but the key's scope does."""
     body = form(model, size=300_000, is_late=True)
     headers = {"authorization": f"Bearer {CHEAP_KEY}", "content-type": "multipart/form-data; boundary=b"}
     request = raw_request("/upstreams/one/v1/audio/transcriptions", body, headers)
@@ -274,7 +275,7 @@ async def test_model_at_the_end_of_a_slow_form_decides_before_any_of_it_is_sent_
 )  # fmt: skip
 @pytest.mark.parametrize("prefix", ["", "/upstreams/one"])
 async def test_realtime_session_asks_for_a_model_that_is_allowed(prefix: str, query: str) -> None:
-    """C95: its model stands in the query."""
+    """C95: a realtime session has its model in the query."""
     upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     async with scoped() as front, Connection(front.url) as connection:
         fields = "".join(f"{name}: {value}\r\n" for name, value in {**upgrade, "host": "test"}.items())
@@ -295,6 +296,6 @@ async def test_refusal_is_an_error_of_either_dialect_and_is_counted() -> None:
 
 
 async def test_without_client_keys_nothing_changes() -> None:
-    """The provider's key is then the caller's own, and opens what it opens."""
+    """Without client keys the caller's own key is sent to the provider, with the access that it has."""
     async with keyed() as front:
         assert (await ask(front.url, "/v1/files", b"{}")).status == 200

@@ -1,7 +1,7 @@
-"""Where keys and prompts must not be: in what the gateway writes, counts, and says of its own.
+"""Keys and prompts must not appear in the gateway's own logs, metrics and error messages.
 
-The keys are unlike anything else, so that a search finds them wherever they are. What a provider says goes to the
-client who asked, and to nobody else.
+The keys are distinctive, so that a search finds them anywhere. Text from a provider reaches only the client of that
+call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECRETS = (UPSTREAM_KEY, CLIENT_KEY, OPS_TOKEN, STRANGERS_KEY)
 
 
 def found(text: str, *more: str) -> list[str]:
-    """Which secrets, or halves of them, are in it: a key that is cut short is half a key."""
+    """Returns the secrets, or halves of them, in a text: a truncated key still reveals half of it."""
     parts = [part for each in (*SECRETS, *more) for part in (each[: len(each) // 2 + 2], each[len(each) // 2 - 2 :])]
     return [part for part in parts if part in text]
 
@@ -44,13 +44,13 @@ def everything(lines: Iterable[object]) -> str:
 
 
 def prompting(model: str, **more: object) -> bytes:
-    """A call with a prompt, and a key in its body."""
+    """Builds a call with a prompt, and with a key in its body."""
     said = {"messages": [{"role": "user", "content": PROMPT}], "user": PROMPT, "metadata": {"key": STRANGERS_KEY}}
     return json.dumps({"model": model, **said, **more}).encode()
 
 
 def echoing(status: int) -> Respond:
-    """A provider that says whose key it was, and what was asked."""
+    """A provider's error that quotes the key and the prompt."""
     said = f"Incorrect API key provided: {UPSTREAM_KEY}. You asked: {PROMPT}"
     error = {"message": said, "type": "invalid_request_error", "code": "invalid_api_key", "param": PROMPT}
     return whole(status, json.dumps({"error": error}).encode(), {"x-echo": UPSTREAM_KEY, "retry-after": PROMPT})
@@ -70,7 +70,7 @@ FAILING: tuple[Sequence[Step], ...] = (
     [Reset()],
     [Hold()],
 )
-"""What goes wrong at a provider, with secrets wherever there is room for them."""
+"""Failures of a provider, with secrets wherever there is room for them."""
 
 
 RIGHT = {"Authorization": f"Bearer {CLIENT_KEY}"}
@@ -96,7 +96,7 @@ async def test_no_secret_is_in_anything_that_a_process_writes_or_counts(tmp_path
     """C55 and C56: every class of error, with keys in headers, queries and bodies."""
     asked = [(script, is_stream) for script in FAILING for is_stream in (False, True)]
     async with ScriptedProvider(*(script for script, _ in asked)) as provider:
-        # An upstream for each: what one says of the key makes the gateway ask it no more.
+        # Each has an upstream of its own: an error about the key puts the key into cooldown.
         own_key = {"dialect": "openai", "api_key": UPSTREAM_KEY}
         upstreams = {f"u{at}": {**own_key, "base_url": f"{provider.url}/v1"} for at in range(len(asked))}
         upstreams["gone"] = {**own_key, "base_url": "http://127.0.0.1:1/v1"}
@@ -126,7 +126,7 @@ async def test_no_secret_is_in_anything_that_a_process_writes_or_counts(tmp_path
 
 
 def unparsable() -> list[bytes]:
-    """What is no request: a parser's error may quote it (C54)."""
+    """Invalid requests with a key: a parser's error may quote them (C54)."""
     key = STRANGERS_KEY.encode()
     return [
         head(POST, HOST, b"Authorization: Bearer " + key + b"\x01", b"Content-Length: %d" % len(BODY)) + BODY,
@@ -154,11 +154,11 @@ async def test_what_is_no_request_is_answered_without_quoting_it(data: bytes) ->
 
 
 async def test_exception_says_nothing_to_the_client_but_whom_to_ask() -> None:
-    """C57."""
+    """C57: the client sees a generic message and no detail of the exception."""
 
     class Broken(AttemptLoop):
         def __init__(self) -> None:
-            """Needs nothing."""
+            """Skips the collaborators that the base class needs."""
 
         async def run(self, call: Call, route: Route) -> Served | GaveUp:
             raise RuntimeError("connect to redis://:word@10.0.0.7 failed in /srv/app.py")
@@ -191,14 +191,14 @@ ANSWERING: tuple[Sequence[Step], ...] = (
     [stream_head(), chunk(SPOKEN), chunk(ERROR_EVENT)],
     [whole(200, b'{"choices":[{"message":{"content":"%b' % ANSWER.encode())],
 )
-"""What goes well, or ends in the middle, with an answer that is nobody's but the client's."""
+"""Responses that are complete or cut midway, with text that only the client may see."""
 
 
 SCRIPTS = (*FAILING, *ANSWERING)
 
 
 def one_each(url: str) -> dict[str, Any]:
-    """An upstream for each script: what one says of the key makes the gateway ask it no more."""
+    """Gives each script an upstream of its own: an error about the key puts the key into cooldown."""
     names = [f"u{at}" for at in range(len(SCRIPTS))]
     upstream = {"dialect": "openai", "api_key": UPSTREAM_KEY, "base_url": f"{url}/v1"}
     models = {name: {"deployments": [{"upstream": name}]} for name in names}
@@ -207,7 +207,7 @@ def one_each(url: str) -> dict[str, Any]:
 
 
 async def converse(url: str, provider: ScriptedProvider) -> None:
-    """One call for each script."""
+    """Makes one call for each script."""
     for at, script in enumerate(SCRIPTS):
         is_stream = any(b"event-stream" in step.data for step in script if isinstance(step, Respond))
         await ask(url, CHAT.path, prompting(f"u{at}", stream=is_stream), RIGHT)
@@ -259,7 +259,7 @@ async def test_no_prompt_answer_or_key_is_in_a_log_of_either_look(tmp_path: Path
 
 
 async def test_identity_of_a_caller_is_kept_as_a_digest() -> None:
-    """C55: who a caller is must be known to tell one rate limit from another; the key need not be kept for it."""
+    """C55: rate limits are kept per caller, which needs only a digest of the key."""
     async with keyed() as front:
         await ask(front.url, CHAT.path, BODY, {"Authorization": f"Bearer {STRANGERS_KEY}"})
         gates = front.stand.deployment(CHAT.deployment).gates

@@ -1,6 +1,7 @@
-"""Requests that two readers frame in two ways: refused, their connections closed, and nothing of them at the provider.
+"""Requests that two parsers can frame differently: refused, their connections closed, and nothing of them sent to a
+provider.
 
-What is accepted reaches the provider in a framing of the gateway's own, one request for one.
+Accepted requests reach the provider in the gateway's own framing, one for one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TE = b"Transfer-Encoding: chunked"
 CHUNKED = chunked(BODY)
 CLOSE = b"Connection: close"
 FILE = b'{"purpose":"x"}'
-"""As long as BODY; names no model."""
+"""Same length as BODY; names no model."""
 KEYS = {"client_keys": [{"name": "app", "key": "sk-app"}]}
 
 
@@ -145,7 +146,7 @@ async def test_chunks_below_http_1_1_are_refused(attack: bytes) -> None:
 
 
 async def test_well_formed_chunk_extension_goes_no_further_than_the_gateway() -> None:
-    """C08."""
+    """C08: the body arrives without the extensions."""
     async with fronting() as front:
         body = b'7;a=b;c="d"\r\n' + BODY[:7] + b"\r\n8;e\r\n" + BODY[7:] + b"\r\n0;f=g\r\n\r\n"
         heard = await front.hear(post(TE, CLOSE, body=body))
@@ -170,7 +171,7 @@ async def test_trailer_is_no_header(attack: bytes) -> None:
 
 
 async def test_trailer_is_no_header_of_the_request_behind_it_either() -> None:
-    """C10: behind a proxy that shares its connections, that is somebody else's."""
+    """C10: behind a proxy that shares its connections, the next request is another client's."""
     async with fronting() as front:
         with_trailer = post(TE, body=chunked(BODY, trailer=b"X-Evil: yes\r\nAuthorization: Bearer sk-evil\r\n"))
         heard = await front.hear(with_trailer + post(LENGTH, body=BODY) + post(LENGTH, CLOSE, body=BODY))
@@ -207,14 +208,14 @@ async def test_call_refused_before_its_body_is_answered_once_and_its_body_is_nev
         last = head(b"GET /healthz HTTP/1.1", HOST, CLOSE)
         heard = await front.hear(attack + last)
         assert heard.is_closed
-        # The gateway may read the body and go on, or close.
+        # The gateway may either read the body and go on, or close.
         closes = heard.answers[0].headers.get("connection", "") == "close"
         assert heard.statuses == ([401] if closes else [401, 200])
         assert front.provider.connections == []
 
 
 async def test_call_refused_while_its_client_waits_to_be_told_to_go_on_ends_the_connection() -> None:
-    """C11: the client may or may not send the body now; nobody can tell it from a request."""
+    """C11: the client may or may not send the body now, and it could not be distinguished from a request."""
     async with fronting(server=KEYS) as front:
         expecting = post(b"Content-Length: %d" % len(SMUGGLED), b"Expect: 100-continue", body=b"")
         async with Connection(front.url) as connection:
@@ -227,7 +228,7 @@ async def test_call_refused_while_its_client_waits_to_be_told_to_go_on_ends_the_
 
 
 async def test_client_that_waits_is_told_to_go_on_once() -> None:
-    """C11."""
+    """C11: one 100 (Continue), and the header is not passed on."""
     async with fronting() as front, Connection(front.url) as connection:
         connection.writer.write(post(LENGTH, b"Expect: 100-continue", body=b""))
         assert (await connection.head()).status == 100
@@ -255,7 +256,7 @@ async def test_answer_before_the_end_of_a_large_body_arrives(attack: bytes) -> N
 
 @pytest.mark.parametrize("sizes", [(1,), (1, 2, 3, 5, 7, 11), (4096,), (70_000,), (65_536, 1)], ids=str)
 async def test_body_reaches_the_provider_byte_for_byte_however_it_was_cut(sizes: tuple[int, ...]) -> None:
-    """C12."""
+    """C12: chunked bodies in pieces of any size arrive unchanged."""
     parts: list[bytes] = []
     words = "".join(map(chr, range(0x20, 0x7F))).replace('"', "").replace("\\", "") + "é\u2028😀"
     body = b'{"model": "gpt", "user":"%b"}' % (words * (600 if max(sizes) > 16 else 10)).encode()
@@ -304,7 +305,7 @@ async def test_unusual_pair_of_method_and_body_is_framed_once(
 
 
 async def test_gateway_is_as_strict_where_aiohttp_parses_in_python(tmp_path: Path) -> None:
-    """C13: aiohttp falls back to a parser in Python, which takes all of these; the listener must not stand on it."""
+    """C13: aiohttp falls back to a parser in Python that accepts all of these; the listener must not depend on it."""
     async with Recorder() as provider:
         served = process_of(tmp_path / "c.yaml", config_text(provider.url), env=["AIOHTTP_NO_EXTENSIONS=1"])
         async with served as gateway:
@@ -323,7 +324,7 @@ async def test_gateway_is_as_strict_where_aiohttp_parses_in_python(tmp_path: Pat
 
 
 def test_gateway_does_not_start_without_its_parser() -> None:
-    """C13: there is nothing to fall back to."""
+    """C13: there is no parser to fall back to."""
     blocked = "import sys; sys.modules['httptools.parser.parser'] = None; import llm_guard.app"
     done = subprocess.run([sys.executable, "-c", blocked], cwd=_ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -331,7 +332,7 @@ def test_gateway_does_not_start_without_its_parser() -> None:
 
 
 async def test_form_of_the_attacks_is_that_of_a_good_call() -> None:
-    """C01: this and all that follow differ from it in one thing each."""
+    """C01: this and all other attacks differ from it in one thing each."""
     async with fronting() as front:
         for good in (post(LENGTH, CLOSE, body=BODY), post(TE, CLOSE)):
             assert (await front.hear(good)).answers[0].body == CHAT.answer

@@ -1,7 +1,7 @@
-"""Event streams that are made to be read wrongly, or without end.
+"""Event streams crafted to be misread or never to end.
 
-Events are found by their bytes and passed on as they are; what the gateway puts into a stream is one event, whatever
-words it quotes.
+Events are delimited by bytes and passed on unmodified; an event that the gateway adds is always exactly one event,
+with any quoted text.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.fakes.provider import END, Pause, Reset, Step, chunk, stream_head, wh
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 
 LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-"""What `str.splitlines` takes for the end of a line, and a stream does not."""
+"""Line ends for `str.splitlines` that are none in an event stream."""
 
 
 def saying(text: str) -> bytes:
-    """One event of content, its characters written out."""
+    """Builds one content event with its characters unescaped."""
     choice = {"index": 0, "delta": {"content": text}}
     return b"data: " + json.dumps({"choices": [choice]}, ensure_ascii=False).encode() + b"\n\n"
 
@@ -63,7 +63,7 @@ FORGING = '\n\ndata: {"choices":[{"index":0,"delta":{"content":"forged"}}]}\n\ne
 @streams
 @pytest.mark.parametrize("is_json", [True, False])
 async def test_error_in_an_early_stream_is_one_event_whatever_it_says(form: Form, is_json: bool) -> None:
-    """C52, CVE-2026-33128: a provider's words, or a caller's, quoted in an error of the gateway's."""
+    """C52, CVE-2026-33128: text of a provider or caller, quoted in one of the gateway's errors."""
     said = json.dumps({"error": {"message": FORGING, "type": FORGING}}) if is_json else FORGING
     failing: list[Step] = [Pause(0.15), whole(500, said.encode())]
     waiting = {"waiting": {"after": "50ms", "before_head": True}}
@@ -80,7 +80,7 @@ async def test_error_in_an_early_stream_is_one_event_whatever_it_says(form: Form
 
 @streams
 async def test_error_of_a_cut_stream_does_not_join_what_was_cut(form: Form) -> None:
-    """C52: half an event before it is of no use, and would make one with it."""
+    """C52: half an event is dropped, because the error event would be appended to it."""
     half = form.token[: len(form.token) // 2]
     begun = [stream_head(), *map(chunk, form.preamble), chunk(form.token)]
     script: list[Step] = [*begun, chunk(half), Pause(0.05), Reset()]
@@ -92,14 +92,14 @@ async def test_error_of_a_cut_stream_does_not_join_what_was_cut(form: Form) -> N
 
 
 async def test_line_without_end_costs_no_memory_and_harms_nobody_else() -> None:
-    """C53: it is passed on as it comes. Its reader is slow; the provider has to wait."""
+    """C53: it is passed on as it arrives. Its reader is slow, and backpressure slows the provider."""
     async with pouring(b"data: " + b"a" * 65_530) as fountain, standing(config_of(fountain.url)) as stand:
         async with Connection(stand.url) as client:
             client.writer.write(CHAT.request(stream=True))
             read = 0
             while read < 8 << 20:
                 read += len(await client.reader.read(1 << 16))
-            # What is on its way is in buffers: of sockets, and a few of the gateway's.
+            # The rest is in buffers: the sockets' and a few of the gateway's.
             assert fountain.poured - read < 32 << 20
             assert (await ask(stand.url, CHAT.path, b'{"model":"unknown"}')).status == 404
         await stand.idle()
@@ -135,7 +135,7 @@ def test_watch_holds_no_more_than_one_event(form: Form, pieces: Sequence[bytes])
 
 
 async def test_giant_event_before_the_first_token_is_bounded_in_time() -> None:
-    """C53: comments and half a line are no token, however many they are."""
+    """C53: comments and half a line do not count as a token, however many arrive."""
     dripping: list[Step] = [stream_head(), *(step for _ in range(400) for step in (chunk(b"data: aaaa"), Pause(0.005)))]
     async with facing(dripping, timeout={"first_token": "200ms"}) as (stand, provider):
         reply = await CHAT.ask(stand.url, stream=True)
@@ -145,7 +145,7 @@ async def test_giant_event_before_the_first_token_is_bounded_in_time() -> None:
 
 @pytest.mark.parametrize("piece", [b": still here\n\n", b"\n", b"data: aaaa"])
 async def test_stream_of_nothing_but_comments_ends_at_the_total_limit(piece: bytes) -> None:
-    """C53: they keep a connection awake, but not for ever."""
+    """C53: they keep a connection alive, but not for ever."""
     dripping = [step for _ in range(400) for step in (chunk(piece), Pause(0.005))]
     script: list[Step] = [stream_head(), *map(chunk, CHAT.preamble), chunk(CHAT.token), *dripping]
     async with facing(script, timeout={"total": "300ms", "idle": "5s"}) as (stand, provider):

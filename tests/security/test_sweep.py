@@ -1,4 +1,4 @@
-"""The sweep for keys through the whole suite hears what it should: without this it could be deaf, and all be well."""
+"""The sweep for keys across the test suite detects leaks: otherwise a broken sweep would let every test pass."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ def refusal() -> None:
 
 @pytest.mark.parametrize("leak", [log_line, log_traceback, written_line, refusal])
 def test_key_is_heard_wherever_it_is_said(leak: Callable[[], None]) -> None:
-    """C55."""
+    """C55: in every kind of output."""
     leak()
     assert [PLANTED in found for found in SWEEP.take()] == [True]
     assert SWEEP.take() == []
 
 
 def test_what_an_operator_is_answered_is_heard() -> None:
-    """C55."""
+    """C55: in responses of the admin API."""
     vars(site)["headers_of"](Answer(f"told {PLANTED}".encode()))
     assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 
 def test_what_is_told_as_an_event_is_heard() -> None:
-    """C55."""
+    """C55: in events."""
     Journal(ManualClock()).note("reload", why=f"told {PLANTED}")
     assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 
 async def test_keys_of_configs_and_of_calls_are_known(tmp_path: Path) -> None:
-    """C55: a raw call has one though the test does not say so."""
+    """C55: a raw call carries a key even if the test sets none."""
     assert PLANTED.encode() in CHAT.request()
     assert PLANTED.encode() not in raw_request("/", headers={"Authorization": "Bearer another"})
     async with keyed() as front:

@@ -1,4 +1,4 @@
-"""Targets outside the allow-list go nowhere; those inside reach the configured host, as they were written."""
+"""Request targets outside the allow-list reach no provider; those inside reach the configured host unmodified."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_path_outside_the_api_leads_nowhere(target: str) -> None:
 
 
 async def test_path_below_admin_is_closed_whether_there_is_a_page_or_not() -> None:
-    """C38: which pages there are is not for strangers."""
+    """C38: strangers cannot find out which pages exist."""
     async with fronting() as front:
         assert (await ask(front.url, "/admin/x", method="GET")).status == 401
         assert (await ask(front.url, "/admin/x", BODY)).status == 401
@@ -78,11 +78,11 @@ DEBATABLE = (
 
 @pytest.mark.parametrize("target", ODD, ids=id_of)
 async def test_odd_but_plain_path_reaches_the_provider_as_it_was_written(target: str) -> None:
-    """C38: decoding or tidying it on the way would make another path of it."""
+    """C38: decoding or normalizing it would make a different path of it."""
     async with fronting() as front:
         heard = await front.hear(head(f"GET {target} HTTP/1.1".encode(), HOST, CLOSE))
         assert heard.statuses == [200]
-        # An empty query is none.
+        # An empty query is dropped.
         assert [each.target.decode() for each in front.provider.requests] == [target.removesuffix("?")]
 
 
@@ -95,7 +95,7 @@ async def test_path_that_only_some_servers_misread_is_refused_or_left_as_it_was(
 
 
 async def test_upstream_is_the_configured_one_whatever_host_is_asked_for() -> None:
-    """C39."""
+    """C39: Host, X-Forwarded-Host and absolute targets do not select the upstream."""
     async with Recorder() as other, fronting() as front:
         host = b"127.0.0.1:%d" % other.port
         for line, status in (
@@ -113,7 +113,7 @@ async def test_upstream_is_the_configured_one_whatever_host_is_asked_for() -> No
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 async def test_method_of_the_api_reaches_the_provider(method: str) -> None:
-    """C38: the allow-list is of methods, too."""
+    """C38: the allow-list covers methods, too."""
     async with fronting() as front:
         heard = await front.hear(head(f"{method} /v1/files HTTP/1.1".encode(), HOST, CLOSE), has_body=method != "HEAD")
         assert heard.statuses == [200]

@@ -1,7 +1,7 @@
-"""Providers that are not what they should be: broken, misled, or somebody else.
+"""Providers that are broken, redirected or impersonated.
 
-A call goes to the host that the config names and to no other; what comes back is an answer in HTTP or a failure of the
-provider's; nothing that one caller's answer brought along reaches another caller.
+A call goes only to the host in the config; the result is an HTTP response or a failure of the provider's; nothing from
+one caller's response reaches another caller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r
 
 
 def answer(*fields: bytes, head: bytes = OK, body: bytes = CHAT.answer) -> list[Step]:
-    """An answer with these fields besides; the connection stays open."""
+    """Builds a response with these additional fields; the connection stays open."""
     return [Respond(head + b"".join(each + b"\r\n" for each in fields) + b"\r\n" + body)]
 
 
@@ -45,7 +45,7 @@ def line(status: bytes, *fields: bytes, body: bytes = b"") -> list[Step]:
 
 
 def faults(stand: Stand) -> int:
-    """What the breakers have heard: broken connections are the host's."""
+    """Counts failures in the breakers; broken connections count against the host's."""
     deployment = stand.deployment(CHAT.deployment)
     return sum(each.snapshot(time.monotonic()).failures for each in (deployment.breaker, deployment.host))
 
@@ -67,7 +67,7 @@ def faults(stand: Stand) -> int:
 async def test_no_word_of_a_client_sends_its_call_or_our_key_elsewhere(
     headers: Mapping[str, str], fields: Mapping[str, object]
 ) -> None:
-    """C40, CVE-2024-6587 and its kin."""
+    """C40, CVE-2024-6587 and similar ones."""
     async with ScriptedProvider(CHAT.ok) as elsewhere, keyed() as front:
         host = elsewhere.url.removeprefix("http://")
 
@@ -89,7 +89,7 @@ async def test_no_word_of_a_client_sends_its_call_or_our_key_elsewhere(
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
 @pytest.mark.parametrize("is_stream", [False, True], ids=["unary", "stream"])
 async def test_redirect_of_a_call_is_a_failure_that_takes_nobody_along(status: int, is_stream: bool) -> None:
-    """C41: neither the gateway with its key, nor the client with its own, goes where a provider points."""
+    """C41: neither the gateway with its key nor the client with its own follows a provider's redirect."""
     async with ScriptedProvider(CHAT.ok) as elsewhere:
         pointing = whole(status, b"{}", {"Location": f"{elsewhere.url}/v1/chat/completions"})
         async with facing([pointing]) as (stand, _):
@@ -103,7 +103,7 @@ async def test_redirect_of_a_call_is_a_failure_that_takes_nobody_along(status: i
 
 
 async def test_call_that_was_redirected_may_be_answered_by_its_fallback() -> None:
-    """C41."""
+    """C41: the next deployment is tried."""
     models = {"gpt": {"deployments": [{"upstream": "one"}, {"upstream": "one", "model": "spare"}]}}
     async with facing([whole(307, b"{}", {"Location": "http://169.254.169.254/"})], CHAT.ok, models=models) as (
         stand,
@@ -114,7 +114,7 @@ async def test_call_that_was_redirected_may_be_answered_by_its_fallback() -> Non
 
 
 async def test_redirect_of_a_file_is_the_clients_to_follow() -> None:
-    """C41: a call that names no model is passed through as it is, and still nobody follows here."""
+    """C41: a call without a model is passed through, redirect included; the gateway does not follow it."""
     async with ScriptedProvider(CHAT.ok) as elsewhere:
         async with facing([whole(302, b"", {"Location": f"{elsewhere.url}/file"})]) as (stand, _):
             reply = await ask(stand.url, "/v1/files/file-1/content", method="GET")
@@ -149,7 +149,7 @@ BROKEN_HEADS = {
 
 @pytest.mark.parametrize("script", [pytest.param(script, id=name) for name, script in BROKEN_HEADS.items()])
 async def test_answer_that_is_not_http_is_the_providers_failure(script: list[Step]) -> None:
-    """Not the client's, though a parser's exception may say 400; and its connection is not used again."""
+    """A 502 and not a client error, though a parser's exception may say 400; the connection is not reused."""
     async with facing(script, CHAT.ok) as (stand, provider):
         reply = await CHAT.ask(stand.url)
         assert reply.status == 502, reply
@@ -164,7 +164,7 @@ async def test_answer_that_is_not_http_is_the_providers_failure(script: list[Ste
 
 
 async def test_folded_line_of_an_answer_is_one_line_or_no_answer() -> None:
-    """C48, RFC 9112, section 5.2."""
+    """C48, RFC 9112, section 5.2: the lines are joined, or the response is refused."""
     async with facing(answer(b"X-Odd: a", b" X-Evil: 1")) as (stand, _):
         reply = await CHAT.ask(stand.url)
         assert reply.status == 502 or " ".join(reply.headers["x-odd"].split()) == "a X-Evil: 1"
@@ -173,7 +173,7 @@ async def test_folded_line_of_an_answer_is_one_line_or_no_answer() -> None:
 
 @pytest.mark.parametrize("script", [BROKEN_HEADS["C48 two lengths that differ"], BROKEN_HEADS["C49 no HTTP"]])
 async def test_answer_that_is_not_http_is_retried(script: list[Step]) -> None:
-    """C48: it may be the only one."""
+    """C48: the failure may be a single one."""
     async with facing(script, CHAT.ok, retry={"max_attempts": 2}) as (stand, _):
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.headers["x-llm-guard-attempts"]) == (200, "2")
@@ -199,7 +199,7 @@ async def test_odd_status_is_passed_on_as_it_is_or_refused_as_a_whole(script: li
 
 
 async def test_answer_without_content_is_passed_on_without_content() -> None:
-    """C49."""
+    """C49: a 204 has no body and no framing headers."""
     scripts = line(b"204 No Content"), CHAT.ok
     async with facing(*scripts, answers="off") as (stand, _), Connection(stand.url) as connection:
         connection.writer.write(CHAT.request())
@@ -224,7 +224,7 @@ EXTRA = {
 
 @pytest.mark.parametrize("script", [pytest.param(script, id=name) for name, script in EXTRA.items()])
 async def test_what_follows_an_answer_reaches_nobody(script: list[Step]) -> None:
-    """C50: the next call on that connection is another client's."""
+    """C50: the next call on that connection belongs to another client."""
     async with facing(script, CHAT.ok) as (stand, _):
         async with Connection(stand.url) as connection:
             connection.writer.write(CHAT.request())
@@ -239,7 +239,7 @@ async def test_what_follows_an_answer_reaches_nobody(script: list[Step]) -> None
 
 
 async def test_answer_to_head_has_no_body_that_could_be_the_next_one() -> None:
-    """C50."""
+    """C50: the connection is not reused with the body still on it."""
     async with facing([Respond(whole(200, b'"POISONED"').data)], CHAT.ok) as (stand, _):
         head = await ask(stand.url, "/v1/models", method="HEAD")
         assert head.status == 200
@@ -247,7 +247,7 @@ async def test_answer_to_head_has_no_body_that_could_be_the_next_one() -> None:
 
 
 async def test_cookie_of_one_callers_answer_reaches_no_other_callers_request() -> None:
-    """C51: aiohttp's own jar would replay it."""
+    """C51: aiohttp's own cookie jar would replay it."""
     cookie = {"Set-Cookie": "tenant=A; Path=/", "Set-Cookie2": "tenant=A"}
     async with facing([whole(200, CHAT.answer, cookie)], CHAT.ok) as (stand, provider):
         assert "tenant=A" in (await CHAT.ask(stand.url)).headers["set-cookie"]
@@ -261,11 +261,13 @@ async def test_cookie_of_one_callers_answer_reaches_no_other_callers_request() -
 
 
 MOST_SHARE = 0.25
-"""Of `cost_of_a_look_at_each_byte`: six times what the worst of these takes. A quadratic pattern takes thousands."""
+"""Fraction of `cost_of_a_look_at_each_byte`: six times the cost of the worst of these. A quadratic pattern takes
+thousands of times that unit."""
 
 
 def cost_of(act: Callable[[], object], times: int = 2) -> float:
-    """Seconds of this thread's processor time, the least of some tries: other load on the machine does not count."""
+    """Returns the least processor time of this thread, in seconds, over some tries: other load on the machine does not
+    count."""
     costs = []
     for _ in range(times):
         before = time.thread_time()
@@ -276,14 +278,14 @@ def cost_of(act: Callable[[], object], times: int = 2) -> float:
 
 @cache
 def cost_of_a_look_at_each_byte() -> float:
-    """The unit: one match of a regular expression for each of 200,000 bytes."""
+    """Returns the unit of cost: one match of a regular expression for each of 200,000 bytes."""
     text = b"a " * 100_000
     return cost_of(lambda: list(re.finditer(b".", text)), 5)
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 503])
 def test_no_error_body_keeps_the_classifier_busy(status: int) -> None:
-    """C82: 200 kB of any of these are read in a fraction of the time that it takes to look at each byte."""
+    """C82: reading 200 kB of any of these takes a fraction of the time that one match per byte takes."""
     most_s = MOST_SHARE * cost_of_a_look_at_each_byte()
     size = 200_000
     rules = tuple(
@@ -301,7 +303,7 @@ def test_no_error_body_keeps_the_classifier_busy(status: int) -> None:
 
 
 def test_pattern_of_an_operators_is_words_and_never_a_regular_expression() -> None:
-    """C82."""
+    """C82: an operator's pattern is matched literally."""
     rule = user_rule(FailureKind.OVERLOADED, message="(a+)+$")
     for text, kind in ((b"a" * 50 + b"!", FailureKind.SERVER_ERROR), (b"(a+)+$", FailureKind.OVERLOADED)):
         assert classify_answer(500, {}, b'{"error":{"message":"%b"}}' % text, 0.0, rules=(rule,)).kind is kind
@@ -317,11 +319,11 @@ def test_no_header_keeps_the_classifier_busy(name: str) -> None:
         assert cost_of(partial(classify_answer, 429, headers, b"{}", 0.0)) <= most_s, piece
 
 
-# who answers
+# verification of the provider
 
 
 async def test_provider_that_cannot_show_who_it_is_gets_no_call(tmp_path: Path) -> None:
-    """C89: nothing in the config turns the check off, and no such failure is retried on the same host."""
+    """C89: no config key turns the check off, and such a failure is not retried on the same host."""
     authority, stranger, trusted = trustme.CA(), trustme.CA(), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(trusted)
     past = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -369,7 +371,7 @@ TRUSTING = ["verify", "verify_ssl", "ssl_verify", "insecure"]
 
 @pytest.mark.parametrize("key", [*TRUSTING, *[f"tls.{key}" for key in TRUSTING]])
 def test_config_has_no_word_for_trusting_anybody(key: str) -> None:
-    """C89."""
+    """C89: keys that would turn off verification are unknown keys."""
     section, _, last = key.rpartition(".")
     upstream = {
         "dialect": "openai",

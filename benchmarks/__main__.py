@@ -102,7 +102,7 @@ def play_scenarios(seconds: float, only: tuple[str, ...], other: str | None, pro
 def compare(
     peers: tuple[str, ...], pids: tuple[str, ...], envoy: str | None, compiled: bool, provider_port: int
 ) -> None:  # fmt: skip
-    """What the gateway costs, beside no proxy, a plain one, Envoy and any other."""
+    """The gateway's cost, beside no proxy, a plain one, Envoy and any other."""
     try:
         program = None if envoy is None else find_envoy(envoy)
         ways = parse_peers(peers, pids)
@@ -114,21 +114,21 @@ def compare(
 
 @main.command("relay")
 def relay_streams() -> None:
-    """What a streamed chunk costs, beside a plain relay."""
+    """The cost of a streamed chunk, beside a plain relay."""
     _end(_relay())
 
 
 @main.command("ops")
 @click.option("--rounds", type=click.IntRange(1), default=ops.ROUNDS, show_default=True)
 def operate(rounds: int) -> None:
-    """What the operator's side costs, on and looked at, beside as much of it off as can be."""
+    """The cost of the admin side, switched on and in use, beside as much of it off as possible."""
     _end(_ops(rounds))
 
 
 @main.command("lasting")
 @click.option("--rounds", type=click.IntRange(1), default=lasting.ROUNDS, show_default=True)
 def lasting_alone(rounds: int) -> None:
-    """What cache, letters and lesser answers cost the calls that do not use them: five minutes."""
+    """The cost of cache, dead letters and fallback answers for calls that do not use them: five minutes."""
     _end(_lasting(rounds))
 
 
@@ -137,7 +137,7 @@ def lasting_alone(rounds: int) -> None:
 @click.option("--commit", required=True, help="What the page calls the checkout.")
 @click.option("--rounds", type=click.IntRange(1), default=since.ROUNDS, show_default=True)
 def since_earlier(checkout: Path, commit: str, rounds: int) -> None:
-    """What a call costs beside the version in CHECKOUT (`git worktree add CHECKOUT COMMIT`): five minutes."""
+    """The cost of a call, beside the version in CHECKOUT (`git worktree add CHECKOUT COMMIT`): five minutes."""
     measured = since.run(click.echo, since.Plan(checkout.resolve(), commit, rounds))
     report.write_since(measured)
     _end(measured.broken)
@@ -155,7 +155,7 @@ def page_ages() -> None:
 @main.command("frontier")
 @click.option("--part", type=click.Choice(list(frontier_report.PARTS)), help="This part alone, and nothing is written.")
 def cross_the_frontier(part: str | None) -> None:
-    """What calls succeed and cost where a provider fails at random, by overload, by content or altogether: minutes."""
+    """Success and cost of calls where a provider fails at random, by overload, by content or altogether: minutes."""
     rows = frontier_report.measure(click.echo, part)
     if part is None:
         frontier_report.write(rows, report.RESULTS, machine())
@@ -178,7 +178,7 @@ def soak_streams(minutes: float, streams: int) -> None:
 @click.option("--only", multiple=True, type=click.Choice(list(TARGETS)), metavar="NAME", help="This target alone.")
 @click.option("--seed", type=int, help="Of the dice; another one each time without it.")
 def fuzz_targets(minutes: float, only: tuple[str, ...], seed: int | None) -> None:
-    """What is nearly right, against what reads it: minutes of it, where the test command has seconds."""
+    """Nearly right input against every parser: minutes of it, where the test command has seconds."""
     _end(fuzz.run(click.echo, minutes, only, seed), is_written=False)
 
 

@@ -194,11 +194,11 @@ def mock(host: str, port: int, seed: int, tokens: int, latency_ms: float, token_
       gpt-4o+quota                   a spent quota
       gpt-4o+capacity:20             20 at once, the rest wait their turn
       gpt-4o+noprefill               a request that ends in an assistant message is refused
-      gpt-4o+overlap:3               told to go on with an answer, it repeats the last 3 words
+      gpt-4o+overlap:3               a continuation repeats the last 3 words of the answer
       gpt-4o+another@50%             says another text
 
     While it runs, POST /mock/faults {"model": "gpt-4o", "faults": "status:503@40%"} switches a model's faults ("" lifts
-    them; "/health" stands for the health page), and GET /mock/stats tells what was asked.
+    them; "/health" stands for the health page), and GET /mock/stats counts the requests.
     """
     provider = MockProvider(seed, tokens, token_delay_ms / 1000, latency_ms / 1000)
     try:

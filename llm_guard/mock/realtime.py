@@ -23,7 +23,7 @@ async def converse(
     "..."}`.
 
     Replies to `response.create` with text deltas, to `session.update` with `session.updated`, and to any other event
-    with `mock.echo`; returns a binary message unchanged."""
+    with an event of type "mock.echo"; returns a binary message unchanged."""
     socket = web.WebSocketResponse(protocols=("realtime",), max_msg_size=0)
     socket.headers.update(headers)
     await socket.prepare(request)

@@ -35,7 +35,7 @@ class LaterSettings:
     deadline: Seconds = 3600.0
     """How long it is tried."""
     webhook: str | None = None
-    """Webhook to notify when one is over: a name in `store.webhooks`; None: none."""
+    """Webhook to notify when one is over: a name in `webhooks` of `store`; None: none."""
 
     def is_at_once(self, *, is_asked_for: bool) -> bool:
         """Returns whether a call is deferred before any provider is tried; `is_asked_for`: its client has requested

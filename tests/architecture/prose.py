@@ -1,0 +1,50 @@
+"""Extracts prose from source and Markdown files: comments, docstrings and text outside of code blocks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_DIRECTIVE = re.compile(r"#\s*(?:noqa|type:|fmt:|ruff:|pragma|!)")
+_COMMENT = re.compile(r"(?:\s*|.*\S  )(#.*)")
+_CODE_BLOCK = re.compile(r"```.*?```", re.DOTALL)
+
+
+def passages(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the line and the text of each comment block and docstring, or of each line of a Markdown file."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        without_code = _CODE_BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+        yield from ((number, line) for number, line in enumerate(without_code.splitlines(), 1) if line[:1] != "#")
+        return
+    yield from _docstrings(ast.parse(text))
+    yield from _comments(text)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yields every string that stands as a statement: docstrings, and the texts under fields and constants."""
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
+            value = statement.value if isinstance(statement, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield statement.lineno, value.value
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yields comments; those on consecutive lines are one. Lines of a string that look like comments count too, because
+    tokenizing all files takes twenty times as long."""
+    begun_at, ended_at, lines = 0, -1, list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        comment = _COMMENT.match(line) if "#" in line else None
+        if comment is None or _DIRECTIVE.match(comment[1]):
+            continue
+        if number != ended_at + 1:
+            if lines:
+                yield begun_at, " ".join(lines)
+            begun_at, lines = number, []
+        lines.append(comment[1].lstrip("# "))
+        ended_at = number
+    if lines:
+        yield begun_at, " ".join(lines)

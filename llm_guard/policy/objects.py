@@ -152,7 +152,7 @@ def references(body: Any) -> Iterator[str]:
         name, value = waiting.pop()
         if isinstance(value, Pairs):
             yield from _own_reference(name, value)
-            opaque = _opaque_in(value)
+            opaque = _opaque_in(value) if name else _OPAQUE
             waiting += [pair for pair in value.pairs if pair[0] not in opaque]
         elif isinstance(value, list):
             waiting += [(name, each) for each in value]
@@ -168,13 +168,15 @@ def _own_reference(name: str, value: Pairs) -> Iterator[str]:
         return
     fields = {key for key, each in value.pairs if each}
     kinds = {each for key, each in value.pairs if key == "type"} or {None}
-    is_item = name in _ITEMS and "role" not in fields
+    is_item = name in _ITEMS
     if name in ("conversation", "container") or (is_item and any(_stands_for(kind, fields) for kind in kinds)):
         yield from ids
 
 
 def _stands_for(kind: object, fields: set[str]) -> bool:
-    if kind in (None, "item_reference"):
+    if kind is None:
+        return "role" not in fields  # an item without a type is a message, where it has a role
+    if kind == "item_reference":
         return True
     content = _CONTENT_OF.get(kind) if isinstance(kind, str) else None
     return content is not None and content not in fields
@@ -182,7 +184,8 @@ def _stands_for(kind: object, fields: set[str]) -> bool:
 
 def _opaque_in(value: Pairs) -> frozenset[str]:
     """Returns the names of fields that refer to no object. They include the `input` that a model has written for a
-    client's own tool, and the `skill_id` of a skill that Anthropic provides to all."""
+    client's own tool, and the `skill_id` of a skill that Anthropic provides to all. Not meant for the whole body, whose
+    `type` no provider reads."""
     kinds = [each for key, each in value.pairs if key == "type"]
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
         return _OPAQUE

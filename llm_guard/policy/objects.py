@@ -67,6 +67,8 @@ _REFERENCE = re.compile(
     rf"(?:[a-z_]*_)?(?:{_KINDS})_ids?|training_file|validation_file|conversation|container", re.IGNORECASE
 )
 _CURSORS = frozenset({"after", "before", "after_id", "before_id"})
+_IN_QUERIES = frozenset({"call_id"})
+"""A realtime call that another connection joins. In bodies a client's own tool calls have that name."""
 _OPAQUE = frozenset({"metadata", "attributes", "input_schema", "parameters", "schema", "json_schema"})
 """Fields of callers' own data and schemas: no provider looks for its own ids there."""
 _OPAQUE_OF_TOOL_USE = _OPAQUE | {"input"}
@@ -141,7 +143,7 @@ def references_in_query(query: str, *, is_list: bool) -> Iterator[str]:
     are ids."""
     for name, value in parse_qsl(query.replace(";", "&"), keep_blank_values=True):
         plain = name.lower().removesuffix("[]")
-        if value and ((is_list and plain in _CURSORS) or _REFERENCE.fullmatch(plain)):
+        if value and ((is_list and plain in _CURSORS) or plain in _IN_QUERIES or _REFERENCE.fullmatch(plain)):
             yield value
 
 

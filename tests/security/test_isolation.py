@@ -406,6 +406,7 @@ async def test_form_and_text_with_an_id_are_refused(tmp_path: Path) -> None:
         o("HEAD", "/v1/files"), o("GET", "/v1/files/"), o("DELETE", "/v1/models/gpt"), o("GET", "/v1/chat/completions"),
         o("GET", "/v1/fine_tuning/checkpoints/x/permissions"), o("OPTIONS", "/v1/files/{file}"),
         o("GET", "/v1/threads/runs"), a("GET", "/v1/organizations/api_keys"), o("GET", "/v1/files/{file}/"),
+        o("GET", "/v1/realtime?model=gpt&call_id=rtc_1"),
     ],
     ids=str,
 )  # fmt: skip

@@ -197,6 +197,7 @@ class Call:
     body: bytes | StoredBody = b""
     content_type: str = ""
     content_encoding: str = ""
+    inflated_bytes: int = 0  # of a compressed body; 0 for any other
     upstream_name: str | None = None
     """NAME of a call to `/upstreams/NAME/v1/…`."""
     model: str | None = None

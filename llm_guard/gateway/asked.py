@@ -65,6 +65,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     name is not detected."""
     inputs: int = 0
     """Number of inputs of an embedding, a moderation or a legacy completion; 0: unknown."""
+    inflated_bytes: int = 0
+    """Size of a compressed body once it is inflated; 0 for any other body."""
 
 
 NOTHING = Asked()

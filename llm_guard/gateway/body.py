@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 
 from msgspec.json import encode
+from msgspec.structs import replace
 
 from llm_guard.clock import Clock
 from llm_guard.gateway.asked import NOTHING, Asked, BadRequest
@@ -123,8 +124,10 @@ class ArrivingBody:
         except BaseException:
             self.close()
             raise
-        content = self._store.content()
-        if isinstance(content, bytes) and self._look.inflated_bytes <= _AT_ONCE_BYTES:
+        content, inflated_bytes = self._store.content(), self._look.inflated_bytes
+        if inflated_bytes:
+            asked = replace(asked, inflated_bytes=inflated_bytes)
+        if isinstance(content, bytes) and inflated_bytes <= _AT_ONCE_BYTES:
             return content, asked
         # A body that inflates to more than 128 KiB stays a StoredBody: renaming its model inflates it again.
         stored = StoredBody(

@@ -119,7 +119,7 @@ def used_tokens(call: Call, reservation: Reservation) -> int:
 
 def _prompt_tokens(call: Call) -> int:
     body = call.body
-    size = len(body) if isinstance(body, bytes) else body.size or 0
+    size = call.inflated_bytes or (len(body) if isinstance(body, bytes) else body.size or 0)
     return size // _BYTES_PER_TOKEN
 
 

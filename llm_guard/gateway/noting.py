@@ -16,6 +16,8 @@ def note_asked(call: Call, asked: Asked, repeatable: Repeatable) -> None:
     call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream
     call.choices = asked.choices * asked.prompts if call.path == "/v1/completions" else asked.choices
     call.inputs = asked.inputs
+    if asked.inflated_bytes:
+        call.inflated_bytes = asked.inflated_bytes
     call.response_format, call.max_tokens = asked.response_format, asked.max_tokens
     is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
     call.is_bound = is_responses and asked.is_bound

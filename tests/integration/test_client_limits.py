@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -115,6 +116,17 @@ async def test_client_that_leaves_is_charged_its_estimate_and_gives_back_its_pla
         assert left(stand, "concurrency") == 1
         assert left(stand, "tokens_per_day") == 9500 - len(body) // 4
         assert (await send(stand)).status == 200
+
+
+@pytest.mark.parametrize("size", [20_000, 3_000_000])
+async def test_compressed_prompt_is_charged_by_its_plain_size(size: int) -> None:
+    """Compressed it can be a thousandth of that, and a stream without usage corrects no estimate."""
+    async with limited(CHAT.good_stream, tokens_per_day=1_000_000) as (stand, _):
+        plain = json.dumps({"model": "gpt", "stream": True, "messages": [{"role": "user", "content": "x" * size}]})
+        headers = {"authorization": "Bearer k-app", "content-encoding": "gzip"}
+        assert (await ask(stand.url, CHAT.path, gzip.compress(plain.encode()), headers)).status == 200
+        await stand.idle()
+        assert left(stand, "tokens_per_day") <= 1_000_000 - len(plain) // 4
 
 
 @pytest.mark.parametrize("coding", ["gzip", "identity"])

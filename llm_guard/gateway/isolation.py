@@ -59,6 +59,10 @@ _TOO_LARGE = Refusal(
 _UNREADABLE = Refusal(
     400, "invalid_body", "this body cannot be checked for the ids in it: send JSON, or a form without ids", by="scope"
 )
+_TOO_LONG = Refusal(
+    502, "list_too_long", f"the first {_MOST_PAGES} pages of the upstream's list have no entry of this API key's, and "
+    "there are more: ask for an object by its id", by=None,
+)  # fmt: skip
 
 
 class Isolation:
@@ -182,7 +186,12 @@ class Isolation:
             pages, size = pages + 1, len(entries) if size is None else size
             kept = [each for each in entries if self._may_see(call, each)]
             query = _next_query(call, asked, entries) if answer.get("has_more") is True else None
-            if kept or query is None or pages == _MOST_PAGES:
+            if not kept and query is not None and pages == _MOST_PAGES:
+                if self._objects.owners.has_objects(call.client_key or ""):
+                    # An empty list would say that the key has none: others could hide its objects behind their own.
+                    return GaveUp(None, _TOO_LONG, "the list was too long to be filtered")
+                query = None
+            if kept or query is None:
                 return self._shown(call, served, answer, kept, size)
             result = await _ask_again(call, query, run)
             if not isinstance(result, Served) or not 200 <= result.opened.status < 300:

@@ -62,6 +62,10 @@ class Owners:
                 recent.move_to_end(key)
         return True
 
+    def has_objects(self, owner: str) -> bool:
+        """Whether `owner` has made anything but responses."""
+        return bool(self._recent.get((owner, False)))
+
     def has_other(self, key: ObjectKey, owner: str) -> bool:
         """Returns whether another client key created the object."""
         return self._owners.get(key, owner) != owner

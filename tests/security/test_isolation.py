@@ -300,6 +300,21 @@ async def test_list_that_cannot_be_filtered_is_not_shown(tmp_path: Path) -> None
             assert "file-1" not in reply.text
 
 
+async def test_list_in_which_others_hide_the_caller_s_objects_is_not_shown_as_empty(tmp_path: Path) -> None:
+    """C97: an empty list would be a wrong answer, and any tenant could bring it about."""
+    async with tenants(tmp_path, has_made=False) as both:
+        first = (await both.send(OURS, o("POST", "/v1/batches", {}))).json["id"]
+        for _ in range(2_100):
+            both.provider._new("/v1/batches", {})
+        reply = await both.send(OURS, o("GET", "/v1/batches"))
+        assert (reply.status, reply.json["error"]["code"]) == (502, "list_too_long")
+        assert reply.headers["x-should-retry"] == "false"
+        assert "batch-" not in reply.text
+        assert (await both.send(OURS, o("GET", f"/v1/batches/{first}"))).status == 200
+        empty = await both.send(THEIRS, o("GET", "/v1/batches"))
+        assert (empty.status, empty.json["data"], empty.json["has_more"]) == (200, [], False), "it has made nothing"
+
+
 @pytest.mark.parametrize(
     ("allow", "path", "names"),
     [

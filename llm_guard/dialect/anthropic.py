@@ -139,10 +139,12 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
     usage = body.get("usage")
     if not isinstance(usage, dict):
         return None
+    read = count_of(usage.get("cache_read_input_tokens"))
     return Usage(
         count_of(usage.get("input_tokens")),
         count_of(usage.get("output_tokens")),
-        count_of(usage.get("cache_read_input_tokens")),
+        read,
+        (read or 0) + (count_of(usage.get("cache_creation_input_tokens")) or 0) or None,
     )
 
 

@@ -44,6 +44,7 @@ class Usage:
     input: int | None = None
     output: int | None = None
     cached: int | None = None  # read from the provider's cache; part of `input` with OpenAI, not with Anthropic
+    beside: int | None = None  # tokens of the prompt that `input` leaves out: read from and written to Anthropic's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +299,12 @@ class StreamWatch:
             self.is_error_heard = mark.is_heard
         if (new := mark.usage) is not None:
             old = self.usage
-            pairs = ((new.input, old.input), (new.output, old.output), (new.cached, old.cached))
+            pairs = (
+                (new.input, old.input),
+                (new.output, old.output),
+                (new.cached, old.cached),
+                (new.beside, old.beside),
+            )
             self.usage = Usage(*(before if now is None else now for now, before in pairs))
 
 

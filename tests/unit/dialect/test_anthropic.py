@@ -156,9 +156,10 @@ def test_error_event_is_one_event_that_our_own_reader_takes_for_an_error(text: s
     assert json.loads(error)["error"]["message"] == text
 
 
-def test_tokens_read_from_the_cache_are_counted() -> None:
+def test_tokens_read_from_the_cache_and_written_to_it_are_counted() -> None:
     usage = {"input_tokens": 5, "output_tokens": 1, "cache_read_input_tokens": 900}
-    assert anthropic.usage_in({"usage": usage}) == Usage(5, 1, 900)
+    assert anthropic.usage_in({"usage": usage}) == Usage(5, 1, 900, 900)
+    assert anthropic.usage_in({"usage": {**usage, "cache_creation_input_tokens": 70}}) == Usage(5, 1, 900, 970)
 
 
 def test_error_is_one_whatever_its_event_is_called() -> None:

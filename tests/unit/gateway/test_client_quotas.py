@@ -65,6 +65,8 @@ def test_every_choice_is_reserved() -> None:
     ("failure", "usage", "used"),
     [
         (None, Usage(7, 3), 10),
+        (None, Usage(7, 3, 5), 10),
+        (None, Usage(7, 3, 5, 40), 50),
         (None, Usage(), 200),
         (SERVER_ERROR, Usage(), 0),
         (LEFT, Usage(), 200),

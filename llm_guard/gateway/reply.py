@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Protocol
@@ -28,6 +30,8 @@ _WAIT = {True: b": waiting\n\n", False: b"\n"}
 """Keep-alive: a comment in a stream; a blank line before a JSON body, as DeepSeek sends it."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _BODILESS = frozenset({101, 204, 304})
+_RST_ON_CLOSE = struct.pack("ii", 1, 0)
+"""SO_LINGER for 0 seconds."""
 _PIECE_BYTES = 1 << 18
 """Larger bodies are sent in pieces: a transport copies what its socket does not accept, so that for a client that does
 not read a whole response would be in memory twice."""
@@ -60,7 +64,7 @@ class Reply:
     """The response to one request."""
 
     __slots__ = (
-        "_head", "_is_chunked", "closes_connection", "connection", "has_begun", "is_early", "is_over", "request",
+        "_head", "_is_chunked", "_is_unframed", "closes_connection", "connection", "has_begun", "is_early", "is_over", "request",
     )  # fmt: skip
 
     def __init__(self, request: Request, connection: Connection) -> None:
@@ -77,6 +81,8 @@ class Reply:
         self._head = b""
         """The head until it is sent, together with the first bytes of the body."""
         self._is_chunked = False
+        self._is_unframed = False
+        """The end of the connection is the end of the body (HTTP/1.0, as nginx speaks it by default)."""
 
     @property
     def peer(self) -> str | None:
@@ -116,6 +122,8 @@ class Reply:
         elif self._has_body(status) and self.request.version == "1.1":
             self._is_chunked = True
             lines.append("Transfer-Encoding: chunked\r\n")
+        else:
+            self._is_unframed = self._has_body(status)
         if self.closes_connection and status != 101:
             lines.append("Connection: close\r\n")
         lines.append("\r\n")
@@ -156,8 +164,16 @@ class Reply:
 
     async def break_off(self, last_words: bytes = b"") -> None:
         """Ends a begun response so that it cannot be taken for a complete one: closes the connection in the middle of
-        the body. `last_words` are sent before that, to a client that still reads."""
+        the body. `last_words` are sent before that, to a client that still reads.
+
+        An unframed body is ended by RST, unless an event has named the error: a close would be its proper end."""
         if self.connection.is_stuck:
+            self.connection.abort()
+            return
+        if self._is_unframed and not last_words.endswith(b"\n\n"):
+            sock = self.connection.transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
             self.connection.abort()
             return
         if last_words:

@@ -13,6 +13,7 @@ import pytest
 from tests.chaos.forms import CHAT, EMBEDDINGS, RESPONSES, Form
 from tests.chaos.stand import config_of, facing, standing
 from tests.chaos.wire import Connection, ask
+from tests.fakes.client import raw_request
 from tests.fakes.provider import END, Close, Pause, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 from tests.fakes.wrong_answers import PAGE, TITLE
@@ -246,3 +247,16 @@ async def test_form_may_ask_for_a_stream_in_many_words(value: str) -> None:
     async with facing([stream_head(), chunk(done), END]) as (stand, _):
         reply = await ask(stand.url, TRANSCRIPT.path, body, {"content-type": "multipart/form-data; boundary=x"})
         assert (reply.status, reply.body) == (200, done)
+
+
+@pytest.mark.parametrize("media", ["application/json", "audio/mpeg", "application/octet-stream"])
+async def test_broken_answer_to_http_1_0_ends_in_an_error(media: str) -> None:
+    """nginx speaks HTTP/1.0 to its backends by default: there the end of the connection is the end of an answer."""
+    script: list[Step] = [stream_head(200, {"content-type": media}), chunk(b'{"a":"' + b"\x01" * 300_000), Close()]
+    small = {"max_buffered_answer": "128KiB"}
+    request = raw_request("/v1/files/a/content", method="GET").replace(b"HTTP/1.1", b"HTTP/1.0")
+    async with facing(script, defaults=small) as (stand, _), Connection(stand.url) as client:
+        client.writer.write(request)
+        assert (await client.head()).status == 200
+        with pytest.raises(ConnectionResetError):
+            await client.reader.read()

@@ -14,10 +14,18 @@ from llm_guard.gateway.request import Request
 TYPE = ("Content-Type", "text/plain")
 
 
+class FakeTransport:
+    """Has no socket."""
+
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
+
 class FakeConnection:
     """Records each write separately."""
 
     def __init__(self) -> None:
+        self.transport = FakeTransport()
         self.writes: list[bytes] = []
         self.is_stuck = False
         self.end = ""
@@ -137,6 +145,15 @@ async def test_broken_answer_is_closed_without_an_end() -> None:
     await reply.break_off(b"last")
     assert connection.writes[1:] == [b"4\r\nlast\r\n"]
     assert connection.end == "closed"
+
+
+@pytest.mark.parametrize(("last_words", "end"), [(b"", "aborted"), (b"{}", "aborted"), (b"data: {}\n\n", "closed")])
+async def test_broken_answer_without_framing_does_not_end_like_a_whole_one(last_words: bytes, end: str) -> None:
+    reply, connection = reply_to(version="1.0")
+    reply.begin(200, "OK", [])
+    await reply.write(b"ab")
+    await reply.break_off(last_words)
+    assert connection.end == end
 
 
 async def test_client_that_is_stuck_gets_no_last_words() -> None:

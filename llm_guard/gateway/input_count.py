@@ -24,6 +24,8 @@ class InputCount:
         self._lengths: dict[str, int] = {}
         """Length of each list so far."""
         self._firsts: dict[str, Any] = {}
+        self._has_input = False
+        """There is a field `input`, which counts instead of `prompt`."""
         self._last_name = ""
         """The field in which the last part ended."""
         self._depth = 0
@@ -44,12 +46,13 @@ class InputCount:
                 self._begin(name, part[name])
         last_name = next(reversed(part), "")
         self._last_name = last_name or self._last_name
+        self._has_input = self._has_input or "input" in part
 
     def corrected(self, asked: Asked) -> Asked:
         """Returns `asked`, which knows only the first part of each list, with the lengths of complete lists."""
         counts = {name: inputs_in_list(first, self._lengths[name]) for name, first in self._firsts.items()}
         prompts = counts.get("prompt", asked.prompts)
-        return replace(asked, prompts=prompts, inputs=counts.get("input", counts.get("prompt", asked.inputs)))
+        return replace(asked, prompts=prompts, inputs=counts.get("input" if self._has_input else "prompt", asked.inputs))
 
     def _begin(self, name: str, value: Any) -> None:
         self._forget(name)

@@ -62,6 +62,16 @@ def test_number_of_inputs_of_a_large_document_is_known_as_of_a_small_one(name: b
         assert (found.inputs, found.prompts) == (expected.inputs, expected.prompts)
 
 
+@pytest.mark.parametrize("value", [b'"a"', b"[1, 2]", b'["a", "b"]', b"null", b'[{"text": "a"}]'])
+@pytest.mark.parametrize("prompt", LISTS)
+def test_prompt_beside_an_input_does_not_count(value: bytes, prompt: bytes) -> None:
+    for order in (b'{"input": %b, "prompt": %b, "x": "%b"}', b'{"prompt": %b, "input": %b, "x": "%b"}'):
+        values = (value, prompt) if order.startswith(b'{"input') else (prompt, value)
+        document = order % (*values, LONG)
+        expected = inspect(document, "application/json", "", 1 << 30)
+        assert scanned(document)[0].inputs == expected.inputs
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -68,6 +68,10 @@ class Shape:
     streaming: Streaming = "never"
     carries_error: bool = False
     """True if a member `error` belongs to the resource and is meant for the client: a failed response, a failed job."""
+    otherwise: Mapping[str, Items] = field(default_factory=dict)
+    """Members that other servers have in the place of all of `members`."""
+    list_of: str = ""
+    """The list that some servers answer bare, without the object around it."""
     text_formats: frozenset[str] = frozenset()
     """Values of the request's `response_format` for which the response is plain text."""
 
@@ -94,9 +98,9 @@ def is_error_answer(error: object, kind: object, object_name: object, identity: 
 
 
 def reports(error: object) -> bool:
-    """True if the value of a member `error` reports one: neither null nor an object of nulls."""
+    """True if the value of a member `error` reports one: neither null nor an object without any words."""
     if isinstance(error, dict):
-        return any(error.get(name) is not None for name in _WORDS_OF_ERRORS)
+        return any(error.get(name) for name in _WORDS_OF_ERRORS)
     return bool(error)
 
 

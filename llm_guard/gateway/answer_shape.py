@@ -7,7 +7,8 @@ schema does not name, so that a response of 16 MiB of embeddings creates no obje
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypeGuard
 
 import msgspec
 
@@ -40,16 +41,21 @@ class Reader:
         self._breaking = [name for name, items in lists if items.may_break_off]
         self._is_resource = shape is None or shape.carries_error
         self._decode = msgspec.json.Decoder(Fields if shape is None else _struct_of(shape)).decode
+        self._otherwise = Reader(replace(shape, members=shape.otherwise, otherwise={})) if _has_other(shape) else None
+        self._bare_list = b'{"%b":%%b}' % shape.list_of.encode() if shape is not None and shape.list_of else b""
 
     def read(self, body: bytes, inputs: int = 0) -> Fields | Fault:
         """Returns the fields of a response with this schema, whether a result or an error, or what is wrong with it.
 
         `inputs`: number of inputs of the request, each with a result of its own; 0: unknown.
         """
+        if self._bare_list and body.lstrip()[:1] == b"[":
+            body = self._bare_list % body
         try:
             fields = self._decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return self._read_odd(body, inputs)
+            odd = self._read_odd(body, inputs)
+            return odd if odd != "shape" or self._otherwise is None else self._otherwise.read(body, inputs)
         except RecursionError:
             return Fields()  # nested too deeply to be read here, but valid
         return self._checked(fields, inputs) if self._checks else fields
@@ -93,6 +99,10 @@ def value_of(body: bytes) -> Any:
     RecursionError."""
     text = body.decode("utf-8-sig", "replace")
     return json.loads(text, parse_int=_small_int, parse_float=_small_float, parse_constant=lambda _: 0)
+
+
+def _has_other(shape: Shape | None) -> TypeGuard[Shape]:
+    return shape is not None and bool(shape.otherwise)
 
 
 def _struct_of(shape: Shape) -> Any:

@@ -52,7 +52,8 @@ class InputCount:
         """Returns `asked`, which knows only the first part of each list, with the lengths of complete lists."""
         counts = {name: inputs_in_list(first, self._lengths[name]) for name, first in self._firsts.items()}
         prompts = counts.get("prompt", asked.prompts)
-        return replace(asked, prompts=prompts, inputs=counts.get("input" if self._has_input else "prompt", asked.inputs))
+        inputs = counts.get("input" if self._has_input else "prompt", asked.inputs)
+        return replace(asked, prompts=prompts, inputs=inputs)
 
     def _begin(self, name: str, value: Any) -> None:
         self._forget(name)

@@ -64,7 +64,8 @@ class Reply:
     """The response to one request."""
 
     __slots__ = (
-        "_head", "_is_chunked", "_is_unframed", "closes_connection", "connection", "has_begun", "is_early", "is_over", "request",
+        "_head", "_is_chunked", "_is_unframed", "closes_connection", "connection", "has_begun", "is_early", "is_over",
+        "request",
     )  # fmt: skip
 
     def __init__(self, request: Request, connection: Connection) -> None:

@@ -19,6 +19,7 @@ RESPONSES = Reader(OPENAI["POST", "/v1/responses"])
 TEXTS = Reader(OPENAI["POST", "/v1/completions"])
 IMAGES = Reader(OPENAI["POST", "/v1/images/generations"])
 JOB = Reader(OPENAI["POST", "/v1/fine_tuning/jobs"])
+RERANK = Reader(OPENAI["POST", "/v1/rerank"])
 MESSAGE = Reader(ANTHROPIC["POST", "/v1/messages"])
 CHOICES = b'"choices":[{"message":{"content":"hi"}}]'
 
@@ -220,3 +221,28 @@ def test_each_input_has_a_verdict_and_each_prompt_a_text() -> None:
 def test_item_has_what_its_type_says(reader: Reader, item: bytes, expected: str) -> None:
     name = b'"role":"assistant","content"' if reader is MESSAGE else b'"id":"resp_1","output"'
     assert found(reader, b"{%b:[%b]}" % (name, item)) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"results":[{"index":1,"relevance_score":0.5,"document":{"text":"a"}}]}', "good"),
+        (b'{"object":"list","data":[{"index":0,"relevance_score":1e400}]}', "good"),
+        (b'[{"index":0,"score":0.5}]', "good"),
+        (b"{}", "shape"),
+        (b"[]", "shape"),
+        (b"null", "shape"),
+        (b'{"results":[]}', "shape"),
+        (b'{"data":[{"embedding":[0.5]}]}', "shape"),
+        (b'{"results":[{"index":0}]}', "shape"),
+        (b'[{"index":0,"sc', "cut"),
+        (b'{"results":[{"index":0,"rel', "cut"),
+        (b"no healthy upstream", "text"),
+    ],
+)
+def test_rankings_of_all_servers_have_a_shape(body: bytes, expected: str) -> None:
+    assert found(RERANK, body) == expected
+
+
+def test_error_without_any_words_is_none() -> None:
+    assert found(CHAT, b'{%b,"error":{"code":0,"message":""}}' % CHOICES) == "good"

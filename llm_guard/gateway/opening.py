@@ -13,12 +13,13 @@ from llm_guard.call import Attempt, Call, Exchange, Opened
 from llm_guard.clock import Clock
 from llm_guard.deployment import Upstream
 from llm_guard.dialect import DIALECTS
+from llm_guard.dialect.shapes import Shape
 from llm_guard.dialect.sse import StreamWatch
 from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.answer_coding import unreadable
 from llm_guard.gateway.connections import UpstreamError
 from llm_guard.gateway.stream_view import StreamView, view_of
-from llm_guard.gateway.unary import may_be_stream, peek, read_unary, reader_of, wrong_form
+from llm_guard.gateway.unary import has_error, may_be_stream, no_stream, peek, read_unary, reader_of, wrong_form
 from llm_guard.outcome import Answer, Failure, FailureKind
 from llm_guard.policy.answer_memory import AnswerMemory
 from llm_guard.policy.classify import classify_answer, classify_event
@@ -73,7 +74,7 @@ async def read_to_commit(
         limits.on_stream()
         opened = wrong_form(call, exchange, shape)
         if opened is None:
-            opened = await _first_event(call, attempt, exchange, headers.get("content-encoding", ""), limits)
+            opened = await _first_event(call, attempt, exchange, shape, headers.get("content-encoding", ""), limits)
     else:
         limits.on_unary()
         opened = await read_unary(call, attempt, exchange, headers, reader, memory, limits.clock)
@@ -120,7 +121,7 @@ async def _error_body(exchange: Exchange) -> tuple[bytes, bool]:
 
 
 async def _first_event(
-    call: Call, attempt: Attempt, exchange: Exchange, encoding: str, limits: Limits
+    call: Call, attempt: Attempt, exchange: Exchange, shape: Shape | None, encoding: str, limits: Limits
 ) -> Opened | bytes:
     """Holds a stream back until its first useful event, or longer if its route has `hold_back`. Returns the error if
     the stream turns out to be one in that time."""
@@ -133,7 +134,7 @@ async def _first_event(
     view = view_of(reader, encoding, hold.tokens if hold else 1, is_plain_wanted=call.is_plain_wanted)
     attempt.watch = view.watch
     call.stream_head = call.stream_head or ("plain" if view.takes_events else "compressed")
-    beginning = _Beginning(view, exchange, upstream.name)
+    beginning = _Beginning(view, exchange, upstream.name, shape)
     error = await beginning.read_until(lambda watch: watch.has_token)
     if hold is None or error is not None:
         return beginning.opened() if error is None else error
@@ -153,8 +154,9 @@ async def _first_event(
 class _Beginning:
     """The beginning of a stream, held until commit."""
 
-    def __init__(self, view: StreamView, exchange: Exchange, upstream: str) -> None:
+    def __init__(self, view: StreamView, exchange: Exchange, upstream: str, shape: Shape | None) -> None:
         self._upstream = upstream
+        self._shape = shape
         self._view = view
         self._exchange = exchange
         self._held: list[bytes] = []
@@ -170,8 +172,7 @@ class _Beginning:
                 return None
             chunk = await self._exchange.read()
             if not chunk:
-                self._end()
-                break
+                return self._end()
             self._hold(view.feed(chunk))
             if view.watch.error is not None:
                 return view.watch.error
@@ -181,7 +182,7 @@ class _Beginning:
                 why = "the stream began with no event of this endpoint"
                 raise UpstreamError(FailureKind.MALFORMED, why, is_shape_only=view.watch.is_foreign)
             if view.is_cut:
-                self._end()
+                return self._end()
         return None
 
     def _may_hold_more(self) -> bool:
@@ -203,14 +204,19 @@ class _Beginning:
         opened.first_token_at = first_token_at
         return opened
 
-    def _end(self) -> None:
+    def _end(self) -> bytes | None:
+        """Notes that no more comes; returns an error that came in place of a stream. Raises UpstreamError."""
         watch = self._view.watch
+        if not watch.has_token and (self._shape is not None or not watch.may_end):
+            body = b"".join(self._held) + watch.held
+            if has_error(body):
+                return body
+            raise no_stream(self._exchange, body, self._shape)
         if not watch.may_end:
-            if not watch.has_token:
-                raise UpstreamError(FailureKind.TRUNCATED, "the stream ended before its first token")
             raise UpstreamError(FailureKind.TRUNCATED, why_cut(self._upstream, lacks_finish=watch.lacks_finish))
         self._is_over = True
         self._hold(self._view.rest())
+        return None
 
     def _hold(self, block: bytes) -> None:
         self._held.append(block)

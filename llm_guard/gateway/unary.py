@@ -21,7 +21,8 @@ from llm_guard.gateway.json_end import CheckedExchange, JsonEnd
 from llm_guard.gateway.lesser import wants
 from llm_guard.gateway.media_head import may_be_audio
 from llm_guard.gateway.stream_view import view_of
-from llm_guard.outcome import Failure
+from llm_guard.gateway.upstream_error import UpstreamError
+from llm_guard.outcome import Failure, FailureKind
 from llm_guard.policy.answer_memory import UNCOUNTED_BYTES, AnswerMemory, MemoryLease
 from llm_guard.policy.in_band import error_in
 from llm_guard.policy.wrong_answer import Fault, Seen, media_type, page_in, wrong_answer
@@ -102,7 +103,7 @@ def _relayed(
         return _wrong(exchange, body, b"", shape, "unary")
     if unreadable(encoding):
         return _opened(exchange, body, exchange)
-    end = JsonEnd(encoding, shape.members if shape is not None else ())
+    end = JsonEnd(encoding, shape.members if shape is not None and not shape.otherwise else ())
     held = body[:-1]
     return _opened(exchange, held, CheckedExchange(exchange, held, body[-1:], end, clock))
 
@@ -138,11 +139,12 @@ async def _begin_media(
 
 
 def _is_page_wrong(call: Call, attempt: Attempt) -> bool:
-    """Returns True if an HTML page cannot be the right response: API clients accept JSON, browsers accept HTML."""
+    """Returns True if an HTML page cannot be the right response: the request names a model, or comes from an API client,
+    which accepts JSON. Browsers accept HTML."""
     if not attempt.target.deployment.upstream.judges_answers or call.path.endswith(_FILES):
         return False
     accepted = value_of_header(call.headers, "accept").lower()
-    return "json" in accepted and "html" not in accepted
+    return (call.model is not None or "json" in accepted) and "html" not in accepted
 
 
 async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: AnswerMemory) -> tuple[bytes, bool]:
@@ -190,7 +192,7 @@ def _judge(
         return _wrong(exchange, body, plain, shape, fields) if is_wrong else _opened(exchange, body, None)
     if page is None and _may_be_text(call, shape) and _is_any_text(plain, fields, headers):
         return _opened(exchange, body, None)
-    if fields == "shape" and _has_error(plain):
+    if fields == "shape" and has_error(plain):
         return plain
     return _wrong(exchange, body, plain, shape, fields)
 
@@ -251,7 +253,15 @@ def _is_any_text(plain: bytes, fault: Fault, headers: dict[str, str]) -> bool:
     return fault == "text" or (fault == "shape" and plain.lstrip()[:1] not in (b"{", b"["))
 
 
-def _has_error(plain: bytes) -> bool:
+def no_stream(exchange: Exchange, body: bytes, shape: Shape | None) -> UpstreamError:
+    """Returns the failure of a declared event stream that ended without any meaningful event."""
+    if not body.removeprefix(_BOM).lstrip().startswith((b"<", b"{", b"[")):
+        return UpstreamError(FailureKind.TRUNCATED, "the stream ended before its first token")
+    failure = _wrong(exchange, body, body, shape, "text")
+    return UpstreamError(failure.kind, failure.detail, is_shape_only=failure.is_shape_only)
+
+
+def has_error(plain: bytes) -> bool:
     """Returns True if JSON in another shape is an error of any provider's format."""
     try:
         return error_in(value_of(plain)) is not None

@@ -183,3 +183,39 @@ async def test_agent_whose_model_is_an_object_is_passed_on(model: str) -> None:
     async with facing([whole(200, b'{"id":"agent_1","type":"agent"}')]) as (stand, provider):
         assert (await ask(stand.url, "/v1/agents", body, headers)).status == 200
         assert provider.requests[0].endswith(body)
+
+
+IMAGES = ("/v1/images/generations", b'{"model":"gpt","prompt":"a cat","stream":true}')
+SPEECH = ("/v1/audio/speech", b'{"model":"gpt","input":"hi","voice":"a"}')
+ANSWER = ("/v1/chat/completions", b'{"model":"gpt","messages":[],"stream":true}')
+
+
+@pytest.mark.parametrize("call", [IMAGES, SPEECH, ANSWER])
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (PAGE, "misrouted"),
+        (b'{"detail":"Not Found"}', "malformed"),
+        (b'{"error":{"message":"Internal error","type":"server_error","code":500}}', "server_error"),
+        (b"", "truncated"),
+        (b": ping\n\n", "truncated"),
+    ],
+)
+async def test_what_is_only_declared_as_an_event_stream_is_no_answer(
+    call: tuple[str, bytes], body: bytes, kind: str
+) -> None:
+    async with facing([whole(200, body, {"content-type": "Text/Event-Stream"})]) as (stand, _):
+        assert (await ask(stand.url, *call)).status == (500 if kind == "server_error" else 502)
+        (call_seen,) = await stand.calls()
+        assert call_seen["attempts"][0]["outcome"] == kind
+        is_shape_only = kind in ("misrouted", "malformed")
+        assert bool(stand.breaker(CHAT.deployment).failures) != is_shape_only
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json"])
+async def test_page_is_no_answer_to_a_call_with_a_model_at_any_path(accept: str) -> None:
+    headers = {"content-type": "application/json", "accept": accept}
+    async with facing([whole(200, PAGE, {"content-type": "text/html"})]) as (stand, _):
+        assert (await ask(stand.url, "/v1/pooling", b'{"model":"gpt"}', headers)).status == 502
+        (call,) = await stand.calls()
+        assert call["outcome"] == "misrouted"

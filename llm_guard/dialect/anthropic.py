@@ -81,7 +81,10 @@ class MessagesReader:
             return Mark(usage=usage_in(message) if isinstance(message, dict) else None)
         if kind in _BLOCK_EDGES:
             return PROGRESS
-        is_token = bool(event.data)
+        delta = body.get("delta")
+        # Without a reason to stop it is a count of tokens, which a server may repeat while the model hangs.
+        is_count = kind == "message_delta" and isinstance(delta, dict) and not has_content(delta)
+        is_token = bool(event.data) and not is_count
         usage = usage_in(body) if kind.startswith("message_") else None
         return Mark(is_token=is_token, is_progress=is_token, is_end=kind == "message_stop", usage=usage)
 

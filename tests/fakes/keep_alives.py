@@ -60,6 +60,7 @@ KEEP_ALIVES: dict[str, dict[str, bytes]] = {
         "empty arguments": named(
             "content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": ""}
         ),
+        "count of tokens": named("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 1}),
         "message start": MESSAGES.preamble[0],
     },
 }

@@ -58,6 +58,8 @@ _CHOICES = Items({"message": "message"}, may_break_off=True)
 _TEXTS = Items({"text": "text"}, may_break_off=True, per_input="some")
 _OUTPUT = Items({"type": "text"}, at_least=0, needed={"message": "content", "function_call": "name"})
 _EMBEDDINGS = Items({"embedding": "vector"}, per_input="each")
+_MULTI_VECTORS = Items({"embeddings": "vector"}, per_input="each")
+"""Jina's, where the request has `return_multivector`."""
 _RANKS = Items({"index": "count"}, one_of=("relevance_score", "score"))
 _VERDICTS = Items({}, one_of=("flagged", "categories", "category_scores"), per_input="each")
 ANSWERS = {
@@ -66,7 +68,9 @@ ANSWERS = {
     ("POST", "/v1/responses"): Shape("a response", {"id": "text", "output": _OUTPUT}, "required", carries_error=True),
     ("POST", "/v1/responses/compact"): Shape("a compacted response", {"id": "text", "output": _OUTPUT}),
     ("POST", "/v1/responses/input_tokens"): Shape("a token count", {"input_tokens": "count"}),
-    ("POST", "/v1/embeddings"): Shape("a list of embeddings", {"data": _EMBEDDINGS}),
+    ("POST", "/v1/embeddings"): Shape(
+        "a list of embeddings", {"data": _EMBEDDINGS}, otherwise={"data": _MULTI_VECTORS}
+    ),
     # Voyage has the list in `data`; llama.cpp answers it bare, as TEI does, where the request has `texts`.
     ("POST", "/v1/rerank"): Shape("a ranking", {"results": _RANKS}, otherwise={"data": _RANKS}, list_of="results"),
     ("POST", "/v1/moderations"): Shape("a moderation", {"results": _VERDICTS}),

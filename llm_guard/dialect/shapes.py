@@ -79,6 +79,11 @@ class Shape:
     def is_json(self) -> bool:
         return bool(self.members)
 
+    @property
+    def always(self) -> list[str]:
+        """The members that a good answer of any server has."""
+        return [name for name in self.members if not self.otherwise or name in self.otherwise]
+
 
 def resource(name: str) -> Shape:
     """The shape of a created object with an id of its own."""

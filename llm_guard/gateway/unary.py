@@ -103,7 +103,7 @@ def _relayed(
         return _wrong(exchange, body, b"", shape, "unary")
     if unreadable(encoding):
         return _opened(exchange, body, exchange)
-    end = JsonEnd(encoding, shape.members if shape is not None and not shape.otherwise else ())
+    end = JsonEnd(encoding, shape.always if shape is not None else ())
     held = body[:-1]
     return _opened(exchange, held, CheckedExchange(exchange, held, body[-1:], end, clock))
 

@@ -246,3 +246,15 @@ def test_rankings_of_all_servers_have_a_shape(body: bytes, expected: str) -> Non
 
 def test_error_without_any_words_is_none() -> None:
     assert found(CHAT, b'{%b,"error":{"code":0,"message":""}}' % CHOICES) == "good"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"data":[{"index":0,"embeddings":[[0.5],[1]]},{"index":1,"embeddings":[[2]]}]}', "good"),
+        (b'{"data":[{"index":0,"embeddings":[[0.5],[1]]}]}', "shape"),
+        (b'{"data":[{"index":0,"embeddings":[]},{"index":1,"embeddings":[]}]}', "shape"),
+    ],
+)
+def test_list_of_vectors_for_each_input_is_good(body: bytes, expected: str) -> None:
+    assert found(EMBEDDINGS, body, inputs=2) == expected

@@ -102,7 +102,9 @@ def _has_open(text: str) -> bool:
 class Fenced:
     """A text after an opening code fence. Drops the fence that ends it, but not one that ends a block of the text.
 
-    Where a fence may be either, and text follows it, the text ends."""
+    Where a fence may be either, and text follows it, the text ends. It also ends at a fence in the line of its last
+    words.
+    """
 
     def __init__(self, sent: str, mark: str) -> None:
         self._mark = mark
@@ -120,7 +122,10 @@ class Fenced:
 
     def end(self) -> str:
         held = self._release("")
-        return "" if self._may_end() else held
+        if self._may_end():
+            return ""
+        self.has_diverged = self._is_mark(held)
+        return "" if self.has_diverged else held
 
     def _take(self, char: str) -> str:
         """Takes a character; returns the text that can now be passed on."""
@@ -131,7 +136,8 @@ class Fenced:
         if char == "\n":
             return self._end_line()
         self._line += char
-        return self._hold(char) if _MAYBE_FENCE.fullmatch(self._line) else self._release(char)
+        is_mark = char == self._mark[0] or (char.isspace() and self._held.strip() != "")
+        return self._hold(char) if is_mark or _MAYBE_FENCE.fullmatch(self._line) else self._release(char)
 
     def _end_line(self) -> str:
         self._is_ended = self._may_end()
@@ -139,6 +145,8 @@ class Fenced:
             return ""
         self._note(self._line)
         self._line = ""
+        if self._is_mark(self._held):
+            return self._hold("\n")
         passed = self._release("")
         self._held = "\n"
         return passed
@@ -155,6 +163,11 @@ class Fenced:
         """True if the last line is a fence that does not end a block of the text itself."""
         found = _FENCE_LINE.fullmatch(self._line.rstrip())
         return found is not None and not self._open and found[1].startswith(self._mark) and not found[2]
+
+    def _is_mark(self, held: str) -> bool:
+        """Whether what is held may be the fence that ends the text, behind words in its line."""
+        mark = held.strip()
+        return not self._open and mark.startswith(self._mark) and not mark.strip(self._mark[0])
 
     def _note(self, line: str) -> None:
         found = _FENCE_LINE.fullmatch(line)

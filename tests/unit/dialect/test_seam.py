@@ -288,6 +288,7 @@ def test_text_is_held_no_longer_than_its_head() -> None:
         ("~~~\n", "ible:\n```\nls\n```\n~~~", "ible:\n```\nls\n```"),
         ("```\n", "ible, ``x``.", "ible, ``x``."),
         ("```\n", "ible\n``x``\n", "ible\n``x``\n"),
+        ("```\n", "ible ``` x `\ny``", "ible ``` x `\ny``"),
     ],
 )
 def test_wrapping_ends_with_the_text(begin: str, rest: str, whole: str) -> None:
@@ -310,8 +311,12 @@ def test_fence_of_a_block_that_was_open_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "rest"), [("```\n", "ible.\n```\nI hope this helps."), ("```\n", "ible.\n``` Done."), ("'", "ible.'")]
-)
+    ("begin", "rest"),
+    [
+        ("```\n", "ible.\n```\nI hope this helps."), ("```\n", "ible.\n``` Done."), ("'", "ible.'"),
+        ("```\n", "ible.```"), ("```\n", "ible.``` \n\n"), ("~~~\n", "ible.~~~"),
+    ],
+)  # fmt: skip
 def test_mark_that_may_be_the_wrappings_or_the_texts_ends_it(begin: str, rest: str) -> None:
     joint = seam("instruction", SENT)
     passed = joint.feed(begin + anchor(SENT) + rest) + joint.end()

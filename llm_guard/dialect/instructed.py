@@ -46,6 +46,8 @@ _LEAST_PARTIAL_WEIGHT = 20
 _FEW = 2
 _MOST_FEW = 200
 """Maximum folded characters of a repetition that is shorter than the anchor."""
+_ROW_MARKS = tuple("|-*+>#\u2022")
+"""A line that begins with one of these is a row of a table or a list: the next row may be the same."""
 _PUNCTUATION = ".,;:!?\u2026"
 _MARKS = '".'
 """Folded characters that may precede words that come again."""
@@ -80,6 +82,10 @@ class Instructed:
         self._lost = sent[len(given) :]
         self._known = folded(given)
         self._anchor = len(folded(anchor))
+        line = given[given.rfind("\n") + 1 :]
+        self._line = len(folded(line))
+        """Folded characters of the last line. If it comes again as a whole, it may be the next one."""
+        self._is_row = line.lstrip().startswith(_ROW_MARKS)
         self._head = ""
         self._came = ""
         """The head, folded."""
@@ -142,7 +148,9 @@ class Instructed:
         """The repetition that ends at the current end of the head, if it proves where the text continues."""
         length = common_end(self._came, self._known)
         begin = len(self._known) - length
-        if is_at_same_place(self._known, begin) or (length != self._anchor and self._has_come_to_next_row(begin)):
+        if is_at_same_place(self._known, begin):
+            return None
+        if length != self._anchor and (self._has_come_to_next_row(begin) or (self._is_row and length >= self._line)):
             return None
         marks = _marks_before_a_word(self._came[len(self._came) - length :])
         for words in range(length, length - marks - 1, -1):
@@ -169,10 +177,11 @@ class Instructed:
     def _is_safe(self, lead: Lead, at: int, words: int) -> bool:
         """True if a repetition after a preamble is trustworthy: the whole anchor must come, and the preamble must be
         one. A text that says other parts of what was sent, or in another order, restates it; one that begins with the
-        last few words is a shorter repetition, after which the text itself may say the anchor once more."""
+        last few words is a shorter repetition, after which the text itself may say the anchor once more; and verses may
+        look like a preamble before a refrain."""
         if not lead.has_preamble:
             return True
-        if _begins_with_end_of(self._came[:at], self._known):
+        if _begins_with_end_of(self._came[:at], self._known) or (lead.is_open and words >= self._line):
             return False
         before = self._came[:at].replace(self._came[at:], "")
         windows = (before[start : start + _TOLD] for start in range(len(before) - _TOLD + 1))

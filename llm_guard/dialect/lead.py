@@ -19,6 +19,8 @@ _DOTS = re.compile(r"(?:\s|\.{2,}|\u2026|\[(?:\.{3}|\u2026)\]|\((?:\.{3}|\u2026)
 _FENCE = re.compile(r"(?:\A|\n)[ \t]*(`{3,}|~{3,})[\w.+#-]*[ \t]*\Z")
 _ENDS = tuple(".!?:\u2026\u3002\uff01\uff1a\uff1f\u0964\u061f")
 """A preamble ends in one of these, or before a new line."""
+_ENDS_UNCASED = (":", "\uff1a", "\u2026")
+"""In scripts without capital letters: there the end of the sentence that was cut looks like a sentence of its own."""
 _GO_ON = frozenset("|,;{}<>=+\\/&\t\u3001\uff0c\uff1b")
 """A line that ends in one of these is a table row or code, not a remark to the reader."""
 _MARKUP = "*_#([\u00a1\u00bf" + QUOTES
@@ -36,6 +38,8 @@ class Lead:
     """True if the sent text has a quotation mark there as well."""
     fence: str = ""
     """The marks of the code fence that was opened before it."""
+    is_open: bool = False
+    """True if only a new line ends the preamble, as it ends a verse."""
 
 
 def lead_of(text: str) -> Lead | None:
@@ -51,8 +55,12 @@ def lead_of(text: str) -> Lead | None:
         core, dots = core[: core.rindex("\n") if "\n" in core else 0].rstrip(), "\n"
     if not core:
         return Lead(quote=quote, fence=fence)
-    has_ended = core.endswith(_ENDS) or dots.strip() or ("\n" in dots and core[-1] not in _GO_ON)
-    return Lead(True, quote, fence=fence) if has_ended and _is_preamble(core) else None
+    begin = core.lstrip()[0]
+    ends = _ENDS_UNCASED if begin.isalpha() and begin.lower() == begin.upper() else _ENDS
+    is_open = not (core.endswith(ends) or dots.strip())
+    if (is_open and ("\n" not in dots or core[-1] in _GO_ON)) or not _is_preamble(core):
+        return None
+    return Lead(True, quote, fence=fence, is_open=is_open)
 
 
 def _is_preamble(text: str) -> bool:

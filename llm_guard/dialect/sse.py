@@ -44,7 +44,9 @@ class Usage:
     input: int | None = None
     output: int | None = None
     cached: int | None = None  # read from the provider's cache; part of `input` with OpenAI, not with Anthropic
-    beside: int | None = None  # tokens of the prompt that `input` leaves out: read from and written to Anthropic's cache
+    beside: int | None = (
+        None  # tokens of the prompt that `input` leaves out: read from and written to Anthropic's cache
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,8 +139,8 @@ async def _begin_media(
 
 
 def _is_page_wrong(call: Call, attempt: Attempt) -> bool:
-    """Returns True if an HTML page cannot be the right response: the request names a model, or comes from an API client,
-    which accepts JSON. Browsers accept HTML."""
+    """Returns True if an HTML page cannot be the right response: the request names a model, or comes from an API
+    client, which accepts JSON. Browsers accept HTML."""
     if not attempt.target.deployment.upstream.judges_answers or call.path.endswith(_FILES):
         return False
     accepted = value_of_header(call.headers, "accept").lower()

@@ -43,7 +43,7 @@ def passages(path: Path) -> list[tuple[int, str]]:
 @cache
 def found_in(path: Path) -> tuple[int, list[str]]:
     """Returns the number of words in a file's prose, and its markers with their lines."""
-    words, markers = 0, []
+    words, markers = 0, list[str]()
     for line, passage in passages(path):
         text = _CODE.sub("", passage).strip()
         words += len(_WORD.findall(text))
@@ -54,7 +54,7 @@ def found_in(path: Path) -> tuple[int, list[str]]:
 
 def judge(paths: list[Path]) -> list[str]:
     """Returns the markers of files, if there are too many per 1,000 words."""
-    words, markers = 0, []
+    words, markers = 0, list[str]()
     for path in paths:
         more_words, more_markers = found_in(path)
         words, markers = words + more_words, markers + more_markers
@@ -133,6 +133,8 @@ def defined(module: Path) -> set[str]:
                 }
             case ast.AnnAssign(target=ast.Name(id=name)):
                 names.add(name)
+            case _:
+                pass
     return names
 
 

@@ -421,3 +421,30 @@ def test_anchor_is_the_last_words(sent: str, words: str) -> None:
 
 def test_instruction_ends_in_the_words_to_be_repeated() -> None:
     assert instruction_text("until it is").endswith("\nuntil it is")
+
+
+TABLE = "| what it is | is it so | how many |\n|---|---|---:|\n| stone orchard harbour harvest | yes | 17 |"
+REFRAIN = "Window harbour meadow whisper harbour copper window,\nWhisper signal copper crystal whisper signal garden,\n"
+VERSE = "Garden lantern feather window harbour velvet garden\n"
+NEXT_VERSES = (
+    "\nCrystal lantern garden garden window harvest crystal\nMarble canyon signal meadow feather anchor feather\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("sent", "new"),
+    [
+        (f"{TABLE}\n", "\n| stone orchard harbour harvest | yes | 17 |\n| anchor meadow velvet | yes | 12 |\n"),
+        (TABLE.removesuffix(" |"), " |\n| stone orchard harbour harvest | yes | 17 |\n| anchor | yes | 12 |\n"),
+        (
+            f"Stone window canyon stone timber thunder whisper\nTimber garden copper river thunder river\n{REFRAIN}",
+            f"\n\nMarble anchor thunder window velvet copper copper\n{VERSE}{REFRAIN}{2 * NEXT_VERSES}",
+        ),
+        ("雨冬水冬魚魚。雲東土夏木鳥", "日雲鳥。雨冬水冬魚魚。雲東土夏木鳥日雲鳥；蟲河山月冬夏。"),
+    ],
+    ids=["next row", "rest of a row and the next one", "refrain after two verses", "clauses after the end of another"],
+)
+def test_text_that_says_its_last_words_once_more_by_itself_is_not_joined(sent: str, new: str) -> None:
+    joint = seam("instruction", sent)
+    assert joint.feed(new) + joint.end() == ""
+    assert joint.has_diverged

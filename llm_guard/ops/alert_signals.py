@@ -118,9 +118,9 @@ class Signals:
             outcomes = model.success.new_outcomes(counts, now)
             if self.rules.success_rate is not None and outcomes is not None:
                 yield from _known("success_rate", label, judge_success(label, outcomes, self.rules.success_rate))
-            calls, refused = model.refusals(counts, now)
+            calls, refused, over_s = model.refusals(counts, self._refused.min_calls, now)
             if self.rules.calls_refused is not None and counts.refusals:  # most models have no refusals at all
-                yield "calls_refused", label, judge_refusals(label, calls, refused, self._refused)
+                yield "calls_refused", label, judge_refusals(label, calls, refused, self._refused, over_s)
             for what, trend in model.latencies(counts, now):
                 if self.rules.latency is not None and label != NO_ALIAS:  # none without a model: a list, or a 1 GB file
                     finding = judge_latency(label, what, trend.recent, trend.usual, self.rules.latency)
@@ -215,12 +215,14 @@ class _Model:
         for trend in (self._first_tokens, self._whole):
             trend.over_s, trend.memory_s = settings.over, settings.memory
 
-    def refusals(self, counts: ModelCounts, now: float) -> tuple[int, dict[str, int]]:
-        """Returns the recently ended calls, and how many of them the gateway refused, by reason."""
+    def refusals(self, counts: ModelCounts, min_calls: int, now: float) -> tuple[int, dict[str, int], float]:
+        """Returns the recently ended calls, how many of them the gateway refused, by reason, and the seconds in which
+        they ended: longer than `over` of the settings if `min_calls` refusals take longer."""
         refusals = counts.refusals
         refused = [refusals.get(by, 0) for by in _REFUSED_BY] if refusals else _NONE_REFUSED
-        calls, *gained = self._ended.note((sum(counts.calls.values()), *refused), now)
-        return calls, dict(zip(_REFUSED_BY, gained, strict=True))
+        total = (sum(counts.calls.values()), *refused)
+        (calls, *gained), over_s = self._ended.note(total, now, lambda gains: 0 < sum(gains[1:]) < min_calls)
+        return calls, dict(zip(_REFUSED_BY, gained, strict=True)), over_s
 
     def latencies(self, counts: ModelCounts, now: float) -> Iterator[tuple[str, Trend]]:
         """Yields the latency trends. Streams are judged by their first token, as their duration depends on their

@@ -63,7 +63,7 @@ class CallsRefusedSettings(RuleSettings):
     share: Ratio = 0.5
     """Share of the model's calls at which it fires."""
     min_calls: Count = 10
-    """Least number of refused calls in `over`."""
+    """Least number of refused calls in `over`; in up to a minute for a model with fewer calls."""
     over: Seconds = 10.0
 
 
@@ -138,16 +138,18 @@ def judge_latency(model: str, what: str, recent: Mean, usual: Mean, settings: La
     return Finding(verdict, recent.value, threshold, summary)
 
 
-def judge_refusals(model: str, calls: int, refused: Mapping[str, int], settings: CallsRefusedSettings) -> Finding:
-    """Evaluates refused calls. `calls`: all that ended within `settings.over`; `refused`: those of them that the
-    gateway refused, by cause. It resolves at half of the share; a model without calls has none refused."""
+def judge_refusals(
+    model: str, calls: int, refused: Mapping[str, int], settings: CallsRefusedSettings, over_s: float
+) -> Finding:
+    """Evaluates refused calls. `calls`: all that ended within `over_s`; `refused`: those of them that the gateway
+    refused, by cause. It resolves at half of the share; a model without calls has none refused."""
     count = sum(refused.values())
     found = count / calls if calls else 0.0
     verdict = _verdict(count >= settings.min_calls and found >= settings.share, found <= settings.share / 2)
     most_first = sorted(refused.items(), key=lambda pair: -pair[1])
     by = ", ".join(f"{number} by {name}" for name, number in most_first if number)
     summary = (
-        f"{model}: the gateway refused {count} of {calls} calls within {seconds(settings.over)}"
+        f"{model}: the gateway refused {count} of {calls} calls within {seconds(over_s)}"
         f"{f': {by}' if by else ''} (alarming from {percent(settings.share)})"
     )
     return Finding(verdict, found, settings.share, summary)

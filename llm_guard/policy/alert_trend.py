@@ -7,12 +7,15 @@ Keeps two means of one quantity, over the last minutes and over the hours before
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp
 from operator import sub
 
 _STEPS = 30
 """A window is accurate to one thirtieth of its length."""
+_LONGEST_S = 60.0
+"""Longest window of counters that gain little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ class Trend:
 
 
 class Gains:
-    """Gains of counters that only grow, over the last `over_s`, which may be replaced at any moment."""
+    """Gains of counters that only grow, over the last `over_s`, which may be replaced at any moment, or over up to a
+    minute if the gains are few."""
 
     __slots__ = ("_marks", "over_s")
 
@@ -85,10 +89,18 @@ class Gains:
         self.over_s = over_s
         self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, counts)])
 
-    def note(self, counts: tuple[int, ...], now: float) -> tuple[int, ...]:
-        """Takes the present values of the counters; returns their gains since the last note that is `over_s` old."""
+    def note(
+        self, counts: tuple[int, ...], now: float, is_few: Callable[[tuple[int, ...]], bool] = lambda _gains: False
+    ) -> tuple[tuple[int, ...], float]:
+        """Takes what the counters are now; returns their gains since the newest note that is `over_s` old and since
+        which they are not `is_few`, and the length of that window in seconds."""
         marks = self._marks
         marks.append((now, counts))
-        while len(marks) > 1 and marks[1][0] <= now - self.over_s:
+        longest_s = max(self.over_s, _LONGEST_S)
+        while len(marks) > 1 and marks[1][0] <= now - longest_s:
             marks.popleft()
-        return tuple(map(sub, counts, marks[0][1]))
+        at, mark = marks[0]
+        for at, mark in reversed(marks):
+            if at <= now - self.over_s and not is_few(tuple(map(sub, counts, mark))):
+                break
+        return tuple(map(sub, counts, mark)), min(longest_s, max(self.over_s, now - at))

@@ -109,6 +109,25 @@ def test_model_half_of_whose_calls_are_refused_is_an_alert_within_15_s(by: str, 
     assert world.told.said() == [("firing", "calls_refused", "gpt"), ("resolved", "calls_refused", "gpt")]
 
 
+@pytest.mark.parametrize(("every_s", "others_every_s"), [(2, 0), (3, 3), (5, 0)])
+def test_ten_refused_calls_of_a_model_that_gets_few_are_an_alert(every_s: int, others_every_s: int) -> None:
+    world = World()
+    for _ in range(24):  # it was well
+        world.pass_calls("gpt", 1)
+        world.pass_s(5)
+    for refused in range(1, 11):
+        assert world.firing() == set()
+        world.refuse_calls("gpt", 1, "cooldown")
+        if others_every_s:
+            world.pass_calls("gpt", 1)
+        world.pass_s(every_s if refused < 10 else 1)
+    assert {rule for rule, _ in world.firing()} == {"calls_refused"}
+    for _ in range(25):
+        world.pass_calls("gpt", 1)
+        world.pass_s(5)
+    assert world.firing() == set()
+
+
 @pytest.mark.parametrize("by", ["auth", "request", "route", "drain", "hold"])
 def test_callers_mistakes_and_operators_decisions_are_no_alert(by: str) -> None:
     world = World()

@@ -65,12 +65,12 @@ def test_success_rate_of_zero_is_never_too_low() -> None:
     ],
 )  # fmt: skip
 def test_refusals_fire_at_half_of_the_calls_and_resolve_at_a_quarter(calls: int, refused: int, verdict: str) -> None:
-    finding = judge_refusals("gpt", calls, {"breaker": refused, "limit": 0}, CallsRefusedSettings())
+    finding = judge_refusals("gpt", calls, {"breaker": refused, "limit": 0}, CallsRefusedSettings(), 10.0)
     assert (finding.verdict, finding.threshold) == (verdict, 0.5)
 
 
 def test_refusals_are_told_with_what_refuses_most_first() -> None:
-    finding = judge_refusals("gpt", 80, {"breaker": 10, "limit": 0, "cooldown": 50}, CallsRefusedSettings())
+    finding = judge_refusals("gpt", 80, {"breaker": 10, "limit": 0, "cooldown": 50}, CallsRefusedSettings(), 10.0)
     assert finding.summary == (
         "gpt: the gateway refused 60 of 80 calls within 10 s: 50 by cooldown, 10 by breaker (alarming from 50 %)"
     )

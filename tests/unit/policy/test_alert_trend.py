@@ -103,15 +103,24 @@ def test_window_may_be_replaced() -> None:
 
 def test_gains_are_those_of_the_window_and_of_no_more_than_a_note_before_it() -> None:
     gains = Gains(10.0, (0, 0), 0.0)
-    assert gains.note((5, 1), 1.0) == (5, 1)
-    assert gains.note((7, 1), 10.0) == (7, 1)
-    assert gains.note((8, 1), 10.5) == (8, 1)
-    assert gains.note((8, 2), 11.0) == (3, 1)
-    assert gains.note((8, 2), 60.0) == (0, 0)
+    assert gains.note((5, 1), 1.0)[0] == (5, 1)
+    assert gains.note((7, 1), 10.0)[0] == (7, 1)
+    assert gains.note((8, 1), 10.5)[0] == (8, 1)
+    assert gains.note((8, 2), 11.0)[0] == (3, 1)
+    assert gains.note((8, 2), 60.0)[0] == (0, 0)
 
 
 def test_shorter_window_holds_from_the_next_note_on() -> None:
     gains = Gains(60.0, (0,), 0.0)
-    assert gains.note((5,), 30.0) == (5,)
+    assert gains.note((5,), 30.0)[0] == (5,)
     gains.over_s = 10.0
-    assert gains.note((6,), 41.0) == (1,)
+    assert gains.note((6,), 41.0)[0] == (1,)
+
+
+def test_window_of_few_gains_is_longer_and_says_how_long() -> None:
+    gains = Gains(10.0, (0,), 0.0)
+    for second in range(1, 100):
+        gains.note((second,), float(second))
+    assert gains.note((100,), 100.0) == ((10,), 10.0)
+    assert gains.note((100,), 101.0, lambda found: found[0] < 20) == ((20,), 21.0)
+    assert gains.note((100,), 102.0, lambda found: found[0] < 100) == ((58,), 60.0)

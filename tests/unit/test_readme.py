@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from llm_guard import cli
 from llm_guard.config import parse_config
-from llm_guard.demo import RECOMMENDED
+from llm_guard.demo import RECOMMENDED, SCENES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()
@@ -54,6 +54,11 @@ def test_what_most_people_add_is_the_recommended_config(monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     checked = CliRunner().invoke(cli.main, ["check", "-c", str(path)])
     assert checked.exit_code == 0, checked.output
+
+
+def test_table_of_the_demo_has_its_scenes_in_their_order() -> None:
+    rows = TEXT.partition("what the provider does ")[2].partition("\n```")[0].splitlines()[1:]
+    assert [re.split(r" {2,}", row)[0] for row in rows] == [scene.trouble for scene in SCENES]
 
 
 def test_recommended_config_leaves_a_hang_after_ten_seconds_and_goes_on_with_a_dead_stream() -> None:

@@ -20,6 +20,7 @@ _OF_A_REQUEST = """
     invalid | value | values | expected | field | parameter | argument | content | text | messages | prompt |
     max_tokens | must be | should be | unknown | unsupported | schema
     """
+_NOT_OF_A_SERVER = f"{_OF_A_REQUEST} | image | url | file | tool | tools | name | not allowed"
 _BUSY = " | ".join(
     f"{before} {word}"
     for word in ("overloaded", "busy", "saturated", "congested", "overwhelmed", "oversubscribed")
@@ -79,6 +80,38 @@ RULES = (
             absent=f"{_OF_A_REQUEST} | load the | to load",
         ),
         about(
+            Kind.OVERLOADED,
+            _BUSY,
+            statuses=[400, 422],
+            subject=f"{_SERVING} | slots",
+            absent=_NOT_OF_A_SERVER,
+        ),
+        about(
+            Kind.OVERLOADED,
+            "queue is | queue full | slots | slot",
+            "full | busy | available",
+            "full | busy | no",
+            statuses=[400, 422],
+            subject="queue | slots | slot",
+            absent=_NOT_OF_A_SERVER,
+        ),
+        about(
+            Kind.RATE_LIMIT,
+            "too many | rate",
+            "many requests | many concurrent | concurrent requests | limit exceeded | limit reached | rate exceeded",
+            statuses=[400, 422],
+            subject="too | rate",
+            absent=f"{_NOT_OF_A_SERVER} | batch | input | inputs",
+        ),
+        about(
+            Kind.SERVER_ERROR,
+            "service | server | backend | upstream | gateway | engine | worker | instance",
+            "service unavailable | is unavailable | internal server | shutting down | restarting | bad gateway",
+            statuses=[400, 422],
+            subject="service | server | backend | upstream | gateway | engine | worker | instance",
+            absent=f"{_NOT_OF_A_SERVER} | your account | your region | region | country | for this model",
+        ),
+        about(
             Kind.SERVER_ERROR,
             "temporarily unavailable | currently unavailable | temporarily down | temporary failure | "
             "unavailable right",
@@ -108,10 +141,10 @@ RULES = (
         ),
         about(
             Kind.MODEL_LOADING,
-            "model is | model has | model currently | instance is | engine is",
+            "model is | model has | model currently | instance is | engine is | server is | service is | backend is",
             "unloaded | loading | starting | initializing | warming | waking | not ready",
-            subject="model | engine | instance",
-            absent="failed | error | cold | crashed",
+            subject="model | engine | instance | server | service | backend",
+            absent=f"failed | error | cold | crashed | overloaded | {_OF_A_REQUEST}",
             statuses=[400, 422],
         ),
         about(

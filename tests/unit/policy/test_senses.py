@@ -60,6 +60,14 @@ def test_sentence_without_a_known_phrase_is_read_by_what_it_is_about(status: int
         "The model is temporarily unavailable",
         "Temporarily unavailable",
         "Our system sees high traffic and cannot process your request now",
+        "The server is busy",
+        "All slots are busy",
+        "No available slots.",
+        "The queue is full",
+        "Service unavailable",
+        "Internal server error",
+        "Bad gateway",
+        "The engine is shutting down",
     ],
 )
 def test_claim_about_the_server_is_believed_under_a_bad_request(status: int, message: str) -> None:
@@ -67,9 +75,29 @@ def test_claim_about_the_server_is_believed_under_a_bad_request(status: int, mes
     assert (found.is_retriable, found.counts_against_breaker, found.kind.can_fall_back) == (True, True, True)
 
 
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Too many requests", Kind.RATE_LIMIT),
+        ("Too many concurrent requests, slow down", Kind.RATE_LIMIT),
+        ("Rate limit exceeded", Kind.RATE_LIMIT),
+        ("The server is starting up", Kind.MODEL_LOADING),
+        ("Backend is not ready", Kind.MODEL_LOADING),
+        ("Too many requests in this batch file", Kind.INVALID_REQUEST),
+    ],
+)
+def test_limit_and_start_of_a_server_are_believed_under_a_bad_request(status: int, message: str, kind: Kind) -> None:
+    assert verdict(status, worded(message, type="invalid_request_error")).kind is kind
+
+
 @pytest.mark.parametrize(
     "message",
     [
+        "The tool server_status says: the server is busy",
+        "Slots 3 and 4 have the value full, which is not allowed",
+        "Rate must be below 2, the limit exceeded is 3",
+        "The service name is unavailable, choose another one",
         "messages.2.content: the server is overloaded, try again later",
         "Invalid value: the system is overloaded or not ready yet.",
         "content[0].text says the model is temporarily unavailable",

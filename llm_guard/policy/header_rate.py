@@ -27,6 +27,8 @@ _SAMPLE_WEIGHT = 0.3
 _TELLING_DELAY_S = 3.0
 _FIXED_SHARE = 0.25
 _MOST_CLOSED_S = 60.0
+# A window that says that it is empty, and from which so many more calls are accepted than it could hold, is wrong.
+_REFUTING_CALLS = 3.0
 
 
 class HeaderRate:
@@ -35,7 +37,8 @@ class HeaderRate:
     A window limits the rate only while less than 5 % of it is left, or fewer calls than are in flight and waiting. Most
     windows are buckets, refilled steadily; a fixed window is recognized by a reset that does not move while calls are
     taken. An empty fixed window allows nothing before its reset. A window of tokens is converted to calls by the moving
-    average of the tokens per call, and ignored until that is known.
+    average of the tokens per call, and ignored until that is known. A window that stays empty while calls are accepted
+    is ignored too: its headers are wrong, and obeying them would refuse calls that the provider serves.
     """
 
     __slots__ = ("_expires_at", "_rate_after_reset", "_sent_at", "_windows", "closed_until", "rate", "since")
@@ -91,6 +94,8 @@ class HeaderRate:
         if tokens_per_call is None or window.refill_per_s == 0:
             return None
         calls_left = window.remaining / tokens_per_call
+        if state.is_refuted(window, calls_left, window.refill_per_s / tokens_per_call, in_flight, accepted, now):
+            return None
         if window.remaining > window.limit * _NEARLY_EMPTY_SHARE and calls_left >= wanted:
             return None
         limit = window.limit / tokens_per_call
@@ -134,6 +139,11 @@ class _WindowState:
     least_remaining: float = 0.0
     delay_s: float = 0.0
     """Delay of a bucket's reset by the calls taken since."""
+    empty_at: float | None = None
+    """Time at which it first reported no calls left; None: it has calls left."""
+    empty_until: float = 0.0
+    accepted_then: int = 0
+    """Calls accepted until then, plus those in flight, which may be counted already, plus those left."""
 
     def note(self, window: Window, accepted: int, now: float) -> float | None:
         """Returns the tokens per call of this window."""
@@ -157,6 +167,19 @@ class _WindowState:
         if self.delay_s >= _TELLING_DELAY_S:
             self.is_fixed = abs(reset_at - self.reset_at) <= _FIXED_SHARE * self.delay_s
             self._begin(reset_at, window.remaining)
+
+    def is_refuted(
+        self, window: Window, calls_left: float, refill: float, in_flight: int, accepted: int, now: float
+    ) -> bool:
+        """Whether more calls were accepted since it became empty than it can have held. `refill`: calls a second."""
+        if calls_left >= 2:
+            self.empty_at = None
+            return False
+        if self.empty_at is None or now >= self.empty_until:
+            self.empty_at, self.accepted_then = now, accepted + in_flight + int(calls_left)
+            self.empty_until = inf if window.reset_s is None else now + window.reset_s
+            return False
+        return accepted - self.accepted_then - refill * (now - self.empty_at) >= _REFUTING_CALLS
 
     def _begin(self, reset_at: float, remaining: float) -> None:
         self.reset_at, self.least_remaining, self.delay_s = reset_at, remaining, 0.0

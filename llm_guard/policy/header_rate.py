@@ -171,7 +171,7 @@ class _WindowState:
     def is_refuted(
         self, window: Window, calls_left: float, refill: float, in_flight: int, accepted: int, now: float
     ) -> bool:
-        """Whether more calls were accepted since it became empty than it can have held. `refill`: calls a second."""
+        """Returns True if more calls were accepted since it became empty than it can hold. `refill`: calls a second."""
         if calls_left >= 2:
             self.empty_at = None
             return False

@@ -1,5 +1,6 @@
 # syntax=docker/dockerfile:1
-# A small image that runs as nobody, on a read-only file system: docker run --read-only -v ./llm_guard.yaml:/config.yaml ...
+# A small image that runs as an unprivileged user, on a read-only file system:
+# docker run --read-only -v ./llm_guard.yaml:/config.yaml ...
 FROM python:3.13-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
@@ -10,7 +11,7 @@ RUN /venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.
 COPY pyproject.toml README.md LICENSE ./
 COPY compiling ./compiling
 COPY llm_guard ./llm_guard
-# What does not compile ends the build here: an image that is slower than it says would be worse.
+# The build fails here if the code does not compile: an image without the compiled build would be slower than documented.
 RUN HATCH_BUILD_HOOK_ENABLE_CUSTOM=true /tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /venv/bin/pip install --no-cache-dir --no-deps --no-index /wheels/*.whl \
     && /venv/bin/llm-guard --version | grep --fixed-strings +compiled \
@@ -21,15 +22,15 @@ FROM python:3.13-slim
 ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 COPY --from=build /venv /venv
 COPY config/docker.yaml /config.yaml
-# What outlives the process: mount a volume here to keep it.
+# State that outlives the process: mount a volume here to keep it.
 ENV XDG_STATE_HOME=/state
 RUN install -d -o 65534 -g 65534 /state
 USER 65534:65534
 EXPOSE 8080
-# Depends on nothing but the event loop: a provider's outage must not restart the gateway.
+# Checks only the event loop: a provider's outage must not restart the gateway.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/healthz', timeout=2)"]
-# The gateway drains on SIGTERM for server.drain (30 s by default): give it longer than that (docker stop -t 40).
+# The gateway drains on SIGTERM for server.drain (30 s by default): allow longer than that (docker stop -t 40).
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["python", "-m", "llm_guard"]
 CMD ["serve", "-c", "/config.yaml", "--host", "0.0.0.0"]

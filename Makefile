@@ -1,6 +1,6 @@
-# make run    sets everything up and runs the gateway with a provider that misbehaves behind it: no key needed
-# make test   sets everything up and passes all tests, lint, types and import rules
-# make compiled   leaves a wheel in dist/ whose hot way is machine code; it takes a C compiler and Python's headers
+# make run    sets everything up and runs the gateway in front of a mock provider that fails on purpose: no key needed
+# make test   sets everything up and runs all tests, lint, types and import rules
+# make compiled   builds a wheel in dist/ with the data path as machine code; needs a C compiler and Python's headers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,26 +33,26 @@ imports: $(VENV)/ready-dev
 tests: $(VENV)/ready-dev tools
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-# Tests of the benchmarks and of the build, which no user runs; CI does.
+# Tests of the benchmarks and of the build. CI runs them; users need not.
 tooling-tests: $(VENV)/ready-dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal benchmarks compiling
 
-# For this Python and this kind of machine alone.
+# The wheel works only with this Python version and on this kind of machine.
 compiled: $(VENV)/ready-dev
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-# What a release is, from the last commit, into dist/release/VERSION, each wheel tried in a fresh environment: five minutes.
-# Nothing is uploaded. VERSION=1.2.3 where it does not follow from the changelog; RELEASE_OPTIONS=--pure without a compiler.
+# Builds a release from the last commit into dist/release/VERSION and tries each wheel in a fresh environment: five minutes.
+# Uploads nothing. VERSION=1.2.3 overrides the version from the changelog; RELEASE_OPTIONS=--pure needs no compiler.
 release: $(VENV)/ready-dev
 	$(BIN)/python -m compiling.release $(if $(VERSION),--version $(VERSION)) $(RELEASE_OPTIONS)
 
 compiled-package: $(VENV)/ready-dev
 	$(BIN)/python -m compiling
 
-# Neither the working directory nor the installed package may come before what was compiled.
+# The compiled package must come before the working directory and the installed package.
 COMPILED := $(CURDIR)/build/compiled/lib
 WITH_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR)
-# The operator's side is not compiled: what it alone does is tested once.
+# The operator's side is not compiled: tests of it alone are not repeated here.
 COMPILED_TESTS ?= tests/integration tests/e2e tests/chaos tests/security --ignore-glob='*/test_ops_*' \
 	--ignore=tests/e2e/test_prometheus.py
 
@@ -60,25 +60,26 @@ compiled-tests: compiled-package
 	$(WITH_COMPILED) $(BIN)/python -m llm_guard --version | grep --fixed-strings +compiled
 	$(WITH_COMPILED) $(BIN)/pytest -n $(WORKERS) --dist worksteal -o pythonpath="$(COMPILED) ." $(COMPILED_TESTS)
 
-# Prometheus and a browser, from Debian, where that can be done: root and apt-get. Without them their tests are skipped.
+# Prometheus and a browser, from Debian, if possible (needs root and apt-get). Without them their tests are skipped.
 tools: $(VENV)/ready-dev
 	$(BIN)/python -m tests.tools
 
 bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks
 
-# Five minutes of a thousand streams; `make bench` is without it.
+# Five minutes of a thousand streams; not part of `make bench`.
 soak: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks soak
 
-# A quarter of an hour of storms on a virtual clock; `make bench` is without it.
+# A quarter of an hour of storms on a virtual clock; not part of `make bench`.
 storm-matrix: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks storm-matrix
 
 frontier: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks frontier
 
-# A quarter of an hour of nearly right inputs; what breaks a target is kept in tests/data/fuzz, where `make test` runs it.
+# A quarter of an hour of nearly valid inputs; inputs that break a target are saved in tests/data/fuzz, and `make test`
+# runs them.
 fuzz: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks fuzz
 
@@ -86,7 +87,7 @@ fuzz: $(VENV)/ready-dev
 sdk-suites: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks sdk-suites
 
-# Resolves the lock files anew; uv is needed here alone, and installs itself into the environment.
+# Resolves the lock files again. Only this target needs uv, and installs it into the environment.
 lock: $(VENV)/ready-dev
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \

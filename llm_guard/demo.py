@@ -25,7 +25,7 @@ _MODEL, _RENAMED, _FALLBACK = "gpt-4o", "my-gpt-4o", "gpt-4o-mini"
 """The recommended config's model as named by clients and OpenAI, as named by Azure, and its fallback model."""
 _BOTH = (_MODEL, _RENAMED)
 _TOKENS = 8
-_SEED = 517
+_SEED = 863
 """Seed of the faults, which depend on call and attempt, so that each run shows the same figures."""
 _PATIENCE_S = 12.0
 """The clients' timeout. The recommended config gives up a stream that does not begin within 10 s."""

@@ -15,6 +15,9 @@ from llm_guard.gateway.whole_answer import ask_for_plain
 from llm_guard.outcome import Refusal, Source
 from llm_guard.policy.client_limits import NO_LIMITS, ClientLimits, Exceeded, LimitLeft, LimitName, Reservation
 
+_LONGEST_RETRY_AFTER_S = 60.0
+"""The official SDKs ignore a longer Retry-After, and retry after a second or two (openai-python 3.52,
+`_calculate_retry_timeout`)."""
 # For English text, JSON included.
 _BYTES_PER_TOKEN = 4
 _HEADER_NAMES: Mapping[LimitName, str] = {
@@ -142,6 +145,6 @@ def _refusal(call: Call, name: str, exceeded: Exceeded, left: Iterable[LimitLeft
         f"client key {name!r} exceeds its limit {exceeded.limit} ({said}); {then}",
         by="client_limit",
         retry_after_s=wait_s,
-        should_retry=wait_s is not None,
+        should_retry=wait_s is not None and wait_s <= _LONGEST_RETRY_AFTER_S,
         headers=tuple(headers),
     )

@@ -227,6 +227,14 @@ async def test_call_larger_than_a_day_is_not_told_to_come_back() -> None:
         assert "retry-after" not in reply.headers
 
 
+async def test_sdk_does_not_retry_until_the_next_day() -> None:
+    async with limited(CHAT.ok, CHAT.ok, rate=1 / 61) as (stand, _):
+        await send(stand)
+        reply = await send(stand)
+        assert (reply.status, reply.headers["x-should-retry"]) == (429, "false")
+        assert int(reply.headers["retry-after"]) > 60
+
+
 async def test_reload_keeps_what_a_key_has_used(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with ScriptedProvider(CHAT.ok) as provider:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from llm_guard.policy.rate_hints import RateHint, Window
 from llm_guard.routes import Target
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.script import NETWORK_ERROR, OK, SERVER_ERROR, Hang, Outcome, Slow, new_call, new_target, open_stream
-from tests.unit.gateway.plays import Stage, learn, open_breaker
+from tests.unit.gateway.plays import Stage, learn, open_breaker, open_this
 
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)
@@ -34,6 +35,11 @@ def narrow(label: str = "a/x", *, retry: RetrySettings | None = None, **capacity
 
 def gate_of(target: Target, now: float = 1000.0) -> Gate:
     return target.deployment.gates.of("", now)
+
+
+def requests_left(count: float) -> RateHint:
+    """Returns rate-limit headers that leave so many of 100 calls, with one more each second."""
+    return RateHint((Window("x-ratelimit-remaining-requests", False, 100.0, count, 1.0),))
 
 
 def refused(stage: Stage, call: Call) -> tuple[int, str | None, float | None]:
@@ -85,6 +91,31 @@ async def test_newcomer_does_not_slip_in_before_one_whose_turn_has_come() -> Non
     await stage.pass_s(1.0)
     starts = [stage.served(call).attempt.started_at for call in (first, second, third)]
     assert starts == [1000.0, 1001.0, 1002.0]
+
+
+async def test_rate_limit_headers_of_an_answer_set_the_pace() -> None:
+    spent = replace(OK, rate=requests_left(0.0))
+    stage = Stage(new_target("a/x", capacity=CapacitySettings()), a=[spent])
+    await stage.start()
+    (gate,) = stage.targets[0].deployment.gates.all()
+    seen = gate.snapshot(1000.0)
+    assert seen.rate_cause == "headers"
+    assert seen.rate == pytest.approx(1.0, rel=0.2)
+
+
+async def test_headers_of_a_stream_that_allow_more_let_those_who_wait_in_at_once() -> None:
+    stream = replace(open_stream(), rate=requests_left(100.0))
+    stage = Stage(new_target("a/x", capacity=CapacitySettings()), a=[Slow(0.1, stream), OK, OK])
+    await stage.start()
+    (gate,) = stage.targets[0].deployment.gates.all()
+    gate.note_hint(requests_left(0.0), 1000.0, 1000.0)
+    await stage.start()
+    waiting = await stage.start()
+    assert stage.is_running(waiting)
+    await stage.pass_s(0.1)
+    assert stage.served(waiting).attempt.started_at == 1000.1
+    stage.end_streams()
+    stage.assert_nothing_is_held()
 
 
 async def test_gate_that_is_held_opens_by_itself_at_its_instant() -> None:
@@ -333,7 +364,7 @@ async def test_turns_that_are_given_back_use_up_nothing_of_the_pace() -> None:
     target = new_target("a/x", capacity=CapacitySettings())
     stage = Stage(target)
     gate = target.deployment.gates.of(" ", 1000.0)
-    gate.note_hint(RateHint((Window("x-ratelimit-remaining-requests", False, 100.0, 0.0, 1.0),)), 1000.0, 1000.0)
+    gate.note_hint(requests_left(0.0), 1000.0, 1000.0)
     while (slot := gate.try_enter(1000.0)) is not None:
         gate.exit(slot, 1000.0, "ignored", None)
     waiting = [await stage.start() for _ in range(5)]
@@ -452,6 +483,17 @@ async def test_probe_that_finds_no_room_leaves_the_breaker_to_the_next() -> None
     assert stage.is_running(waiting)
     seen = [each.snapshot(stage.clock.now()) for each in (deployment.breaker, deployment.host)]
     assert [(each.state, each.leases) for each in seen] == [("half_open", 0), ("closed", 0)]
+
+
+async def test_probe_of_a_host_that_finds_no_room_leaves_the_host_to_the_next() -> None:
+    stage = Stage(narrow(), a=[Hang()])
+    await stage.start()
+    host = stage.targets[0].deployment.host
+    open_this(host)
+    await stage.pass_s(30.0)
+    assert stage.is_running(await stage.start())
+    seen = host.snapshot(stage.clock.now())
+    assert (seen.state, seen.leases) == ("half_open", 0)
 
 
 async def test_one_alarm_is_set_for_all_who_wait_at_a_gate() -> None:

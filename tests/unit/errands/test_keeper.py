@@ -295,6 +295,21 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
         assert refusal.code == "invalid_api_key"
 
 
+async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> None:
+    async with world(rules={"capacity": {"concurrency": 1}}) as it:
+        it.provider.is_silent = True
+        calls = [asyncio.create_task(it.gateway.ask(it.call(), Recording().reply())) for _ in range(2)]
+        await let_run()
+        assert len(it.provider.asked) == 1
+        other = World(KeptInMemory(), rules={"capacity": {"concurrency": 2}})
+        it.gateway.adopt(Serving(other.config, compile_routes(other.config, it.clock.now(), it.gateway.table)))
+        await let_run()
+        assert len(it.provider.asked) == 2
+        it.provider.is_silent = False
+        await it.pass_s(1.0)
+        assert await asyncio.gather(*calls) == [None, None]
+
+
 async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)

@@ -25,7 +25,7 @@ from tests.fakes.script import (
     new_target,
     open_stream,
 )
-from tests.unit.gateway.plays import Stage, evidence, learn, limited, open_breaker, two
+from tests.unit.gateway.plays import Stage, evidence, learn, limited, open_breaker, open_this, two
 
 BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400 (status 400)")
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
@@ -163,6 +163,16 @@ async def test_no_token_no_hedge() -> None:
     assert stage.served(call).attempt.target is stage.targets[0]
     assert len(call.attempts) == 1
     stage.assert_nothing_is_held()
+
+
+async def test_hedge_without_a_token_leaves_the_probe_of_its_host_to_the_next() -> None:
+    stage = hedged(*two(), max_extra=0.0, a=[Slow(5.0, OK)])
+    host = stage.targets[1].deployment.host
+    open_this(host, 900.0)
+    await stage.start()
+    await stage.pass_s(0.6)
+    seen = host.snapshot(1000.6)
+    assert (seen.state, seen.leases) == ("half_open", 0)
 
 
 async def test_no_token_for_retries_no_hedge() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from llm_guard.call import Attempt, Served
+from llm_guard.dialect import DIALECTS
 from llm_guard.dialect.continuation import Manner
 from llm_guard.gateway.settle import settle
+from llm_guard.gateway.stream_view import StreamView
 from llm_guard.outcome import Answer, Failure, FailureKind, GaveUp, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.retry_budget import BudgetSettings
@@ -104,6 +107,17 @@ async def test_nobody_is_asked_who_is_failing() -> None:
     assert isinstance(await resumed(served), Served)
     assert [each for each in this.script.transcript if each.startswith("asked")] == ["asked a/x", "asked a/x"]
     assert [each.deployment for each in this.call.skipped] == ["b/y"]
+
+
+async def test_first_token_is_that_of_the_stream_that_died() -> None:
+    streams = [
+        replace(open_stream(), view=StreamView(DIALECTS["openai"].stream_reader("/v1/chat/completions", 1)))
+        for _ in range(2)
+    ]
+    this, served = await dead(*streams, targets=two())
+    this.script.clock.advance(5.0)
+    assert isinstance(await resumed(served), Served)
+    assert this.call.first_token_at == 1000.0
 
 
 async def test_no_retry_is_made_without_a_token() -> None:

@@ -11,11 +11,14 @@ from llm_guard.call import Attempt
 from llm_guard.gateway.entrance import Entrance
 from llm_guard.gateway.settle import settle, settle_begun, settle_host
 from llm_guard.leave import Leave
-from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.outcome import Answer, Failure, FailureKind, Signal
 from llm_guard.policy.backoff import RetrySettings
 from llm_guard.policy.bench import Bench
-from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.policy.breaker import Breaker, BreakerSettings
 from llm_guard.policy.breaker_settings import BreakerFailure
+from llm_guard.policy.callers import Suspect
+from llm_guard.policy.gate import CapacitySettings
+from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
 from llm_guard.routes import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import SERVER_ERROR, new_call, new_route, new_target
@@ -232,6 +235,30 @@ def test_key_of_a_pool_is_free_again() -> None:
     key.in_flight = 1
     settle(begun(target), leave, Signal.HEALTHY, ManualClock())
     assert key.in_flight == 0
+
+
+def test_rate_limit_headers_of_a_429_set_the_pace() -> None:
+    headers = (
+        ("x-ratelimit-limit-requests", "120"),
+        ("x-ratelimit-remaining-requests", "0"),
+        ("x-ratelimit-reset-requests", "60s"),
+    )
+    target = new_target("a/x", capacity=CapacitySettings())
+    settled(target, Failure(FailureKind.RATE_LIMIT, "answered 429", answer=Answer(429, "", headers, b"")))
+    (gate,) = target.deployment.gates.all()
+    seen = gate.snapshot(1002.0)
+    assert seen.rate_cause == "headers"
+    assert seen.rate == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("fails_alone", "limit"), [(True, 20), (False, 19)])
+def test_failures_of_one_caller_alone_do_not_lower_the_limit_of_all(fails_alone: bool, limit: int) -> None:
+    target, clock = new_target("a/x", capacity=CapacitySettings(concurrency="adaptive")), ManualClock()
+    leave = leave_for(target)
+    if fails_alone:
+        leave.suspect = Suspect(Breaker(BreakerSettings()), RetryBudget(BudgetSettings(), clock.now()))
+    settle(Attempt(target, clock.now(), failure=TIMEOUT), leave, Signal.UNHEALTHY, clock)
+    assert leave.gate.snapshot(clock.now()).limit == limit
 
 
 def test_hint_of_rate_limits_holds_the_gate_no_longer_than_max_retry_after() -> None:

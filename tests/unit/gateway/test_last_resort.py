@@ -15,6 +15,7 @@ from llm_guard.gateway.reply import Reply
 from llm_guard.outcome import Beyond, Failure, FailureKind, GaveUp, Refusal
 from llm_guard.routes import compile_routes
 from tests.fakes.clock import ManualClock
+from tests.unit.gateway.plays import open_breaker
 
 DOWN = GaveUp(Failure(FailureKind.SERVER_ERROR, "answered 500"), None, "attempts used up")
 SHUT = GaveUp(None, Refusal(503, "breaker_open", "failing", by="breaker"), "breakers open")
@@ -185,6 +186,29 @@ async def test_call_that_asks_for_a_list_is_neither_kept_nor_promised() -> None:
     play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always", path="/v1/models")
     play.call.method = "GET"
     assert await play.give() == (502, ["look"])
+
+
+async def test_wrong_request_that_fails_in_its_stream_leaves_no_letter() -> None:
+    play = Play(dead_letter="always")
+    play.call.give_up(OWN_DOING)
+    await play.last_resort.bury(play.call, play.reply)
+    assert play.desk.done == []
+
+
+# Retry-After of an open breaker
+
+
+@pytest.mark.parametrize(("end", "retry_after"), [(DOWN, "30"), (OWN_DOING, None)], ids=["failing", "wrong request"])
+async def test_failure_of_a_deployment_with_an_open_breaker_says_when_it_takes_calls_again(
+    end: GaveUp, retry_after: str | None
+) -> None:
+    play = Play(breaker={"open_for": "30s", "open_jitter": 0, "early_probes": False})
+    assert play.call.route is not None
+    target = play.call.route.targets[0]
+    open_breaker(target, play.clock.now())
+    play.call.attempts = [Attempt(target, play.clock.now(), failure=end.failure)]
+    await play.give(end)
+    assert play.said.get("retry-after") == retry_after
 
 
 # calls without a static response

@@ -95,6 +95,15 @@ async def test_drain_ends_a_refresh() -> None:
         assert await provider.closed_within(1)
 
 
+async def test_gateway_that_shuts_down_begins_no_refresh() -> None:
+    async with cached(CHAT.ok, [whole(200, NEW)], cache=SWR) as (stand, provider):
+        await CHAT.ask(stand.url)
+        await asyncio.sleep(TTL_S)
+        stand.app.gateway.is_leaving = True
+        assert told(await CHAT.ask(stand.url)) == ("stale", CHAT.answer)
+        assert (stand.app.gateway.first_resort.flights, len(provider.requests)) == (0, 1)
+
+
 # when no deployment can answer
 
 

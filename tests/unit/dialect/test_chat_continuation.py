@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from random import Random
 from typing import Any
 
@@ -613,3 +614,28 @@ def test_stream_that_is_too_long_to_be_kept_is_given_up() -> None:
         transcript.feed(chunk({}, obfuscation=noise.randbytes(size // 2).hex()))
     assert manners(transcript) == ()
     assert not transcript.can_restart(REQUEST)
+
+
+def test_stream_that_is_given_up_takes_no_more_memory_and_is_not_resumed_from_its_middle() -> None:
+    transcript = sent(ROLE, *said("one two three"))
+    noise = Random(1)
+    tracemalloc.start()
+    try:
+        for _ in range(30):
+            transcript.feed(chunk({}, obfuscation=noise.randbytes(MAX_KEPT_BYTES // 10).hex()))
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < MAX_KEPT_BYTES
+    for piece in said(" four five six"):
+        transcript.feed(piece)
+    assert manners(transcript) == ()
+    assert not transcript.can_restart(REQUEST)
+
+
+def test_text_that_is_too_long_to_be_resumed_is_not_kept() -> None:
+    transcript = sent(ROLE, *said("one"))
+    spliced(transcript, "prefill", *said("x" * MAX_TEXT))
+    spliced(transcript, "prefill", *said("x" * 10, "y" * 10))
+    assert transcript.text == "one"
+    assert manners(transcript) == ()

@@ -1,4 +1,5 @@
-"""The priority of a call: the lower of the one that the client requests and the one that its key allows."""
+"""What a client key allows: the priority of a call is the lower of the requested and the allowed one, and a query may
+name one model only."""
 
 from __future__ import annotations
 
@@ -6,8 +7,12 @@ import pytest
 
 from llm_guard.call import Call
 from llm_guard.config import parse_config
-from llm_guard.gateway.clients import Clients
+from llm_guard.gateway.asked import NOTHING
+from llm_guard.gateway.clients import Clients, check_model
+from llm_guard.gateway.noting import note_asked
 from llm_guard.policy.caller import PRIORITIES
+from llm_guard.policy.repeat import Repeatable
+from llm_guard.routes import compile_routes
 
 UPSTREAMS = """upstreams: {one: {dialect: openai, base_url: "http://127.0.0.1:1/v1", api_key: sk-one}}
 models: {gpt: {deployments: [{upstream: one}]}}
@@ -50,3 +55,28 @@ def test_header_lowers_the_priority_of_a_client_key_and_does_not_raise_it(
 @pytest.mark.parametrize(("requested", "admitted"), [("high", "normal"), (None, "normal"), ("low", "low")])
 def test_caller_without_a_client_key_has_normal_priority_at_most(requested: str | None, admitted: str) -> None:
     assert admitted_priority("", "sk-own", requested) == admitted
+
+
+@pytest.mark.parametrize(
+    ("query", "refused"),
+    [
+        ("model=gpt", None),
+        ("model=gpt&voice=model", None),
+        ("model=gpt&model=other", "invalid_model"),
+        ("model=gpt&%6dodel=other", "invalid_model"),
+        ("model=gpt&Model=other", "invalid_model"),
+        ("model=gpt;model=other", "invalid_model"),
+        ("model=gpt&model[]=other", "invalid_model"),
+        ("model=gpt&x;model=other", "invalid_model"),
+    ],
+)
+def test_query_names_one_model_if_the_key_allows_certain_models_only(query: str, refused: str | None) -> None:
+    """The upstream may use the last model of a query, or decode names that the gateway does not."""
+    keys = "server: {client_keys: [{name: app, key: k-app, allow: {models: [gpt]}}]}\n"
+    config = parse_config(UPSTREAMS + keys, "test.yaml", {})
+    headers = {"authorization": "Bearer k-app"}
+    call = Call("lg-1", "openai", "GET", "/v1/realtime", query, tuple(headers.items()), 0.0)
+    assert Clients(config).admit(call, headers) is None
+    note_asked(call, NOTHING, Repeatable({}))
+    refusal = check_model(call, compile_routes(config, 0.0))
+    assert (None if refusal is None else refusal.code) == refused

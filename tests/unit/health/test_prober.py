@@ -277,6 +277,13 @@ async def test_probe_that_finds_an_upstream_well_ends_the_hints_of_its_deploymen
         assert set(stand.found_well) == {"a/m"}
 
 
+async def test_probe_that_is_only_answered_ends_no_hint() -> None:
+    async with probing(a=ANSWERED, b=ANSWERED) as stand:
+        await stand.clock.pass_s(1)
+        assert stand.view().last == "answered"
+        assert stand.found_well == []
+
+
 async def test_calls_are_told_who_is_down() -> None:
     async with probing(a=FAILED) as stand:
         await stand.clock.pass_s(15)

@@ -118,6 +118,31 @@ async def test_engine_that_died_is_back_after_its_wait() -> None:
         assert here.whats() == ["start", "started", "health_failed", "auto_restart", "auto_restart_success"]
 
 
+async def test_engine_that_could_not_be_started_is_not_watched() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.engine.die("it was ended by signal SIGKILL")
+        await let_run()
+        here.engine.problems = ["no"]
+        here.probing.asked.clear()
+        await here.clock.pass_s(2)
+        assert here.state() == "restart_failed"
+        assert here.probing.asked == ["local"]  # a watch would have found it gone, and have had it probed again
+
+
+async def test_engine_that_was_stopped_is_watched_no_more() -> None:
+    async with world() as here:
+        await here.come_up()
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        supervisor.stop()
+        await let_run()
+        here.probing.asked.clear()
+        here.engine.die("it was ended by signal SIGTERM")
+        await let_run()
+        assert (here.state(), here.probing.asked) == ("stopped", [])
+
+
 async def test_engine_that_hangs_is_restarted_when_its_probes_have_failed_so_often() -> None:
     async with world() as here:
         await here.come_up()
@@ -228,6 +253,20 @@ async def test_engine_that_another_gateway_has_restarted_is_only_waited_for() ->
         assert here.whats()[-1] == "auto_restart_success"
 
 
+async def test_engine_that_another_gateway_has_restarted_is_watched_once() -> None:
+    async with world() as here:
+        await here.come_up()
+        here.probing.down()
+        here.engine.begin()
+        await here.clock.pass_s(2)
+        here.probing.up()
+        assert here.state() == "running"
+        here.probing.asked.clear()
+        here.engine.die("it was ended by signal SIGKILL")
+        await let_run()
+        assert (here.state(), here.probing.asked) == ("unhealthy", ["local"])
+
+
 async def test_engine_that_was_restarted_and_is_no_better_is_restarted_after_all() -> None:
     async with world() as here:
         await here.come_up()
@@ -282,6 +321,16 @@ async def test_gateway_that_ends_in_the_middle_of_a_restart_closes_what_is_its_o
         await stopping
         assert here.engine.done == ["start", "stop 20", "close 20"]
         assert here.probing.hearers == {"local": []}
+
+
+async def test_gateway_that_ends_watches_no_engine() -> None:
+    async with world() as here:
+        await here.come_up()
+        await here.engines.stop(here.hurry)
+        here.probing.asked.clear()
+        here.engine.die("it ended with its container")
+        await let_run()
+        assert (here.whats(), here.probing.asked) == (["start", "started"], [])
 
 
 async def test_gateway_in_a_hurry_waits_for_no_grace() -> None:

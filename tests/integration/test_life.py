@@ -136,6 +136,35 @@ async def test_sigterm_under_load_lets_every_call_finish(path: Path) -> None:
         assert served.complaints == []
 
 
+async def test_drain_waits_for_running_calls_and_then_ends_those_left() -> None:
+    gate = asyncio.Event()
+    async with facing([Pause(gate), *CHAT.ok], [Hold()], server={"drain": "1m"}) as (stand, provider):
+        quick = asyncio.create_task(CHAT.ask(stand.url))
+        await eventually(lambda: len(provider.requests) == 1)
+        endless = asyncio.create_task(CHAT.ask(stand.url))
+        await eventually(lambda: len(provider.requests) == 2)
+        stopping = asyncio.create_task(stand.app.stop())
+        await eventually(lambda: stand.app.gateway.is_closed)
+        gate.set()
+        assert (await quick).status == 200
+        assert [each.done() for each in (endless, stopping)] == [False, False]
+        stand.app._is_told_to_hurry.set()
+        reply = await endless
+        assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (503, "drain")
+        await stopping
+
+
+async def test_gateway_is_not_ready_for_a_while_before_it_takes_no_more_calls() -> None:
+    async with facing(CHAT.ok, server={"drain_delay": "1m"}) as (stand, _):
+        stopping = asyncio.create_task(stand.app.stop())
+        await eventually(lambda: stand.app.gateway.is_leaving)
+        assert (await fetch(f"{stand.url}/readyz")).status == 503
+        reply = await CHAT.ask(stand.url)
+        assert (reply.status, reply.headers["connection"]) == (200, "close")
+        stand.app._is_told_to_hurry.set()
+        await stopping
+
+
 @pytest.mark.parametrize("form", STREAMS, ids=name_of)
 async def test_stream_that_outlasts_the_drain_ends_in_an_error_event(path: Path, form: Form) -> None:
     provider = ScriptedProvider([*form.good_stream[:-2], Hold()])

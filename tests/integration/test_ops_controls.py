@@ -58,7 +58,9 @@ async def test_drained_deployment_gets_no_new_calls_and_ends_the_running_ones() 
         assert await served_by(stand) == "one/b"
         gate.set()
         assert (await running).is_whole
-        assert (await view(stand, "one/a"))["hold"]["who"] == "ann from 127.0.0.1"
+        seen = await view(stand, "one/a")
+        assert (seen["hold"]["who"], seen["health"]) == ("ann from 127.0.0.1", "degraded")
+        assert seen["why"] == ["drained by an operator"]
         await change(stand.url, "deployments/return", deployment="one/a")
         assert await served_by(stand) == "one/a"
 

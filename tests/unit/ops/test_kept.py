@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from llm_guard.ops.kept import Known
+from llm_guard.deployment import Hold
+from llm_guard.ops.kept import Known, _hold, _kept_hold
 from llm_guard.policy.alert_silences import Silence
 from tests.unit.ops.alert_world import World
 
@@ -31,3 +32,14 @@ def test_end_is_the_same_at_each_look_until_the_clock_is_set() -> None:
     assert known_.gather() == first
     world.clock._wall_offset_s += 3600
     assert known_.gather().silences[0].until == world.clock.wall() + 60
+
+
+def test_bench_that_outlives_a_restart_ends_at_the_same_time_of_day() -> None:
+    """The monotonic clock begins anew with the machine, so each process has an offset of its own."""
+    benched = Hold("benched", "an outage", "ann", 1_800_000_000.0, 1060.0)
+    drained = Hold("drained", "an upgrade", "bob", 1_800_000_001.0, None)
+    before_s, after_s = 1_799_999_000.0, 1_799_999_990.0
+    assert _hold(_kept_hold("a/x", benched, before_s), after_s) == (
+        "a/x", Hold("benched", "an outage", "ann", 1_800_000_000.0, 70.0),
+    )  # fmt: skip
+    assert _hold(_kept_hold("a/x", drained, before_s), after_s) == ("a/x", drained)

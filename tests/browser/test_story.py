@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import re
-import signal
 import sys
 import time
 from asyncio.subprocess import PIPE
@@ -47,7 +46,7 @@ async def mock() -> AsyncIterator[str]:
     try:
         yield (await process.stderr.readline()).decode().split()[-1]
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # SIGINT is ignored by processes of a background job
         await process.wait()
 
 

@@ -15,6 +15,7 @@ from tests.chaos.sinks import never_accepting, refusing
 from tests.chaos.stand import config_of, facing, standing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import END, Close, Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.fakes.waiting import eventually
 
 RETRY = {"max_attempts": 3}
 OK = b'{"id": "made", "output": []}'
@@ -109,7 +110,7 @@ async def test_upload_reaches_a_provider_that_comes_up_between_two_attempts() ->
     with refusing() as (url, held):
         async with standing(config_of(url, retry=retry)) as stand:
             asking = asyncio.create_task(ask(stand.url, "/v1/files", FORM, MULTIPART))
-            await asyncio.wait([asking], timeout=0.1)
+            await eventually(lambda: stand.deployment("one").host.snapshot(time.monotonic()).failures)
             async with ScriptedProvider([whole(200, OK)], sock=held) as provider:
                 reply = await asking
             assert (reply.status, reply.body) == (200, OK)

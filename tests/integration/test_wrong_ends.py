@@ -214,7 +214,7 @@ async def test_large_answer_that_begins_like_none_is_a_failed_attempt(
 
 
 @pytest.mark.parametrize("content_type", ["text/html; charset=utf-8", "application/json", "text/plain"])
-@pytest.mark.parametrize("path", ["/v1/threads", "/v1/rerank"])
+@pytest.mark.parametrize("path", ["/v1/threads", "/v1/ocr"])
 async def test_page_is_no_answer_to_a_client_that_accepts_json(path: str, content_type: str) -> None:
     page = whole(200, PAGE, {"content-type": content_type})
     async with facing([page], [page]) as (stand, _):

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -276,17 +276,21 @@ def cost_of(act: Callable[[], object], times: int = 2) -> float:
     return min(costs)
 
 
-@cache
 def cost_of_a_look_at_each_byte() -> float:
     """Returns the unit of cost: one match of a regular expression for each of 200,000 bytes."""
     text = b"a " * 100_000
-    return cost_of(lambda: list(re.finditer(b".", text)), 5)
+    return cost_of(lambda: list(re.finditer(b".", text)))
+
+
+def is_cheap(act: Callable[[], object]) -> bool:
+    """Returns whether `act` takes a fraction of the unit, measured beside it: processors that are shared get slower and
+    faster."""
+    return any(cost_of(act) <= MOST_SHARE * cost_of_a_look_at_each_byte() for _ in range(5))
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 503])
 def test_no_error_body_keeps_the_classifier_busy(status: int) -> None:
     """C82: reading 200 kB of any of these takes a fraction of the time that one match per byte takes."""
-    most_s = MOST_SHARE * cost_of_a_look_at_each_byte()
     size = 200_000
     rules = tuple(
         user_rule(FailureKind.OVERLOADED, message=message)
@@ -298,8 +302,8 @@ def test_no_error_body_keeps_the_classifier_busy(status: int) -> None:
     ):  # fmt: skip
         text = piece * (size // len(piece))
         for body in (text + b"!", b'{"error":{"message":"' + text + b'!"}}'):
-            assert cost_of(partial(classify_answer, status, {}, body, 0.0, rules=rules)) <= most_s, piece
-            assert cost_of(partial(classify_event, body, rules=rules)) <= most_s, piece
+            assert is_cheap(partial(classify_answer, status, {}, body, 0.0, rules=rules)), piece
+            assert is_cheap(partial(classify_event, body, rules=rules)), piece
 
 
 def test_pattern_of_an_operators_is_words_and_never_a_regular_expression() -> None:
@@ -315,8 +319,7 @@ def test_no_header_keeps_the_classifier_busy(name: str) -> None:
     for piece in ("9", "1h", " ", "a", "1.", "r=1;", '"a";', "Mon, ", "-", ":"):
         value = (piece * 30_000)[:30_000]
         headers = {name: value, "x-ratelimit-limit": value}
-        most_s = MOST_SHARE * cost_of_a_look_at_each_byte()
-        assert cost_of(partial(classify_answer, 429, headers, b"{}", 0.0)) <= most_s, piece
+        assert is_cheap(partial(classify_answer, 429, headers, b"{}", 0.0)), piece
 
 
 # verification of the provider

@@ -125,8 +125,8 @@ def next_step(
         return FallBack() if has_next and kind.can_fall_back else GiveUp(obstacle)
     is_late = has_other_model and now + wait_s > fallback_at
     is_slow = kind in _SLOW
-    prefers_peer = has_peer and (is_hint or is_slow or (kind in _BUSY and has_free_peer))
-    prefers_peer = prefers_peer or (has_free_same_model and wait_s > _MOMENT_S)
+    is_faster_elsewhere = has_free_same_model and wait_s > _MOMENT_S
+    prefers_peer = is_faster_elsewhere or (has_peer and (is_hint or is_slow or (kind in _BUSY and has_free_peer)))
     if kind.can_fall_back and (prefers_peer or is_late or (is_slow and has_other_model)):
         is_last = is_slow or is_late or settings.fallback_after == 0
         return FallBack(back_after_s=wait_s, is_hint=is_hint, is_last=is_last)

@@ -261,7 +261,7 @@ async def test_cookie_of_one_callers_answer_reaches_no_other_callers_request() -
 
 
 MOST_SHARE = 0.25
-"""Fraction of `cost_of_a_look_at_each_byte`: six times the cost of the worst of these. A quadratic pattern takes
+"""Fraction of `cost_of_a_look_at_each_byte`: more than twice the cost of the worst of these. A quadratic pattern takes
 thousands of times that unit."""
 
 

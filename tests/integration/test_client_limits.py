@@ -180,6 +180,7 @@ async def test_deferred_calls_use_what_their_key_may_use_and_wait_until_they_may
         refused = await send(stand)
         assert (refused.status, refused.headers["x-llm-guard-refused-by"]) == (429, "client_limit")
         assert await eventually_failed(stand, promised) == "client_limit_exceeded"
+        await eventually(lambda: len(provider.requests) > 0)  # the slot is held from before the connection
         assert len(provider.requests) == 1
         go_on.set()
         key = {"authorization": "Bearer k-app"}

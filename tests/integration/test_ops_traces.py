@@ -69,6 +69,18 @@ def value(said: Any) -> Any:
     return [value(each) for each in said.array_value.values] if kind == "array_value" else getattr(said, kind)
 
 
+@pytest.fixture(autouse=True)
+async def exporter_threads_end_with_their_test(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """A thread that still retries would reach the sockets of later tests."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1")
+    yield
+    await eventually(lambda: not exporter_threads(), within_s=20)
+
+
+def exporter_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "traces" or "Otel" in thread.name]
+
+
 @asynccontextmanager
 async def traced(
     *scripts: tuple[Step, ...], traces: Mapping[str, Any] | None = None, **sections: Any
@@ -256,7 +268,6 @@ async def test_collector_that_is_gone_is_a_word_in_the_log(monkeypatch: pytest.M
 
 
 async def test_reload_switches_traces_on_and_off() -> None:
-    before = set(threading.enumerate())
     async with ScriptedProvider(TAKEN) as collector, facing(*[CHAT.ok] * 3) as (stand, provider):
         on = config_of(provider.url, ops={"traces": {"endpoint": f"{collector.url}/v1/traces"}})
         await CHAT.ask(stand.url)
@@ -267,7 +278,7 @@ async def test_reload_switches_traces_on_and_off() -> None:
         await CHAT.ask(stand.url)
         assert [each is not None for each in passed_on(provider)] == [False, True, False]
         await eventually(lambda: len(collector.requests) == 1, within_s=5)
-        await eventually(lambda: not {each for each in set(threading.enumerate()) - before if "Otel" in each.name})
+        await eventually(lambda: not exporter_threads())
 
 
 PROMPT, ANSWER, KEY = "CANARY-prompt-51c2", "CANARY-answer-77aa", "sk-CANARY-key-30b1"

@@ -197,7 +197,11 @@ async def test_proxy_of_the_environment_is_used(client: WebhookClient, monkeypat
 
 
 async def test_name_that_does_not_exist_is_a_problem(client: WebhookClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_asked: object, **_more: object) -> object:
+    look_up = socket.getaddrinfo
+
+    def fail(host: str, *rest: Any, **more: Any) -> object:
+        if host != "hooks.example":  # other lookups of this process
+            return look_up(host, *rest, **more)
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
@@ -208,10 +212,17 @@ async def test_name_that_does_not_exist_is_a_problem(client: WebhookClient, monk
 async def test_name_is_looked_up_and_asked_at_its_address(
     client: WebhookClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    look_up = socket.getaddrinfo
     async with ScriptedProvider([whole()]) as receiver:
         port = int(receiver.url.rsplit(":", 1)[1])
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_asked, **_more: found)
+
+        def find(host: str, *rest: Any, **more: Any) -> object:
+            if host != "hooks.example":  # other lookups of this process
+                return look_up(host, *rest, **more)
+            return found
+
+        monkeypatch.setattr(socket, "getaddrinfo", find)
         assert (await post(client, f"http://hooks.example:{port}/x")).is_delivered
         assert b"\r\nHost: hooks.example" in receiver.requests[0]
 
@@ -223,7 +234,7 @@ async def test_name_server_that_hangs_costs_one_thread_and_holds_nobody_up(
     look_up = socket.getaddrinfo
 
     def hang(host: str, *rest: Any, **more: Any) -> object:
-        if host != "hooks.example":  # other look-ups of this process
+        if host != "hooks.example":  # other lookups of this process
             return look_up(host, *rest, **more)
         asked.append(host)
         goes_on.wait(10)

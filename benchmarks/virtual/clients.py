@@ -14,6 +14,7 @@ from llm_guard.call import Inbox
 from llm_guard.dialect import DialectName
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
+from llm_guard.gateway.request_fields import RequestFields
 from llm_guard.gateway.server import Gateway
 from llm_guard.mock.load_retries import SdkRetries
 
@@ -78,7 +79,7 @@ class ClientCall:
         return self.ended_at - self.arrived_at
 
 
-def fields_of(load: Load, number: int, length: int) -> list[tuple[bytes, bytes]]:
+def fields_of(load: Load, number: int, length: int) -> RequestFields:
     """Headers of a request, as parsed by the listener."""
     fields = [
         (b"host", b"gateway"),
@@ -89,7 +90,7 @@ def fields_of(load: Load, number: int, length: int) -> list[tuple[bytes, bytes]]
     ]
     if load.patience_s is not None:
         fields += [(b"x-stainless-read-timeout", b"%g" % load.patience_s), (b"x-stainless-retry-count", b"0")]
-    return fields
+    return RequestFields.read(fields, is_head_long=False)
 
 
 def _keys(load: Load) -> list[tuple[bytes, bytes]]:

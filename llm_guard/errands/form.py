@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 
 from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.errands.credentials import Presented, plain_headers, plain_query
 from llm_guard.gateway import headers as header_rules
+from llm_guard.gateway.caller_digests import digests_of
 from llm_guard.gateway.refusals import own_words
 from llm_guard.outcome import Beyond, Failure, Refusal
 from llm_guard.policy.caller import PRIORITIES
@@ -130,13 +130,7 @@ def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
         client_key=kept.client,
     )
     names = header_rules.lower_names(call.headers)
-    call.key_digest = _digest(header_rules.caller_keys(call.headers, names))
-    account = header_rules.account(call.headers, names)
-    call.account_digest = _digest(account) if account else ""
+    caller = digests_of(call.headers, names)
+    call.key_digest, call.account_digest = caller.key_digest, caller.account_digest
     call.beyond = Beyond(promise=kept.id, errand="later") if is_later else Beyond(letter=kept.id, errand="requeue")
     return call
-
-
-def _digest(texts: list[str]) -> str:
-    """Hashes keys the same way as the gateway does to tell callers apart."""
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()

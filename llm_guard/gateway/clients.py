@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from urllib.parse import unquote_plus
 
 from llm_guard.call import Call
 from llm_guard.config import Config
-from llm_guard.gateway import headers as header_rules
 from llm_guard.gateway.digests import digest
+from llm_guard.gateway.request_fields import RequestFields
 from llm_guard.outcome import Refusal
 from llm_guard.policy.caller import PRIORITIES, priority
 from llm_guard.policy.scope import Scope, Sent, model_in_path
@@ -32,26 +31,24 @@ class Clients:
         self._known = {digest(each.key): each for each in keys}
         self._scopes = {each.name: Scope(each.allow.models, each.allow.paths) for each in keys}
 
-    def admit(self, call: Call, names: Mapping[str, str]) -> Refusal | None:
+    def admit(self, call: Call, fields: RequestFields) -> Refusal | None:
         """Sets the call's client key and priority. Refuses an unknown key, and a path that the key does not allow.
 
-        `names`: the headers by lower-case name. Without client keys all callers are admitted, but none with priority
-        `high`.
+        Without client keys all callers are admitted, but none with priority `high`.
         """
-        requested = priority(names.get("x-llm-guard-priority") or None)
+        requested = priority(fields.names.get("x-llm-guard-priority") or None)
         if requested is None:
             return _INVALID_PRIORITY
-        if account := header_rules.account(call.headers, names):
-            call.account_digest = digest("\n".join(account)).hex()
-        keys = header_rules.caller_keys(call.headers, names)
+        caller = fields.caller
+        call.account_digest = caller.account_digest
         if not self._known:
-            call.key_digest = digest("\n".join(keys)).hex()
+            call.key_digest = caller.key_digest
             call.priority = max(requested, PRIORITIES["normal"])
             return None
-        if len(keys) > 1 and header_rules.has_rival_keys(call.headers):
+        if caller.are_rival:
             return _UNKNOWN
-        for key in keys:
-            known = self._known.get(digest(key))
+        for key in caller.keys:
+            known = self._known.get(key)
             if known is not None:
                 call.client_key = known.name
                 call.priority = max(requested, PRIORITIES[known.priority])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from llm_guard.call import Headers, Inbox
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
+from llm_guard.gateway.request_fields import RequestFields
 
 MOST_BYTES = 64 * 1024**2
 """Default limit of a collected body; a larger response is broken off."""
@@ -31,7 +32,7 @@ class Recording:
 
     def reply(self, method: str = "POST") -> Reply:
         """Returns the reply to write to, once. It speaks HTTP/1.0, so that the body has no chunk framing."""
-        request = Request(method, "/", "1.0", [])
+        request = Request(method, "/", "1.0", RequestFields((), {}))
         request.complete()
         return Reply(request, self)
 

@@ -10,15 +10,12 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote
 
-from llm_guard.call import Headers
 from llm_guard.gateway.asked import BadRequest
+from llm_guard.gateway.request_fields import MAX_LINE_BYTES, RequestFields
 from llm_guard.policy.memo import Memo
 
-MAX_FIELDS = 128
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
-MAX_LINE_BYTES = 1 << 14
-"""Longest accepted target, and longest header."""
 _UNREAD_BYTES = 1 << 18
 """The most of a body that is read ahead of its reader."""
 _TINY_PIECES = 4096
@@ -34,19 +31,16 @@ class Request:
     """The head of a request, and its body as it arrives."""
 
     __slots__ = (
-        "_error", "_pieces", "_pieces_count", "_resume", "_unread", "_waiter", "content_length", "has_arrived",
-        "headers", "is_keep_alive", "method", "names", "path", "query", "received_bytes", "version",
+        "_error", "_pieces", "_pieces_count", "_resume", "_unread", "_waiter", "content_length", "fields",
+        "has_arrived", "headers", "is_keep_alive", "method", "names", "path", "query", "received_bytes", "version",
     )  # fmt: skip
 
-    def __init__(
-        self, method: str, target: str, version: str, fields: list[tuple[bytes, bytes]], *, is_head_long: bool = True
-    ) -> None:
-        """Raises BadRequest. Header lengths are checked only if `is_head_long`: in a short head none can be too
-        long."""
+    def __init__(self, method: str, target: str, version: str, fields: RequestFields) -> None:
         self.method = method
         self.path, _, self.query = target.partition("?")
         self.version = version
-        self.headers, self.names = _read_fields(fields, is_head_long)
+        self.fields = fields
+        self.headers, self.names = fields.headers, fields.names
         self.content_length = int(self.names.get("content-length", "0"))
         """Value of Content-Length; also 0 if the body is chunked."""
         self.is_keep_alive = True
@@ -171,36 +165,6 @@ def _is_crooked(path: str) -> bool:
     return False
 
 
-def _read_fields(fields: list[tuple[bytes, bytes]], is_head_long: bool) -> tuple[Headers, dict[str, str]]:
-    """Returns the header fields in order, and the first value of each by its lower-case name.
-
-    Drops fields with an underscore: to a CGI or WSGI upstream `X_Api_Key` is the same as `X-Api-Key`.
-    """
-    if len(fields) > MAX_FIELDS:
-        raise BadRequest(431, "head_too_large", f"more than {MAX_FIELDS} headers")
-    if is_head_long and any(len(raw) + len(raw_value) > MAX_LINE_BYTES for raw, raw_value in fields):
-        raise BadRequest(431, "head_too_large", "a header is too long")
-    headers = []
-    names: dict[str, str] = {}
-    for raw, raw_value in fields:
-        written, lower = _spellings_of[raw]
-        if not lower:
-            continue
-        value = raw_value.decode("latin-1").rstrip(" \t")
-        headers.append((written, value))
-        if lower not in names:
-            names[lower] = value
-        elif lower == "host":
-            raise BadRequest(400, "invalid_host", "there are two Host headers")
-    return tuple(headers), names
-
-
-def _spellings(raw: bytes) -> tuple[str, str]:
-    """Returns a header's name as written and in lower case; the latter is "" if the header is to be dropped."""
-    written = raw.decode("latin-1")
-    return written, "" if "_" in written else written.lower()
-
-
 def _is_plain_path(path: str) -> bool:
     return path == "/" or _PATH.fullmatch(path) is not None
 
@@ -209,6 +173,5 @@ def _is_host(host: str) -> bool:
     return _HOST.fullmatch(host) is not None
 
 
-_spellings_of = Memo(_spellings)
 _is_plain = Memo(_is_plain_path)
 _is_known_host = Memo(_is_host)

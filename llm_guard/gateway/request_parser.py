@@ -10,7 +10,8 @@ from typing import Protocol
 import httptools
 
 from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.request import MAX_FIELDS, MAX_LINE_BYTES, Request, check_head
+from llm_guard.gateway.request import Request, check_head
+from llm_guard.gateway.request_fields import MAX_FIELDS, MAX_LINE_BYTES, RawFields, RequestFields
 
 _MAX_HEAD_BYTES = 1 << 16
 _SLICE_BYTES = 1 << 12
@@ -39,8 +40,8 @@ class RequestParser:
     """Parses the requests of one connection. httptools calls the `on_...` methods."""
 
     __slots__ = (
-        "_bad", "_fields", "_framing_bytes", "_head_bytes", "_parser", "_taker", "_target", "_unupgraded", "is_in_head",
-        "reading",
+        "_bad", "_fields", "_framing_bytes", "_head_bytes", "_last", "_parser", "_taker", "_target", "_unupgraded",
+        "is_in_head", "reading",
     )  # fmt: skip
 
     def __init__(self, taker: Taker) -> None:
@@ -51,7 +52,9 @@ class RequestParser:
         """The request with the body that is being parsed."""
         self._head_bytes = self._framing_bytes = 0
         self._target = b""
-        self._fields: list[tuple[bytes, bytes]] = []
+        self._fields: RawFields = []
+        self._last: RequestFields | None = None
+        """The fields of the latest request."""
         self._bad: BadRequest | None = None
         self._unupgraded: Request | None = None
         """A request for an upgrade that is not granted; its body is still to be parsed."""
@@ -153,14 +156,14 @@ class RequestParser:
             reading.complete()
             self._taker.on_whole(reading)
 
-    def _take(self, target: bytes, fields: list[tuple[bytes, bytes]]) -> None:
+    def _take(self, target: bytes, fields: RawFields) -> None:
         parser = self._parser
         # `_head_bytes` does not count the slice that is being parsed.
         is_head_long = self._head_bytes + _SLICE_BYTES > MAX_LINE_BYTES
         version = parser.get_http_version()
-        request = Request(
-            parser.get_method().decode(), target.decode("latin-1"), version, fields, is_head_long=is_head_long
-        )
+        known = self._last.next(fields) if self._last is not None else None
+        self._last = known or RequestFields.read(fields, is_head_long=is_head_long)
+        request = Request(parser.get_method().decode(), target.decode("latin-1"), version, self._last)
         check_head(request)
         request.is_keep_alive = request.version == "1.1" and parser.should_keep_alive()
         if parser.should_upgrade():

@@ -305,7 +305,7 @@ class Gateway:
         if (bad := objection(reply.request)) is not None:
             reply.closes_connection = True  # the framing of such a request cannot be trusted either
             return refusal_of(bad)
-        return self._clients.admit(call, reply.request.names)
+        return self._clients.admit(call, reply.request.fields)
 
     # receive: the body, once, bounded
 

@@ -10,6 +10,7 @@ import pytest
 from llm_guard.errands import form
 from llm_guard.gateway.asked import Asked
 from llm_guard.gateway.recording import Recording
+from llm_guard.gateway.request_fields import RequestFields
 from llm_guard.gateway.serving import Serving
 from llm_guard.gateway.spool import Spool
 from llm_guard.gateway.stored_body import StoredBody
@@ -285,12 +286,12 @@ async def test_kept_call_is_made_by_what_its_key_may_call_now() -> None:
 
 async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_gateway() -> None:
     async with world() as it:
-        assert it.gateway._clients.admit(it.call(), {}) is None
+        assert it.gateway._clients.admit(it.call(), RequestFields((), {})) is None
         client = {"name": "app", "key": "k-app"}
         other = World(KeptInMemory(), server={"max_body": "3MiB", "client_keys": [client]})
         it.gateway.adopt(Serving(other.config, compile_routes(other.config, it.clock.now())))
         assert it.gateway._body_limits.of(it.call(), Recording().reply()).max_bytes == 3 << 20
-        refusal = it.gateway._clients.admit(it.call(), {})
+        refusal = it.gateway._clients.admit(it.call(), RequestFields((), {}))
         assert refusal is not None
         assert refusal.code == "invalid_api_key"
 

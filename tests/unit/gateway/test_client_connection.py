@@ -106,7 +106,7 @@ class Stand:
             await reply.send(bad.status, "", [], bad.code.encode())
             return
         self.served.append((request.path, body))
-        self.seen.append(request.names)
+        self.seen.append(dict(request.names))
         await self.go_on.wait()
         await reply.send(200, "", [], request.path.encode())
 

@@ -10,6 +10,7 @@ from llm_guard.config import parse_config
 from llm_guard.gateway.asked import NOTHING
 from llm_guard.gateway.clients import Clients, check_model
 from llm_guard.gateway.noting import note_asked
+from llm_guard.gateway.request_fields import RequestFields
 from llm_guard.policy.caller import PRIORITIES
 from llm_guard.policy.repeat import Repeatable
 from llm_guard.routes import compile_routes
@@ -30,7 +31,12 @@ def admitted_priority(config: str, key: str, requested: str | None) -> str:
     if requested is not None:
         headers.append(("x-llm-guard-priority", requested))
     call = Call("lg-1", "openai", "POST", "/v1/chat/completions", "", tuple(headers), 0.0)
-    assert Clients(parse_config(UPSTREAMS + config, "test.yaml", {})).admit(call, dict(headers)) is None
+    assert (
+        Clients(parse_config(UPSTREAMS + config, "test.yaml", {})).admit(
+            call, RequestFields(tuple(headers), dict(headers))
+        )
+        is None
+    )
     return {number: name for name, number in PRIORITIES.items()}[call.priority]
 
 
@@ -76,7 +82,7 @@ def test_query_names_one_model_if_the_key_allows_certain_models_only(query: str,
     config = parse_config(UPSTREAMS + keys, "test.yaml", {})
     headers = {"authorization": "Bearer k-app"}
     call = Call("lg-1", "openai", "GET", "/v1/realtime", query, tuple(headers.items()), 0.0)
-    assert Clients(config).admit(call, headers) is None
+    assert Clients(config).admit(call, RequestFields(call.headers, headers)) is None
     note_asked(call, NOTHING, Repeatable({}))
     refusal = check_model(call, compile_routes(config, 0.0))
     assert (None if refusal is None else refusal.code) == refused

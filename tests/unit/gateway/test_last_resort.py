@@ -73,7 +73,7 @@ class Play:
         self.call = Call("lg-1", "openai", "POST", path, "", (), 0.0, body, model="gpt", route=route)
         self.recording = Recording()
         self.reply = self.recording.reply()
-        self.reply.request.names.update(headers or {})
+        self.reply.request.names = headers or {}
         self.last_resort = LastResort(self.clock)
         self.last_resort.keeper = self.desk
         self.last_resort.cache = cast("AnswerCache", self.desk)

@@ -13,6 +13,7 @@ from llm_guard.dialect import DIALECTS
 from llm_guard.gateway.relay import relay
 from llm_guard.gateway.reply import Connection, Reply
 from llm_guard.gateway.request import Request
+from llm_guard.gateway.request_fields import RequestFields
 from llm_guard.gateway.stream_view import view_of
 from llm_guard.policy.deadline import TimeoutSettings
 from llm_guard.policy.stream import ENDING_S
@@ -75,7 +76,7 @@ async def relayed(
     held = view.feed(b"".join(form.preamble) + form.token)
     opened = Opened(200, "OK", (("content-type", "text/event-stream"),), held, exchange, view)
     connection = SlowConnection(clock, takes_s)
-    request = Request("POST", form.path, "1.1", [(b"Host", b"a")])
+    request = Request("POST", form.path, "1.1", RequestFields((("Host", "a"),), {"host": "a"}))
     request.complete()
     reply = Reply(request, cast("Connection", connection))
     served = Served(opened, Attempt(target, clock.now()), leave_for(target))

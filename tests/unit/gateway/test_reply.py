@@ -10,6 +10,7 @@ import pytest
 from llm_guard.gateway.model_field import BadRequest
 from llm_guard.gateway.reply import Connection, Reply, bare_answer
 from llm_guard.gateway.request import Request
+from llm_guard.gateway.request_fields import RequestFields
 
 TYPE = ("Content-Type", "text/plain")
 
@@ -42,7 +43,7 @@ class FakeConnection:
 
 
 def reply_to(method: str = "GET", version: str = "1.1", **facts: Any) -> tuple[Reply, FakeConnection]:
-    request = Request(method, "/v1/x", version, [(b"Host", b"a")])
+    request = Request(method, "/v1/x", version, RequestFields((("Host", "a"),), {"host": "a"}))
     request.is_keep_alive = version == "1.1"
     request.complete()
     for name, value in facts.items():

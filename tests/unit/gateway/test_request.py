@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llm_guard.gateway.model_field import BadRequest
 from llm_guard.gateway.request import Request, check_head, objection
+from llm_guard.gateway.request_fields import RequestFields
 from llm_guard.gateway.request_parser import RequestParser
 
 HOST = (b"Host", b"gateway.test:8080")
@@ -18,7 +19,7 @@ HOST = (b"Host", b"gateway.test:8080")
 def request(
     target: str = "/v1/models", *fields: tuple[bytes, bytes], method: str = "GET", version: str = "1.1"
 ) -> Request:
-    return Request(method, target, version, list(fields or (HOST,)))
+    return Request(method, target, version, RequestFields.read(list(fields or (HOST,)), is_head_long=True))
 
 
 @pytest.mark.parametrize(

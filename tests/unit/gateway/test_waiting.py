@@ -10,6 +10,7 @@ import pytest
 from llm_guard.call import Call
 from llm_guard.gateway.reply import Reply
 from llm_guard.gateway.request import Request
+from llm_guard.gateway.request_fields import RequestFields
 from llm_guard.gateway.waiting import Waiting
 from llm_guard.policy.stream import WaitingSettings
 from tests.fakes.clock import ManualClock
@@ -24,7 +25,7 @@ class FakeReply(Reply):
     def __init__(
         self, error: Exception | None = None, *, is_stuck: bool = False, has_arrived: bool = True
     ) -> None:  # fmt: skip
-        self.request = Request("POST", "/v1/chat/completions", "1.1", [])
+        self.request = Request("POST", "/v1/chat/completions", "1.1", RequestFields((), {}))
         if has_arrived:
             self.request.complete()
         self.has_begun = False

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_guard.gateway.request import Request
+from llm_guard.gateway.request_fields import RequestFields
 from llm_guard.ops.pages import Refused
 from llm_guard.ops.websocket import (
     BINARY,
@@ -64,7 +65,7 @@ def asking(**changed: str | None) -> Request:
             del fields[key]
         else:
             fields[key] = value.encode()
-    return Request("GET", "/admin/events/ws", "1.1", list(fields.items()))
+    return Request("GET", "/admin/events/ws", "1.1", RequestFields.read(list(fields.items()), is_head_long=False))
 
 
 def test_key_is_answered_as_in_the_rfc() -> None:

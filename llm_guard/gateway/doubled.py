@@ -32,17 +32,12 @@ def check_single_model(call: Call, asked: Asked) -> None:
     body = call.body
     is_doubled = asked.is_model_doubled
     if isinstance(body, bytes) and not call.content_encoding and body.lstrip().startswith(b"{"):
-        is_doubled = is_doubled or _is_doubtful(body, asked)
+        # If `model` is there, once, only its own name could be repeated: the parsed fields show every other name.
+        is_plain = asked.model is not None and body.count(_PLAIN) == 1 and not _has_escaped_letter(body)
+        is_doubled = is_doubled or (not is_plain and names_more_models(body))
     if is_doubled:
         message = "this API key may name one model only: write `model` once, and neither `models` nor `fallbacks`"
         raise BadRequest(400, "invalid_model", message, "model")
-
-
-def _is_doubtful(document: bytes, asked: Asked) -> bool:
-    """Returns whether a JSON object names several models, although its parsed fields show at most one."""
-    if asked.model is not None and document.count(_PLAIN) == 1 and not _has_escaped_letter(document):
-        return False  # only `model` itself could be repeated: the fields show every other name
-    return names_more_models(document)
 
 
 def names_more_models(document: bytes) -> bool:

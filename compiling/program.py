@@ -27,9 +27,9 @@ HOT = (
     "gateway.upstream_connection", "gateway.upstream_exchange", "gateway.waiting", "gateway.way",
     "policy.bench", "policy.breaker", "policy.breaker_settings", "policy.caller", "policy.cut_epoch", "policy.deadline",
     "policy.evidence", "policy.gate", "policy.gcra", "policy.header_rate", "policy.hedge", "policy.hold",
-    "policy.itinerary", "policy.latency", "policy.learned_rate", "policy.limiter", "policy.line", "policy.opening",
-    "policy.pacer", "policy.quota_probes", "policy.rate_growth", "policy.rate_hints", "policy.recent", "policy.repeat",
-    "policy.retry_budget", "policy.transition",
+    "policy.itinerary", "policy.known_quota", "policy.latency", "policy.learned_rate", "policy.limiter", "policy.line",
+    "policy.opening", "policy.pacer", "policy.quota_probes", "policy.rate_growth", "policy.rate_hints", "policy.recent",
+    "policy.repeat", "policy.retry_budget", "policy.transition",
 )  # fmt: skip
 """Modules that every call or every chunk passes through, and their data. Compiling others gains nothing."""
 

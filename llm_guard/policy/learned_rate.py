@@ -11,6 +11,7 @@ from typing import Literal
 
 from llm_guard.policy.cut_epoch import CutEpoch
 from llm_guard.policy.gcra import LOWEST_RATE, Bucket
+from llm_guard.policy.known_quota import KnownQuota
 from llm_guard.policy.pace_evidence import Accepted
 from llm_guard.policy.quota_probes import ACCEPTED_AFTER_S, QuotaProbes
 from llm_guard.policy.rate_growth import CUT, PROBE_RATE, RateGrowth, slow_start_s
@@ -48,7 +49,8 @@ class LearnedRate:
     - `opening`: slow start. The rate doubles every half a second while calls wait, until the next cut.
     - `quota`: the rate accepted in the last minute, kept only while something is accepted; otherwise it is a stop.
       While all calls are accepted at that rate, openings probe whether the quota has grown, at growing intervals. What
-      an opening used too early is paid back by a pause.
+      an opening used too early is paid back by a pause. A quota is known for longer than its rate (`KnownQuota`):
+      after the rate was forgotten, the first 429 that fits it restores the rate.
 
     Calls count as accepted when they enter, and no longer when they get a 429, because other responses may take a
     minute.
@@ -56,8 +58,8 @@ class LearnedRate:
 
     __slots__ = (
         "_accepted", "_accepted_at_begin", "_accepted_in_a_row", "_answers", "_bucket", "_epoch", "_growth",
-        "_is_unconfirmed", "_limited_in_a_row", "_limited_since", "_phase", "_phase_at", "_probe_at", "_quota_probes",
-        "rate", "since",
+        "_is_unconfirmed", "_known_quota", "_limited_in_a_row", "_limited_since", "_phase", "_phase_at", "_probe_at",
+        "_quota_probes", "rate", "since",
     )  # fmt: skip
 
     def __init__(self, bucket: Bucket, now: float) -> None:
@@ -70,6 +72,7 @@ class LearnedRate:
         self._accepted = Accepted()
         self._growth = RateGrowth()
         self._quota_probes = QuotaProbes()
+        self._known_quota = KnownQuota()
         self._accepted_in_a_row = 0
         """Responses since the last 429."""
         self._limited_in_a_row = 0
@@ -162,6 +165,8 @@ class LearnedRate:
         if self._phase == "stopped":
             return
         if self._phase == "quota" and is_of_phase:
+            if self._answers and self._limited_in_a_row == 1:
+                self._known_quota.note(self._accepted.rate(now), now)
             self._quota_probes.note_rate_limited(self._answers)
             self._back_off(now)
         elif self._quota_probes.is_running and is_of_phase and self._return_to_quota(now):
@@ -201,8 +206,9 @@ class LearnedRate:
             self._growth.limit_slow_start(ceiling, calls)
 
     def release(self, now: float) -> None:
-        """Forgets the rate and the recent 429s."""
+        """Forgets the rate, a known quota and the recent 429s."""
         self.forget()
+        self._known_quota.forget()
         self._epoch.recent.restart(now)
 
     def forget(self) -> None:
@@ -277,13 +283,18 @@ class LearnedRate:
         rate = self._quota_probes.end(accepted, self.rate or 0.0, self._accepted.rate(now))
         if rate is None:
             return False
+        self._known_quota.note(self._accepted.rate(now), now)
+        self._resume_quota(rate, self._quota_probes.taken(accepted), now)
+        return True
+
+    def _resume_quota(self, rate: float, taken: int, now: float) -> None:
+        """Returns to a quota of that rate, of which `taken` calls were taken too early: a pause pays them back."""
         self.rate = rate
         self._growth.begin_recovery(rate, now)
         self._bucket.restart(rate, now)
-        self._bucket.pause(now + min(_MOST_REPAID_S, self._quota_probes.taken(accepted) / rate))
+        self._bucket.pause(now + min(_MOST_REPAID_S, taken / rate))
         self._epoch.begin(now)
         self._begin("quota", now)
-        return True
 
     # Cuts
 
@@ -291,7 +302,11 @@ class LearnedRate:
         """Cuts the rate if the 429 for the call that went at `entered_at` completes the evidence."""
         epoch, rate = self._epoch, self.rate
         if rate is None:
-            if epoch.needs_first_cut(now):
+            quota = self._known_quota.recall(self._accepted.rate(now), now)
+            if quota is not None:
+                self.since = now
+                self._resume_quota(max(LOWEST_RATE, quota), 1, now)
+            elif epoch.needs_first_cut(now):
                 epoch.restart_background()
                 self._cut(epoch.first_accepted_rate(now), now)
         elif epoch.needs_cut(now):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from llm_guard.outcome import FailureKind as Kind
 from llm_guard.policy.codewords import plain_code
@@ -228,6 +229,10 @@ def _precedence(rule: Rule) -> int:
     return _PRECEDENCE.index(rule.kind) if rule.kind in _PRECEDENCE else len(_PRECEDENCE)
 
 
+def _believed_under(rule: Rule) -> frozenset[int]:
+    return rule.statuses or (_ANY if rule.code else _BELIEVED_UNDER.get(rule.kind, _ANY))
+
+
 class RuleBook:
     """All built-in rules, looked up by their codes, by one word of each phrase, and by the first group of each sense.
 
@@ -235,16 +240,20 @@ class RuleBook:
     only the status.
     """
 
-    __slots__ = ("_by_code", "_by_sense", "_by_word", "_first_sense", "_in_parts", "_phrases", "_rules", "_wordless")
+    __slots__ = (
+        "_believed_under", "_by_code", "_by_part", "_by_sense", "_by_word", "_first_sense", "_phrases", "_rules",
+        "_wordless",
+    )  # fmt: skip
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(sorted(rules, key=_rank))
         self._phrases = tuple(Phrase(rule.message) if rule.message else None for rule in self._rules)
+        self._believed_under = tuple(map(_believed_under, self._rules))
         self._by_code: dict[str, list[int]] = {}
         self._by_word: dict[str, list[int]] = {}
+        self._by_part: dict[str, list[int]] = {}
         self._by_sense: dict[str, list[int]] = {}
         self._wordless: list[int] = []
-        self._in_parts: list[int] = []
         self._first_sense = next(
             (index for index, rule in enumerate(self._rules) if rule.sense is not None or rule.is_weak),
             len(self._rules),
@@ -259,14 +268,14 @@ class RuleBook:
             elif phrase is not None and phrase.anchors:
                 self._by_word.setdefault(min(phrase.anchors, key=often.__getitem__), []).append(index)
             elif phrase is not None and phrase.pattern.isascii():
-                self._in_parts.append(index)
+                self._by_part.setdefault(phrase.part, []).append(index)
             else:
                 self._wordless.append(index)
 
     def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Rule | None:
         """Returns the rule that decides, or None. Each layer comes with its sentence as returned by `words_of`."""
         believed = status if status is not None and status >= 400 else IN_BAND
-        best = min(self._by_words(layers, believed, family), default=len(self._rules))
+        best = self._best_by_words(layers, believed, family)
         if best >= self._first_sense or _is_general(self._rules[best]):
             about = min(self._by_senses(layers, believed), default=len(self._rules))
             if about < best or (about < len(self._rules) and _outranks(self._rules[about], self._rules[best])):
@@ -284,9 +293,21 @@ class RuleBook:
 
     def _by_words(self, layers: Sequence[tuple[Layer, str]], believed: int, family: str) -> Iterator[int]:
         for layer, words in layers:
-            for index in self._candidates(layer, words):
+            for index in chain.from_iterable(self._candidates(layer, words)):
                 if self._holds(index, words, believed, family):
                     yield index
+
+    def _best_by_words(self, layers: Sequence[tuple[Layer, str]], believed: int, family: str) -> int:
+        """Returns the least that `_by_words` yields, without comparing what cannot be less; or the number of rules."""
+        best = len(self._rules)
+        for layer, words in layers:
+            for candidates in self._candidates(layer, words):
+                for index in candidates:
+                    if index >= best:
+                        break
+                    if self._holds(index, words, believed, family):
+                        best = index
+        return best
 
     def _by_senses(self, layers: Sequence[tuple[Layer, str]], believed: int) -> Iterator[int]:
         for layer, words in layers:
@@ -294,30 +315,25 @@ class RuleBook:
                 for word in wording.words & self._by_sense.keys():
                     for index in self._by_sense[word]:
                         found = self._rules[index].sense
-                        if self._is_believed(index, believed) and found is not None and found.holds(wording):
+                        if believed in self._believed_under[index] and found is not None and found.holds(wording):
                             yield index
 
-    # A phrase is looked up by its rarest word; a part of a word, or a script without spaces, is tried on every sentence
-    # that may have it.
-    def _candidates(self, layer: Layer, words: str) -> Iterable[int]:
+    # A phrase is looked up by its rarest word. A part of a word is looked for in every sentence, and a script without
+    # spaces is tried on every sentence that may have it.
+    def _candidates(self, layer: Layer, words: str) -> list[list[int]]:
+        """Returns lists of rules that may hold, each list in the order of rank."""
         by_code, by_word = self._by_code, self._by_word
-        for code in layer.codes:
-            yield from by_code.get(code, ())
-        for word in set(words.split()):
-            yield from by_word.get(word, ())
-        if words:
-            yield from self._in_parts
+        found = [by_code[code] for code in layer.codes if code in by_code]
+        found += [by_word[word] for word in set(words.split()) if word in by_word]
+        found += [rules for part, rules in self._by_part.items() if part in words]
         if not words.isascii():
-            yield from self._wordless
+            found.append(self._wordless)
+        return found
 
     def _holds(self, index: int, words: str, believed: int, family: str) -> bool:
-        rule, phrase = self._rules[index], self._phrases[index]
-        if rule.families and family not in rule.families:
+        if believed not in self._believed_under[index]:
             return False
-        if not self._is_believed(index, believed):
+        families, phrase = self._rules[index].families, self._phrases[index]
+        if families and family not in families:
             return False
         return phrase is None or phrase.matches(words)
-
-    def _is_believed(self, index: int, believed: int) -> bool:
-        rule = self._rules[index]
-        return believed in (rule.statuses or (_ANY if rule.code else _BELIEVED_UNDER.get(rule.kind, _ANY)))

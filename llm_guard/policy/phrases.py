@@ -11,7 +11,8 @@ MAX_MESSAGE_CHARS = 2000
 """Only this much of a sentence is compared: providers put their point first, and echo the caller's text last."""
 
 _WORD = re.compile(r"\w+")
-_QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*"|`[^`]*`)(?!\w)""")
+# Each alternative begins with its quotation mark: a search for a set of characters is many times faster.
+_QUOTED = re.compile(r"""'(?<!\w')[^']*'(?!\w)|"(?<!\w")[^"]*"(?!\w)|`(?<!\w`)[^`]*`(?!\w)""")
 
 
 def words_of(sentence: str, *, without_quotes: bool = False) -> str:
@@ -39,7 +40,7 @@ class Phrase:
     that word: `*limit*` finds "limits", `* limit *` does not.
     """
 
-    __slots__ = ("_ends_open", "_pieces", "_starts_open", "pattern")
+    __slots__ = ("_ends_open", "_is_part", "_pieces", "_starts_open", "pattern")
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -48,9 +49,12 @@ class Phrase:
         self._starts_open = not pieces[0]
         self._ends_open = not pieces[-1]
         self._pieces = tuple(piece for piece in pieces if piece)
+        self._is_part = self._starts_open and self._ends_open and len(self._pieces) == 1
 
     def matches(self, words: str) -> bool:
         """Returns whether a sentence, as returned by `words_of`, matches this phrase."""
+        if self._is_part:  # as most are
+            return self._pieces[0] in words
         at = 0
         last = len(self._pieces) - 1
         for index, piece in enumerate(self._pieces):
@@ -77,6 +81,11 @@ class Phrase:
                 words = piece.strip().split(" ")
                 found += words[piece[0] != " " : len(words) - (piece[-1] != " ")]
         return tuple(found)
+
+    @property
+    def part(self) -> str:
+        """The longest text that every matching sentence must have; "" for a phrase without words."""
+        return max(self._pieces, key=len, default="")
 
 
 def _piece(raw: str, is_first: bool, is_last: bool) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from llm_guard.policy.memo import Memo
+
 MAX_WORDS = 48
 """Providers put their point first; further on a message quotes the caller."""
 _MAX_LABEL_CHARS = 80
@@ -37,11 +39,10 @@ class Sense:
 
     def holds(self, wording: Wording) -> bool:
         words = wording.words
-        return (
-            words.isdisjoint(self.absent)
-            and not any(words.isdisjoint(group) for group in self.groups)
-            and (not self.subject or not wording.subject.isdisjoint(self.subject))
-        )
+        for group in self.groups:
+            if words.isdisjoint(group):
+                return False
+        return words.isdisjoint(self.absent) and (not self.subject or not wording.subject.isdisjoint(self.subject))
 
 
 def sense(groups: Iterable[str], absent: str = "", subject: str = "") -> Sense:
@@ -56,14 +57,19 @@ def wordings(words: str, labels: Iterable[str]) -> Iterator[Wording]:
         labels = (*labels, spoken[0])
     elif spoken:
         yield Wording(_with_pairs(spoken), frozenset(spoken[:_SUBJECT_WORDS]))
-    for label in labels:
-        parts = [part.lower() for part in _LABEL_WORD.findall(label[:_MAX_LABEL_CHARS])]
-        if len(parts) > 1:
-            yield Wording(_with_pairs(parts))
+    yield from filter(None, map(_of_label.__getitem__, labels))
+
+
+def _wording_of_label(label: str) -> Wording | None:
+    parts = [part.lower() for part in _LABEL_WORD.findall(label[:_MAX_LABEL_CHARS])]
+    return Wording(_with_pairs(parts)) if len(parts) > 1 else None
+
+
+_of_label = Memo(_wording_of_label)
 
 
 def _with_pairs(words: list[str]) -> frozenset[str]:
-    return frozenset(words).union(f"{first} {second}" for first, second in pairwise(words))
+    return frozenset([*words, *map(" ".join, pairwise(words))])
 
 
 def _listed(words: str) -> frozenset[str]:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+_ANY_STATUS = re.compile(r"[45]\d\d")
+"""Required by `_STATUS_FIRST` and `_STATUS_SAID`: most sentences have none, which is found much faster."""
 _STATUS_FIRST = re.compile(
     r"\W{0,2}(?:(?:error(?: code)?|http(?: error| status)?|status(?: code)?|upstream error"
     r"|request failed with status code)[:=]?\s*)?"
@@ -22,10 +24,13 @@ _STATUS_LAST = re.compile(
     r"\b(?:status|code|error|returned|http|failed)\b\D{0,20}\b([45]\d\d)\b\W{0,6}$", re.IGNORECASE
 )
 _EXCEPTION_FIRST = re.compile(r"(?:[\w.]{0,40}\.)?(\w{3,60}(?:Error|Exception|Exceeded|Failed))\b\s*[:\-(]")
-_AWS_FIRST = re.compile(r"An error occurred \((\w{3,60})\)")
-_CODE_FIRST = re.compile(r"\W?\[([\w.]{3,40})\]")
+_CODE_FIRST = re.compile(r"An error occurred \((\w{3,60})\)|\W?\[([\w.]{3,40})\]")
 _CODE_LAST = re.compile(r"\((\d{4})\)\s*$")
 CLOUDFLARE = re.compile(r"error(?:\s+code)?:?\s*(1\d{3})\b", re.IGNORECASE)
+_MARKS = frozenset({
+    "blockReason", "error_type", "kind", "limit_source", "n_ctx", "object", "reasons", "violations",
+})  # fmt: skip
+"""The fields that `marks` looks at: most objects have none of them."""
 
 
 def plain_code(code: str) -> str:
@@ -41,7 +46,7 @@ def plain_code(code: str) -> str:
     return plain
 
 
-def google_codes(value: dict[str, Any]) -> Iterator[str]:
+def _google_codes(value: dict[str, Any]) -> Iterator[str]:
     """Yields the windows named in QuotaFailure's identifiers: GenerateRequestsPerDayPerProjectPerModel-FreeTier."""
     violations = value.get("violations")
     for violation in violations[:10] if isinstance(violations, list) else ():
@@ -53,7 +58,10 @@ def google_codes(value: dict[str, Any]) -> Iterator[str]:
 
 
 def marks(value: dict[str, Any]) -> Iterator[str]:
-    """Yields codewords for fields that are evidence by their presence."""
+    """Yields codewords for fields that are evidence by their presence, or by what they contain."""
+    if _MARKS.isdisjoint(value):
+        return
+    yield from _google_codes(value)
     if value.get("object") == "error" and isinstance(value.get("type"), str) and value["type"][:1].isupper():
         yield "markvllm"
     if "error_type" in value and isinstance(value.get("error"), str):
@@ -72,10 +80,9 @@ def marks(value: dict[str, Any]) -> Iterator[str]:
 
 def codes_in(text: str) -> Iterator[str]:
     """Yields machine-readable words at fixed places of a sentence."""
-    for pattern in (_EXCEPTION_FIRST, _AWS_FIRST, _CODE_FIRST):
-        found = pattern.match(text)
-        if found and status_of(found[1]) is None:
-            yield plain_code(found[1])
+    found = _EXCEPTION_FIRST.match(text) or _CODE_FIRST.match(text)
+    if found and status_of(code := found[found.lastindex or 1]) is None:
+        yield plain_code(code)
     if found := _CODE_LAST.search(text[-12:]):
         yield f"minimax{found[1]}"
     if found := CLOUDFLARE.match(text):
@@ -83,6 +90,8 @@ def codes_in(text: str) -> Iterator[str]:
 
 
 def status_first(text: str) -> int | None:
+    if not _ANY_STATUS.search(text):
+        return None
     found = _STATUS_FIRST.match(text) or _STATUS_SAID.search(text[:120])
     return int(found[1]) if found else None
 

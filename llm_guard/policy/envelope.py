@@ -17,7 +17,6 @@ from typing import Any, Literal
 from llm_guard.policy.codewords import (
     CLOUDFLARE,
     codes_in,
-    google_codes,
     marks,
     plain_code,
     status_first,
@@ -25,28 +24,39 @@ from llm_guard.policy.codewords import (
     status_of,
 )
 from llm_guard.policy.loose_json import embedded, loads
+from llm_guard.policy.memo import Memo
 from llm_guard.policy.phrases import MAX_MESSAGE_CHARS, words_of
 
 MAX_BODY_BYTES = 8192
 """Only this much of an error body is read."""
 
+
+def _in_order(*names: str) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
 _DEEPEST = 6
 _MAX_FIELDS = 50
 _MAX_LAYERS = 12
-
-_MESSAGE_FIELDS = (
+_MESSAGE_FIELDS = _in_order(
     "message", "Message", "msg", "error_message", "errorMessage", "error_msg", "errmsg", "detail", "description",
     "error_description", "status_msg", "status_message", "originalMessage", "title", "finishMessage", "text",
 )  # fmt: skip
-_CODE_FIELDS = ("code", "error_code", "errorCode", "err_code", "status_code", "statusCode", "Code", "ret_code")
-_TYPE_FIELDS = ("type", "error_type", "errorType", "__type", "status", "status_name", "statusText", "reason", "name")
-_NESTED_FIELDS = (
+_CODE_FIELDS = _in_order("code", "error_code", "errorCode", "err_code", "status_code", "statusCode", "Code", "ret_code")
+_TYPE_FIELDS = _in_order(
+    "type", "error_type", "errorType", "__type", "status", "status_name", "statusText", "reason", "name",
+)  # fmt: skip
+_NESTED_FIELDS = _in_order(
     "error", "errors", "fault", "response", "innererror", "inner_error", "metadata", "details", "detail", "raw",
     "cause", "base_resp", "last_error", "incomplete_details", "status_details", "body", "exception", "Error",
     "originalMessage", "data", "output", "param",
 )  # fmt: skip
 _WAIT_FIELD = re.compile(r"(?:retry|try_?again)_?(?:after|delay|in)|resets?_?(?:in|after)|estimated_?time|cool_?down")
 """A field that names a wait, in any case; one that ends in `ms` has milliseconds."""
+
+# Names and codes of errors repeat.
+_is_wait_field = Memo[str, bool](lambda name: _WAIT_FIELD.match(name.lower()[:40]) is not None)
+_plain = Memo(plain_code)
 
 _LIKE_JSON = re.compile(r"""\{|\[\s*(?:[{\["']|$)|"[^"]""")
 _TITLE = re.compile(r"<title[^<>]{0,100}>([^<]{0,300})", re.IGNORECASE)
@@ -167,7 +177,7 @@ def _open_text(said: Said, value: str, depth: int) -> None:
 
 def _waits_in(value: dict[str, Any]) -> Iterator[object]:
     for name, wait in islice(value.items(), _MAX_FIELDS):
-        if wait is None or not _WAIT_FIELD.match(name.lower()[:40]):
+        if wait is None or not _is_wait_field[name]:
             continue
         is_ms = name.endswith(("ms", "Ms", "millis")) and isinstance(wait, int | float)
         yield wait / 1000 if is_ms else wait
@@ -187,20 +197,27 @@ def _open_object(said: Said, value: dict[str, Any], depth: int) -> None:
     code, kind, status, codes, labels = _labels_of(value, error, said_elsewhere=message is not error)
     inner = _text_of(message) if message is not None else None
     if inner is not None:
-        codes |= set(codes_in(inner))
+        codes.update(codes_in(inner))
     if codes or status or inner:
         status = status or (status_first(inner) if inner else None)
         said.layers.append(Layer(code, kind, inner or "", status, frozenset(codes), tuple(labels)))
     if isinstance(message, str) and inner is None:
         _open(said, message, depth + 1)
-    for name in _NESTED_FIELDS:
-        nested = value.get(name)
+    for name in _present(value, _NESTED_FIELDS):
+        nested = value[name]
         if name == "param" and not isinstance(nested, dict):
             continue  # the caller's field, unless a gateway has put the upstream's error there (Vercel)
         if nested and name != taken and isinstance(nested, dict | list | str):
             _open_nested(said, name, nested, depth)
     if isinstance(value.get(taken), dict | list) and taken not in _NESTED_FIELDS:
         _open(said, value[taken], depth + 1)  # Mistral: the message itself is an object
+
+
+def _present(value: dict[str, Any], fields: dict[str, int]) -> list[str]:
+    """Returns the names of those of the object's fields that are in the table, in the table's order."""
+    found = [name for name in value if name in fields]
+    found.sort(key=fields.__getitem__)
+    return found
 
 
 def _open_nested(said: Said, name: str, nested: object, depth: int) -> None:
@@ -213,8 +230,8 @@ def _open_nested(said: Said, name: str, nested: object, depth: int) -> None:
 
 def _message_of(value: dict[str, Any], error: object) -> tuple[object, str]:
     """Returns the object's own message and the name of its field."""
-    for name in _MESSAGE_FIELDS:
-        said = value.get(name)
+    for name in _present(value, _MESSAGE_FIELDS):
+        said = value[name]
         if isinstance(said, str) and said:
             return said, name
         if name == "message" and isinstance(said, dict | list) and said:
@@ -246,14 +263,15 @@ def _labels_of(
     labels: list[str] = []
     code = kind = ""
     status: int | None = None
-    for name in _CODE_FIELDS:
-        found = value.get(name)
-        status = status or status_of(found)
-        if isinstance(found, str | int) and not isinstance(found, bool) and status_of(found) is None:
+    for name in _present(value, _CODE_FIELDS):
+        found = value[name]
+        named = status_of(found)
+        status = status or named
+        if named is None and isinstance(found, str | int) and not isinstance(found, bool):
             code = code or str(found)
             labels.append(str(found)[:200])
-    for name in _TYPE_FIELDS:
-        found = value.get(name)
+    for name in _present(value, _TYPE_FIELDS):
+        found = value[name]
         if name in ("status", "type") and status is None:
             status = status_of(found)
         if isinstance(found, str):
@@ -263,10 +281,9 @@ def _labels_of(
         kind = kind or error
         labels.append(error[:200])
     status = status_of(value.get("originalStatusCode")) or status_of(value.get("http_code")) or status
-    codes = {plain_code(label) for label in labels}
+    codes = {_plain[label] for label in labels}
     if isinstance(aws_type := value.get("__type"), str):
         codes.add(f"aws{plain_code(aws_type[:200])}")
-    codes.update(google_codes(value))
     codes.update(marks(value))
     codes.discard("")
     return code[:200], kind[:200], status, codes, labels

@@ -42,6 +42,8 @@ def loads(text: str) -> Any:
 
 def embedded(sentence: str) -> tuple[str, Any] | None:
     """Returns the response that an exception's text quotes, after the words before it: `Error code: 429 - {...}`."""
+    if "{" not in sentence:  # as most are
+        return None
     found = _EMBEDDED.search(sentence)
     if found is None or found.start() == 0:
         return None

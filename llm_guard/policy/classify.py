@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from llm_guard.outcome import FailureKind, Signal, Source
 from llm_guard.policy.codewords import plain_code
@@ -192,8 +193,7 @@ def _status_to_say(answered: int | None, named: int | None, kind: FailureKind) -
     return named
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(NamedTuple):
     kind: FailureKind
     why: str
     is_weak: bool = False
@@ -273,26 +273,28 @@ def _add_header_codes(headers: Mapping[str, str], said: Said) -> None:
 
 
 def _family(evidence: Evidence, said: Said) -> str:
-    for layer in said.layers:
-        for mark, family in MARKS.items():
-            if mark in layer.codes and evidence.family in ("", "local", "edge"):
-                return family
+    if evidence.family in ("", "local", "edge"):
+        for layer in said.layers:
+            for mark, family in MARKS.items():
+                if mark in layer.codes:
+                    return family
     return evidence.family or family_of_headers(evidence.headers)
 
 
 def _wait_s(kind: FailureKind, headers: Mapping[str, str], said: Said, wall: float) -> float | None:
-    if not (kind.is_retriable or kind in _LIMITS):
+    is_limit = kind in _LIMITS
+    if not (kind.is_retriable or is_limit):
         return None
-    wait_s = hint_s(headers, said, wall, is_limit=kind in _LIMITS)
+    wait_s = hint_s(headers, said, wall, is_limit=is_limit)
     return (round(wait_s, 6) or None) if wait_s else None
 
 
 def _why(rule: Rule) -> str:
-    words = f"code {rule.code}" if rule.code else ""
     if rule.sense is not None:
         return f"what it is about ({rule.source.partition(': ')[2] or rule.source})"
+    words = f"code {rule.code}" if rule.code else ""
     phrase = f'the words "{rule.message.strip("* ")}"' if rule.message else ""
-    return " and ".join(part for part in (words, phrase) if part)
+    return " and ".join(filter(None, (words, phrase)))
 
 
 # No response

@@ -35,12 +35,15 @@ _DURATION = (
     rf"|(?:\d{{1,12}}(?:\.\d{{1,15}})?\s?{_UNIT}(?![a-z])[, ]{{0,2}}(?:and )?){{1,5}})"
 )
 _SENTENCE = re.compile(
-    r"\b(?:try(?: your request)? again|try|retry(?: your request| the request)?|retry[-_ ]after|retrying|wait(?:ing)?"
+    r"\b(?=[trwabc])"  # fails faster than the words do
+    r"(?:try(?: your request)? again|try|retry(?: your request| the request)?|retry[-_ ]after|retrying|wait(?:ing)?"
     r"|reset(?:s|ting)?|replenished|available(?: again)?|come back|back off|refresh(?:es|ed)?|renews?)"
     r"(?: again)?\s?[:=]?\s?(?:in|after|for|at least|within)?\s?(?:about|approximately|around|another|at least|~)?\s?"
     rf"({_DURATION})",
     re.IGNORECASE,
 )
+_DIGIT = re.compile(r"\d")
+"""Required by `_SENTENCE`, and found much faster."""
 _DRAFT = re.compile(r"\br=(\d{1,9})\b.{0,40}?\bt=(\d{1,9})\b")
 _MOST_RESETS = 16
 """No provider has more windows. Each is compared with all headers, so thousands of them would take seconds."""
@@ -69,7 +72,9 @@ def retry_after(headers: Mapping[str, str], wall: float) -> float | None:
     """Returns the seconds to wait by `retry-after-ms`, `x-ms-retry-after-ms` or `retry-after` (RFC 9110, section
     10.2.3, and the fractions, epochs and durations that providers send); None without a usable hint."""
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
-        milliseconds = plain_number(headers.get(name, ""))
+        if (value := headers.get(name)) is None:
+            continue
+        milliseconds = plain_number(value)
         if milliseconds is not None and (found := _usable(milliseconds / 1000)):
             return found
     for name in ("retry-after", "x-retry-after"):
@@ -151,7 +156,7 @@ def _subscription_s(headers: Mapping[str, str], now: float) -> float | None:
         for name, value in headers.items()
         if name.startswith("anthropic-ratelimit-unified-") and name.endswith("status") and value == "rejected"
     ]
-    return max((wait for wait in waits if wait), default=None)
+    return max(filter(None, waits), default=None)
 
 
 def reset_s(value: str, now: float) -> float | None:
@@ -201,13 +206,15 @@ def _field_s(said: Said, now: float) -> float | None:
         elif isinstance(value, dict):
             seconds = value.get("seconds")  # google.protobuf.Duration in full
             waits.append(reset_s(str(seconds), now))
-    return max((wait for wait in waits if wait), default=None)
+    return max(filter(None, waits), default=None)
 
 
 def _sentence_s(messages: Iterable[str]) -> float | None:
     for message in messages:
+        if not _DIGIT.search(message):
+            continue
         waits = [duration_s(found) for found in _SENTENCE.findall(message[:4000])]
-        longest = max((wait for wait in waits if wait), default=None)
+        longest = max(filter(None, waits), default=None)
         if longest:
             return longest
     return None
@@ -226,4 +233,4 @@ def _usable(seconds: float) -> float | None:
 
 
 def _longer(one: float | None, other: float | None) -> float | None:
-    return max((wait for wait in (one, other) if wait), default=None)
+    return max(one or 0.0, other or 0.0) or None

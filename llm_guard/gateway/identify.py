@@ -5,6 +5,8 @@ Owns the refusals of calls without a route. The routes are in `routes`.
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from llm_guard.call import Call
 from llm_guard.dialect import DIALECTS
 from llm_guard.gateway.clients import check_model
@@ -15,6 +17,15 @@ from llm_guard.routes import RouteTable
 
 _OURS = "/v1/llm-guard/"
 """Prefix of the gateway's own paths, which no provider has."""
+ENDPOINTS = frozenset(path for dialect in DIALECTS.values() for method, path in dialect.ANSWERS if method == "POST")
+"""Paths of calls whose responses are known."""
+
+
+def plain_path(path: str) -> str:
+    """Returns the path of a known endpoint as its dialect writes it; any other path unchanged. Servers accept a
+    trailing slash and escaped letters, which must not lead around the checks of the endpoint's responses."""
+    plain = unquote(path).rstrip("/")
+    return plain if plain in ENDPOINTS else path
 
 
 def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:

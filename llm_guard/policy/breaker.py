@@ -63,7 +63,7 @@ class Breaker:
     Every change of state begins a new generation. Reports for permits of an earlier generation are ignored, except a
     success of a call that was sent during the outage.
 
-    A probe holds a lease of 1 s to 2 s (`Opening.lease_s`). One that is never settled frees its place when the lease
+    A probe holds a lease of 1 s to 2.1 s (`Opening.lease_s`). One that is never settled frees its place when the lease
     ends (a real router stayed half-open for six days because of one lost probe). A probe that outlives its lease can
     still close the circuit, so slow responses can. Its failure counts only if no newer probe is in flight: it may have
     been sent long before the provider recovered.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import inf, sqrt
 
 # With early probes an open period lasts this long plus a share of the outage so far, up to a longest one. A recovery
-# after D seconds is noticed within 0.8 s + D / 20, and within 2 s however long the outage was, so that slow start
+# after D seconds is noticed within 0.8 s + D / 20, and within 2.1 s however long the outage was, so that slow start
 # fits into the 10 s after which 95 % of the calls are served again. An outage of 8 s costs 8 probes, one of 10 minutes
-# 310.
+# 290.
 _EARLY_S = 0.8
 _EARLY_SHARE = 1 / 20
 # Where many calls are refused, one of 250 of them becomes a probe, and a recovery is noticed within 0.33 s + D / 20:
@@ -21,7 +21,7 @@ _CALLS_PER_PROBE = 250
 _BUSY_S = 0.33
 # The first open period is for blips. In a brownout any probe may succeed.
 _FIRST_S = 0.25
-_LONGEST_EARLY_S = 2.0
+_LONGEST_EARLY_S = 2.125
 # A shorter lease would send a second probe to a provider that answers in a second.
 _SHORTEST_LEASE_S = 1.0
 # Without early probes an open period is this share of the outage so far.
@@ -58,7 +58,7 @@ class Opening:
 
         With early probes: 800 ms (the first, and all in a brownout: 250 ms) plus a twentieth of the outage so far; or
         the time in which 250 calls come, if that is shorter, but not below 330 ms plus a twentieth of the outage; at
-        most 2 s and at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
+        most 2.1 s and at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
         `max_open_s` (a longer `open_s` wins). `is_brownout` is read when the outage begins.
         """
         at_least_s = _EARLY_S
@@ -87,7 +87,7 @@ class Opening:
         return self.began_at + self.length_s
 
     def lease_s(self, now: float) -> float:
-        """Returns how long a probe sent now keeps the next one back if it does not return: 1 s to 2 s, growing with
+        """Returns how long a probe sent now keeps the next one back if it does not return: 1 s to 2.1 s, growing with
         the outage. Independent of the settings: a call that hangs must not delay the recovery."""
         return max(_SHORTEST_LEASE_S, self._early_s(_EARLY_S, now))
 

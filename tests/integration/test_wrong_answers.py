@@ -219,3 +219,23 @@ async def test_page_is_no_answer_to_a_call_with_a_model_at_any_path(accept: str)
         assert (await ask(stand.url, "/v1/pooling", b'{"model":"gpt"}', headers)).status == 502
         (call,) = await stand.calls()
         assert call["outcome"] == "misrouted"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1/%63hat/completions", "/v1/chat%2Fcompletions"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_other_spellings_of_a_path_do_not_lead_around_the_checks(path: str, is_stream: bool) -> None:
+    """FastAPI serves or redirects all of them."""
+    wrong = whole(200, b'{"status": "ok"}', {"content-type": "application/json"})
+    good = CHAT.good_stream if is_stream else CHAT.ok
+    async with facing((wrong,), good, retry=RETRY) as (stand, provider):
+        reply = await ask(stand.url, path, CHAT.body(stream=is_stream))
+        assert reply.status == 200
+        assert b"status" not in reply.body
+        assert [request.split()[1] for request in provider.requests] == [b"/v1/chat/completions"] * 2
+
+
+async def test_unknown_paths_are_forwarded_as_they_are_written() -> None:
+    async with facing(CHAT.ok, CHAT.ok) as (stand, provider):
+        for path in ("/v1/agents/a%2Fb/", "/v1/%61gents"):
+            assert (await ask(stand.url, path, CHAT.body())).status == 200
+        assert [request.split()[1] for request in provider.requests] == [b"/v1/agents/a%2Fb/", b"/v1/%61gents"]

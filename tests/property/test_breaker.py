@@ -88,7 +88,7 @@ class BreakerWalk(RuleBasedStateMachine):
         self.now = ceil((self.now + self.breaker.retry_after_s(self.now)) * 1024) / 1024
 
     def lease_s(self) -> float:
-        return min(2.0, max(1.0, 0.8 + (self.now - self.outage_at) / 20))
+        return min(2.125, max(1.0, 0.8 + (self.now - self.outage_at) / 20))
 
     def live_leases(self) -> int:
         generation = self.seen().generation
@@ -184,7 +184,7 @@ class BreakerWalk(RuleBasedStateMachine):
         outage_s = self.now - self.outage_at
         if chosen.early_probes:
             least_s = 0.25 if is_new_outage or self.is_brownout else 0.8
-            longest = min(least_s + outage_s / 20, 2.0, chosen.open_for)
+            longest = min(least_s + outage_s / 20, 2.125, chosen.open_for)
             type(self).early_failed["new" if is_new_outage else "brownout" if self.is_brownout else "outage"] += 1
         else:
             longest = max(chosen.open_for, min(outage_s / 8, chosen.max_open_for))

@@ -516,12 +516,12 @@ def test_lost_probe_frees_its_place_when_its_lease_ends() -> None:
     """Scenario A07, second part: never settled. A real router stayed half-open for six days: 49,607 refusals."""
     breaker = opened()
     acquire(breaker, 30.0)
-    assert breaker.retry_after_s(31.0) == pytest.approx(1.0)
-    assert breaker.try_acquire(31.9) is None
-    assert breaker.snapshot(31.9).leases == 1
-    assert breaker.snapshot(32.1).leases == 0
-    assert breaker.retry_after_s(32.1) == 0.0
-    assert breaker.try_acquire(32.1) is not None
+    assert breaker.retry_after_s(31.0) == pytest.approx(1.125)
+    assert breaker.try_acquire(32.1) is None
+    assert breaker.snapshot(32.1).leases == 1
+    assert breaker.snapshot(32.3).leases == 0
+    assert breaker.retry_after_s(32.3) == 0.0
+    assert breaker.try_acquire(32.3) is not None
 
 
 @pytest.mark.parametrize("open_for", [0.2, 30.0, 600.0])
@@ -529,12 +529,12 @@ def test_lease_of_a_probe_does_not_depend_on_the_settings(open_for: float) -> No
     """The lease used to be as long as the opening: one hung call kept a healthy provider out for up to 5 minutes."""
     breaker = opened(BreakerSettings(early_probes=False, open_for=open_for, max_open_for=600.0))
     acquire(breaker, 800.0)
-    assert breaker.retry_after_s(800.0) == pytest.approx(2.0)
+    assert breaker.retry_after_s(800.0) == pytest.approx(2.125)
 
 
 @pytest.mark.parametrize(("signal", "after"), [(HEALTHY, "closed"), (UNHEALTHY, "open")])
 def test_probe_slower_than_its_lease_is_still_evidence(signal: Signal, after: str) -> None:
-    """Otherwise answers that take 45 s could never close a breaker with leases of 2 s."""
+    """Otherwise answers that take 45 s could never close a breaker with leases of 2.1 s."""
     breaker = opened()
     slow = acquire(breaker, 30.0)
     second = acquire(breaker, 60.0)
@@ -668,7 +668,7 @@ def test_fewer_probes_after_a_reload_are_granted_once_the_others_are_back() -> N
     breaker = opened(BreakerSettings(early_probes=False, half_open_calls=3, success_threshold=9))
     probes = [acquire(breaker, 30.0 + i / 10) for i in range(3)]
     breaker.settings = replace(breaker.settings, half_open_calls=1)
-    assert breaker.retry_after_s(30.2) == pytest.approx(2.0)
+    assert breaker.retry_after_s(30.2) == pytest.approx(2.125)
     for probe in probes[:2]:
         breaker.settle(probe, HEALTHY, 31.0)
         assert breaker.try_acquire(31.0) is None

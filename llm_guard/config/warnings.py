@@ -15,10 +15,12 @@ from pathlib import Path
 from llm_guard.config.models import Config
 from llm_guard.config.names import did_you_mean, matching_key
 from llm_guard.config.reading import text_in
-from llm_guard.config.text import Interpolated, dotted, read_document
+from llm_guard.config.text import dotted, read_document
 
 _OTHERS_WRITE = 0o022
 _SHORT = 16
+
+_Place = tuple[int | str, ...]
 
 
 def warnings_of(config: Config, path: Path, state: Path | None) -> list[str]:
@@ -72,23 +74,35 @@ def _readable_secrets(path: Path) -> Iterator[str]:
 
 
 def _plain_secrets(path: Path) -> Iterator[str]:
-    left: list[tuple[tuple[int | str, ...], object]] = [((), read_document(text_in(path), str(path), os.environ).data)]
-    while left:
-        place, value = left.pop()
-        if isinstance(value, dict | list):
-            found = value.items() if isinstance(value, dict) else enumerate(value)
-            left += [((*place, key), each) for key, each in found]
-        elif isinstance(value, str) and value and not isinstance(value, Interpolated) and _is_secret(place):
+    """Yields the secrets that the file contains: those whose value is the same without the environment's variables. A
+    default (`${NAME:-default}`) is in the file, and so is a text with an escaped dollar sign."""
+    text = text_in(path)
+    without_variables = _secrets(read_document(text, str(path), {}).data)
+    for place, value in _secrets(read_document(text, str(path), os.environ).data).items():
+        if value and value == without_variables.get(place):
             yield dotted(place)
 
 
-def _is_secret(place: tuple[int | str, ...]) -> bool:
+def _secrets(data: object) -> dict[_Place, str]:
+    found: dict[_Place, str] = {}
+    left: list[tuple[_Place, object]] = [((), data)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, dict | list):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            left += [((*place, key), each) for key, each in items]
+        elif isinstance(value, str) and _is_secret(place):
+            found[place] = value
+    return found
+
+
+def _is_secret(place: _Place) -> bool:
     match place:
         case ("ops", "token") | ("ops", "tokens", _, "token") | ("server", "client_keys", _, "key"):
             return True
         case ("upstreams", _, "api_key") | ("upstreams", _, "api_keys", _) | ("store", "key"):
             return True
-        case ("upstreams", _, "api_keys", _, "key"):
+        case ("upstreams", _, "api_keys", _, "key") | ("ops" | "store", "webhooks", _, "secret"):
             return True
         case _:
             return False

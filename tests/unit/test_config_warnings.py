@@ -91,6 +91,24 @@ def test_token_from_a_variable_is_not_in_the_file(tmp_path: Path) -> None:
     assert check(tmp_path, "ops: {token: '${OPS_TOKEN}'}", mode=0o644) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [f"ops: {{token: '${{UNSET:-{LONG}}}'}}", f"ops: {{token: 'a$$b-{LONG}'}}",
+     f"ops: {{token: '${{OPS_TOKEN}}', webhooks: [{{url: 'http://hook', secret: {LONG}}}]}}",
+     f"ops: {{token: '${{OPS_TOKEN}}'}}\nstore: {{webhooks: [{{name: a, url: 'http://hook', secret: {LONG}}}]}}"],
+    ids=["default of a variable", "escaped dollar sign", "webhook of alerts", "webhook of calls"],
+)  # fmt: skip
+def test_secret_that_is_in_the_file_in_another_form(tmp_path: Path, text: str) -> None:
+    assert check(tmp_path, text) == []
+    (warning,) = check(tmp_path, text, mode=0o644)
+    assert "anybody on this machine can read" in warning
+    assert LONG not in warning
+
+
+def test_default_that_a_variable_replaces_is_no_secret(tmp_path: Path) -> None:
+    assert check(tmp_path, f"ops: {{token: '${{OPS_TOKEN:-{LONG}-unused}}'}}", mode=0o644) == []
+
+
 def test_short_token(tmp_path: Path) -> None:
     (warning,) = check(tmp_path, "ops: {token: hunter2hunter2}")
     assert warning.startswith("ops.token: has fewer than 16 characters")

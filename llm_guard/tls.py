@@ -14,6 +14,7 @@ from llm_guard.watched_files import BadFile, Contents
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 _KEY = b"PRIVATE KEY-----"
+_BEGIN = b"-----BEGIN"
 _UTC_TIME = 0x17
 
 
@@ -76,6 +77,7 @@ def _load_pair(context: ssl.SSLContext, contents: Contents, cert: str, key: str)
         raise BadFile(f"{cert} holds no certificate in PEM")
     if _KEY not in contents[key]:
         raise BadFile(f"{key} holds no private key in PEM")
+    _check_end(contents, cert)
     if b"ENCRYPTED" in contents[key]:
         raise BadFile(f"{key} is encrypted: a key without a passphrase is needed (openssl pkey -in FILE -out NEW)")
     try:
@@ -94,10 +96,20 @@ def _load_roots(context: ssl.SSLContext, contents: Contents, ca: str) -> None:
     found = _CERTIFICATE.findall(contents[ca])
     if not found:
         raise BadFile(f"{ca} holds no certificate in PEM")
+    _check_end(contents, ca)
     try:
         context.load_verify_locations(cadata=b"".join(binascii.a2b_base64(each) for each in found))
     except (ssl.SSLError, ValueError):
         raise BadFile(f"{ca} holds a certificate that is damaged") from None
+
+
+def _check_end(contents: Contents, path: str) -> None:
+    """Raises BadFile if a PEM file ends within one of its blocks: it is half written, and the blocks before the end
+    would pass for all of it."""
+    _, dashes, rest = contents[path].rpartition(b"-----END ")[2].partition(b"-----")
+    last_line = rest.rpartition(b"\n")[2]
+    if not dashes or _BEGIN in rest or (last_line and _BEGIN.startswith(last_line)):
+        raise BadFile(f"{path} ends within a certificate: it is half written, or damaged")
 
 
 def _not_after(der: bytes) -> float:

@@ -97,6 +97,19 @@ def test_bad_file_is_named_with_its_place(
     assert "sk-secret" not in output
 
 
+@pytest.mark.parametrize("which", ["cert", "ca"])
+def test_file_that_ends_within_its_second_certificate_is_half_written(tmp_path: Path, files: Files, which: str) -> None:
+    file, second = Path(files[which]), Authority(tmp_path).file.read_bytes().strip()
+    whole = file.read_bytes()
+    for size in (2, 8, 14, 200, len(second) - 30, len(second) - 20, len(second) - 1):
+        file.write_bytes(whole + second[:size])
+        code, output = check(tmp_path, files)
+        assert (code, f"{file} ends within a certificate" in output) == (2, True), size
+    for end in (second, second + b"\r\n", second + b"\n# the end"):
+        file.write_bytes(whole + end)
+        assert check(tmp_path, files)[0] == 0
+
+
 def test_every_bad_file_is_named_at_once(tmp_path: Path, files: Files) -> None:
     Path(files["cert"]).unlink()
     Path(files["secret"]).unlink()

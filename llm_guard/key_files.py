@@ -18,6 +18,7 @@ from llm_guard.watched_files import BadFile, Contents, WatchedFiles
 STANDBY_S = 600.0
 """For this long after a change the previous key is tried if the new one is refused: providers take a while to accept a
 new key, and the file may change while the old one is still valid."""
+_MOST_STANDBYS = 3
 _REREAD_S = 2.0
 """The longest that a call waits for its file to be read again after its key was refused."""
 _KEY = re.compile(rb"[\x21-\x7e]{1,8192}")
@@ -68,12 +69,16 @@ class KeyFiles:
         await asyncio.gather(*watches, return_exceptions=True)
 
     def _change(self, pool: KeyPool, secret: str) -> None:
-        """Puts the new key first; the previous one stays as a standby for a while."""
+        """Puts the new key first; the previous one stays as a standby for a while. So do those before it: a file that
+        was half written for a moment, or changed twice, must not displace the key that the provider accepts."""
         before = pool.first
         if secret == before.secret:
             return
-        before.name = "file, before"
-        pool.keys = (ApiKey("file", secret), before)  # the same object: running calls recognise a key that failed
+        # The same objects: running calls recognise a key that failed.
+        standbys = [key for key in pool.keys if key.secret != secret][:_MOST_STANDBYS]
+        for place, key in enumerate(standbys, 1):
+            key.name = "file, before" if place == 1 else f"file, {place} before"
+        pool.keys = (ApiKey("file", secret), *standbys)
         self._clock.call_at(self._clock.now() + STANDBY_S, partial(_retire, pool, before))
 
     async def _reread(self, file: WatchedFiles[str]) -> None:

@@ -77,6 +77,18 @@ async def test_key_that_the_provider_does_not_know_yet_leaves_the_one_before_in_
         assert await serves(stand, provider) == "sk-filed-key-second"
 
 
+async def test_key_that_is_accepted_stays_in_use_while_the_file_changes_twice(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("sk-filed-key-first")
+    unknown = dict.fromkeys(("sk-filed-key-", "sk-filed-key-second"), REFUSED)
+    async with KeyedProvider(unknown) as provider, keyed(file, provider) as stand:
+        assert await serves(stand, provider) == "sk-filed-key-first"
+        for changes, text in enumerate(("sk-filed-key-", "sk-filed-key-second"), 1):  # half written first
+            file.write_text(text)
+            await eventually(lambda changes=changes: len(said(stand, "changed files are in use")) == changes)
+            assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-first"] * 3
+
+
 async def test_kubernetes_swap_of_links_is_seen(tmp_path: Path) -> None:
     for name, key in (("..one", "sk-filed-key-first"), ("..two", "sk-filed-key-second")):
         (tmp_path / name).mkdir()

@@ -19,7 +19,7 @@ from llm_guard.gateway.race import Beside, Opener, Race, more_useful
 from llm_guard.gateway.settle import settle, settle_host
 from llm_guard.gateway.way import Way
 from llm_guard.leave import Leave
-from llm_guard.outcome import Failure, GaveUp, Refusal, Scope, Signal
+from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal, Scope, Signal
 from llm_guard.policy.bench import Bench, deployment_key
 from llm_guard.policy.deadline import attempt_ends_at, first_token_s, reserve_s
 from llm_guard.policy.hedge import HedgeDelays
@@ -224,6 +224,8 @@ class AttemptLoop:
             return None
         attempt.gave_way = gives_way(failure, is_repeatable=call.is_repeatable)
         now, is_paid = self._clock.now(), not is_free_of_charge(failure)
+        if failure.kind is FailureKind.AUTH:
+            self._entrance.end_refusals(call, target)
         if not attempt.gave_way or now >= call.commit_by or not way.has_free_key(stop):
             return None
         if is_paid and not all(budget.can_spend(now) for budget in way.budgets(stop)):

@@ -16,7 +16,7 @@ from llm_guard.clock import Alarm, Clock
 from llm_guard.deployment import Deployment, Hold
 from llm_guard.gateway.caller import breaker_of, caller_of, share_of, source_of
 from llm_guard.leave import Leave
-from llm_guard.outcome import Failure, Signal
+from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.policy.bench import Bench, Benched, Key, as_of, deployment_key, quota_key
 from llm_guard.policy.breaker import Breaker, Permit
 from llm_guard.policy.gate import Gate
@@ -115,6 +115,20 @@ class Entrance:
         """Returns whether the target's pool has a free key that has not failed in this call."""
         states = key_states(self._bench, call, target, self._clock.now())
         return any(state.is_free for state in states)
+
+    def end_refusals(self, call: Call, target: Target) -> None:
+        """Ends the cooldowns of the refused keys of a key file, after another key of it was refused: a provider that
+        revokes the old key accepts the new one, which it may have refused before."""
+        pool, now = target.deployment.upstream.keys, self._clock.now()
+        if pool is None or not pool.is_ranked or target.model is None:
+            return
+        failed = {attempt.key for attempt in call.attempts if attempt.gave_way}
+        for key in pool.keys:
+            if key not in failed:
+                credential = credential_of(call, target, key)
+                rest = self._bench.find(credential, target.model, now, source_of(call, target.deployment))
+                if rest is not None and rest.failure.kind is FailureKind.AUTH:
+                    self._bench.lift([credential], now)
 
     async def wait_turn(self, call: Call, target: Target, until: float) -> Turn | Full:
         """Queues the call until it is granted a slot. Returns Full, with the wait as estimated by then, if that has not

@@ -89,6 +89,18 @@ async def test_key_that_is_accepted_stays_in_use_while_the_file_changes_twice(tm
             assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-first"] * 3
 
 
+async def test_key_that_replaced_a_revoked_one_is_tried_before_its_cooldown_ends(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("sk-filed-key-first")
+    async with KeyedProvider({"sk-filed-key-second": REFUSED}) as provider, keyed(file, provider) as stand:
+        await serves(stand, provider)
+        file.write_text("sk-filed-key-second")
+        await eventually(lambda: said(stand, "changed files are in use"))
+        assert await serves(stand, provider) == "sk-filed-key-first"
+        provider.answers = {"sk-filed-key-first": REFUSED}  # the provider has accepted one, and revoked the other
+        assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-second"] * 3
+
+
 async def test_kubernetes_swap_of_links_is_seen(tmp_path: Path) -> None:
     for name, key in (("..one", "sk-filed-key-first"), ("..two", "sk-filed-key-second")):
         (tmp_path / name).mkdir()

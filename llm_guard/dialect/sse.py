@@ -48,6 +48,11 @@ class Usage:
         None  # tokens of the prompt that `input` leaves out: read from and written to Anthropic's cache
     )
 
+    @property
+    def prompt(self) -> int:
+        """All tokens of the prompt, cached ones included, with any provider; 0: not reported."""
+        return (self.input or 0) + (self.beside or 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:

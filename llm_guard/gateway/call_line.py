@@ -123,8 +123,8 @@ def tokens_of(call: Call) -> dict[str, int]:
     for attempt in call.attempts:
         if attempt.failure is not None:
             wasted += wasted_by(attempt)
-    if usage.input:
-        found["input"] = usage.input
+    if prompt := usage.prompt:
+        found["input"] = prompt
     if usage.output:
         found["output"] = usage.output
     if usage.cached:

@@ -111,11 +111,11 @@ def used_tokens(call: Call, reservation: Reservation) -> int:
         return 0
     has_usage = usage.input is not None or usage.output is not None
     if has_usage and call.failure is None:
-        return (usage.input or 0) + (usage.beside or 0) + (usage.output or 0)
+        return usage.prompt + (usage.output or 0)
     has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
     counted = estimate if call.failure is None or has_left else 0
     if has_usage or streamed:
-        prompt = usage.input + (usage.beside or 0) if usage.input is not None else _prompt_tokens(call)
+        prompt = usage.prompt if usage.input is not None else _prompt_tokens(call)
         counted = prompt + max(usage.output or 0, streamed)
     return max(counted, estimate) if has_left else counted
 

@@ -97,8 +97,8 @@ class Recorder:
         model.call_duration.note_call(now - call.started_at, call.id, trace_id, wall)
         if (refused_by := call.refused_by) is not None:
             self._count_refusal(call, refused_by, model)
-        if call.usage.input:
-            model.tokens["input"] += call.usage.input
+        if prompt := call.usage.prompt:
+            model.tokens["input"] += prompt
         if call.usage.output:
             model.tokens["output"] += call.usage.output
         if call.thrown_away:
@@ -115,8 +115,8 @@ class Recorder:
 
     def _count_errand(self, call: Call, model: ModelCounts, now: float) -> None:
         """Counts the tokens and attempts of a call that is not a client's call."""
-        if call.usage.input:
-            model.tokens["input"] += call.usage.input
+        if prompt := call.usage.prompt:
+            model.tokens["input"] += prompt
         if call.usage.output:
             model.tokens["output"] += call.usage.output
         for attempt in call.attempts:

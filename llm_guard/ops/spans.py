@@ -157,7 +157,7 @@ def _attempt_facts(call: Call, attempt: Attempt) -> dict[str, Value]:
     if attempt.is_stream and attempt.answered_at is not None:
         facts["gen_ai.response.time_to_first_chunk"] = attempt.answered_at - attempt.timed_from
     if attempt is _who_answered(call):  # on one attempt only, so that sums over spans count tokens once
-        facts["gen_ai.usage.input_tokens"] = call.usage.input or None
+        facts["gen_ai.usage.input_tokens"] = call.usage.prompt or None
         facts["gen_ai.usage.output_tokens"] = call.usage.output or None
     return _known(facts)
 

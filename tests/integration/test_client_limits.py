@@ -293,3 +293,16 @@ async def test_usage_is_counted_by_key_and_names_no_caller() -> None:
         assert [line.get("tokens") for line in await stand.calls()] == [
             {"input": 30, "output": 7, "cached": 20}, None, None,
         ]  # fmt: skip
+
+
+async def test_input_includes_what_anthropic_reads_from_and_writes_to_its_cache() -> None:
+    answer = {**json.loads(MESSAGES.answer), "usage": {
+        "input_tokens": 5, "output_tokens": 7, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 4,
+    }}  # fmt: skip
+    async with limited([whole(200, json.dumps(answer).encode())], tokens_per_day=1000) as (stand, _):
+        assert (await send(stand, MESSAGES)).status == 200
+        (line,) = await stand.calls()
+        assert line["tokens"] == {"input": 29, "output": 7, "cached": 20}
+        assert await stand.metric("llm_guard_client_tokens_total", client="app", direction="input") == 29
+        assert await stand.metric("llm_guard_tokens_total", direction="input") == 29
+        assert left(stand, "tokens_per_day") == 1000 - 29 - 7

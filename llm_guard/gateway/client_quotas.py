@@ -20,6 +20,8 @@ _LONGEST_RETRY_AFTER_S = 60.0
 `_calculate_retry_timeout`)."""
 # For English text, JSON included.
 _BYTES_PER_TOKEN = 4
+_TOKEN_COUNTS = frozenset({"/v1/messages/count_tokens", "/v1/responses/input_tokens"})
+"""Paths that only count the tokens of a prompt. Providers do not charge for it."""
 _HEADER_NAMES: Mapping[LimitName, str] = {
     "rate": "requests",
     "concurrency": "concurrency",
@@ -96,7 +98,7 @@ class ClientQuotas:
 
 def estimated_tokens(call: Call) -> int:
     """Returns the estimated tokens of a call: of its request, by size, plus the most output that it allows."""
-    if call.model is None or call.content_type.startswith("multipart/"):
+    if call.model is None or call.content_type.startswith("multipart/") or call.path in _TOKEN_COUNTS:
         return 0  # files, audio and the like
     return _prompt_tokens(call) + call.max_tokens * max(1, call.choices)
 

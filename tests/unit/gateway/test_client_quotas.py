@@ -61,6 +61,13 @@ def test_every_choice_is_reserved() -> None:
     assert estimated_tokens(call(choices=3)) == 100 + 300
 
 
+@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/v1/responses/input_tokens"])
+def test_counting_tokens_uses_none(path: str) -> None:
+    counting = call()
+    counting.path = path
+    assert estimated_tokens(counting) == 0
+
+
 @pytest.mark.parametrize(
     ("failure", "usage", "used"),
     [

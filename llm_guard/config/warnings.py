@@ -109,15 +109,22 @@ def _is_secret(place: _Place) -> bool:
 
 
 def _shared_state(state: Path | None) -> Iterator[str]:
-    """Warns of a state folder that other users can write to or replace."""
+    """Warns of a state folder that other users can write to or replace, also through a symbolic link on its path."""
     if state is None:
         return
     folder = state.expanduser().absolute()
+    found = {each.resolve(): (each, mode) for each, mode in (*_shared_on(folder.resolve()), *_shared_on(folder))}
+    for each, mode in found.values():
+        yield f"ops.store: others may write in {each} (mode {mode:o}), and so take over {folder}: chmod go-w {each}"
+
+
+def _shared_on(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yields the folder and its parents, each with its mode, if others may write in them."""
     is_below = False  # True if the child of this folder exists
     for each in (folder, *folder.parents):
         mode = _mode(each)
         if mode is not None and _is_shared(mode, is_own=each == folder, is_below=is_below):
-            yield f"ops.store: others may write in {each} (mode {mode:o}), and so take over {folder}: chmod go-w {each}"
+            yield each, mode
         is_below = mode is not None
 
 

@@ -137,6 +137,20 @@ def test_store_that_others_may_put_another_folder_in_the_place_of(tmp_path: Path
     assert f"others may write in {shared} " in warning
 
 
+def test_store_behind_a_link_into_a_folder_that_others_may_write_in(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (shared / "state").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(shared / "state")
+    (warning,) = check(tmp_path, store=tmp_path / "link")
+    assert f"others may write in {shared} " in warning
+    (shared / "state").chmod(0o777)
+    shared.chmod(0o755)
+    (warning,) = check(tmp_path, store=tmp_path / "link")
+    assert f"others may write in {tmp_path / 'link'} " in warning
+
+
 def test_store_in_a_folder_like_tmp_is_safe_once_it_is_there(tmp_path: Path) -> None:
     shared = tmp_path / "tmp"
     shared.mkdir()

@@ -112,6 +112,7 @@ class Bench:
                 continue
             if entry.probed_at < entry.benched.until:
                 entry.probed_at = now
+                self.quiet_from = max(self.quiet_from, now + PROBE_S)
             else:
                 entry.benched = None
 

@@ -380,6 +380,16 @@ def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:
     assert bench.quiet_from <= 80.0
 
 
+def test_call_that_goes_first_long_after_the_end_of_a_cooldown_ends_it_for_the_others_too() -> None:
+    bench = Bench()
+    bench.note_wait(PLACE, limited(0.25), CAP_S, 0.0)
+    assert hint_left_s(bench, 30.0) is None
+    bench.note_sent([PLACE], 30.0)
+    assert hint_left_s(bench, 30.0) is not None
+    bench.note_success(KEY, "gpt-4", 30.0, 31.0)
+    assert hint_left_s(bench, 31.0) is None
+
+
 # key pools
 
 

@@ -1,6 +1,7 @@
 """Cost of a call compared with an earlier version of the gateway, and the additional cost of client keys.
 
-Gateways are restarted in each round and measured in turns, each alone on one processor: see `benchmarks.lasting`.
+Gateways are restarted in each round and measured in turns, each alone on one processor: see `benchmarks.lasting`. A turn
+is split into pieces that alternate with those of the others: the speed of a shared processor changes within seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks.compare import ways
 from benchmarks.compare.load import Calls, as_fast_as_possible
 from benchmarks.processes import Way, started
 from benchmarks.rig import gateway
-from benchmarks.turns import PerRound, calls_per_s, cpu_s_per_call, in_turns, ratio
+from benchmarks.turns import PerRound, calls_per_s, cpu_s_per_call, in_turns, joined, ratio
 
 BEFORE, NOW, KEYS = "earlier version", "this version", "this version with client keys"
 PROMISED_CPU = 1.01
@@ -35,6 +36,7 @@ server:
 ROUNDS = 12
 _CONNECTIONS = 64
 _WARM_UP_S = 2.0
+_PIECES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,13 @@ def run(say: Callable[[str], None], plan: Plan) -> Since:
         with _gateways(plan.earlier) as guarded:
             for way in guarded.values():
                 as_fast_as_possible(way, _CONNECTIONS, _WARM_UP_S)
-            for _, name in names:
-                say(f"since: {name}, round {turn + 1}/{plan.rounds}")
-                calls = as_fast_as_possible(guarded[name], _CONNECTIONS, plan.seconds)
+            say(f"since: round {turn + 1}/{plan.rounds}")
+            pieces: dict[str, list[Calls]] = {name: [] for _, name in names}
+            for _ in range(_PIECES):
+                for name, done in pieces.items():
+                    done.append(as_fast_as_possible(guarded[name], _CONNECTIONS, plan.seconds / _PIECES))
+            for name, done in pieces.items():
+                calls = joined(done)
                 found[name].append(calls)
                 if calls.failed:
                     errors.append(f"{name}: {calls.failed} calls failed ({calls.complaint})")

@@ -28,6 +28,17 @@ def ratio(figure: PerRound, way: str, base: str) -> tuple[float, float, float]:
     return statistics.median(found), min(found), max(found)
 
 
+def joined(pieces: Sequence[Calls]) -> Calls:
+    """One turn that was measured in pieces."""
+    return Calls(
+        sum(piece.seconds for piece in pieces),
+        sum(piece.cpu_s for piece in pieces),
+        tuple(latency for piece in pieces for latency in piece.latencies_s),
+        sum(piece.failed for piece in pieces),
+        next((piece.complaint for piece in pieces if piece.complaint), ""),
+    )
+
+
 def calls_per_s(found: Mapping[str, Sequence[Calls]]) -> dict[str, tuple[float, ...]]:
     """Calls a second in finished turns."""
     return {name: tuple(len(each.latencies_s) / each.seconds for each in turns) for name, turns in found.items()}

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import report
 from benchmarks.compare.load import Calls
 from benchmarks.since import BEFORE, KEYS, NOW, Plan, Since, configs, sum_up
+from benchmarks.turns import joined
 from llm_guard.config import parse_config
 
 PLAN = Plan(Path(), "abc1234", rounds=1)
@@ -44,3 +45,8 @@ def test_page_names_the_commit_and_both_ratios(tmp_path: Path, monkeypatch: pyte
     assert "abc1234" in page
     assert "**1.010**" in page
     assert "**1.020**" in page
+
+
+def test_pieces_of_a_turn_are_counted_as_one() -> None:
+    pieces = [Calls(1.0, 0.5, (0.1, 0.2), 0, ""), Calls(2.0, 0.25, (0.3,), 2, "status 503")]
+    assert joined(pieces) == Calls(3.0, 0.75, (0.1, 0.2, 0.3), 2, "status 503")

@@ -1,7 +1,7 @@
 """Cost of a call compared with an earlier version of the gateway, and the additional cost of client keys.
 
-Gateways are restarted in each round and measured in turns, each alone on one processor: see `benchmarks.lasting`. A turn
-is split into pieces that alternate with those of the others: the speed of a shared processor changes within seconds.
+Gateways are restarted in each round and measured in turns, each alone on one processor: see `benchmarks.lasting`. The
+turns are split into pieces that alternate: the speed of a shared processor changes within seconds.
 """
 
 from __future__ import annotations

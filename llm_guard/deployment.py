@@ -32,6 +32,13 @@ _CALLERS = 1024
 _NO_FILES: KeyFilePools = MappingProxyType({})
 
 
+def key_header(auth: Auth, secret: str | None) -> tuple[str, str] | None:
+    """Returns the header in which an upstream expects its key; None without a key, or if it takes none."""
+    if secret is None or auth == "none":
+        return None
+    return ("Authorization", f"Bearer {secret}") if auth == "bearer" else (auth, secret)
+
+
 @dataclass(frozen=True, slots=True)
 class Upstream:
     """A provider endpoint; `base_url` has no trailing slash. Without `api_key` and `keys` the caller's key is passed
@@ -55,6 +62,8 @@ class Upstream:
     """Pool of API keys; None if there is one key, `api_key`, or none."""
     has_own_tls: bool = False
     """True if it has its own certificates, and shares no connection with other upstreams of its origin."""
+    key_header: tuple[str, str] | None = field(init=False, repr=False)
+    """The header with `api_key`; None without one, or if the upstream takes none."""
     key_digest: str = field(init=False, repr=False)
     """Digest of the API key: detects a changed key on reload without storing the key."""
     origin: str = field(init=False, repr=False)
@@ -72,6 +81,7 @@ class Upstream:
         object.__setattr__(self, "origin", f"{parts.scheme}://{parts.netloc}")
         object.__setattr__(self, "link", link_of(self.origin, self.name if self.has_own_tls else None))
         object.__setattr__(self, "base_path", urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~"))
+        object.__setattr__(self, "key_header", key_header(self.auth, self.api_key))
         object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
 
     @property

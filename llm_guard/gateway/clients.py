@@ -59,7 +59,7 @@ class Clients:
     def check_path(self, call: Call) -> Refusal | None:
         """Sets the scope of a call with a known client key, and refuses a path that the scope does not allow."""
         scope = call.scope = self._scopes.get(call.client_key or "")
-        if scope is None:
+        if scope is None or ((call.method, call.path) in scope.calls and not call.query):
             return None
         if scope.allows_path(call.method, call.path) and not (call.query and "_method" in _names_in(call.query)):
             return None
@@ -74,6 +74,8 @@ def check_model(call: Call, table: RouteTable) -> Refusal | None:
         return None
     if call.is_model_in_query and _names_in(call.query).count("model") > 1:
         return _TWICE
+    if scope.models is None and call.upstream_name is None and call.model is not None:
+        return None  # its route decides
     model = call.model or model_in_path(call.path)
     if model is None:
         if scope.needs_model(call.method, call.path, is_upstream_named=call.upstream_name is not None):
@@ -90,8 +92,8 @@ def check_model(call: Call, table: RouteTable) -> Refusal | None:
 def may_use(call: Call, table: RouteTable, model: str) -> bool:
     """Returns whether the call's key may use a model, and see it in a list."""
     scope, is_upstream_named = call.scope, call.upstream_name is not None
-    if scope is None or (scope.models is None and not is_upstream_named and model == call.model):
-        return True  # its route decides
+    if scope is None:
+        return True
     if scope.models is None or is_upstream_named:
         return scope.allows_model(model, _sent_to(table, model, call.upstream_name))
     return scope.allows_model(model, None)

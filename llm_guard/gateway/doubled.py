@@ -33,7 +33,8 @@ def check_single_model(call: Call, asked: Asked) -> None:
     is_doubled = asked.is_model_doubled
     if isinstance(body, bytes) and not call.content_encoding and body.lstrip().startswith(b"{"):
         # If `model` is there, once, only its own name could be repeated: the parsed fields show every other name.
-        is_plain = asked.model is not None and body.count(_PLAIN) == 1 and not _has_escaped_letter(body)
+        has_escape = b"\\" in body and _ESCAPED.search(body)
+        is_plain = asked.model is not None and body.count(_PLAIN) == 1 and not has_escape
         is_doubled = is_doubled or (not is_plain and names_more_models(body))
     if is_doubled:
         message = "this API key may name one model only: write `model` once, and neither `models` nor `fallbacks`"
@@ -55,13 +56,9 @@ def names_more_models(document: bytes) -> bool:
 def _is_disguised(document: bytes) -> bool:
     """Returns whether a name may be written in a way that `_NAMING` does not match. Cheap for most documents: they are
     ASCII, or have no escape."""
-    if _has_escaped_letter(document):
+    if _ESCAPED.search(document):
         return True
     return not document.isascii() and any(letter in document for letter in _FOLDED)
-
-
-def _has_escaped_letter(document: bytes) -> bool:
-    return b"\\" in document and _ESCAPED.search(document) is not None
 
 
 def is_naming(name: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from llm_guard.api_keys import ApiKey
 from llm_guard.call import Call, Headers
-from llm_guard.deployment import Upstream
+from llm_guard.deployment import Upstream, key_header
 from llm_guard.outcome import Beyond
 from llm_guard.policy.memo import Memo
 
@@ -79,8 +79,9 @@ def to_upstream(
     kept, facts = _travelling(call.headers, _up, dropped)
     if swaps and call.is_upgrade:
         kept = [_without_key(pair) for pair in kept]
-    if secret is not None and upstream.auth != "none":
-        kept.append(_credential(upstream.auth, secret))
+    header = upstream.key_header if key is None else key_header(upstream.auth, key.secret)
+    if header is not None:
+        kept.append(header)
     if call.is_upgrade:
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
     if is_plain_wanted:
@@ -248,7 +249,3 @@ def _without_key(pair: tuple[str, str]) -> tuple[str, str]:
 
 def _bare_key(name: str, value: str) -> str:
     return value[7:].strip() if name == "authorization" and value[:7].lower() == "bearer " else value
-
-
-def _credential(auth: str, key: str) -> tuple[str, str]:
-    return ("Authorization", f"Bearer {key}") if auth == "bearer" else (auth, key)

@@ -17,15 +17,15 @@ from llm_guard.routes import RouteTable
 
 _OURS = "/v1/llm-guard/"
 """Prefix of the gateway's own paths, which no provider has."""
-ENDPOINTS = frozenset(path for dialect in DIALECTS.values() for method, path in dialect.ANSWERS if method == "POST")
-"""Paths of calls whose responses are known."""
+MODEL_PATHS = frozenset(path for dialect in DIALECTS.values() for path in dialect.NEEDS_MODEL)
+"""Paths of calls that name a model."""
 
 
 def plain_path(path: str) -> str:
-    """Returns the path of a known endpoint as its dialect writes it; any other path unchanged. Servers accept a
+    """Returns the path of a model call as its dialect writes it; any other path unchanged. Servers accept a
     trailing slash and escaped letters, which must not lead around the checks of the endpoint's responses."""
     plain = unquote(path).rstrip("/")
-    return plain if plain in ENDPOINTS else path
+    return plain if plain in MODEL_PATHS else path
 
 
 def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:

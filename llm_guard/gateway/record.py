@@ -15,7 +15,7 @@ from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
 from llm_guard.gateway.call_line import Timestamps, call_line, tokens_of, wasted_by
 from llm_guard.gateway.caller import suspect_of
-from llm_guard.gateway.counters import CallCounters, ClientCounts, ModelCounts
+from llm_guard.gateway.counters import CallCounters, ModelCounts
 from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
 from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, RefusedBy, Scope
@@ -75,7 +75,10 @@ class Recorder:
         if call.client_key is not None:
             tokens = tokens_of(call)
             if (client := self._clients.get(call.client_key)) is not None:
-                _count_client(call, outcome, tokens, client)
+                if call.beyond is None or not call.beyond.errand:
+                    client.client_calls[outcome] += 1
+                for kind, count in tokens.items():
+                    client.client_tokens[kind] += count
         self._count(call, outcome, model, now, wall, spent_s)
         self._write(call, outcome, tokens, now, wall, spent_s)
         if self.on_end is not None:
@@ -191,13 +194,6 @@ def overhead_s(call: Call, now: float) -> float:
 
 def _model(call: Call) -> str:
     return call.route.alias if call.route is not None else "other"
-
-
-def _count_client(call: Call, outcome: str, tokens: dict[str, int], client: ClientCounts) -> None:
-    if call.beyond is None or not call.beyond.errand:
-        client.client_calls[outcome] += 1
-    for kind, count in tokens.items():
-        client.client_tokens[kind] += count
 
 
 def _count_beyond(call: Call, beyond: Beyond, model: ModelCounts) -> None:

@@ -23,7 +23,7 @@ from llm_guard.gateway.call_line import log_ids
 from llm_guard.gateway.client_quotas import ClientQuotas
 from llm_guard.gateway.degraded import Degraded
 from llm_guard.gateway.first_resort import FirstResort
-from llm_guard.gateway.identify import ENDPOINTS, identify, plain_path
+from llm_guard.gateway.identify import MODEL_PATHS, identify, plain_path
 from llm_guard.gateway.keeping import Keeper
 from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
 from llm_guard.gateway.model_field import inspect
@@ -306,7 +306,7 @@ class Gateway:
             reply.closes_connection = True  # the framing of such a request cannot be trusted either
             return refusal_of(bad)
         refusal = self._clients.admit(call, reply.request.fields)
-        if refusal is None and call.path not in ENDPOINTS:
+        if refusal is None and call.path not in MODEL_PATHS:
             call.path = plain_path(call.path)
         return refusal
 

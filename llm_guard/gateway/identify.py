@@ -13,12 +13,13 @@ from llm_guard.gateway.clients import check_model
 from llm_guard.gateway.refusals import unknown_model, wrong_dialect
 from llm_guard.outcome import Refusal
 from llm_guard.policy.deadline import deadline_at
+from llm_guard.policy.scope import MODEL_CALLS
 from llm_guard.routes import RouteTable
 
 _OURS = "/v1/llm-guard/"
 """Prefix of the gateway's own paths, which no provider has."""
-MODEL_PATHS = frozenset(path for dialect in DIALECTS.values() for path in dialect.NEEDS_MODEL)
-"""Paths of calls that name a model."""
+MODEL_PATHS = frozenset(path for method, path in MODEL_CALLS if method == "POST")
+"""Paths of calls that request one model."""
 
 
 def plain_path(path: str) -> str:

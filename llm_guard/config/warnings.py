@@ -74,8 +74,8 @@ def _readable_secrets(path: Path) -> Iterator[str]:
 
 
 def _plain_secrets(path: Path) -> Iterator[str]:
-    """Yields the secrets that the file contains: those whose value is the same without the environment's variables. A
-    default (`${NAME:-default}`) is in the file, and so is a text with an escaped dollar sign."""
+    """Yields the places of secrets that the file itself contains, such as a default (`${NAME:-default}`) or a text with
+    an escaped dollar sign. Their values are the same with and without the variables of the environment."""
     text = text_in(path)
     without_variables = _secrets(read_document(text, str(path), {}).data)
     for place, value in _secrets(read_document(text, str(path), os.environ).data).items():

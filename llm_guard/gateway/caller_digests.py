@@ -1,4 +1,4 @@
-"""Digests of the credentials in a request's headers, by which callers are told apart without storing their keys."""
+"""Computes digests of the credentials in a request's headers, which identify callers without storing their keys."""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ class Screening:
 
     def applies_to(self, call: Call) -> bool:
         """Returns True if the call needs `check` before it is sent and `screen` before it is answered."""
-        is_isolated = self._isolation.is_on and self._isolation.applies_to(call)
-        return is_isolated or (call.method == "GET" and is_filtered(call))
+        return (self._isolation.is_on and self._isolation.applies_to(call)) or is_filtered(call)
 
     def needs_whole_body(self, call: Call) -> bool:
         return self._isolation.needs_whole_body(call)

@@ -50,16 +50,13 @@ class Scope:
     """Paths, or their beginnings followed by `*`; `inference` stands for the calls above."""
     allows_all_models: bool = field(init=False)
     """True if any model name is allowed, even one that the config does not have."""
-    calls: frozenset[tuple[str, str]] = field(init=False)
-    """The model calls, with which nearly every request is allowed; empty if the paths do not include them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "allows_all_models", self.models is not None and ALL in self.models)
-        object.__setattr__(self, "calls", MODEL_CALLS if INFERENCE in self.paths else frozenset())
 
     def allows_path(self, method: str, path: str) -> bool:
         """Returns whether a request may be sent to `path`, which is without `/upstreams/NAME`."""
-        if self.calls and is_inference(method, path):
+        if INFERENCE in self.paths and is_inference(method, path):
             return True
         if any(mark in path for mark in _AMBIGUOUS) and model_in_path(path) is None:
             return False

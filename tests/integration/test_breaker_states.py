@@ -103,7 +103,7 @@ async def test_state_set_by_a_reload_holds_from_the_next_call_on(tmp_path: Path)
             await set_to("disabled")
             assert refusal(await CHAT.ask(served.url)) == (500, None)
             assert refusal(await CHAT.ask(served.url)) == (500, None)
-            assert served.complaints == []
+        assert served.complaints == []
 
 
 async def test_reload_that_forces_open_lets_a_running_call_end(tmp_path: Path) -> None:

@@ -378,7 +378,7 @@ async def test_reload_lets_waiting_calls_in_at_once_when_there_is_more_room(
         for each in list(provider.open):
             each.answer(*CHAT.ok)
         assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
-        assert served.complaints == []
+    assert served.complaints == []
 
 
 async def in_flight(served: Served) -> float:

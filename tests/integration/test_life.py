@@ -39,7 +39,7 @@ async def test_it_says_in_one_line_where_it_serves(path: Path) -> None:
         assert (await fetch(f"{served.url}/readyz")).status == 200
         served.signal(signal.SIGTERM)
         assert await served.exit_code() == 0
-        assert served.complaints == []
+    assert served.complaints == []
 
 
 async def test_bad_config_ends_it_with_file_and_line(path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_sigterm_under_load_lets_every_call_finish(path: Path) -> None:
         assert all(reply.is_whole and reply.body == CHAT.stream_bytes for reply in replies)
         assert replies[-1].headers["connection"].lower() == "close"
         assert await served.exit_code() == 0
-        assert served.complaints == []
+    assert served.complaints == []
 
 
 async def test_drain_waits_for_running_calls_and_then_ends_those_left() -> None:
